@@ -1,6 +1,7 @@
-# Tandem's verbs. Each one first puts in place what it needs (scripts/setup), so that a fresh clone
-# needs no step of its own; `make` alone lists them. Nothing here keeps state outside `target/`,
-# except the test VM's kernel, a Debian 12, the lab's kernels and saved machines, and mdBook, which are cached under ~/.cache/tandem.
+# The make targets of Tandem; `make` alone lists them.
+# Each target first installs or names its requirements (scripts/setup), so a fresh clone needs no other step.
+# Everything goes to target/, except for downloads and slow builds that several checkouts share: the test VM's kernels,
+# the Debian 12 of the package test, the lab's kernels and saved machines, and mdBook, all in ~/.cache/tandem.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,88 +9,96 @@ SHELL := /bin/bash
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 TANDEM := $(TARGET)/release/tandem
+TANDEM_LAB := $(TARGET)/release/tandem-lab
 
-# Arguments for demo and the benches, for instance: make demo ARGS='--seconds 5 --mix 4,2,1'
+# Arguments of demo, bench and lab targets: make demo ARGS='--mix 4,2,1'
 ARGS ?=
-# Debian kernel series that the test VM boots: 6.1 is the last with CFS, 6.12 has EEVDF
-KERNELS ?= 6.1 6.12
+# Debian kernel series that the test VM boots: 6.1 is the last with CFS, 6.12 has EEVDF, 7.3 weighs groups by active CPUs
+KERNELS ?= 6.1 6.12 7.3
 
 .PHONY: help
-help: ## list the verbs
-	@printf 'Tandem: fair vCPU scheduling for KVM hosts. The verbs:\n\n'
+help: ## list the targets
+	@printf 'Tandem: vCPU scheduling for Linux/KVM. Targets:\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@printf '\nArguments for demo and the benches go in ARGS, as in: make demo ARGS="--seconds 5"\n'
+	@printf '\nARGS passes arguments to demo, bench and lab targets: make demo ARGS="--mix 4,2,1"\n'
 
 .PHONY: setup
-setup: ## install the Debian packages that are missing (as root; otherwise say which)
+setup: ## install missing Debian packages (as root; otherwise list them)
 	@scripts/setup
 
 .PHONY: build
-build: ## release build of the tandem binary
+build: ## build the product in release mode: tandem and tandem-sim
 	@scripts/setup build
-	cargo build --release --package tandem-cli
+	cargo build --release --package tandem-cli --package tandem-sim-cli
+
+.PHONY: build-lab
+build-lab:
+	@scripts/setup build
+	cargo build --release --package tandem-research
 
 .PHONY: wheel
-wheel: ## the Python wheel tandem-sched, under target/wheels (make test installs and tests one)
+wheel: ## build the Python wheel tandem-sched in target/wheels
 	@scripts/setup build
 	@scripts/setup wheel
 	@scripts/wheel
 
 .PHONY: deb
-deb: build ## the Debian package, under target/deb: program, units, manual, completions, dashboard and rules (make test installs and purges one)
+deb: build ## build the Debian package in target/deb: programs, units, manuals, completions, dashboard, alert rules
 	@scripts/setup deb
 	@scripts/deb
 
 .PHONY: demo
-demo: build ## boot microVMs on this host, show what sharing it costs them, and what Tandem changes
+demo: ## run microVMs on this host under contention, first without and then with the daemon
+	@scripts/setup build
+	cargo build --release --package tandem-cli
 	$(TANDEM) demo $(ARGS)
 
 .PHONY: test
-test: ## everything: formatting, lints, docs, tests, and the tests in the cgroup v2 VM
+test: ## run all checks and tests, including the VM with cgroup v2 and the emulated machines
 	@KERNELS='$(KERNELS)' scripts/test
 
 .PHONY: test-vm
-test-vm: ## only the tests in a VM whose kernel has cgroup v2 (QEMU; one kernel: KERNELS=6.1)
+test-vm: ## run the live tests in a VM with cgroup v2 (QEMU; KERNELS=6.1 selects one kernel)
 	@scripts/setup
 	@KERNELS='$(KERNELS)' scripts/test-vm/run
 
 .PHONY: bench
-bench: build ## what things cost: the simulator's events, the daemon at 1,000 vCPUs, 200 VM starts and stops
-	$(TANDEM) sim bench
-	$(TANDEM) sim bench bench-scale --vary vm.vm.count=4,16,64,256
-	$(TANDEM) bench overhead
-	$(TANDEM) bench churn
+bench: build-lab ## measure costs: simulator events, daemon and exporter at 1,000 vCPUs, 200 VM starts and stops
+	$(TANDEM_LAB) bench sim
+	$(TANDEM_LAB) bench sim bench-scale --vary vm.vm.count=4,16,64,256
+	$(TANDEM_LAB) bench overhead
+	$(TANDEM_LAB) bench churn
 
 .PHONY: bench-fairness
-bench-fairness: build ## the acceptance suite of fairness: every mix, three runs (35 minutes and more)
-	$(TANDEM) bench fairness $(ARGS)
+bench-fairness: build-lab ## measure fair shares: every mix of VMs, three runs (35 minutes or more)
+	$(TANDEM_LAB) bench fairness $(ARGS)
 
 .PHONY: bench-work
-bench-work: build ## work relative to alone: every workload beside others, stock, by hand and Tandem (3 and a half hours; ARGS='--runs 1')
-	$(TANDEM) bench work $(ARGS)
+bench-work: build-lab ## measure the work of every workload next to other VMs, relative to alone (3.5 hours; less with ARGS='--runs 1')
+	$(TANDEM_LAB) bench work $(ARGS)
 
 .PHONY: bench-guest
-bench-guest: build ## programs in this VM: stock, the guest agent, settings by hand (ARGS='--seconds 2': 36 minutes)
+bench-guest: build-lab ## measure programs in this VM: stock, with the guest agent, with manual settings (ARGS='--seconds 2': 36 minutes)
 	@scripts/setup bench
-	$(TANDEM) bench guest --variants agent,taskset,haltpoll \
+	$(TANDEM_LAB) bench guest --variants agent,taskset,haltpoll \
 		--json $(TARGET)/bench-guest.json --html $(TARGET)/bench-guest.html $(ARGS)
 
 .PHONY: lab
-lab: build ## the lab from nothing to tables (ARGS=full: every experiment, hours; ARGS=programs: Debian's in Linux VMs; or ARGS='apples wake')
+lab: build-lab ## measure the kernel patches in emulated machines (ARGS=full: all experiments, hours; ARGS=programs; or ARGS='apples wake')
 	@scripts/setup lab
-	@lab/experiments/all $(ARGS)
+	@research/lab/experiments/all $(ARGS)
 
 .PHONY: lab-smoke
-lab-smoke: build ## whether the lab works: a small kernel with the series, in QEMU, and one short run in Bochs
+lab-smoke: build-lab ## test the emulated machines: a small patched kernel in QEMU, a short run in Bochs
 	@scripts/setup lab
-	@lab/smoke
+	@research/lab/smoke
 
 .PHONY: fmt
 fmt: ## format the code
 	cargo fmt --all
 
 .PHONY: check
-check: ## the quick part of test: house rules, formatting, lints
+check: ## run repository checks, formatting check and lints
 	@scripts/setup build
 	@scripts/setup check
 	@scripts/check
@@ -97,13 +106,20 @@ check: ## the quick part of test: house rules, formatting, lints
 	cargo clippy --workspace --all-targets -- -D warnings
 
 .PHONY: docs
-docs: ## the book of the documents, and the API documentation (mdBook is built once, if it is missing: a minute or two)
+docs: ## build the book of the documents and the API documentation (installs mdBook once, 1-2 minutes)
 	@scripts/setup build
 	@scripts/setup check
 	@scripts/book >/dev/null
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	@echo "open $(TARGET)/book/html/index.html and $(TARGET)/doc/tandem_policy/index.html"
 
+.PHONY: references
+references: ## regenerate docs/reference/{cli,settings,metrics,json}.md and docs/figures.md
+	@scripts/setup build
+	cargo build --package tandem-cli --package tandem-sim-cli --package tandem-research
+	@scripts/references
+	research/figures
+
 .PHONY: clean
-clean: ## remove everything that was built (the test VM's kernel stays in ~/.cache/tandem)
+clean: ## remove build outputs (~/.cache/tandem stays)
 	cargo clean

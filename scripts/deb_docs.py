@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Puts the documents where a package has them, for who has the package and not the source.
+"""Copies the documents into the folder of a package, with links that work there.
 
   scripts/deb_docs.py ROOT
 
-Links to what the package has elsewhere lead there, links to what is only in the source lose their target, and comments, from which the numbers of the
-documents are generated, are left out. What cannot be read as a link stays as it is.
+Documents keep their relative paths below /usr/share/doc/tandem. Links to files that the package installs elsewhere get
+their installed path; links to files of the source only become plain text. Pictures of documents are copied, too.
 """
 
 import os
@@ -15,8 +15,10 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent
 DOC = Path("usr/share/doc/tandem")
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "SPECIFICATION.md", "docs/*.md", "docs/decisions/*.md"]
-# Where the package has what the source has in other folders.
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/*.md", "docs/reference/*.md", "docs/decisions/*.md"]
+# Not for readers: the table of contents of the book.
+OMITTED = {Path("docs/SUMMARY.md")}
+# Installed paths of other files of the source.
 ELSEWHERE = {
     "packaging/tandem.toml": "etc/tandem.toml",
     "packaging/systemd": "usr/lib/systemd/system",
@@ -29,11 +31,10 @@ ELSEWHERE = {
     "LICENSE-MIT": "usr/share/doc/tandem/copyright",
 }
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
-COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 def installed(path, documents):
-    """Where the package has a file or folder of the source; None where it has not."""
+    """The installed path of a file or folder of the source; None if the package does not have it."""
     if path in documents or any(path in document.parents for document in documents):
         return DOC / path
     for above in [path, *path.parents]:
@@ -43,7 +44,7 @@ def installed(path, documents):
 
 
 def adapted(path, text, documents, pictures):
-    """The text of a document as it stands in the package; names its pictures."""
+    """The text of a document with links for the package; adds the pictures of the document to `pictures`."""
 
     def link(match):
         bang, words, target = match.groups()
@@ -61,17 +62,14 @@ def adapted(path, text, documents, pictures):
         to = there if begin else Path(os.path.relpath(there, (DOC / path).parent))
         return f"{bang}[{words}]({begin}{to}{'#' + part if part else ''})"
 
-    without = COMMENT.sub("", text)
-    # A comment that stood in lines of its own leaves none.
-    without = re.sub(r"\n{3,}", "\n\n", without)
-    return LINK.sub(link, without)
+    return LINK.sub(link, text)
 
 
 def main():
     root = Path(sys.argv[1])
-    found = sorted(path.relative_to(SOURCE) for pattern in DOCUMENTS for path in SOURCE.glob(pattern))
-    documents, pictures = set(found), set()
-    for path in found:
+    found = {path.relative_to(SOURCE) for pattern in DOCUMENTS for path in SOURCE.glob(pattern)}
+    documents, pictures = found - OMITTED, set()
+    for path in sorted(documents):
         into = root / DOC / path
         into.parent.mkdir(parents=True, exist_ok=True)
         into.write_text(adapted(path, (SOURCE / path).read_text(), documents, pictures))

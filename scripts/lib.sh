@@ -2,7 +2,7 @@
 # Sourced, not run.
 # shellcheck shell=bash
 
-# Things that are dear to fetch and do not depend on the tree, each under a hash of its inputs.
+# The folder for slow downloads and builds that several checkouts share, each under a hash of its inputs.
 cache_dir() {
     echo "${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tandem"
 }
@@ -11,7 +11,7 @@ say() {
     echo "$*" >&2
 }
 
-# Copies the libraries that programs load at their start into a file system, where they are here. A static program has none.
+# Copies the shared libraries of programs into a root file system, at the paths that they have here.
 add_libraries() {
     local root=$1 program file
     shift
@@ -22,8 +22,18 @@ add_libraries() {
     done
 }
 
-# A test that this machine cannot run. The summary counts these lines, so that what was not tested
-# is never mistaken for what passed.
+# Prints the path of the newer build of a program, debug or release; fails if there is none.
+newer_program() {
+    local target=${CARGO_TARGET_DIR:-target} found='' file
+    for file in "$target"/{debug,release}/"$1"; do
+        if [[ -x $file && (-z $found || $file -nt $found) ]]; then
+            found=$file
+        fi
+    done
+    [[ -n $found ]] && realpath "$found"
+}
+
+# Reports a test that this machine cannot run. scripts/test-summary counts these lines as skipped, not as passed.
 skip() {
     echo "skipped: $*"
 }

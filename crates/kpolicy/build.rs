@@ -3,14 +3,8 @@
 //! The flags are those under which the headers must compile anywhere: freestanding, nothing of the C
 //! library, no warning. What the kernel and BPF include is the headers alone, not `ffi.c`.
 
-const FLAGS: [&str; 6] = [
-    "-std=gnu11",
-    "-ffreestanding",
-    "-nostdlib",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-];
+const FLAGS: [&str; 6] =
+    ["-std=gnu11", "-ffreestanding", "-nostdlib", "-Wall", "-Wextra", "-Werror"];
 
 fn main() {
     println!("cargo::rerun-if-changed=c");

@@ -5,19 +5,11 @@
 //! hypervisors that interpret CPL 0 do not know every vector instruction.
 
 use std::env;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const WORKLOADS: [&str; 7] = [
-    "workload.c",
-    "computing.c",
-    "timed.c",
-    "locking.c",
-    "phased.c",
-    "pipeline.c",
-    "shootdown.c",
-];
+const WORKLOADS: [&str; 7] =
+    ["workload.c", "computing.c", "timed.c", "locking.c", "phased.c", "pipeline.c", "shootdown.c"];
 
 const FLAGS: [&str; 10] = [
     "-std=gnu11",
@@ -77,10 +69,7 @@ fn build_guest_image(out: &Path) {
         .arg(&elf)
         .args(&objects));
     let objcopy = env::var_os("OBJCOPY").unwrap_or_else(|| "objcopy".into());
-    run(Command::new(objcopy)
-        .args(["-O", "binary"])
-        .arg(&elf)
-        .arg(out.join("guest.bin")));
+    run(Command::new(objcopy).args(["-O", "binary"]).arg(&elf).arg(out.join("guest.bin")));
 }
 
 fn run(command: &mut Command) {

@@ -1,10 +1,9 @@
 //! Makes a list of the repository's workloads with their texts, so that scenarios find them wherever they are.
 
-use std::env;
 use std::error::Error;
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
+use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../workloads");
@@ -12,10 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(&folder)? {
         let path = entry?.path().canonicalize()?;
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "toml")
-        {
+        if path.extension().is_some_and(|extension| extension == "toml") {
             files.push(path);
         }
     }

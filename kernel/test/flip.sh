@@ -3,7 +3,7 @@
 #
 #	flip [SECONDS [SEED]]		default: 600 s, seed 1
 #
-# For a machine of kernel/test/run, best with the debug kernel; needs `tandem` there. Three VMs of 4 vCPUs
+# For a machine of kernel/test/run, best with the debug kernel; needs `tandem-lab` there. Three VMs of 4 vCPUs
 # (spin locks, a barrier that halts, computing) run for a few seconds each and are started again; beside
 # them the flush test. Parameters of the module are set to what they may be and sometimes to what they may not,
 # the files of single VMs as well, with up to 50 ms in between. What the kernel says to it is in dmesg: this
@@ -55,9 +55,9 @@ choices() {
 }
 
 rm -f /tmp/over
-again spinlock tandem vm run --name s --workload spinlock --vcpus 4 --ring 0 --backend kvm --seconds 7 &
-again barrier tandem vm run --name b --workload barrier --vcpus 4 --ring 0 --backend kvm --seconds 5 --set wait=block &
-again burn tandem vm run --name c --workload burn --vcpus 4 --ring 0 --backend kvm --seconds 3 &
+again spinlock tandem-lab vm run --name s --workload spinlock --vcpus 4 --ring 0 --backend kvm --seconds 7 &
+again barrier tandem-lab vm run --name b --workload barrier --vcpus 4 --ring 0 --backend kvm --seconds 5 --set wait=block &
+again burn tandem-lab vm run --name c --workload burn --vcpus 4 --ring 0 --backend kvm --seconds 3 &
 again flush flushes &
 
 end=$(($(cut -d. -f1 /proc/uptime) + seconds))

@@ -5,7 +5,7 @@
 //!
 //! Boots several microVMs, measures each one's share of the host in several modes ([`mode`]), prints
 //! the figures as tables or as one JSON document, and writes a page with charts. Arguments in two
-//! steps: what was typed ([`DemoArgs`]), then a checked [`Plan`]; [`tandem_bench::demo`] carries it out.
+//! steps: what was typed ([`DemoArgs`]), then a checked [`Plan`]; [`tandem_demo::demo`] carries it out.
 //!
 //! Everything it starts or changes is stopped and put back when it ends, however it ends.
 
@@ -13,32 +13,21 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use tandem_bench::alone::AloneResults;
-use tandem_bench::demo;
-use tandem_bench::demo_words;
-use tandem_bench::host_facts;
-use tandem_bench::mode;
-use tandem_bench::mode::Mode;
-use tandem_bench::plan;
-use tandem_bench::plan::Pinning;
-use tandem_bench::plan::Plan;
-use tandem_bench::vm_spec;
-use tandem_bench::vm_spec::VmSpec;
+use tandem_demo::alone::AloneResults;
+use tandem_demo::mode::Mode;
+use tandem_demo::plan::{Pinning, Plan};
+use tandem_demo::vm_spec::VmSpec;
+use tandem_demo::{demo, demo_words, host_facts, mode, plan, vm_spec};
 use tandem_host::config::Placement;
 use tandem_linux::interrupt::Interrupt;
 use tandem_microvm::Backend;
 use tandem_report::experiment::Experiment;
-use tandem_report::experiment_page;
-use tandem_report::experiment_table;
-use tandem_report::json;
 use tandem_report::progress::Progress;
+use tandem_report::{experiment_page, experiment_table, json};
 
-use crate::console::check_writable;
-use crate::console::print;
 use crate::live;
-use crate::live::BackendArg;
-use crate::live::DaemonArgs;
-use crate::live::SecondsArgs;
+use crate::live::{BackendArg, DaemonArgs, SecondsArgs};
+use tandem_command::console::{check_writable, print};
 
 const PAGE: &str = "tandem-demo.html";
 
@@ -165,10 +154,7 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
     }
     if !args.json {
         let program = std::env::args().next();
-        note!(
-            "\n{}",
-            demo_words::next(program.as_deref().unwrap_or("tandem"))
-        );
+        note!("\n{}", demo_words::next(program.as_deref().unwrap_or("tandem")));
     }
     Ok(())
 }
@@ -230,10 +216,7 @@ mod tests {
         let names: Vec<&str> = plan.vms.iter().map(|vm| vm.name.as_str()).collect();
         assert_eq!(names, ["spin", "block", "compute", "bursty"]);
         assert!(plan.vms.iter().all(|vm| vm.pins.is_empty()));
-        assert_eq!(
-            plan.modes,
-            [Mode::EqualWeights, Mode::HardCap, Mode::Tandem]
-        );
+        assert_eq!(plan.modes, [Mode::EqualWeights, Mode::HardCap, Mode::Tandem]);
         assert_eq!(plan.daemon.placement, Placement::Turns);
         assert!(plan.alone.is_some());
     }
@@ -250,15 +233,8 @@ mod tests {
     #[test]
     fn a_mix_computes_and_is_pinned() {
         let plan = plan(&["--mix", "4,2,1"]).unwrap();
-        assert_eq!(
-            plan.vms.iter().map(|vm| vm.vcpus).collect::<Vec<_>>(),
-            [4, 2, 1]
-        );
-        assert!(
-            plan.vms
-                .iter()
-                .all(|vm| vm.weight == 1.0 && vm.workload == "burn")
-        );
+        assert_eq!(plan.vms.iter().map(|vm| vm.vcpus).collect::<Vec<_>>(), [4, 2, 1]);
+        assert!(plan.vms.iter().all(|vm| vm.weight == 1.0 && vm.workload == "burn"));
         assert_eq!(plan.modes, Mode::DEMO);
         assert_eq!(plan.daemon.placement, Placement::Rebalance);
     }

@@ -2,61 +2,68 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::IsTerminal;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::Context;
-use anyhow::bail;
-use clap::Args;
-use clap::Subcommand;
-use clap::ValueEnum;
-use tandem_experiment::recorded::application;
-use tandem_experiment::recorded::application::Setting;
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
 use tandem_guest::actuator::restore_all;
-use tandem_guest::agent::Agent;
-use tandem_guest::agent::AgentError;
-use tandem_guest::config::GuestConfig;
-use tandem_guest::config::RetentionSetting;
-use tandem_guest::config::Vcpus;
-use tandem_guest::config::delay_bound;
-use tandem_guest::record;
+use tandem_guest::agent::{Agent, AgentError};
+use tandem_guest::config::{GuestConfig, RetentionSetting, Vcpus, delay_bound};
 use tandem_guest::record::RecordError;
 use tandem_guest::retention::Means;
-use tandem_guest::status;
 use tandem_guest::status::Status;
 use tandem_guest::workload::Target;
+use tandem_guest::{record, status};
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::restore::RestoreReport;
-use tandem_linux::service::Console;
-use tandem_linux::service::Reporter;
+use tandem_linux::service::{Console, Reporter};
 use tandem_linux::settings::parse_address;
 use tandem_linux::thread::Pid;
-use tandem_policy::Nanos;
-use tandem_report::table::Look;
-use tandem_report::table::Table;
+use tandem_model::Nanos;
+use tandem_model::length::length;
+use tandem_observe::recorded::application;
+use tandem_observe::recorded::application::Setting;
+use tandem_report::table::{Look, Table};
 
-use crate::console;
-use crate::number::time;
-use crate::number::whole;
+use tandem_command::console;
+use tandem_command::number::duration;
 
 /// `tandem guest …`
 #[derive(Debug, Subcommand)]
 pub enum GuestCommand {
-    /// Help one workload, until it is over or the agent is stopped; then put everything back
+    /// Help one workload until it ends or the agent is stopped; then revert all changes
+    #[command(after_help = "Examples:
+  tandem guest run -- make -j8
+  tandem guest run --dry-run --pid 4711 --duration 30s")]
     Run(Box<RunArgs>),
-    /// Record a program's threads, and write a scenario of the simulator that runs the same
+    /// Record the threads of a program as a scenario for the simulator
+    #[command(after_help = "Example:
+  tandem guest record -o app.toml -- make -j8")]
     Record(RecordArgs),
-    /// Show what a running agent does, and what this VM offers
+    /// Show running agents, and the knobs of this VM
+    #[command(after_help = "Example:
+  tandem guest status")]
     Status(StatusArgs),
-    /// Put back what a killed agent left behind
+    /// Revert everything that a killed agent left
+    #[command(after_help = "Example:
+  tandem guest restore")]
     Restore(RestoreArgs),
 }
+
+const WORKLOAD: &str = "Workload";
+const DECISIONS: &str = "Decisions";
+const SAFETY: &str = "Safety";
+const OUTPUT: &str = "Output";
+
+/// Limits of a period.
+const MIN_PERIOD: Duration = Duration::from_millis(20);
+const MAX_PERIOD: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum MeansArg {
@@ -70,68 +77,64 @@ enum MeansArg {
 
 /// `tandem guest run`
 #[derive(Debug, Args)]
-#[command(
-    override_usage = "tandem guest run [OPTIONS] -- COMMAND [ARG]...\n       \
+#[command(override_usage = "tandem guest run [OPTIONS] -- COMMAND [ARG]...\n       \
                             tandem guest run [OPTIONS] --pid PID\n       \
                             tandem guest run [OPTIONS] --cgroup PATH\n       \
-                            tandem guest run [OPTIONS] --unit NAME"
-)]
+                            tandem guest run [OPTIONS] --unit NAME")]
 pub struct RunArgs {
-    /// Help this process and what descends from it
-    #[arg(long, value_name = "PID", conflicts_with_all = ["cgroup", "command"])]
+    /// Help this process and its descendants
+    #[arg(long, value_name = "PID", conflicts_with_all = ["cgroup", "command"], help_heading = WORKLOAD)]
     pid: Option<u32>,
-    /// Help everything in this cgroup: its path in the hierarchy of the cpuset controller
-    #[arg(long, value_name = "PATH", conflicts_with = "command")]
+    /// Help all processes of this cgroup: its path in the hierarchy of the cpuset controller
+    #[arg(long, value_name = "PATH", conflicts_with = "command", help_heading = WORKLOAD)]
     cgroup: Option<String>,
     /// Help this service of systemd's system.slice, with the state directory /run/tandem-guest-NAME
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["cgroup", "command", "pid"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["cgroup", "command", "pid"], help_heading = WORKLOAD)]
     unit: Option<String>,
-    /// Read settings from this TOML file; flags override it
-    #[arg(long, value_name = "FILE")]
+    /// Settings file (TOML); options override it
+    #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     config: Option<PathBuf>,
-    /// vCPUs that the workload may use: auto, all, or a number that is held [default: auto]
-    #[arg(long, value_name = "N")]
+    /// vCPUs that the workload may use: auto, all, or a fixed number [default: auto]
+    #[arg(long, value_name = "N", help_heading = DECISIONS)]
     vcpus: Option<Vcpus>,
-    /// Retention, for how long an idle vCPU stays awake: auto, off, or a time that is held, such as 200us [default:
-    /// auto]
-    #[arg(long, value_name = "TIME")]
+    /// Retention, the time for which an idle vCPU stays awake: auto, off, or a fixed time such as 200us [default: auto]
+    #[arg(long, value_name = "TIME", help_heading = DECISIONS)]
     retention: Option<RetentionSetting>,
-    /// By what vCPUs are kept awake [default: best]
-    #[arg(long, value_enum)]
+    /// Mechanism that keeps vCPUs awake [default: best]
+    #[arg(long, value_enum, help_heading = DECISIONS)]
     means: Option<MeansArg>,
-    /// Each thread on a vCPU of its own, in turn: for VMs with far more vCPUs than the host has pCPUs
-    #[arg(long)]
+    /// Give each thread a vCPU of its own: for VMs with far more vCPUs than the host has pCPUs
+    #[arg(long, help_heading = DECISIONS)]
     per_thread: bool,
-    /// On a single vCPU, by how much threads may be held back: a time such as 500us, or off [default: 1ms]
-    #[arg(long, value_name = "TIME", value_parser = delay_bound)]
+    /// Maximum delay of threads on a single vCPU: a time such as 500us, or off [default: 1ms]
+    #[arg(long, value_name = "TIME", value_parser = delay_bound, help_heading = DECISIONS)]
     delay: Option<Nanos>,
-    /// Length of a period, 20 … 2000 ms [default: 100]
-    #[arg(long, value_name = "MS", value_parser = time::<u64>("milliseconds"))]
-    period_ms: Option<u64>,
-    /// Print what would be set and why, change nothing
-    #[arg(long)]
+    /// Length of a period, 20ms … 2s [default: 100ms]
+    #[arg(long, value_name = "TIME", value_parser = duration(MIN_PERIOD, MAX_PERIOD), help_heading = DECISIONS)]
+    interval: Option<Duration>,
+    /// Print intended changes with their reasons, change nothing
+    #[arg(long, help_heading = SAFETY)]
     dry_run: bool,
     /// Directory of journal, lock and status [default: /run/tandem-guest]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = SAFETY)]
     state_dir: Option<PathBuf>,
-    /// Serve metrics in OpenMetrics text on this loopback address, such as 127.0.0.1:9465
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    /// Serve metrics (OpenMetrics) on this loopback address, such as 127.0.0.1:9465
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address, help_heading = OUTPUT)]
     metrics_listen: Option<SocketAddr>,
-    /// Write metrics in OpenMetrics text to this file
-    #[arg(long, value_name = "FILE")]
+    /// Write metrics (OpenMetrics) to this file
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     metrics_file: Option<PathBuf>,
-    /// Stop after this many seconds [default: run until the workload is over]
-    #[arg(long, value_name = "S", value_parser = time::<u64>("seconds"))]
-    seconds: Option<u64>,
-    /// Write what was done, as JSON, to this file
-    #[arg(long, value_name = "FILE")]
+    /// Stop after this time, such as 30s or 5m; a COMMAND that it started continues [default: run until the workload ends]
+    #[arg(long, value_name = "TIME", value_parser = length, help_heading = SAFETY)]
+    duration: Option<Duration>,
+    /// Write a report of the changes, as JSON, to this file
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     json: Option<PathBuf>,
-    /// Print 'ready' on stdout once acting
-    #[arg(long)]
+    /// Print 'ready' on standard output when the agent acts
+    #[arg(long, help_heading = OUTPUT)]
     print_ready: bool,
-    /// Check options and settings, print the settings that would be in force, and end: status 0, or 2 where something cannot be. Changes
-    /// nothing, and starts no program
-    #[arg(long)]
+    /// Check options and settings, print the resulting settings and exit: status 0, or 2 if one is invalid. Starts no program
+    #[arg(long, help_heading = SAFETY)]
     check_config: bool,
     /// A program to start and help, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
@@ -156,7 +159,9 @@ impl RunArgs {
         config.delay.bound = self.delay.unwrap_or(config.delay.bound);
         config.per_thread |= self.per_thread;
         config.dry_run |= self.dry_run;
-        config.period_ms = self.period_ms.unwrap_or(config.period_ms);
+        if let Some(interval) = self.interval {
+            config.period_ms = u64::try_from(interval.as_millis())?;
+        }
         let of_unit = self.unit.as_deref().map(status::state_dir_of_unit);
         if let Some(dir) = self.state_dir.clone().or(of_unit) {
             config.state_dir = dir;
@@ -216,10 +221,10 @@ pub struct RecordArgs {
         required_unless_present = "command"
     )]
     pid: Option<u32>,
-    /// Record for this many seconds, from 1 on; the program goes on [default: until it is over, or Ctrl-C]
-    #[arg(long, value_name = "S", value_parser = whole((1, 86_400), "seconds"))]
-    seconds: Option<u64>,
-    /// Do not trace who wakes whom, though it could be done
+    /// Record for this time, 1s … 24h; the program continues [default: until it ends, or Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = duration(Duration::from_secs(1), Duration::from_secs(86_400)))]
+    duration: Option<Duration>,
+    /// Do not trace wake-ups between threads, even where tracing is available
     #[arg(long)]
     no_trace: bool,
     /// Write what was seen of the threads, as JSON, to this file
@@ -296,7 +301,7 @@ fn run(args: &RunArgs) -> anyhow::Result<()> {
         AgentError::Settings(_) => console::wrong_argument(error.into()),
         other => other.into(),
     })?;
-    let ended = agent.run(args.seconds.map(Duration::from_secs), &mut console)?;
+    let ended = agent.run(args.duration, &mut console)?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&ended.report)?;
         std::fs::write(path, text + "\n")
@@ -330,7 +335,7 @@ fn record_program(args: RecordArgs) -> anyhow::Result<()> {
     let command = Target::Command(args.command);
     let options = record::Options {
         target: args.pid.map_or(command, |pid| Target::Process(Pid(pid))),
-        seconds: args.seconds.map(Duration::from_secs),
+        seconds: args.duration,
         traces: !args.no_trace,
     };
     let recording = record::record(options, &mut console).inspect_err(|error| {
@@ -384,26 +389,14 @@ fn table(status: &Status) -> Table {
     };
     row("workload", status.workload.clone());
     row("cgroup", status.cgroup.clone().unwrap_or_default());
-    row(
-        "vCPUs in use",
-        format!("{} of {}", status.active, status.vcpus),
-    );
+    row("vCPUs in use", format!("{} of {}", status.active, status.vcpus));
     row("because", status.consolidation.clone());
     let retention = status.retention_ns as f64 / 1e3;
-    row(
-        "retention",
-        format!("{retention:.0} us, by {}", status.means),
-    );
+    row("retention", format!("{retention:.0} us, by {}", status.means));
     row("because", status.retention.clone());
     row("held back", status.delay.clone());
-    row(
-        "utilization",
-        format!("{:.1} %", status.utilization * 100.0),
-    );
-    row(
-        "stolen by the host",
-        format!("{:.1} %", status.stolen * 100.0),
-    );
+    row("utilization", format!("{:.1} %", status.utilization * 100.0));
+    row("stolen by the host", format!("{:.1} %", status.stolen * 100.0));
     row("periods", status.periods.to_string());
     let cpu = status.agent_cpu_ns as f64 / 1e6;
     row("the agent's CPU time", format!("{cpu:.1} ms"));

@@ -4,18 +4,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::number::time;
 use crate::placement::PlacementArg;
-use clap::Args;
-use clap::ValueEnum;
-use tandem_bench::daemon_process;
-use tandem_bench::plan::DaemonPlan;
-use tandem_bench::range;
-use tandem_bench::range::RangeError;
-use tandem_bench::state_dir;
+use clap::{Args, ValueEnum};
+use tandem_command::number::time;
+use tandem_demo::plan::DaemonPlan;
+use tandem_demo::range::RangeError;
+use tandem_demo::{daemon_process, range, state_dir};
 use tandem_host::config::Placement;
 use tandem_microvm::Backend;
-use tandem_policy::PolicySet;
+use tandem_model::PolicySet;
 use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::host::registry;
 
@@ -71,19 +68,15 @@ impl DaemonArgs {
         let period = self.period_ms.map(|ms| format!(" --period-ms {ms}"));
         let placement = placement.map(|value| format!(" --placement {}", value.get_name()));
         let policies = policies.map(|names| format!(" --policies {names}"));
-        let parts = self
-            .asymmetric
-            .map(|parts| format!(" --asymmetric {parts}"));
-        [period, placement, policies, parts]
-            .into_iter()
-            .flatten()
-            .collect()
+        let parts = self.asymmetric.map(|parts| format!(" --asymmetric {parts}"));
+        [period, placement, policies, parts].into_iter().flatten().collect()
     }
 
     /// The checked form, with the placement that is meant where none was given.
     pub fn plan(&self, placement: Placement) -> Result<DaemonPlan, RangeError> {
         Ok(DaemonPlan {
             period_ms: self.period_ms.map(range::period_ms).transpose()?,
+            scan_ms: None,
             placement: self.placement.map_or(placement, Placement::from),
             policies: self.policies,
             asymmetric: self.asymmetric,
@@ -95,10 +88,11 @@ impl DaemonArgs {
 /// For how long VMs are measured.
 #[derive(Clone, Debug, Args)]
 pub struct SecondsArgs {
-    /// Seconds counted per mode and run, 0.5 … 3600
+    /// Measured time per mode and run, 0.5 … 3600 s
     #[arg(
         long,
-        value_name = "S",
+        visible_alias = "duration",
+        value_name = "TIME",
         default_value_t = 10.0,
         allow_negative_numbers = true,
         value_parser = time::<f64>("seconds")

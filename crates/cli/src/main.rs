@@ -1,29 +1,13 @@
-//! `tandem`: vCPU scheduling for Linux/KVM, from one binary. Thin: arguments and wiring.
+//! `tandem`: vCPU scheduling for Linux/KVM hosts and their guests. Arguments and wiring.
 
-#[macro_use]
-mod console;
-
-mod bench;
-mod demo;
-mod guest;
-mod host;
-mod lab;
-mod live;
-mod manual;
-mod number;
-mod options;
-mod output;
-mod placement;
-mod sim;
-mod vm;
+mod moved;
+mod old_options;
 
 use std::process::ExitCode;
-use std::time::Instant;
 
-use clap::CommandFactory;
-use clap::FromArgMatches;
-use clap::Parser;
-use clap::Subcommand;
+use clap::{CommandFactory, Parser, Subcommand};
+use tandem_cli::{demo, guest, host, vm};
+use tandem_command::{manual, options, program};
 
 /// vCPU scheduling for Linux/KVM: VMs that get their share of an overcommitted host.
 #[derive(Debug, Parser)]
@@ -31,7 +15,7 @@ use clap::Subcommand;
     name = "tandem",
     version = options::VERSION,
     arg_required_else_help = true,
-    after_help = "Exit status: 0 done, 1 failed, 2 arguments that cannot be, 3 nothing matched what was asked for, 4 a part of it cannot be read"
+    after_help = program::EXIT_STATUSES
 )]
 struct Cli {
     #[command(flatten)]
@@ -42,7 +26,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Share a host fairly among its VMs: the daemon, its status, its undo
+    /// Diagnose a host and share it fairly among its VMs: top, why, the daemon, its status and its revert
     #[command(subcommand)]
     Host(host::HostCommand),
     /// Inside a VM: keep idle vCPUs awake (retention) and use fewer of them (consolidation), where that helps
@@ -53,55 +37,27 @@ enum Command {
     Vm(vm::VmCommand),
     /// Show on real VMs how unfair this host is, and what the daemon changes
     Demo(demo::DemoArgs),
-    /// Simulate hosts and VMs: what happens inside, what if, and why
-    #[command(subcommand)]
-    Sim(sim::SimCommand),
-    /// Measure kernels in emulated machines that run KVM VMs
-    #[command(subcommand)]
-    Lab(lab::LabCommand),
-    /// Measure fairness, overhead and churn
-    #[command(subcommand)]
-    Bench(bench::BenchCommand),
     /// Write the manual, a page for each command
     #[command(hide = true)]
     Man(manual::ManArgs),
-    /// Print what a shell needs to complete commands and options
+    /// Print completions for a shell
     #[command(hide = true)]
     Completions(manual::CompletionsArgs),
 }
 
-/// The arguments; whoever wants help, the version or what cannot be is answered, and that is the end.
-fn arguments() -> Cli {
-    let given: Vec<_> = std::env::args_os().collect();
-    let mut command = Cli::command().color(options::colour_of_answers(&given));
-    let mut matches = command.clone().get_matches_from(given);
-    Cli::from_arg_matches_mut(&mut matches)
-        .unwrap_or_else(|error| error.format(&mut command).exit())
-}
-
 fn main() -> ExitCode {
-    let began = Instant::now();
-    let Cli { common, command } = arguments();
-    common.apply();
-    let outcome = match command {
+    if let Some(status) = moved::delegate() {
+        return status;
+    }
+    let Cli { common, command } = program::parse(old_options::arguments());
+    program::run("tandem", common, tandem_cli::exit_status, || match command {
         Command::Host(command) => host::main(command),
         Command::Guest(command) => guest::main(command),
         Command::Vm(command) => vm::main(command),
         Command::Demo(args) => demo::main(args),
-        Command::Sim(command) => sim::main(command),
-        Command::Lab(command) => lab::main(command),
-        Command::Bench(command) => bench::main(command),
         Command::Man(args) => manual::pages(&args, Cli::command()),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
-    };
-    common.end(began);
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tell!("tandem: {}", console::explain(&error));
-            console::exit_status(&error).into()
-        }
-    }
+    })
 }
 
 #[cfg(test)]

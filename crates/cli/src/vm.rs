@@ -3,31 +3,22 @@
 //! By hand it runs for some seconds and prints a table, or JSON. With `--control-stdio` it is a part
 //! of something larger: it says when it is ready, answers each line on its stdin with a line of
 //! cumulative counters, and stops when its stdin ends, so that it never outlives who started it
-//! ([`tandem_bench::vm_run`]).
+//! ([`tandem_demo::vm_run`]).
 
-use std::io::IsTerminal;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use anyhow::Context;
-use anyhow::bail;
-use clap::Args;
-use clap::Subcommand;
-use tandem_bench::control;
-use tandem_bench::vm_run;
-use tandem_bench::vm_run::Signals;
-use tandem_bench::vm_tables;
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use tandem_demo::vm_run::Signals;
+use tandem_demo::{control, vm_run, vm_tables};
 use tandem_host::select::WrongArgument;
-use tandem_microvm::Calibration;
-use tandem_microvm::MicrovmConfig;
-use tandem_microvm::VmName;
-use tandem_microvm::Workload;
-use tandem_microvm::workload;
+use tandem_microvm::{Calibration, MicrovmConfig, VmName, Workload, workload};
 use tandem_report::json;
 use tandem_report::table::Look;
 
-use crate::console::explain;
-use crate::number::time;
+use tandem_command::console::explain;
+use tandem_command::number::time;
 
 /// How long a VM runs if nothing says otherwise.
 const DEFAULT_SECONDS: f64 = 10.0;
@@ -56,7 +47,7 @@ pub struct RunArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// How long to run [default: 10, or without end with --control-stdio]
-    #[arg(long, allow_negative_numbers = true, value_parser = time::<f64>("seconds"))]
+    #[arg(long, visible_alias = "duration", value_name = "TIME", allow_negative_numbers = true, value_parser = time::<f64>("seconds"))]
     seconds: Option<f64>,
     /// Where the random sizes start
     #[arg(long, default_value_t = 1)]
@@ -125,11 +116,7 @@ fn config(args: &RunArgs) -> anyhow::Result<MicrovmConfig> {
     for setting in &args.settings {
         config.parameters.set_from(setting)?;
     }
-    config.calibration = args
-        .calibration
-        .as_deref()
-        .map(str::parse::<Calibration>)
-        .transpose()?;
+    config.calibration = args.calibration.as_deref().map(str::parse::<Calibration>).transpose()?;
     config.check()?;
     Ok(config)
 }
@@ -149,9 +136,7 @@ fn limit(args: &RunArgs) -> anyhow::Result<Option<Duration>> {
 
 fn print_text(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{text}")
-        .and_then(|()| stdout.flush())
-        .context("cannot write to stdout")
+    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 
 #[cfg(test)]
@@ -169,9 +154,7 @@ mod tests {
 
     fn parse(line: &str) -> RunArgs {
         let words = line.split_whitespace();
-        Line::try_parse_from(std::iter::once("run").chain(words))
-            .unwrap()
-            .args
+        Line::try_parse_from(std::iter::once("run").chain(words)).unwrap().args
     }
 
     #[test]
@@ -182,16 +165,10 @@ mod tests {
         );
         let config = config(&args).unwrap();
         assert_eq!(config.name.as_str(), "db-1");
-        assert_eq!(
-            (config.vcpus, config.seed, config.backend),
-            (3, 9, Backend::Threads)
-        );
+        assert_eq!((config.vcpus, config.seed, config.backend), (3, 9, Backend::Threads));
         assert_eq!(config.workload(), Workload::Barrier);
         assert_eq!(config.parameters.values()[..2], [2_000_000, 0]);
-        assert_eq!(
-            (0..3).map(|i| config.pin(i)).collect::<Vec<_>>(),
-            [Some(0), Some(1), Some(0)]
-        );
+        assert_eq!((0..3).map(|i| config.pin(i)).collect::<Vec<_>>(), [Some(0), Some(1), Some(0)]);
         assert_eq!(config.calibration.unwrap().to_string(), "2445423:348248");
     }
 
@@ -214,9 +191,7 @@ mod tests {
         assert_eq!(seconds("--control-stdio").unwrap(), None);
         assert_eq!(seconds("--control-stdio --seconds 0.5").unwrap(), Some(0.5));
         for bad in ["0", "-1", "nan", "inf", "1e300"] {
-            let error = seconds(&format!("--seconds {bad}"))
-                .unwrap_err()
-                .to_string();
+            let error = seconds(&format!("--seconds {bad}")).unwrap_err().to_string();
             assert!(error.contains("above 0"), "{error}");
         }
     }

@@ -5,29 +5,20 @@
 //! the test VM (`make test-vm`), where cgroup v2 holds the controller and `tandem` is in `PATH`. None of them
 //! depends on how fast anything is.
 
-#[path = "../../linux/tests/live/kills.rs"]
-mod kills;
+use tandem_testing::kills;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_guest::births::Births;
 use tandem_guest::cpusets::Cpusets;
 use tandem_linux::ProcFs;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Version;
+use tandem_linux::cgroup::{CgroupPath, Version};
 
 /// Kernel parameters belong to all tests: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -90,9 +81,7 @@ impl Vm {
     fn tandem(&self, arguments: &[&str]) -> Command {
         let built = option_env!("CARGO_BIN_EXE_tandem").filter(|path| Path::new(path).exists());
         let mut command = Command::new(built.unwrap_or("tandem"));
-        command
-            .args(["guest", arguments[0], "--state-dir", self.state()])
-            .args(&arguments[1..]);
+        command.args(["guest", arguments[0], "--state-dir", self.state()]).args(&arguments[1..]);
         command
     }
 
@@ -143,9 +132,7 @@ fn text(bytes: &[u8]) -> String {
 /// The vCPUs a process may use, as the kernel lists them.
 fn allowed(pid: u32) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     Some(line.trim().to_owned())
 }
 
@@ -159,10 +146,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// What outlives a test must not hold on to what the test's caller reads.
 fn quiet(command: &mut Command) -> &mut Command {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
 /// A program that does nothing for long, ended with the test.
@@ -197,11 +181,7 @@ impl<'a> Group<'a> {
         let sleeper = Sleeper::start();
         let pid = tandem_linux::thread::Pid(sleeper.0.id());
         cpusets.move_process(pid, &path).unwrap();
-        Group {
-            cpusets,
-            path,
-            sleeper: Some(sleeper),
-        }
+        Group { cpusets, path, sleeper: Some(sleeper) }
     }
 }
 
@@ -220,16 +200,7 @@ fn a_command_runs_on_the_vcpus_it_is_held_to_and_passes_on_its_status() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let script = "grep Cpus_allowed_list /proc/self/status; exit 7";
-    let held = [
-        "--vcpus",
-        "1",
-        "--retention",
-        "off",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
+    let held = ["--vcpus", "1", "--retention", "off", "--", "sh", "-c", script];
     let output = vm.run(&held);
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
     let list = text(&output.stdout);
@@ -263,15 +234,7 @@ fn both_ways_to_stay_awake_work_and_end() {
     let report = vm.state.path().join("report.json");
     let report = report.to_str().unwrap();
     for (means, name) in [("yield", "yielding threads"), ("best", "")] {
-        let arguments = [
-            "-q",
-            "--means",
-            means,
-            "--retention",
-            "100us",
-            "--json",
-            report,
-        ];
+        let arguments = ["-q", "--means", means, "--retention", "100us", "--json", report];
         let output = vm.run(&[&arguments[..], &["--", "sleep", "0.3"]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         let report: serde_json::Value =
@@ -288,16 +251,7 @@ fn a_dry_run_changes_nothing() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let mut agent = vm
-        .tandem(&[
-            "run",
-            "--dry-run",
-            "--print-ready",
-            "--period-ms",
-            "20",
-            "--",
-            "sleep",
-            "1",
-        ])
+        .tandem(&["run", "--dry-run", "--print-ready", "--interval", "20ms", "--", "sleep", "1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -319,16 +273,7 @@ fn a_cgroup_gets_fewer_vcpus_and_has_its_own_again() {
     let had = vm.cpusets.vcpus(&group.path).unwrap();
     let pid = group.sleeper.as_ref().unwrap().0.id();
     let mut agent = vm
-        .tandem(&[
-            "run",
-            "-q",
-            "--vcpus",
-            "1",
-            "--retention",
-            "off",
-            "--cgroup",
-            &group.path.0,
-        ])
+        .tandem(&["run", "-q", "--vcpus", "1", "--retention", "off", "--cgroup", &group.path.0])
         .spawn()
         .unwrap();
     wait_until("the sleeper has one vCPU", || {
@@ -355,7 +300,7 @@ fn a_process_is_moved_and_comes_back_or_the_reason_is_told() {
     let pid = sleeper.0.id();
     let had = allowed(pid);
     let was = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-    let arguments = ["-q", "--vcpus", "1", "--retention", "off", "--seconds", "1"];
+    let arguments = ["-q", "--vcpus", "1", "--retention", "off", "--duration", "1s"];
     let output = vm.run(&[&arguments[..], &["--pid", &pid.to_string()]].concat());
     match vm.cpusets.version() {
         Version::V1 => assert!(output.status.success(), "{}", text(&output.stderr)),
@@ -374,40 +319,21 @@ fn threads_get_vcpus_of_their_own_in_turn() {
     let before = vm.knob_values();
     let script = "sleep 60 & sleep 60 & sleep 60 & wait";
     let mut agent = vm
-        .tandem(&[
-            "run",
-            "-q",
-            "--per-thread",
-            "--retention",
-            "off",
-            "--",
-            "sh",
-            "-c",
-            script,
-        ])
+        .tandem(&["run", "-q", "--per-thread", "--retention", "off", "--", "sh", "-c", script])
         .spawn()
         .unwrap();
     let bound = || -> Vec<String> {
-        let mine = vm
-            .cpusets
-            .family(tandem_linux::thread::Pid(agent.id()))
-            .unwrap();
+        let mine = vm.cpusets.family(tandem_linux::thread::Pid(agent.id())).unwrap();
         let of_agent = mine.iter().filter(|pid| pid.0 != agent.id());
         of_agent.filter_map(|pid| allowed(pid.0)).collect()
     };
-    wait_until(
-        "the shell and three sleepers are bound, two to each vCPU",
-        || {
-            let lists = bound();
-            let single = lists.iter().all(|list| list.parse::<u32>().is_ok());
-            let count = |list: &String| lists.iter().filter(|other| *other == list).count();
-            lists.len() == 4 && single && lists.iter().all(|list| count(list) <= 2)
-        },
-    );
-    let family = vm
-        .cpusets
-        .family(tandem_linux::thread::Pid(agent.id()))
-        .unwrap();
+    wait_until("the shell and three sleepers are bound, two to each vCPU", || {
+        let lists = bound();
+        let single = lists.iter().all(|list| list.parse::<u32>().is_ok());
+        let count = |list: &String| lists.iter().filter(|other| *other == list).count();
+        lists.len() == 4 && single && lists.iter().all(|list| count(list) <= 2)
+    });
+    let family = vm.cpusets.family(tandem_linux::thread::Pid(agent.id())).unwrap();
     terminate(&agent);
     // The shell ends by the signal that is passed on.
     assert_eq!(agent.wait().unwrap().code(), Some(128 + 15));
@@ -471,7 +397,7 @@ fn whatever_processes_do_under_it_is_no_error() {
          (echo 0 > {} 2>/dev/null; sleep 0.01) & done; wait; exit 0",
         home.display()
     );
-    let output = vm.run(&["-q", "--period-ms", "20", "--", "sh", "-c", &script]);
+    let output = vm.run(&["-q", "--interval", "20ms", "--", "sh", "-c", &script]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "");
     assert_eq!(vm.knob_values(), before);
@@ -484,27 +410,20 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
     let mut random = 20_261_121_u64;
     let kills = kills::kills(50);
     for round in 0..kills {
-        let arguments = ["run", "-q", "--period-ms", "20", "--vcpus", "1"];
+        let arguments = ["run", "-q", "--interval", "20ms", "--vcpus", "1"];
         let held = ["--retention", "100us", "--", "sleep", "10"];
         let mut command = vm.tandem(&[&arguments[..], &held].concat());
         let mut agent = quiet(&mut command).spawn().unwrap();
         // An LCG of Knuth's: any moment from before the start to well after.
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         sleep(Duration::from_micros((random >> 33) % 120_000));
-        let family = vm
-            .cpusets
-            .family(tandem_linux::thread::Pid(agent.id()))
-            .unwrap();
+        let family = vm.cpusets.family(tandem_linux::thread::Pid(agent.id())).unwrap();
         agent.kill().unwrap();
         agent.wait().unwrap();
         let status = vm.tandem(&["status"]).output().unwrap();
         let is_left = tandem_linux::journal::is_pending(vm.state.path());
-        assert_eq!(
-            text(&status.stdout).contains("puts back what it changed"),
-            is_left
-        );
+        assert_eq!(text(&status.stdout).contains("puts back what it changed"), is_left);
         // Every other time the next start puts things back.
         match round % 2 {
             0 => drop(vm.restore()),
@@ -550,10 +469,7 @@ fn terminate(agent: &Child) {
 
 /// Ends what an agent left behind, if it is still there.
 fn end(pid: u32) {
-    if let Some(pid) = i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-    {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }

@@ -1,54 +1,39 @@
 //! `tandem host why` beside real KVM VMs that have what it should find, and one that has nothing; and what it says of cures that it tries.
 //!
-//! Each look counts only if the rest of the host is calm in it: otherwise what it finds first may truly be somebody else. On a host that is not
-//! calm for long the tests are skipped. A program of its own like the live tests of `tandem-linux`: what could not be judged to
-//! its end is skipped with its reason, and not counted as passed.
+//! A look counts only if others leave the VMs' pCPUs alone in it: otherwise its first finding may truly be another process. Tests take the
+//! least busy pCPUs, repeat disturbed looks, and are skipped if the machine is never quiet (`tandem_testing::quiet`). With one pCPU busy, tests
+//! that need a single one still run. A program of its own like the live tests of `tandem-linux`.
 
 #[path = "why_support/beside_others.rs"]
 mod beside_others;
-#[path = "../../linux/tests/live/harness.rs"]
-mod harness;
+use tandem_testing::{harness, quiet};
 #[path = "why_support/own_doing.rs"]
 mod own_doing;
 #[path = "why_support/try_cures.rs"]
 mod try_cures;
-mod vm_support;
+use tandem_testing::vm as vm_support;
 
 use std::path::Path;
-use std::process::Command;
-use std::process::ExitCode;
-use std::process::Output;
+use std::process::{Command, ExitCode, Output};
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tandem_linux::ProcFs;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::affinity::affinity;
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Quota;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
+use tandem_linux::cgroup::{CgroupPath, Quota};
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_linux::{ProcFs, cgroup};
+use tandem_model::PcpuSet;
 
-use harness::Skip;
-use harness::Test;
-use vm_support::Guard;
-use vm_support::start_vm;
+use harness::{Skip, Test};
+use vm_support::{Guard, start_vm};
 
 /// How long a look takes.
-const SECONDS: f64 = 1.5;
-
-/// How many looks are tried for a calm one.
-const LOOKS: usize = 25;
+const DURATION: &str = "1500ms";
 
 /// Long enough for what must happen, however loaded the host is.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What others may take of the host while it is calm, in pCPUs.
-const CALM: f64 = 0.15;
 
 const ALL: &[(&str, Test)] = &[
     (
@@ -60,10 +45,7 @@ const ALL: &[(&str, Test)] = &[
         "a_spinning_vm_beside_one_that_computes_is_told_of_turns",
         a_spinning_vm_beside_one_that_computes_is_told_of_turns,
     ),
-    (
-        "a_host_process_that_burns_is_named",
-        a_host_process_that_burns_is_named,
-    ),
+    ("a_host_process_that_burns_is_named", a_host_process_that_burns_is_named),
     ("a_quiet_host_has_no_findings", a_quiet_host_has_no_findings),
     (
         "an_unknown_vm_is_an_error_that_names_what_there_is",
@@ -93,121 +75,107 @@ fn skip<T>(why: impl ToString) -> Result<T, Skip> {
     Err(Skip(why.to_string()))
 }
 
-/// The first two pCPUs that this machine lets tests use with KVM and cgroups.
-fn pcpus() -> Result<[String; 2], Skip> {
+/// Whether this machine lets tests use KVM and cgroups.
+fn usable() -> Result<(), Skip> {
     if let Err(error) = cgroup::open(&ProcFs::host()) {
         return skip(error);
     }
-    let kvm = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/kvm");
-    if let Err(error) = kvm {
-        return skip(format!("/dev/kvm: {error}"));
-    }
-    let allowed = affinity(Tid(std::process::id())).unwrap();
-    let mut pcpus = allowed.iter().map(|pcpu| pcpu.to_string());
-    match (pcpus.next(), pcpus.next()) {
-        (Some(one), Some(two)) => Ok([one, two]),
+    let kvm = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    kvm.map(drop).or_else(|error| skip(format!("/dev/kvm: {error}")))
+}
+
+/// A quiet pCPU.
+fn pcpu() -> Result<String, Skip> {
+    usable()?;
+    Ok(quiet::quiet_pcpus(1)?[0].to_string())
+}
+
+/// The least busy pCPUs, for tests that measure nothing or make them busy.
+fn least_busy() -> Result<[String; 2], Skip> {
+    usable()?;
+    match &quiet::by_load()[..] {
+        [one, two, ..] => Ok([one.0.to_string(), two.0.to_string()]),
         _ => skip("it takes two pCPUs"),
     }
 }
 
+/// Two quiet pCPUs.
+fn pcpus() -> Result<[String; 2], Skip> {
+    usable()?;
+    let quiet = quiet::quiet_pcpus(2)?;
+    Ok([quiet[0].to_string(), quiet[1].to_string()])
+}
+
+/// A quiet pCPU and another one, which may be busy.
+fn pcpu_and_another() -> Result<[String; 2], Skip> {
+    let one = pcpu()?;
+    let mut others = least_busy()?.into_iter().filter(|pcpu| *pcpu != one);
+    Ok([one.clone(), others.next().expect("two differ")])
+}
+
 /// What a look finds.
 fn why() -> Value {
-    let interval = SECONDS.to_string();
-    let output = tandem(&["host", "why", "--json", "--interval", &interval]);
+    let output = tandem(&["host", "why", "--json", "--duration", DURATION]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn pcpus_used(time: &Value) -> f64 {
-    time.as_f64().unwrap_or_default() / (SECONDS * 1e9)
+/// The process of a VM.
+fn process_of(vm: &str) -> u32 {
+    let mut processes = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        let words: Vec<&str> = line.split('\0').collect();
+        let is_vm = words.windows(2).any(|pair| pair == ["--name", vm]);
+        entry.file_name().to_str().filter(|_| is_vm)?.parse().ok()
+    });
+    processes.next().unwrap_or_else(|| panic!("{vm} runs"))
 }
 
-/// What may take time in a calm look beside its VMs.
-#[derive(Default)]
-struct Allowed {
-    /// This process.
-    burner: Option<u32>,
-    /// Whatever is in no account.
-    unseen: bool,
-}
-
-/// Whether nobody but these VMs and what is allowed took much.
-fn is_calm(found: &Value, vms: &[&str], allowed: &Allowed) -> bool {
-    let only_ours = found["vms"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .all(|vm| vms.contains(&vm.as_str().unwrap()));
-    let host = &found["host"];
-    let tasks = host["top_tasks"].as_array().unwrap();
-    let of_burner: f64 = tasks
-        .iter()
-        .filter(|task| allowed.burner.is_some_and(|pid| task["pid"] == pid))
-        .map(|task| pcpus_used(&task["time"]))
-        .sum();
-    let all = ["vcpus", "vm_threads", "tasks", "kernel", "idle"];
-    let seen: f64 = all.iter().map(|what| pcpus_used(&host[what])).sum();
-    // Tasks that ended within the look, and what a hypervisor below took, are in no account.
-    let unseen = match allowed.unseen {
-        true => 0.0,
-        false => (host["pcpus"].as_f64().unwrap() - seen).max(0.0),
-    };
-    let others = pcpus_used(&host["tasks"]) - of_burner + pcpus_used(&host["kernel"]) + unseen;
-    only_ours && others < CALM
-}
-
-/// The findings of the first of these VMs in a look that is calm but for a process.
-fn look(vms: &[&str], burner: Option<u32>) -> Result<Vec<Value>, Skip> {
-    let allowed = Allowed {
-        burner,
-        ..Allowed::default()
-    };
-    look_allowing(vms, &allowed)
-}
-
-/// The findings of the first of these VMs in a calm look.
-fn look_allowing(vms: &[&str], allowed: &Allowed) -> Result<Vec<Value>, Skip> {
-    for _ in 0..LOOKS {
-        let found = why();
-        assert_eq!(found["schema"], 1);
-        if is_calm(&found, vms, allowed) {
-            let findings = found["findings"].as_array().unwrap();
-            let of_vm = findings.iter().filter(|finding| finding["vm"] == vms[0]);
-            return Ok(of_vm.cloned().collect());
-        }
+/// The pCPUs on which the vCPUs of these VMs may run.
+fn places_of(vms: &[&str]) -> PcpuSet {
+    let mut places = PcpuSet::default();
+    for thread in vms.iter().flat_map(|vm| vcpu_threads(Pid(process_of(vm)))) {
+        places.extend(&affinity(thread.tid).unwrap());
     }
-    skip("others use this host all the time")
+    places
+}
+
+/// The findings of the first of these VMs in a look in which only this test takes the VMs' pCPUs.
+fn look(vms: &[&str]) -> Result<Vec<Value>, Skip> {
+    look_on(&places_of(vms), vms[0])
+}
+
+/// The findings of a VM in a look in which only this test takes these pCPUs; the others may be busy.
+fn look_on(pcpus: &PcpuSet, vm: &str) -> Result<Vec<Value>, Skip> {
+    let found = quiet::measure(pcpus, why)?;
+    assert_eq!(found["schema"], 1);
+    let findings = found["findings"].as_array().unwrap();
+    let of_vm = findings.iter().filter(|finding| finding["vm"] == vm);
+    Ok(of_vm.cloned().collect())
 }
 
 fn kinds(findings: &[Value]) -> Vec<&str> {
-    findings
-        .iter()
-        .map(|finding| finding["kind"].as_str().unwrap())
-        .collect()
+    findings.iter().map(|finding| finding["kind"].as_str().unwrap()).collect()
 }
 
 fn stacked_vcpus_are_found_and_nothing_is_once_they_are_apart() -> Result<(), Skip> {
     let [one, two] = pcpus()?;
     let name = name('s');
     let burn = ["--vcpus", "2", "--workload", "burn", "--pin"];
-    let vm = start_vm(&name, &[burn.as_slice(), &[&one]].concat());
-    let findings = look(&[&name], None)?;
+    let vm = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &[burn.as_slice(), &[&one]].concat(),
+    );
+    let findings = look(&[&name])?;
     assert_eq!(kinds(&findings), ["stacked"], "{findings:#?}");
     let lost = findings[0]["lost_per_second"].as_f64().unwrap();
-    assert!(
-        (0.8e9..=1.05e9).contains(&lost),
-        "each waits half of the time: {lost}"
-    );
+    assert!((0.8e9..=1.05e9).contains(&lost), "each waits half of the time: {lost}");
     // The cure is what it says: with it, nothing is found.
     for command in findings[0]["cure"]["commands"].as_array().unwrap() {
         let command = command.as_str().unwrap();
         let words: Vec<&str> = command.split(' ').collect();
-        let ["sudo", program, rest @ ..] = &words[..] else {
-            panic!("{command}")
-        };
+        let ["sudo", program, rest @ ..] = &words[..] else { panic!("{command}") };
         match Command::new(program).args(rest).output() {
             Ok(output) => assert!(output.status.success(), "{command}"),
             Err(error) => return skip(format!("{program}: {error}")),
@@ -219,14 +187,15 @@ fn stacked_vcpus_are_found_and_nothing_is_once_they_are_apart() -> Result<(), Sk
         assert!(begin.elapsed() < PATIENCE, "they stay stacked");
         sleep(Duration::from_millis(10));
     }
-    let findings = look(&[&name], None)?;
+    let findings = look(&[&name])?;
     assert!(findings.is_empty(), "{findings:#?}");
     drop(vm);
     let _apart = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
         &name,
         &[burn.as_slice(), &[&format!("{one},{two}")]].concat(),
     );
-    let findings = look(&[&name], None)?;
+    let findings = look(&[&name])?;
     assert!(findings.is_empty(), "{findings:#?}");
     Ok(())
 }
@@ -241,14 +210,16 @@ fn ran_on(thread: &ThreadRef) -> String {
 
 /// The threads of a VM's vCPUs.
 fn vcpus(vm: &Guard) -> Vec<ThreadRef> {
-    let pid = Pid(vm.0.id());
+    vcpu_threads(Pid(vm.0.id()))
+}
+
+/// The threads of vCPUs in a process.
+fn vcpu_threads(pid: Pid) -> Vec<ThreadRef> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut vcpus: Vec<ThreadRef> = tasks
         .filter_map(|task| {
             let path = task.unwrap().path();
-            let is_vcpu = std::fs::read_to_string(path.join("comm"))
-                .unwrap()
-                .contains("/vcpu");
+            let is_vcpu = std::fs::read_to_string(path.join("comm")).unwrap().contains("/vcpu");
             let tid = path.file_name()?.to_str()?.parse().ok()?;
             is_vcpu.then(|| ThreadRef::read(&ProcFs::host(), pid, Tid(tid)).unwrap())
         })
@@ -258,10 +229,7 @@ fn vcpus(vm: &Guard) -> Vec<ThreadRef> {
 }
 
 /// A fifth of a pCPU.
-const FIFTH: Quota = Quota {
-    quota_us: 20_000,
-    period_us: 100_000,
-};
+const FIFTH: Quota = Quota { quota_us: 20_000, period_us: 100_000 };
 
 /// Cgroups for the vCPUs of a VM, each within the one before and with a quota. All goes when the actuator does.
 fn limit(
@@ -293,20 +261,24 @@ fn limit(
 }
 
 fn a_quota_is_found() -> Result<(), Skip> {
-    let [one, _] = pcpus()?;
+    let one = pcpu()?;
     let name = name('q');
-    let vm = start_vm(&name, &["--workload", "burn", "--pin", &one]);
+    let vm = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &["--workload", "burn", "--pin", &one],
+    );
     let state = tempfile::tempdir().unwrap();
     let (mut actuator, groups) = match limit(&vm, &[format!("why-{name}")], state.path()) {
         Ok(limited) => limited,
         Err(error) => return skip(error),
     };
-    let findings = look(&[&name], None)?;
+    let findings = look(&[&name])?;
     assert_eq!(kinds(&findings).first(), Some(&"quota"), "{findings:#?}");
     let lost = findings[0]["lost_per_second"].as_f64().unwrap();
     assert!((0.6e9..=0.9e9).contains(&lost), "80 % are withheld: {lost}");
     actuator.set_quota(&groups[0], None).unwrap();
-    let findings = look(&[&name], None)?;
+    let findings = look(&[&name])?;
     assert!(!kinds(&findings).contains(&"quota"), "{findings:#?}");
     Ok(())
 }
@@ -317,17 +289,22 @@ fn a_spinning_vm_beside_one_that_computes_is_told_of_turns() -> Result<(), Skip>
     let both = format!("{one},{two}");
     let pinned = ["--vcpus", "2", "--pin", &both, "--workload"];
     let barrier = ["barrier", "--set", "wait=spin"];
-    let _spin = start_vm(&spin, &[pinned.as_slice(), &barrier].concat());
-    let burner = start_vm(&burn, &[pinned.as_slice(), &["burn"]].concat());
-    let findings = look(&[&spin, &burn], None)?;
+    let _spin = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &spin,
+        &[pinned.as_slice(), &barrier].concat(),
+    );
+    let burner = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &burn,
+        &[pinned.as_slice(), &["burn"]].concat(),
+    );
+    let findings = look(&[&spin, &burn])?;
     assert_eq!(kinds(&findings), ["turns"], "{findings:#?}");
     let command = findings[0]["cure"]["commands"][0].as_str().unwrap();
-    assert!(
-        command.contains(&format!("--select-name {spin} --select-name {burn}")),
-        "{command}"
-    );
+    assert!(command.contains(&format!("host run {spin} {burn}")), "{command}");
     drop(burner);
-    let findings = look(&[&spin], None)?;
+    let findings = look(&[&spin])?;
     // What else takes time on this host may be found besides.
     let turns = kinds(&findings).contains(&"turns");
     assert!(!turns, "alone it gains nothing: {findings:#?}");
@@ -335,18 +312,21 @@ fn a_spinning_vm_beside_one_that_computes_is_told_of_turns() -> Result<(), Skip>
 }
 
 fn a_host_process_that_burns_is_named() -> Result<(), Skip> {
-    let [one, _] = pcpus()?;
+    let one = pcpu()?;
     let name = name('h');
-    let _vm = start_vm(&name, &["--workload", "burn", "--pin", &one]);
-    let burner = Command::new("taskset")
-        .args(["-c", &one, "sh", "-c", "while :; do :; done"])
-        .spawn();
+    let _vm = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &["--workload", "burn", "--pin", &one],
+    );
+    let burner =
+        Command::new("taskset").args(["-c", &one, "sh", "-c", "while :; do :; done"]).spawn();
     let burner = match burner {
         Ok(child) => Guard(child),
         Err(error) => return skip(format!("taskset: {error}")),
     };
     let pid = burner.0.id();
-    let findings = look(&[&name], Some(pid))?;
+    let findings = look(&[&name])?;
     assert_eq!(kinds(&findings), ["host-process"], "{findings:#?}");
     let evidence = findings[0]["evidence"].to_string();
     assert!(evidence.contains(&format!("process {pid}")), "{evidence}");
@@ -354,12 +334,16 @@ fn a_host_process_that_burns_is_named() -> Result<(), Skip> {
 }
 
 fn a_quiet_host_has_no_findings() -> Result<(), Skip> {
-    pcpus()?;
+    let one = pcpu()?;
     let name = name('i');
-    let _vm = start_vm(&name, &["--vcpus", "2", "--workload", "bursty"]);
-    let findings = look(&[&name], None)?;
+    let _vm = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &["--workload", "bursty", "--pin", &one],
+    );
+    let findings = look(&[&name])?;
     assert!(findings.is_empty(), "{findings:#?}");
-    let output = tandem(&["host", "why", &name, "--interval", "0.5"]);
+    let output = tandem(&["host", "why", &name, "--duration", "0.5s"]);
     assert!(output.status.success());
     assert!(!output.stdout.is_empty());
     Ok(())
@@ -375,21 +359,17 @@ fn an_unknown_vm_is_an_error_that_names_what_there_is() -> Result<(), Skip> {
         return skip(error);
     }
     let name = name('k');
-    let vm = start_vm(&name, &["--workload", "bursty", "--backend", "threads"]);
+    let vm = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &["--workload", "bursty", "--backend", "threads"],
+    );
     let pid = vm.0.id().to_string();
-    let output = tandem(&[
-        "host",
-        "why",
-        "nosuch",
-        "--interval",
-        "0.05",
-        "--without-kvm",
-        &pid,
-    ]);
+    let output = tandem(&["host", "why", "nosuch", "--duration", "50ms", "--without-kvm", &pid]);
     assert!(!output.status.success() && output.stdout.is_empty());
     let said = text(&output.stderr);
     assert!(
-        said.contains("no VM is called 'nosuch'") && (said.contains(&name) || names_some(said)),
+        said.contains("no VM matches 'nosuch'") && (said.contains(&name) || names_some(said)),
         "{said}"
     );
     Ok(())

@@ -12,23 +12,15 @@
 //!
 //! The bounds are those of emulation on a busy machine: both virtual pCPUs are threads that share
 //! the real ones with whatever else runs. They show that the cgroup v2 knobs are turned the right
-//! way; how fair Tandem is on real pCPUs, `tandem bench fairness` measures.
+//! way; how fair Tandem is on real pCPUs, `tandem-lab bench fairness` measures.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::fs;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::ExitStatus;
-use std::process::Stdio;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use serde_json::Value;
 
@@ -93,11 +85,7 @@ impl Tandem {
             if let Some(status) = self.child.try_wait().expect("waiting for one's own child") {
                 return status;
             }
-            assert!(
-                begin.elapsed() < PATIENCE,
-                "pid {} has not ended",
-                self.pid()
-            );
+            assert!(begin.elapsed() < PATIENCE, "pid {} has not ended", self.pid());
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -139,7 +127,7 @@ fn start_daemon(vms: &[&Tandem], state_dir: &Path) -> Tandem {
     let pids: Vec<String> = vms.iter().map(|vm| vm.pid().to_string()).collect();
     let mut args = vec!["host", "run", "--state-dir", state_dir, "--print-ready"];
     for pid in &pids {
-        args.extend(["--select-pid", pid, "--without-kvm", pid]);
+        args.extend([pid, "--without-kvm", pid]);
     }
     let daemon = Tandem::start(&args);
     assert_eq!(daemon.line(), "ready");
@@ -162,22 +150,15 @@ fn host_state(vms: &[&Tandem]) -> HostState {
                 .lines()
                 .find(|line| line.starts_with("Cpus_allowed_list:"))
                 .expect("every thread has an affinity");
-            host_state.insert(
-                task.display().to_string(),
-                format!("{} {allowed}", read("cgroup").trim()),
-            );
+            host_state
+                .insert(task.display().to_string(), format!("{} {allowed}", read("cgroup").trim()));
         }
     }
     host_state
 }
 
 fn describe_cgroups(directory: &Path, host_state: &mut HostState) {
-    for file in [
-        "cgroup.type",
-        "cgroup.subtree_control",
-        "cpu.weight",
-        "cpu.max",
-    ] {
+    for file in ["cgroup.type", "cgroup.subtree_control", "cpu.weight", "cpu.max"] {
         // Not every cgroup has every knob: the root has no weight, and none without its controller.
         let value = fs::read_to_string(directory.join(file))
             .map_or_else(|_| "absent".to_owned(), |text| text.trim().to_owned());
@@ -277,9 +258,7 @@ fn max_lag(report: &Value, name: &str) -> f64 {
         .and_then(|modes| modes.iter().find(|mode| mode["mode"] == name))
         .unwrap_or_else(|| panic!("no mode {name} in {report}"));
     assert_eq!(mode["measured"], true, "{mode}");
-    mode["max_abs_lag"]
-        .as_f64()
-        .expect("a measured mode has a lag")
+    mode["max_abs_lag"].as_f64().expect("a measured mode has a lag")
 }
 
 /// Runs the demo with vCPUs of this backend until its figures are in bounds, twice at most: whatever
@@ -310,10 +289,7 @@ fn assert_demo_is_fair(backend: &str) {
             return;
         }
     }
-    panic!(
-        "{figures}; tandem should be at most {:.0} % and below equal weights",
-        MAX_LAG * 100.0
-    );
+    panic!("{figures}; tandem should be at most {:.0} % and below equal weights", MAX_LAG * 100.0);
 }
 
 #[test]

@@ -5,23 +5,14 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use parquet::basic::ConvertedType;
-use parquet::basic::Repetition;
-use parquet::basic::Type as PhysicalType;
-use parquet::data_type::ByteArray;
-use parquet::data_type::ByteArrayType;
-use parquet::data_type::DataType;
-use parquet::data_type::DoubleType;
-use parquet::data_type::Int64Type;
+use parquet::basic::{ConvertedType, Repetition, Type as PhysicalType};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::writer::SerializedRowGroupWriter;
 use parquet::schema::types::Type;
 use thiserror::Error;
 
-use crate::parameters::Column;
-use crate::parameters::FIGURES;
-use crate::parameters::Kind;
-use crate::parameters::Value;
+use crate::parameters::{Column, FIGURES, Kind, Value};
 
 /// The column of seeds, whose numbers have no sign: up to 2^64 - 1.
 pub const SEED: &str = "seed";

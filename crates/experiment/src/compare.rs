@@ -8,22 +8,18 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tandem_sim::Results;
-use tandem_sim::Scenario;
-use tandem_sim::scenario::load::LoadError;
-use tandem_sim::scenario::load::Source;
+use tandem_sim::scenario::load::{LoadError, Source};
+use tandem_sim::{Results, Scenario};
 use thiserror::Error;
 
-use crate::execute;
-use crate::execute::ExecuteError;
-use crate::execute::Job;
+use crate::execute::{ExecuteError, Job};
 use crate::figures::Row;
-use crate::metrics;
 use crate::metrics::Metric;
 use crate::parameters::Parameters;
 use crate::progress::Progress;
 use crate::statistics::Mean;
 use crate::vary::Combination;
+use crate::{execute, metrics};
 
 /// Metrics that are shown unless others are asked for.
 pub const SHOWN: &str = "work_rate,received,steal,wake_p99";
@@ -84,10 +80,7 @@ impl Comparison {
                 let mut known: Vec<&str> = figures().map(|figure| figure.metric).collect();
                 known.sort_unstable();
                 known.dedup();
-                return Err(UnknownMetric {
-                    name: (*name).to_owned(),
-                    known,
-                });
+                return Err(UnknownMetric { name: (*name).to_owned(), known });
             }
         }
         Ok(chosen)
@@ -181,9 +174,7 @@ impl Plan {
             .collect::<Result<Vec<Scenario>, LoadError>>()?;
         let first = scenarios.first().ok_or(CompareError::Nothing)?.seed;
         Ok(Plan {
-            seeds: (0..u64::from(runs))
-                .map(|run| first.wrapping_add(run))
-                .collect(),
+            seeds: (0..u64::from(runs)).map(|run| first.wrapping_add(run)).collect(),
             parameters: Parameters::of(&combinations),
             combinations,
             scenarios,
@@ -258,12 +249,7 @@ impl Plan {
         let each = each.flat_map(|one| of_seeds().map(move |&seed| (one, seed)));
         let run = |(((combination, scenario), seed), metrics): ((_, u64), Vec<Metric>)| {
             let (combination, scenario): (&Combination, &Scenario) = (combination, scenario);
-            Run {
-                scenario: scenario.name.clone(),
-                combination: combination.name(),
-                seed,
-                metrics,
-            }
+            Run { scenario: scenario.name.clone(), combination: combination.name(), seed, metrics }
         };
         let runs: Vec<Run> = each.zip(figures).map(run).collect();
         let scenario = self.scenarios.first().ok_or(CompareError::Nothing)?;
@@ -294,10 +280,7 @@ impl Plan {
                         metric: metric.metric,
                         unit: metric.unit,
                         runs: 0,
-                        mean: Mean {
-                            mean: metric.value,
-                            ci95: None,
-                        },
+                        mean: Mean { mean: metric.value, ci95: None },
                         against_first: None,
                         values: vec![metric.value],
                     }),

@@ -9,10 +9,8 @@ mod order;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use tandem_policy::Nanos;
-use tandem_sim::Results;
-use tandem_sim::Scenario;
-use tandem_sim::World;
+use tandem_model::Nanos;
+use tandem_sim::{Results, Scenario, World};
 use thiserror::Error;
 
 use self::order::Order;
@@ -77,13 +75,7 @@ pub fn all(
     workers: usize,
     progress: &dyn Progress,
 ) -> Result<Vec<Vec<Metric>>, ExecuteError> {
-    each(
-        jobs,
-        workers,
-        progress,
-        |_, _| {},
-        |_, scenario, results| metrics::of(scenario, &results),
-    )
+    each(jobs, workers, progress, |_, _| {}, |_, scenario, results| metrics::of(scenario, &results))
 }
 
 /// The same with more to say: `watch` gets each job's world before it runs and may switch on what is
@@ -108,10 +100,7 @@ pub fn each<T: Send>(
             scope.spawn(|| {
                 while let Some((at, job, place)) = next() {
                     let began = Instant::now();
-                    let scenario = Scenario {
-                        seed: job.seed,
-                        ..job.scenario.clone()
-                    };
+                    let scenario = Scenario { seed: job.seed, ..job.scenario.clone() };
                     let mut world = World::new(&scenario);
                     watch(at, &mut world);
                     let Ok(results) = run(&mut world, scenario.duration, progress) else {
@@ -127,21 +116,16 @@ pub fn each<T: Send>(
             });
         }
     });
-    let missing = match progress.is_cancelled() {
-        true => ExecuteError::Cancelled,
-        false => ExecuteError::Lost,
-    };
-    done.into_iter()
-        .map(|place| place.into_inner().ok().flatten().ok_or(missing))
-        .collect()
+    let missing =
+        if progress.is_cancelled() { ExecuteError::Cancelled } else { ExecuteError::Lost };
+    done.into_iter().map(|place| place.into_inner().ok().flatten().ok_or(missing)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::progress::Silent;
-    use std::sync::atomic::AtomicU64;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use tandem_sim::scenario::load;
 
     pub(super) fn scenario() -> Scenario {
@@ -173,11 +157,7 @@ mod tests {
 
     impl Counter {
         fn until(enough: u64) -> Counter {
-            Counter {
-                total: AtomicU64::new(0),
-                counted: AtomicU64::new(0),
-                enough,
-            }
+            Counter { total: AtomicU64::new(0), counted: AtomicU64::new(0), enough }
         }
     }
 
@@ -200,10 +180,7 @@ mod tests {
     #[test]
     fn progress_adds_up_to_the_time_simulated() {
         let (scenario, counter) = (scenario(), Counter::until(u64::MAX));
-        let jobs = [1, 2, 3].map(|seed| Job {
-            scenario: &scenario,
-            seed,
-        });
+        let jobs = [1, 2, 3].map(|seed| Job { scenario: &scenario, seed });
         let two = all(&jobs, 2, &counter).unwrap();
         assert_eq!(counter.total.into_inner(), 15_000_000);
         assert_eq!(counter.counted.into_inner(), 15_000_000);
@@ -213,10 +190,7 @@ mod tests {
     #[test]
     fn what_is_cancelled_has_no_results() {
         let (scenario, counter) = (scenario(), Counter::until(2_000_000));
-        let jobs = [1, 2].map(|seed| Job {
-            scenario: &scenario,
-            seed,
-        });
+        let jobs = [1, 2].map(|seed| Job { scenario: &scenario, seed });
         let outcome = all(&jobs, 1, &counter);
         assert_eq!(outcome, Err(ExecuteError::Cancelled));
         let counted = counter.counted.into_inner();

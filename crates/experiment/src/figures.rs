@@ -6,24 +6,18 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parquet::data_type::ByteArray;
-use parquet::data_type::ByteArrayType;
-use parquet::data_type::DoubleType;
-use parquet::data_type::Int64Type;
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
-use parquet::file::writer::SerializedRowGroupWriter;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use thiserror::Error;
 
 use crate::columns;
 use crate::columns::ColumnError;
 use crate::metrics::Metric;
-use crate::parameters::Column;
-use crate::parameters::Value;
+use crate::parameters::{Column, Value};
 
 /// How a table is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +36,7 @@ pub struct NoTable(PathBuf);
 impl Format {
     /// That of a file by its name's extension; Parquet where it has none.
     pub fn of(path: &Path) -> Result<Format, NoTable> {
-        let extension = path
-            .extension()
-            .map(|text| text.to_string_lossy().to_lowercase());
+        let extension = path.extension().map(|text| text.to_string_lossy().to_lowercase());
         match extension.as_deref() {
             None | Some("parquet" | "pq") => Ok(Format::Parquet),
             Some("csv") => Ok(Format::Csv),
@@ -97,10 +89,7 @@ pub fn write<'a>(
         Format::Parquet => to_parquet(path, parameters, &rows),
         Format::Csv => to_csv(path, parameters, &rows),
     };
-    written.map_err(|cause| FileError::Write {
-        path: path.to_owned(),
-        cause,
-    })
+    written.map_err(|cause| FileError::Write { path: path.to_owned(), cause })
 }
 
 fn to_parquet(path: &Path, parameters: &[Column], rows: &[Row<'_>]) -> Result<(), ColumnError> {
@@ -193,15 +182,11 @@ impl<W: Write> CsvTable<W> {
 mod tests {
     use super::*;
     use crate::parameters::Kind;
-    use parquet::file::reader::FileReader;
-    use parquet::file::reader::SerializedFileReader;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
 
     fn columns() -> Vec<Column> {
-        let column = |name: &str, kind| Column {
-            name: name.to_owned(),
-            kind,
-        };
+        let column = |name: &str, kind| Column { name: name.to_owned(), kind };
         vec![
             column("host.scheduler", Kind::Text),
             column("vm.*.vcpus", Kind::Integer),
@@ -219,18 +204,9 @@ mod tests {
                 unit: "1/s",
                 value: 1.0 / 3.0,
             },
-            Metric {
-                vm: String::new(),
-                metric: "idle",
-                unit: "pCPUs",
-                value: 0.25,
-            },
+            Metric { vm: String::new(), metric: "idle", unit: "pCPUs", value: 0.25 },
         ];
-        let values = [
-            Value::Text("cfs".to_owned()),
-            Value::Integer(8),
-            Value::Real(1.5),
-        ];
+        let values = [Value::Text("cfs".to_owned()), Value::Integer(8), Value::Real(1.5)];
         let row = |metric| Row {
             scenario: "s",
             combination: "host.scheduler=cfs",
@@ -246,16 +222,9 @@ mod tests {
     fn rows_are_read_back_as_they_were_written() {
         let (_dir, path) = written("figures.parquet");
         let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
-        let rows: Vec<_> = reader
-            .get_row_iter(None)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
+        let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
         assert_eq!(rows.len(), 2);
-        let names: Vec<String> = rows[0]
-            .get_column_iter()
-            .map(|(name, _)| name.clone())
-            .collect();
+        let names: Vec<String> = rows[0].get_column_iter().map(|(name, _)| name.clone()).collect();
         assert_eq!(
             names,
             [
@@ -300,29 +269,15 @@ mod tests {
         assert_eq!(format("a"), Ok(Format::Parquet));
         assert_eq!(format("a.CSV"), Ok(Format::Csv));
         let error = format("a.xlsx").unwrap_err().to_string();
-        assert!(
-            error.contains("a.xlsx") && error.contains(".csv"),
-            "{error}"
-        );
+        assert!(error.contains("a.xlsx") && error.contains(".csv"), "{error}");
     }
 
     #[test]
     fn a_row_without_its_parameters_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.parquet");
-        let metric = Metric {
-            vm: String::new(),
-            metric: "idle",
-            unit: "pCPUs",
-            value: 1.0,
-        };
-        let row = Row {
-            scenario: "s",
-            combination: "",
-            parameters: &[],
-            seed: 1,
-            metric: &metric,
-        };
+        let metric = Metric { vm: String::new(), metric: "idle", unit: "pCPUs", value: 1.0 };
+        let row = Row { scenario: "s", combination: "", parameters: &[], seed: 1, metric: &metric };
         let error = write(&path, &columns(), std::iter::once(row)).unwrap_err();
         assert!(matches!(error, FileError::Write { .. }), "{error:?}");
     }

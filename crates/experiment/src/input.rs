@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use tandem_sim::scenario::load::LoadError;
-use tandem_sim::scenario::load::Setting;
-use tandem_sim::scenario::load::Source;
+use tandem_sim::scenario::load::{LoadError, Setting, Source};
 use thiserror::Error;
 
 /// Runs of each combination at most.

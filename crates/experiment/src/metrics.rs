@@ -6,13 +6,9 @@
 //! The host's own metrics have an empty VM name.
 
 use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_sim::Results;
-use tandem_sim::Scenario;
-use tandem_sim::results::Counts;
-use tandem_sim::results::Histogram;
-use tandem_sim::results::VcpuTime;
-use tandem_sim::results::VmResults;
+use tandem_model::Nanos;
+use tandem_sim::results::{Counts, Histogram, VcpuTime, VmResults};
+use tandem_sim::{Results, Scenario};
 
 /// The names of all metrics.
 pub const NAMES: [&str; 63] = [
@@ -105,12 +101,7 @@ impl Metric {
         let metric = NAMES.into_iter().find(|known| *known == metric)?;
         let unit = UNITS.into_iter().find(|known| *known == unit)?;
         let vm = vm.to_owned();
-        Some(Metric {
-            vm,
-            metric,
-            unit,
-            value,
-        })
+        Some(Metric { vm, metric, unit, value })
     }
 }
 
@@ -181,12 +172,7 @@ fn counts(counts: &Counts) -> [(&'static str, u64); 19] {
         ("waiter_preemptions", counts.waiter_preemptions),
         ("locks", counts.locks),
         ("contended", counts.contended),
-        (
-            "involuntary_switches",
-            counts
-                .thread_switches
-                .saturating_sub(counts.voluntary_switches),
-        ),
+        ("involuntary_switches", counts.thread_switches.saturating_sub(counts.voluntary_switches)),
     ]
 }
 
@@ -199,12 +185,7 @@ struct List {
 
 impl List {
     fn add(&mut self, metric: &'static str, unit: &'static str, value: f64) {
-        self.metrics.push(Metric {
-            vm: self.vm.clone(),
-            metric,
-            unit,
-            value,
-        });
+        self.metrics.push(Metric { vm: self.vm.clone(), metric, unit, value });
     }
 
     fn pcpus(&mut self, metric: &'static str, time: Nanos) {
@@ -263,30 +244,14 @@ impl List {
             ["request_mean", "request_p50", "request_p99", "request_max"],
             &vm.request_time,
         );
+        self.latency(["wake_mean", "wake_p50", "wake_p99", "wake_max"], &vm.wake_latency);
+        self.latency(["ipi_mean", "ipi_p50", "ipi_p99", "ipi_max"], &vm.ipi_latency);
         self.latency(
-            ["wake_mean", "wake_p50", "wake_p99", "wake_max"],
-            &vm.wake_latency,
-        );
-        self.latency(
-            ["ipi_mean", "ipi_p50", "ipi_p99", "ipi_max"],
-            &vm.ipi_latency,
-        );
-        self.latency(
-            [
-                "shootdown_mean",
-                "shootdown_p50",
-                "shootdown_p99",
-                "shootdown_max",
-            ],
+            ["shootdown_mean", "shootdown_p50", "shootdown_p99", "shootdown_max"],
             &vm.shootdown_latency,
         );
         self.latency(
-            [
-                "lock_wait_mean",
-                "lock_wait_p50",
-                "lock_wait_p99",
-                "lock_wait_max",
-            ],
+            ["lock_wait_mean", "lock_wait_p50", "lock_wait_p99", "lock_wait_max"],
             &vm.lock_wait,
         );
     }

@@ -12,16 +12,8 @@ use tandem_sim::scenario::load::time;
 use crate::vary::Combination;
 
 /// Columns that every table of figures has, in their order; those of parameters stand before `seed`.
-pub const FIGURES: [&str; 8] = [
-    "cell",
-    "scenario",
-    "combination",
-    "seed",
-    "vm",
-    "metric",
-    "unit",
-    "value",
-];
+pub const FIGURES: [&str; 8] =
+    ["cell", "scenario", "combination", "seed", "vm", "metric", "unit", "value"];
 
 /// What stands behind the name of a column of times.
 const NANOSECONDS: &str = " [ns]";
@@ -122,12 +114,7 @@ impl Parameters {
                 row.push(value);
             }
         }
-        Parameters {
-            columns,
-            keys: keys.into_iter().map(str::to_owned).collect(),
-            rows,
-            written,
-        }
+        Parameters { columns, keys: keys.into_iter().map(str::to_owned).collect(), rows, written }
     }
 
     /// How many combinations there are.
@@ -183,19 +170,14 @@ fn typed(texts: &[&str]) -> (Kind, &'static str, Vec<Value>) {
 
 /// A text without the quotes that TOML wants around it.
 fn bare(text: &str) -> &str {
-    let inner = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'));
-    inner
-        .filter(|inner| !inner.contains(['"', '\\']))
-        .unwrap_or(text)
+    let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    inner.filter(|inner| !inner.contains(['"', '\\'])).unwrap_or(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policies;
-    use crate::vary;
+    use crate::{policies, vary};
 
     fn parameters(policies: &[&str], vary: &[&str]) -> Parameters {
         let owned = |texts: &[&str]| -> Vec<String> {
@@ -215,11 +197,8 @@ mod tests {
             "mixed=1,cfs",
         ];
         let all = parameters(&["stock", "aple+hvs"], &vary);
-        let names: Vec<(&str, Kind)> = all
-            .columns()
-            .iter()
-            .map(|column| (column.name.as_str(), column.kind))
-            .collect();
+        let names: Vec<(&str, Kind)> =
+            all.columns().iter().map(|column| (column.name.as_str(), column.kind)).collect();
         assert_eq!(
             names,
             [

@@ -17,13 +17,7 @@ const AS_IT_IS: &str = "as-it-is";
 
 /// Names and what they set, besides those of the registry.
 const POLICIES: [(&str, &[(&str, &str)]); 31] = [
-    (
-        "stock",
-        &[
-            ("host.pause_loop.policy", "stock"),
-            ("host.pause_loop.candidate", "stock"),
-        ],
-    ),
+    ("stock", &[("host.pause_loop.policy", "stock"), ("host.pause_loop.candidate", "stock")]),
     ("ple-off", &[("host.pause_loop.policy", "off")]),
     ("fixed", &[("host.pause_loop.policy", "fixed")]),
     ("aple", &[("host.pause_loop.policy", "aple")]),
@@ -31,29 +25,13 @@ const POLICIES: [(&str, &[(&str, &str)]); 31] = [
     ("cpth-r", &[("host.pause_loop.candidate", "cpth-r")]),
     ("cpth-l", &[("host.pause_loop.candidate", "cpth-l")]),
     ("cch", &[("host.pause_loop.candidate", "cch")]),
-    (
-        "apples",
-        &[
-            ("host.pause_loop.policy", "aple"),
-            ("host.pause_loop.candidate", "hvs"),
-        ],
-    ),
+    ("apples", &[("host.pause_loop.policy", "aple"), ("host.pause_loop.candidate", "hvs")]),
     // The name that the paper has for what `fair` does to weights.
     ("flexw", &[("policies.fair", "true")]),
-    (
-        "flexs",
-        &[
-            ("policies.flexs", "true"),
-            ("host.placement", "no-stacking"),
-        ],
-    ),
+    ("flexs", &[("policies.flexs", "true"), ("host.placement", "no-stacking")]),
     (
         "flex",
-        &[
-            ("policies.fair", "true"),
-            ("policies.flexs", "true"),
-            ("host.placement", "no-stacking"),
-        ],
+        &[("policies.fair", "true"), ("policies.flexs", "true"), ("host.placement", "no-stacking")],
     ),
     ("cfs", &[("host.scheduler", "cfs")]),
     ("eevdf", &[("host.scheduler", "eevdf")]),
@@ -65,10 +43,7 @@ const POLICIES: [(&str, &[(&str, &str)]); 31] = [
     ("gang", &[("host.together", "gang")]),
     ("demand", &[("host.together", "demand")]),
     ("gleaner", &[("vm.*.gleaner", "{ control = \"paper\" }")]),
-    (
-        "gleaner-ours",
-        &[("vm.*.gleaner", "{ control = \"ours\" }")],
-    ),
+    ("gleaner-ours", &[("vm.*.gleaner", "{ control = \"ours\" }")]),
     ("agent", &[("vm.*.gleaner", "{ control = \"agent\" }")]),
     ("consolidate", &[("vm.*.gleaner", "{ retain = false }")]),
     ("retain", &[("vm.*.gleaner", "{ consolidate = false }")]),
@@ -123,11 +98,7 @@ fn settings(name: &str) -> Option<Vec<Setting>> {
         return Some(vec![Setting::new(format!("policies.{name}"), "true")]);
     }
     let (_, sets) = POLICIES.iter().find(|(known, _)| *known == name)?;
-    Some(
-        sets.iter()
-            .map(|&(key, value)| Setting::new(key, value))
-            .collect(),
-    )
+    Some(sets.iter().map(|&(key, value)| Setting::new(key, value)).collect())
 }
 
 fn known() -> String {
@@ -148,10 +119,7 @@ fn combination(name: &str) -> Result<Combination, PolicyError> {
     let mut settings: Vec<Setting> = Vec::new();
     for part in name.split('+') {
         let Some(sets) = self::settings(part) else {
-            return Err(PolicyError::Unknown {
-                name: name.to_owned(),
-                part: part.to_owned(),
-            });
+            return Err(PolicyError::Unknown { name: name.to_owned(), part: part.to_owned() });
         };
         for setting in sets {
             let set = settings.iter().find(|set| set.key == setting.key);

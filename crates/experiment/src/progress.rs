@@ -3,7 +3,7 @@
 //! The library draws nothing: whoever has a terminal, a notebook or a window implements [`Progress`].
 //! Amounts are simulated time. Calls come from several worker threads at once.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// Told how far simulations are.
 pub trait Progress: Sync {

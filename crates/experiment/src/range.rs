@@ -70,10 +70,7 @@ pub fn expand(text: &str) -> Result<Vec<String>, RangeError> {
         None => steps(text, begin, end.0, step)?,
     };
     let unit = begin.1;
-    Ok(values
-        .into_iter()
-        .map(|value| format!("{}{unit}", value.text()))
-        .collect())
+    Ok(values.into_iter().map(|value| format!("{}{unit}", value.text())).collect())
 }
 
 fn steps(
@@ -99,10 +96,7 @@ fn steps(
     if (end - begin) / step >= MOST as i128 {
         return Err(RangeError::TooMany(text.to_owned()));
     }
-    let values = (0..=(end - begin) / step).map(|i| Number {
-        digits: begin + i * step,
-        decimals,
-    });
+    let values = (0..=(end - begin) / step).map(|i| Number { digits: begin + i * step, decimals });
     Ok(values.collect())
 }
 
@@ -151,10 +145,7 @@ struct Number {
 
 impl Number {
     fn whole(digits: i128) -> Number {
-        Number {
-            digits,
-            decimals: 0,
-        }
+        Number { digits, decimals: 0 }
     }
 
     /// A number, and the unit behind it, which may be empty.
@@ -174,11 +165,7 @@ impl Number {
         }
         let digits: i128 = digits.parse().ok()?;
         let number = Number {
-            digits: if unsigned.len() < text.len() {
-                -digits
-            } else {
-                digits
-            },
+            digits: if unsigned.len() < text.len() { -digits } else { digits },
             decimals: fraction.len() as u32,
         };
         Some((number, unit))
@@ -244,17 +231,9 @@ mod tests {
 
     #[test]
     fn what_is_no_range_stands_for_itself() {
-        for text in [
-            "8",
-            "cfs",
-            "exp(1us)",
-            "\"0..3\"",
-            "0-3",
-            "[1, 2]",
-            "a..b",
-            "../a.toml",
-            "./a.toml",
-        ] {
+        for text in
+            ["8", "cfs", "exp(1us)", "\"0..3\"", "0-3", "[1, 2]", "a..b", "../a.toml", "./a.toml"]
+        {
             assert_eq!(values(text), text);
         }
     }
@@ -262,9 +241,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_range_is_said() {
         let error = |text: &str| expand(text).unwrap_err().to_string();
-        for text in [
-            "2..", "log:2", "2..x", "2..4:", "2...4", "1..2..3", "log:cfs", "2..4:1:1",
-        ] {
+        for text in ["2..", "log:2", "2..x", "2..4:", "2...4", "1..2..3", "log:cfs", "2..4:1:1"] {
             assert!(error(text).contains("A..B:STEP"), "{text}");
         }
         assert!(error("9999999999999999..2").contains("A..B:STEP"));

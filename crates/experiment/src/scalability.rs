@@ -11,24 +11,17 @@
 //! from the CPU time allocated to N CPUs. The two differ by what the formulas leave out: cold caches, page
 //! tables, the guest's kernel, and a program that does other work on many CPUs than on one.
 //!
-//! The allocation period is swept by `tandem sim compare --vary host.cfs.latency=…`, or here by `--set`.
+//! The allocation period is swept by `tandem-sim compare --vary host.cfs.latency=…`, or here by `--set`.
 
 pub mod usage;
 
 use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_policy::scalability::Fraction;
-use tandem_policy::scalability::ScalabilityError;
-use tandem_policy::scalability::Speedup;
-use tandem_policy::scalability::Type;
-use tandem_policy::scalability::potential_efficiency;
-use tandem_sim::Scenario;
-use tandem_sim::World;
+use tandem_model::Nanos;
+use tandem_policy::scalability::{Fraction, ScalabilityError, Speedup, Type, potential_efficiency};
 use tandem_sim::host::HostScheduler;
-use tandem_sim::scenario::Mode;
-use tandem_sim::scenario::Vm;
-use tandem_sim::scenario::load;
+use tandem_sim::scenario::{Mode, Vm, load};
 use tandem_sim::sched::fair::Discipline;
+use tandem_sim::{Scenario, World};
 use thiserror::Error;
 
 use self::usage::Usage;
@@ -136,11 +129,9 @@ pub fn timeslice(scenario: &Scenario) -> Nanos {
     let vcpus: u64 = scenario.vms.iter().map(|vm| u64::from(vm.vcpus)).sum();
     let queued = vcpus.div_ceil(u64::from(scenario.machine.pcpus)).max(1);
     match scenario.host.scheduler {
-        HostScheduler::Linux(Discipline::Cfs {
-            latency,
-            min_granularity,
-            ..
-        }) => Nanos(latency.0 / queued).max(min_granularity),
+        HostScheduler::Linux(Discipline::Cfs { latency, min_granularity, .. }) => {
+            Nanos(latency.0 / queued).max(min_granularity)
+        }
         HostScheduler::Linux(Discipline::Eevdf { base_slice, .. }) => base_slice,
         HostScheduler::Credit(credit) => credit.timeslice,
     }
@@ -206,12 +197,7 @@ pub fn analyze(
             },
         });
     }
-    Ok(Analysis {
-        scenario: scenario.name.clone(),
-        seed: scenario.seed,
-        timeslice,
-        vms,
-    })
+    Ok(Analysis { scenario: scenario.name.clone(), seed: scenario.seed, timeslice, vms })
 }
 
 fn hardware(native: &Usage, one: Option<&Usage>) -> Result<Scaling, ScalabilityError> {

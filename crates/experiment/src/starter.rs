@@ -1,10 +1,9 @@
-//! `tandem sim new NAME`: a folder with a commented scenario, a workload and the first commands, to be changed.
+//! `tandem-sim new NAME`: a folder with a commented scenario, a workload and the first commands, to be changed.
 //!
 //! The folder must not be there yet: nothing is ever replaced.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -51,10 +50,7 @@ pub fn create(folder: &Path) -> Result<Vec<PathBuf>, StarterError> {
         let path = folder.join(file);
         let written = std::fs::create_dir_all(path.parent().unwrap_or(folder))
             .and_then(|()| std::fs::write(&path, text.replace(NAME, &name)));
-        written.map_err(|cause| StarterError::Write {
-            path: path.clone(),
-            cause,
-        })?;
+        written.map_err(|cause| StarterError::Write { path: path.clone(), cause })?;
         paths.push(path);
     }
     Ok(paths)

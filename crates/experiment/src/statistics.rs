@@ -49,10 +49,7 @@ impl Mean {
             [] => return None,
             values => values.iter().sum::<f64>() / count,
         };
-        let squares: f64 = values
-            .iter()
-            .map(|value| (value - mean) * (value - mean))
-            .sum();
+        let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
         let ci95 = (values.len() > 1).then(|| {
             let deviation = (squares / (count - 1.0)).sqrt();
             t(values.len() - 1) * deviation / count.sqrt()
@@ -82,18 +79,9 @@ mod tests {
 
     #[test]
     fn students_quantiles_are_those_of_the_tables() {
-        for (degrees, expected) in [
-            (1, 12.706),
-            (9, 2.262),
-            (30, 2.042),
-            (40, 2.021),
-            (120, 1.980),
-        ] {
-            assert!(
-                (t(degrees) - expected).abs() < 0.0006,
-                "{degrees}: {}",
-                t(degrees)
-            );
+        for (degrees, expected) in [(1, 12.706), (9, 2.262), (30, 2.042), (40, 2.021), (120, 1.980)]
+        {
+            assert!((t(degrees) - expected).abs() < 0.0006, "{degrees}: {}", t(degrees));
         }
     }
 

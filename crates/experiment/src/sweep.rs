@@ -30,13 +30,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::file::Row;
-use self::grid::Cell;
-use self::grid::Grid;
-use self::grid::Shard;
+use self::grid::{Cell, Grid, Shard};
 use self::place::WriteError;
 use crate::execute;
-use crate::execute::ExecuteError;
-use crate::execute::Job;
+use crate::execute::{ExecuteError, Job};
 use crate::metrics::Metric;
 use crate::parameters::Value;
 use crate::progress::Progress;
@@ -60,16 +57,9 @@ pub fn run<'a>(
     let cells = shard.cells(grid.cells());
     let jobs: Vec<Job<'_>> = cells
         .filter_map(|cell| grid.cell(cell))
-        .map(|cell| Job {
-            scenario: cell.scenario,
-            seed: cell.seed,
-        })
+        .map(|cell| Job { scenario: cell.scenario, seed: cell.seed })
         .collect();
-    Ok(Figures {
-        grid,
-        shard,
-        metrics: execute::all(&jobs, workers, progress)?,
-    })
+    Ok(Figures { grid, shard, metrics: execute::all(&jobs, workers, progress)? })
 }
 
 impl Figures<'_> {
@@ -87,34 +77,27 @@ impl Figures<'_> {
     pub fn write(&self, path: &Path, is_interrupted: &dyn Fn() -> bool) -> Result<u64, WriteError> {
         let identity = self.grid.identity(self.shard);
         let parameters = self.grid.parameters();
-        place::write(
-            path,
-            &identity,
-            parameters.columns(),
-            is_interrupted,
-            |writer| {
-                for (number, cell, metrics) in self.cells() {
-                    let values: Arc<[Value]> = cell.parameters.into();
-                    for metric in metrics {
-                        writer.push(Row {
-                            cell: number,
-                            scenario: cell.scenario.name.as_str().into(),
-                            combination: cell.combination.into(),
-                            parameters: Arc::clone(&values),
-                            seed: cell.seed,
-                            vm: metric.vm.as_str().into(),
-                            metric: metric.metric.into(),
-                            unit: metric.unit.into(),
-                            value: metric.value,
-                        });
-                    }
-                    writer.end_cell().map_err(|cause| WriteError::Write {
-                        path: path.to_owned(),
-                        cause,
-                    })?;
+        place::write(path, &identity, parameters.columns(), is_interrupted, |writer| {
+            for (number, cell, metrics) in self.cells() {
+                let values: Arc<[Value]> = cell.parameters.into();
+                for metric in metrics {
+                    writer.push(Row {
+                        cell: number,
+                        scenario: cell.scenario.name.as_str().into(),
+                        combination: cell.combination.into(),
+                        parameters: Arc::clone(&values),
+                        seed: cell.seed,
+                        vm: metric.vm.as_str().into(),
+                        metric: metric.metric.into(),
+                        unit: metric.unit.into(),
+                        value: metric.value,
+                    });
                 }
-                Ok(())
-            },
-        )
+                writer
+                    .end_cell()
+                    .map_err(|cause| WriteError::Write { path: path.to_owned(), cause })?;
+            }
+            Ok(())
+        })
     }
 }

@@ -4,9 +4,7 @@
 //! `--vary workload.w.role.0.think=exp(1us),uniform(1us, 3us)` has two. A value may be a [`range`].
 
 use tandem_sim::Scenario;
-use tandem_sim::scenario::load::LoadError;
-use tandem_sim::scenario::load::Setting;
-use tandem_sim::scenario::load::Source;
+use tandem_sim::scenario::load::{LoadError, Setting, Source};
 use thiserror::Error;
 
 use crate::range;
@@ -113,10 +111,7 @@ pub fn combinations(
     first: Vec<Combination>,
     vary: &[String],
 ) -> Result<Vec<Combination>, VaryError> {
-    let mut combinations = match first.is_empty() {
-        true => vec![Combination::default()],
-        false => first,
-    };
+    let mut combinations = if first.is_empty() { vec![Combination::default()] } else { first };
     let mut keys: Vec<String> = Vec::new();
     for text in vary {
         let (key, values) = parse(text)?;
@@ -133,10 +128,7 @@ pub fn combinations(
             .iter()
             .flat_map(|combination| {
                 values.iter().map(|value| {
-                    combination.with(Setting {
-                        option: "--vary",
-                        ..Setting::new(&key, value)
-                    })
+                    combination.with(Setting { option: "--vary", ..Setting::new(&key, value) })
                 })
             })
             .collect();
@@ -153,10 +145,8 @@ fn parse(text: &str) -> Result<(String, Vec<String>), VaryError> {
     let (key, values) = text.split_once('=').ok_or_else(malformed)?;
     let mut all = Vec::new();
     for value in split(values) {
-        let expanded = range::expand(&value).map_err(|cause| VaryError::Range {
-            text: text.to_owned(),
-            cause,
-        })?;
+        let expanded = range::expand(&value)
+            .map_err(|cause| VaryError::Range { text: text.to_owned(), cause })?;
         all.extend(expanded);
     }
     let values = all;
@@ -165,10 +155,7 @@ fn parse(text: &str) -> Result<(String, Vec<String>), VaryError> {
     }
     for (at, value) in values.iter().enumerate() {
         if values[..at].contains(value) {
-            return Err(VaryError::SameValue {
-                text: text.to_owned(),
-                value: value.clone(),
-            });
+            return Err(VaryError::SameValue { text: text.to_owned(), value: value.clone() });
         }
     }
     Ok((key.trim().to_owned(), values))
@@ -200,26 +187,17 @@ mod tests {
     #[test]
     fn every_combination_once_and_the_last_key_fastest() {
         let vary = ["a=1,2".to_owned(), "b=x, y".to_owned()];
-        let names: Vec<String> = combinations(Vec::new(), &vary)
-            .unwrap()
-            .iter()
-            .map(Combination::name)
-            .collect();
+        let names: Vec<String> =
+            combinations(Vec::new(), &vary).unwrap().iter().map(Combination::name).collect();
         assert_eq!(names, ["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]);
-        assert_eq!(
-            combinations(Vec::new(), &[]).unwrap(),
-            [Combination::default()]
-        );
+        assert_eq!(combinations(Vec::new(), &[]).unwrap(), [Combination::default()]);
     }
 
     #[test]
     fn ranges_and_values_stand_side_by_side() {
         let vary = ["vm.0.vcpus=2..6:2,16".to_owned()];
         let all = combinations(Vec::new(), &vary).unwrap();
-        let values: Vec<&str> = all
-            .iter()
-            .map(|one| one.parameters()[0].1.as_str())
-            .collect();
+        let values: Vec<&str> = all.iter().map(|one| one.parameters()[0].1.as_str()).collect();
         assert_eq!(values, ["2", "4", "6", "16"]);
         assert_eq!(all[3].name(), "vm.0.vcpus=16");
     }
@@ -244,14 +222,8 @@ mod tests {
         assert!(error(&["a=1", "a=2"]).contains("twice"));
         assert!(error(&["a=1..4,3"]).contains("3 is there twice"));
         let range = error(&["a=4..1"]);
-        assert!(
-            range.starts_with("--vary a=4..1 is not possible: "),
-            "{range}"
-        );
+        assert!(range.starts_with("--vary a=4..1 is not possible: "), "{range}");
         let policies = error(&["policies=fair, turns"]);
-        assert!(
-            policies.ends_with("give --policies fair,turns"),
-            "{policies}"
-        );
+        assert!(policies.ends_with("give --policies fair,turns"), "{policies}");
     }
 }

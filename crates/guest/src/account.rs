@@ -3,14 +3,11 @@
 //! The setting that is reported as its choice is the one in force for most of the time in which the workload worked.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
-use crate::status::Changed;
-use crate::status::Report;
-use crate::status::Setting;
+use crate::status::{Changed, Report, Setting};
 
 /// So many decisions are kept for the report.
 const MOST_DECISIONS: usize = 1000;
@@ -34,11 +31,7 @@ pub(crate) struct Account {
 impl Account {
     /// From `began` on.
     pub(crate) fn new(began: Instant) -> Account {
-        Account {
-            began,
-            report: Report::default(),
-            in_force: BTreeMap::new(),
-        }
+        Account { began, report: Report::default(), in_force: BTreeMap::new() }
     }
 
     /// The report so far, to be completed.
@@ -56,10 +49,7 @@ impl Account {
         let now = nanos(self.began.elapsed());
         let since_ms = now.saturating_sub(period.0) / 1_000_000;
         let key = (setting.vcpus, setting.retention_ns);
-        let first = InForce {
-            worked: 0,
-            since_ms,
-        };
+        let first = InForce { worked: 0, since_ms };
         self.in_force.entry(key).or_insert(first).worked += worked.0;
     }
 
@@ -90,10 +80,7 @@ impl Account {
         self.report.lasted_ns = nanos(self.began.elapsed());
         let most = self.in_force.iter().max_by_key(|(_, time)| time.worked);
         if let Some((&(vcpus, retention_ns), time)) = most {
-            self.report.choice = Setting {
-                vcpus,
-                retention_ns,
-            };
+            self.report.choice = Setting { vcpus, retention_ns };
             self.report.settled_ms = time.since_ms;
         }
         self.report
@@ -111,10 +98,7 @@ mod tests {
     const PERIOD: Nanos = Nanos::from_millis(100);
 
     fn setting(vcpus: u32, retention_ns: u64) -> Setting {
-        Setting {
-            vcpus,
-            retention_ns,
-        }
+        Setting { vcpus, retention_ns }
     }
 
     #[test]

@@ -6,40 +6,25 @@
 mod binding;
 mod delay;
 
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
+use std::{fs, io};
 
 use tandem_linux::ProcFs;
-use tandem_linux::affinity::AffinityError;
-use tandem_linux::affinity::HostThreads;
-use tandem_linux::affinity::Threads;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::journal::Entry;
-use tandem_linux::journal::Journal;
-use tandem_linux::journal::JournalError;
-use tandem_linux::journal::Stamp;
-use tandem_linux::restore::RestoreReport;
-use tandem_linux::restore::Undone;
-use tandem_linux::restore::gone_is_fine;
-use tandem_linux::restore::nearest;
-use tandem_linux::restore::restore_pending;
-use tandem_linux::restore::undo_each;
+use tandem_linux::affinity::{AffinityError, HostThreads, Threads};
+use tandem_linux::cgroup::{CgroupError, CgroupPath};
+use tandem_linux::journal::{Entry, Journal, JournalError, Stamp};
+use tandem_linux::restore::{
+    RestoreReport, Undone, gone_is_fine, nearest, restore_pending, undo_each,
+};
 use tandem_linux::sched_attr::SchedAttrError;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::PcpuSet;
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::PcpuSet;
 use thiserror::Error;
 
 use crate::cpusets::Cpusets;
-use crate::journal::Change;
-use crate::journal::Key;
-use crate::journal::haltpoll_parameter;
+use crate::journal::{Change, Key, haltpoll_parameter};
 
 /// How often a group that still holds ending processes is looked at again.
 const REMOVE_TRIES: u32 = 50;
@@ -164,10 +149,7 @@ impl Actuator {
     pub fn enable_down_to(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
         for above in self.cpusets.missing_enables(cgroup)? {
             let id = self.cpusets.id(&above)?;
-            self.journal.append(Change::Enabled {
-                cgroup: above.clone(),
-                id,
-            })?;
+            self.journal.append(Change::Enabled { cgroup: above.clone(), id })?;
             self.cpusets.enable(&above)?;
         }
         Ok(())
@@ -187,10 +169,7 @@ impl Actuator {
         };
         let cgroup = parent.child(&name);
         self.enable_down_to(&cgroup)?;
-        self.journal.append(Change::Created {
-            cgroup,
-            home: home.clone(),
-        })?;
+        self.journal.append(Change::Created { cgroup, home: home.clone() })?;
         Ok(self.cpusets.make(parent, &name)?)
     }
 
@@ -207,19 +186,12 @@ impl Actuator {
 
     /// Lets the processes of a cgroup use these vCPUs only.
     pub fn set_vcpus(&mut self, cgroup: &CgroupPath, vcpus: &PcpuSet) -> Result<(), ActuatorError> {
-        let is_ours = Change::Created {
-            cgroup: cgroup.clone(),
-            home: CgroupPath::root(),
-        };
+        let is_ours = Change::Created { cgroup: cgroup.clone(), home: CgroupPath::root() };
         let text = vcpus.to_string();
         let mut key = None;
         if !self.journal.knows(&is_ours.key()) {
             let id = self.cpusets.id(cgroup)?;
-            let record = |original| Change::Vcpus {
-                cgroup: cgroup.clone(),
-                id,
-                original,
-            };
+            let record = |original| Change::Vcpus { cgroup: cgroup.clone(), id, original };
             key = Some(self.before(record(self.cpusets.text(cgroup)?), record(text.clone()))?);
         }
         let written = self.cpusets.set_text(cgroup, &text);
@@ -248,11 +220,8 @@ impl Actuator {
     fn compact_if_due(&mut self) {
         if self.journal.wants_compaction() {
             let threads = &self.threads;
-            let has_ended = |change: &Change| {
-                change
-                    .thread()
-                    .is_some_and(|thread| !threads.is_alive(thread))
-            };
+            let has_ended =
+                |change: &Change| change.thread().is_some_and(|thread| !threads.is_alive(thread));
             self.journal.forget_ended(has_ended);
             // Where there is no room, it grows on for as long as there is some.
             let _ = self.journal.compact();
@@ -263,11 +232,7 @@ impl Actuator {
     pub fn set_parameter(&mut self, path: &Path, value: &str) -> Result<(), ActuatorError> {
         let failed = |action| {
             let path = path.to_owned();
-            move |source| ActuatorError::Parameter {
-                action,
-                path,
-                source,
-            }
+            move |source| ActuatorError::Parameter { action, path, source }
         };
         let now = fs::read_to_string(path).map_err(failed("read"))?;
         let key = self.before(parameter(path, &now), parameter(path, value))?;
@@ -302,46 +267,37 @@ impl Actuator {
             Change::Affinity { thread, original } => self.undo_affinity(thread, original),
             Change::TimerSlack { .. } | Change::Scheduling { .. } => self.undo_delay(change),
             // Whatever stands in a journal, no other file is ever written.
-            Change::Parameter { path, .. } if *path != haltpoll_parameter(&self.procfs) => Err(
-                format!("{} is no kernel parameter that Tandem sets", path.display()),
-            ),
-            Change::Parameter { path, original } => {
-                match fs::read_to_string(path) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Undone::Nothing),
-                    Ok(now) if now.trim_end() == original => Ok(Undone::Nothing),
-                    Ok(now) if !self.journal.is_ours(&parameter(path, &now)) => Ok(foreign(
-                        &format!("'{}' in {}", now.trim_end(), path.display()),
-                    )),
-                    _ => fs::write(path, original)
-                        .map(|()| Undone::PutBack)
-                        .map_err(|error| format!("cannot write {}: {error}", path.display())),
-                }
+            Change::Parameter { path, .. } if *path != haltpoll_parameter(&self.procfs) => {
+                Err(format!("{} is no kernel parameter that Tandem sets", path.display()))
             }
-            Change::Vcpus {
-                cgroup,
-                id,
-                original,
-            } => gone_is_fine(self.cpusets.id(cgroup).and_then(|now| {
-                if now != *id || !self.cpusets.has_controller(cgroup) {
-                    return Ok(Undone::Nothing);
+            Change::Parameter { path, original } => match fs::read_to_string(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Undone::Nothing),
+                Ok(now) if now.trim_end() == original => Ok(Undone::Nothing),
+                Ok(now) if !self.journal.is_ours(&parameter(path, &now)) => {
+                    Ok(foreign(&format!("'{}' in {}", now.trim_end(), path.display())))
                 }
-                let now = self.cpusets.text(cgroup)?;
-                if now == *original {
-                    return Ok(Undone::Nothing);
-                }
-                let found = Change::Vcpus {
-                    cgroup: cgroup.clone(),
-                    id: *id,
-                    original: now.clone(),
-                };
-                if !self.journal.is_ours(&found) {
-                    return Ok(foreign(&format!(
-                        "the cpuset.cpus '{now}' of cgroup {cgroup}"
-                    )));
-                }
-                self.cpusets.put_back_text(cgroup, original)?;
-                Ok(Undone::PutBack)
-            })),
+                _ => fs::write(path, original)
+                    .map(|()| Undone::PutBack)
+                    .map_err(|error| format!("cannot write {}: {error}", path.display())),
+            },
+            Change::Vcpus { cgroup, id, original } => {
+                gone_is_fine(self.cpusets.id(cgroup).and_then(|now| {
+                    if now != *id || !self.cpusets.has_controller(cgroup) {
+                        return Ok(Undone::Nothing);
+                    }
+                    let now = self.cpusets.text(cgroup)?;
+                    if now == *original {
+                        return Ok(Undone::Nothing);
+                    }
+                    let found =
+                        Change::Vcpus { cgroup: cgroup.clone(), id: *id, original: now.clone() };
+                    if !self.journal.is_ours(&found) {
+                        return Ok(foreign(&format!("the cpuset.cpus '{now}' of cgroup {cgroup}")));
+                    }
+                    self.cpusets.put_back_text(cgroup, original)?;
+                    Ok(Undone::PutBack)
+                }))
+            }
             Change::Created { cgroup, home } => match self.cpusets.exists(cgroup) {
                 true => gone_is_fine(self.remove_group(cgroup, home)),
                 false => Ok(Undone::Nothing),
@@ -353,9 +309,9 @@ impl Actuator {
                     }
                     // Those that had no vCPUs of their own need none.
                     let ours = self.journal.records().filter_map(|record| match record {
-                        Change::Vcpus {
-                            cgroup, original, ..
-                        } if original.is_empty() => Some(cgroup),
+                        Change::Vcpus { cgroup, original, .. } if original.is_empty() => {
+                            Some(cgroup)
+                        }
                         _ => None,
                     });
                     let ours: Vec<&CgroupPath> = ours.collect();
@@ -405,10 +361,7 @@ impl Drop for Actuator {
 }
 
 fn parameter(path: &Path, text: &str) -> Change {
-    Change::Parameter {
-        path: path.to_owned(),
-        original: text.trim_end().to_owned(),
-    }
+    Change::Parameter { path: path.to_owned(), original: text.trim_end().to_owned() }
 }
 
 /// What is there was set by somebody else.
@@ -420,9 +373,7 @@ fn foreign(what: &str) -> Undone {
 /// journal lost, comes back sooner or later.
 fn free_name(name: &str, taken: impl Fn(&str) -> bool) -> Option<String> {
     let numbered = (2..=100).map(|number| format!("{name}-{number}"));
-    std::iter::once(name.to_owned())
-        .chain(numbered)
-        .find(|name| !taken(name))
+    std::iter::once(name.to_owned()).chain(numbered).find(|name| !taken(name))
 }
 
 /// The threads of a process; none if it is gone.
@@ -513,11 +464,7 @@ pub(crate) mod tests {
             assert!(report.is_complete(), "{report}");
             assert_eq!(report.left.len(), if theirs { 2 } else { 0 }, "{report}");
             let value = fs::read_to_string(&parameter).unwrap();
-            let wanted = if theirs {
-                ("77", "1,3")
-            } else {
-                ("200000", "0-3")
-            };
+            let wanted = if theirs { ("77", "1,3") } else { ("200000", "0-3") };
             assert_eq!((value.trim_end(), cpus().as_str()), wanted);
         }
     }

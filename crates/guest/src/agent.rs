@@ -8,67 +8,40 @@
 //! that could be judged.
 
 use std::process::ExitStatus;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::time::ClockId;
-use rustix::time::clock_gettime;
+use rustix::time::{ClockId, clock_gettime};
 use tandem_linux::ProcFs;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::Version;
-use tandem_linux::exporter::Exporter;
-use tandem_linux::exporter::MetricsError;
-use tandem_linux::service::ReportOnce;
-use tandem_linux::service::Reporter;
-use tandem_linux::service::ServiceManager;
-use tandem_linux::service::report_failures;
-use tandem_linux::service::report_restore;
+use tandem_linux::cgroup::{CgroupError, Version};
+use tandem_linux::exporter::{Exporter, MetricsError};
+use tandem_linux::service::{
+    ReportOnce, Reporter, ServiceManager, report_failures, report_restore,
+};
 use tandem_linux::settings::SettingsError;
-use tandem_linux::signals::Signals;
-use tandem_linux::signals::Wake;
+use tandem_linux::signals::{Signals, Wake};
 use tandem_linux::status_file::StatusFileError;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::gleaner::Averages;
-use tandem_policy::gleaner::Decision;
-use tandem_policy::gleaner::controller;
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::{Nanos, PcpuId, PcpuSet};
+use tandem_policy::gleaner::{Averages, Decision, controller};
 use thiserror::Error;
 
 use crate::account::Account;
-use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
-use crate::config::GuestConfig;
-use crate::config::RetentionSetting;
-use crate::config::Vcpus;
+use crate::actuator::{Actuator, ActuatorError};
+use crate::config::{GuestConfig, RetentionSetting, Vcpus};
 use crate::controller::Controller;
 use crate::counters::CounterError;
 use crate::cpusets::Cpusets;
-use crate::delayed;
 use crate::delayed::Delayed;
 use crate::knobs::Knobs;
-use crate::metrics::Found;
-use crate::metrics::Metrics;
+use crate::metrics::{Found, Metrics};
 use crate::pinning::Pinning;
 use crate::profiler::Profiler;
 use crate::profiling::Profiling;
-use crate::retention::Haltpoll;
-use crate::retention::Means;
-use crate::retention::Retention;
-use crate::round_trip;
-use crate::sampler::Sample;
-use crate::sampler::Sampler;
-use crate::status;
-use crate::status::Report;
-use crate::status::Setting;
-use crate::status::Status;
-use crate::workload::Target;
-use crate::workload::Workload;
-use crate::workload::WorkloadError;
-use crate::workload::check_held;
+use crate::retention::{Haltpoll, Means, Retention};
+use crate::sampler::{Sample, Sampler};
+use crate::status::{Report, Setting, Status};
+use crate::workload::{Target, Workload, WorkloadError, check_held};
+use crate::{delayed, round_trip, status};
 
 /// So many periods pass between two looks at a workload for which nothing is to be decided now.
 const CALM_PERIODS: u32 = 4;
@@ -201,28 +174,22 @@ impl Agent {
             Haltpoll::find(&procfs).map_err(AgentError::Retention)?;
         }
         let began = Instant::now();
-        let (mut knobs, workload) = match config.dry_run {
-            true => {
-                let cpusets = Cpusets::open(&procfs)?;
-                let workload = Workload::watch(target, &procfs, &cpusets)?;
-                check_held(held, workload.vcpus.as_ref().unwrap_or(&own))?;
-                (Knobs::Dry(cpusets), workload)
+        let (mut knobs, workload) = if config.dry_run {
+            let cpusets = Cpusets::open(&procfs)?;
+            let workload = Workload::watch(target, &procfs, &cpusets)?;
+            check_held(held, workload.vcpus.as_ref().unwrap_or(&own))?;
+            (Knobs::Dry(cpusets), workload)
+        } else {
+            let (mut actuator, restored) = Actuator::open(&procfs, &config.state_dir)?;
+            report_restore(&restored, reporter);
+            actuator.check_writable()?;
+            let workload = Workload::open(target, held, &procfs, &mut actuator)?;
+            if let Some(cgroup) = &workload.cgroup {
+                actuator.workload_is_in(cgroup);
             }
-            false => {
-                let (mut actuator, restored) = Actuator::open(&procfs, &config.state_dir)?;
-                report_restore(&restored, reporter);
-                actuator.check_writable()?;
-                let workload = Workload::open(target, held, &procfs, &mut actuator)?;
-                if let Some(cgroup) = &workload.cgroup {
-                    actuator.workload_is_in(cgroup);
-                }
-                let knobs = Knobs::Live {
-                    actuator: Box::new(actuator),
-                    retention: None,
-                    pinning: None,
-                };
-                (knobs, workload)
-            }
+            let knobs =
+                Knobs::Live { actuator: Box::new(actuator), retention: None, pinning: None };
+            (knobs, workload)
         };
         let vcpus = match (&workload.target, &workload.vcpus) {
             // A command inherits the agent's affinity.
@@ -230,10 +197,7 @@ impl Agent {
             (_, Some(vcpus)) => vcpus.clone(),
             (_, None) => own,
         };
-        if let Knobs::Live {
-            retention, pinning, ..
-        } = &mut knobs
-        {
+        if let Knobs::Live { retention, pinning, .. } = &mut knobs {
             if is_retaining {
                 let opened = Retention::open(&procfs, config.means, &vcpus);
                 *retention = Some(opened.map_err(AgentError::Retention)?);
@@ -263,10 +227,8 @@ impl Agent {
         if let Some(cost) = cost {
             let twice = Nanos(cost.0 * 2);
             settings.retention.round_trip = twice.clamp(LEAST_RETENTION, MOST_RETENTION);
-            reporter.info(&format!(
-                "waking a halted vCPU takes {:.1} us here",
-                cost.0 as f64 / 1e3
-            ));
+            reporter
+                .info(&format!("waking a halted vCPU takes {:.1} us here", cost.0 as f64 / 1e3));
         }
         let cpu_stat = workload.cgroup.as_ref().and_then(|cgroup| {
             let cpusets = knobs.cpusets();
@@ -310,12 +272,7 @@ impl Agent {
             self.retention = time;
         }
         let held_off = self.config.retention == RetentionSetting::Held(Nanos::ZERO);
-        if let Knobs::Live {
-            actuator,
-            retention,
-            ..
-        } = &mut self.knobs
-        {
+        if let Knobs::Live { actuator, retention, .. } = &mut self.knobs {
             if held_off && let Ok(mut kernel) = Retention::kernel(&self.procfs) {
                 kernel.set(actuator, Nanos::ZERO, &self.active)?;
             }
@@ -355,21 +312,13 @@ impl Agent {
         report.delay_batch = self.delay.held().batch;
         report.delays = self.delay.take_changes();
         let report = self.account.finish();
-        if let Knobs::Live {
-            mut actuator,
-            retention,
-            ..
-        } = self.knobs
-        {
+        if let Knobs::Live { mut actuator, retention, .. } = self.knobs {
             drop(retention);
             status::file(&self.config.state_dir).remove();
             report_failures(&actuator.restore(), reporter);
         }
         reporter.info(&report.summary());
-        Ok(Ended {
-            report,
-            command: command?,
-        })
+        Ok(Ended { report, command: command? })
     }
 
     fn periods(
@@ -387,7 +336,7 @@ impl Agent {
         self.sample(&processes)?;
         loop {
             match self.signals.wait_until_or(next, self.knobs.births_file()) {
-                Wake::Time => {}
+                Wake::Time | Wake::Reload => {}
                 Wake::Other => {
                     self.bind(None)?;
                     continue;
@@ -545,10 +494,7 @@ impl Agent {
 
     /// What is in force.
     fn setting(&self) -> Setting {
-        Setting {
-            vcpus: self.active.len() as u32,
-            retention_ns: self.retention.0,
-        }
+        Setting { vcpus: self.active.len() as u32, retention_ns: self.retention.0 }
     }
 
     fn apply(&mut self, decision: &Decision, reporter: &mut dyn Reporter) {
@@ -572,12 +518,7 @@ impl Agent {
             retention.0 as f64 / 1e3,
             because.join("; ")
         );
-        let Knobs::Live {
-            actuator,
-            retention: knob,
-            ..
-        } = &mut self.knobs
-        else {
+        let Knobs::Live { actuator, retention: knob, .. } = &mut self.knobs else {
             if self.said.as_ref() != Some(&(active.clone(), retention)) {
                 reporter.would(&format!("would set {what}"));
                 self.said = Some((active, retention));
@@ -653,11 +594,7 @@ impl Agent {
 /// The vCPUs that are in both; the first where none is.
 fn within(vcpus: &PcpuSet, own: &PcpuSet) -> PcpuSet {
     let both: PcpuSet = vcpus.iter().filter(|&vcpu| own.contains(vcpu)).collect();
-    if !both.is_empty() {
-        both
-    } else {
-        vcpus.clone()
-    }
+    if !both.is_empty() { both } else { vcpus.clone() }
 }
 
 /// Why so many vCPUs, and why such a retention.

@@ -5,24 +5,15 @@
 //! CAP_NET_ADMIN and the first PID namespace; elsewhere there is nothing to hear. If messages come faster than they are read
 //! the kernel drops some: what was missed has to be found otherwise.
 
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::AddressFamily;
-use rustix::net::RecvFlags;
-use rustix::net::SendFlags;
-use rustix::net::SocketFlags;
-use rustix::net::SocketType;
-use rustix::net::bind;
-use rustix::net::netlink;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::recv;
-use rustix::net::send;
-use rustix::net::socket_with;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::Tid;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recv, send,
+    socket_with,
+};
+use tandem_linux::thread::{Pid, Tid};
 
 /// `CN_IDX_PROC` and `CN_VAL_PROC`, the connector's name; the first is its multicast group as well.
 const CN_IDX_PROC: u32 = 1;
@@ -138,8 +129,7 @@ fn birth(message: &[u8]) -> Option<Birth> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -157,11 +147,7 @@ mod tests {
     #[test]
     fn births_are_read_and_nothing_else() {
         let made = message(&MADE);
-        let expected = Birth {
-            parent: Pid(4816),
-            process: Pid(4816),
-            thread: Tid(4883),
-        };
+        let expected = Birth { parent: Pid(4816), process: Pid(4816), thread: Tid(4883) };
         assert_eq!(birth(&made), Some(expected));
         assert_eq!(birth(&message(&CALLED)), None);
         for length in 0..68 {

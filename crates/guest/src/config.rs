@@ -3,23 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_linux::settings;
-use tandem_linux::settings::SettingsError;
-use tandem_linux::settings::check_metrics_file;
-use tandem_linux::settings::check_metrics_listen;
-use tandem_linux::settings::check_real;
-use tandem_linux::settings::check_state_dir;
-use tandem_linux::settings::check_whole;
-use tandem_policy::Nanos;
-use tandem_policy::gleaner::ControllerConfig;
-use tandem_policy::gleaner::DelayConfig;
+use tandem_linux::settings::{
+    SettingsError, check_metrics_file, check_metrics_listen, check_real, check_state_dir,
+    check_whole,
+};
+use tandem_model::Nanos;
+use tandem_policy::gleaner::{ControllerConfig, DelayConfig};
 
 use crate::retention::Means;
 
@@ -64,9 +59,7 @@ impl FromStr for Vcpus {
             ("auto", _) => Ok(Vcpus::Auto),
             ("all", _) => Ok(Vcpus::All),
             (_, Ok(number)) if number > 0 => Ok(Vcpus::Held(number)),
-            _ => Err(format!(
-                "'{text}' is no number of vCPUs; write auto, all, or 1, 2, …"
-            )),
+            _ => Err(format!("'{text}' is no number of vCPUs; write auto, all, or 1, 2, …")),
         }
     }
 }
@@ -85,9 +78,7 @@ pub fn delay_bound(text: &str) -> Result<Nanos, String> {
     match (text, time(text)) {
         ("off", _) => Ok(Nanos::ZERO),
         (_, Some(time)) if time <= LONGEST_DELAY => Ok(time),
-        _ => Err(format!(
-            "'{text}' is no delay; write off, or up to 20ms, such as 500us"
-        )),
+        _ => Err(format!("'{text}' is no delay; write off, or up to 20ms, such as 500us")),
     }
 }
 
@@ -216,9 +207,7 @@ impl GuestConfig {
         let mut document: toml::Table = toml::from_str(text).map_err(message)?;
         let given = document.remove("guest");
         if let Some(other) = document.keys().next() {
-            return Err(format!(
-                "unknown key '{other}'; expected the section [guest]"
-            ));
+            return Err(format!("unknown key '{other}'; expected the section [guest]"));
         }
         let mut settings =
             toml::Value::try_from(GuestConfig::default()).map_err(|error| error.to_string())?;
@@ -248,61 +237,21 @@ impl GuestConfig {
         let consolidation = &self.controller.consolidation;
         let retention = &self.controller.retention;
         let parts = [
-            (
-                "controller.least_gain",
-                self.controller.least_gain,
-                -1.0,
-                1.0,
-            ),
+            ("controller.least_gain", self.controller.least_gain, -1.0, 1.0),
             ("controller.slack", self.controller.slack, 1.0, 10.0),
-            (
-                "controller.consolidation.contention",
-                consolidation.contention,
-                0.0,
-                1.0,
-            ),
-            (
-                "controller.consolidation.tolerance",
-                consolidation.tolerance,
-                -1.0,
-                1.0,
-            ),
-            (
-                "controller.consolidation.load_factor",
-                consolidation.load_factor,
-                0.01,
-                10.0,
-            ),
+            ("controller.consolidation.contention", consolidation.contention, 0.0, 1.0),
+            ("controller.consolidation.tolerance", consolidation.tolerance, -1.0, 1.0),
+            ("controller.consolidation.load_factor", consolidation.load_factor, 0.01, 10.0),
             (
                 "controller.consolidation.granularity_factor",
                 consolidation.granularity_factor,
                 0.01,
                 10.0,
             ),
-            (
-                "controller.retention.least_idle",
-                retention.least_idle,
-                0.0,
-                1.0,
-            ),
-            (
-                "controller.retention.smoothing",
-                retention.smoothing,
-                0.0,
-                1.0,
-            ),
-            (
-                "controller.retention.least_work",
-                retention.least_work,
-                0.0,
-                1.0,
-            ),
-            (
-                "controller.retention.most_stolen",
-                retention.most_stolen,
-                0.0,
-                1.0,
-            ),
+            ("controller.retention.least_idle", retention.least_idle, 0.0, 1.0),
+            ("controller.retention.smoothing", retention.smoothing, 0.0, 1.0),
+            ("controller.retention.least_work", retention.least_work, 0.0, 1.0),
+            ("controller.retention.most_stolen", retention.most_stolen, 0.0, 1.0),
         ];
         for (key, value, least, most) in parts {
             check_real(key, value, least, most)?;
@@ -322,23 +271,12 @@ impl GuestConfig {
             let expected = "0 (nothing is held back) up to 20000000 ns (20 ms)";
             return Err(SettingsError::value("delay.bound", delay.bound.0, expected));
         }
-        check_whole(
-            "delay.judged_over",
-            delay.judged_over.into(),
-            1,
-            1000,
-            "periods",
-        )?;
+        check_whole("delay.judged_over", delay.judged_over.into(), 1, 1000, "periods")?;
         let blocks = delay.most_blocks.into();
         check_whole("delay.most_blocks", blocks, 1, 100, "blocks of periods")?;
         check_whole("delay.rest", delay.rest.into(), 1, 100_000, "periods")?;
         let most = 1e6;
-        check_real(
-            "delay.least_transitions",
-            delay.least_transitions,
-            1.0,
-            most,
-        )?;
+        check_real("delay.least_transitions", delay.least_transitions, 1.0, most)?;
         for (key, part) in [
             ("delay.fewer", delay.fewer),
             ("delay.cheaper", delay.cheaper),
@@ -457,10 +395,7 @@ mod tests {
         assert_eq!(delay_bound("off"), Ok(Nanos::ZERO));
         assert_eq!(delay_bound("500us"), Ok(Nanos(500_000)));
         for text in ["on", "21ms", "5", ""] {
-            assert!(
-                delay_bound(text).unwrap_err().contains("write off"),
-                "{text}"
-            );
+            assert!(delay_bound(text).unwrap_err().contains("write off"), "{text}");
         }
         let config = read("[guest.delay]\nbound = 300000\n").unwrap();
         assert_eq!(config.delay.bound, Nanos(300_000));

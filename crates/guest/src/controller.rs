@@ -1,11 +1,8 @@
 //! Who decides: the policy's controller, which tries and judges, or in a dry run its rules without trials.
 
 use tandem_policy::gleaner;
-use tandem_policy::gleaner::Code;
-use tandem_policy::gleaner::ControllerConfig;
-use tandem_policy::gleaner::Decision;
-use tandem_policy::gleaner::Observation;
 use tandem_policy::gleaner::consolidation::SamplingDetail;
+use tandem_policy::gleaner::{Code, ControllerConfig, Decision, Observation};
 
 use crate::dry_run::Preview;
 

@@ -8,15 +8,14 @@
 //! Sources: proc_stat(5); fs/proc/stat.c; drivers/cpuidle/sysfs.c.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use tandem_linux::ProcFs;
 use tandem_linux::procfs::read_text;
-use tandem_policy::units::PcpuId;
+use tandem_model::units::PcpuId;
 use thiserror::Error;
 
 /// `/proc/stat` counts in USER_HZ, which is 100 on every architecture that KVM runs on: ns.
@@ -68,16 +67,12 @@ impl IdleStates {
     /// Those of a vCPU; none where the kernel has none, or no such vCPU.
     pub fn open(procfs: &ProcFs, vcpu: PcpuId) -> IdleStates {
         let folder = procfs.resolve(format!("/sys/devices/system/cpu/cpu{}/cpuidle", vcpu.0));
-        let mut states = IdleStates {
-            polling: Vec::new(),
-            halting: Vec::new(),
-        };
+        let mut states = IdleStates { polling: Vec::new(), halting: Vec::new() };
         for number in 0.. {
             let state = folder.join(format!("state{number}"));
-            let (Ok(usage), Ok(time)) = (
-                File::open(state.join("usage")),
-                File::open(state.join("time")),
-            ) else {
+            let (Ok(usage), Ok(time)) =
+                (File::open(state.join("usage")), File::open(state.join("time")))
+            else {
                 break;
             };
             let name = fs::read_to_string(state.join("name")).unwrap_or_default();
@@ -110,11 +105,7 @@ impl IdleStates {
 fn number(file: &File) -> Option<u64> {
     let mut buffer = [0u8; 24];
     let bytes = file.read_at(&mut buffer, 0).ok()?;
-    std::str::from_utf8(&buffer[..bytes])
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    std::str::from_utf8(&buffer[..bytes]).ok()?.trim().parse().ok()
 }
 
 /// What `/proc/stat` says. Times are in ticks of [`CLOCK_TICK`], in the order of the file: user, nice, system, idle,
@@ -133,20 +124,14 @@ impl Stat {
     /// Reads it now.
     pub fn read(procfs: &ProcFs) -> Result<Stat, CounterError> {
         let path = procfs.resolve("/proc/stat");
-        let text = read_text(&path).map_err(|source| CounterError::Read {
-            path: path.clone(),
-            source,
-        })?;
+        let text =
+            read_text(&path).map_err(|source| CounterError::Read { path: path.clone(), source })?;
         Stat::parse(&text).map_err(|wanted| CounterError::Malformed { path, wanted })
     }
 
     /// Its text; the error says what is missing.
     pub fn parse(text: &str) -> Result<Stat, String> {
-        let mut stat = Stat {
-            all: [0; 8],
-            vcpus: BTreeMap::new(),
-            switches: 0,
-        };
+        let mut stat = Stat { all: [0; 8], vcpus: BTreeMap::new(), switches: 0 };
         let (mut seen_all, mut seen_switches) = (false, false);
         for line in text.lines() {
             let mut fields = line.split_ascii_whitespace();
@@ -207,10 +192,9 @@ pub(crate) mod tests {
     #[test]
     fn polling_is_told_from_halting() {
         let root = tempfile::tempdir().unwrap();
-        for (state, name, usage, time) in [
-            ("state0", "POLL\n", "3\n", "10\n"),
-            ("state1", "haltpoll idle\n", "2\n", "1000\n"),
-        ] {
+        for (state, name, usage, time) in
+            [("state0", "POLL\n", "3\n", "10\n"), ("state1", "haltpoll idle\n", "2\n", "1000\n")]
+        {
             let folder = root.path().join("sys/devices/system/cpu/cpu0/cpuidle");
             let folder = folder.join(state);
             fs::create_dir_all(&folder).unwrap();

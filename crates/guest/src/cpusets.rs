@@ -11,22 +11,14 @@
 //!
 //! Nothing here journals: [`crate::actuator::Actuator`] does.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use tandem_linux::ProcFs;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupId;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Version;
 use tandem_linux::cgroup::files::Hierarchy;
-use tandem_linux::cgroup::mounts;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::ThreadStat;
-use tandem_linux::thread::Tid;
-use tandem_policy::PcpuSet;
+use tandem_linux::cgroup::{CgroupError, CgroupId, CgroupPath, Version, mounts};
+use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
+use tandem_model::PcpuSet;
 
 const CPUS: &str = "cpuset.cpus";
 const SUBTREE: &str = "cgroup.subtree_control";
@@ -43,11 +35,7 @@ impl Cpusets {
     /// Finds it.
     pub fn open(procfs: &ProcFs) -> Result<Cpusets, CgroupError> {
         let (version, mount) = mounts::find(procfs, "cpuset")?;
-        Ok(Cpusets {
-            version,
-            files: Hierarchy::new(procfs, &mount),
-            procfs: procfs.clone(),
-        })
+        Ok(Cpusets { version, files: Hierarchy::new(procfs, &mount), procfs: procfs.clone() })
     }
 
     /// Which of the two interfaces this is.
@@ -106,10 +94,7 @@ impl Cpusets {
                 None => break,
             }
         }
-        let file = match self.files.file(&at, file).exists() {
-            true => file,
-            false => CPUS,
-        };
+        let file = if self.files.file(&at, file).exists() { file } else { CPUS };
         let text = self.files.read(&at, file)?;
         text.parse().map_err(|_| CgroupError::Malformed {
             path: self.files.file(&at, file),
@@ -169,8 +154,7 @@ impl Cpusets {
 
     /// Moves a process with all its threads.
     pub fn move_process(&self, pid: Pid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.files
-            .write_tid(cgroup, "cgroup.procs", Tid(pid.0), move_hint)
+        self.files.write_tid(cgroup, "cgroup.procs", Tid(pid.0), move_hint)
     }
 
     /// The file to which a process writes `0` to move itself.
@@ -187,8 +171,7 @@ impl Cpusets {
                     let text = self.files.read(parent, file)?;
                     self.files.write(&made, file, &text, cpus_hint)?;
                 }
-                self.files
-                    .write(&made, "cpuset.sched_load_balance", "0", |_| "")
+                self.files.write(&made, "cpuset.sched_load_balance", "0", |_| "")
             };
             if let Err(error) = inherit() {
                 let _ = self.remove(&made);
@@ -354,10 +337,7 @@ mod tests {
         write("cg/a/b/cgroup.threads", "7\n8\n");
         let cpusets = Cpusets::open(&ProcFs::at(root.path())).unwrap();
         let a = at("/a");
-        assert_eq!(
-            cpusets.processes_within(&a).unwrap(),
-            [Pid(4), Pid(7), Pid(9)]
-        );
+        assert_eq!(cpusets.processes_within(&a).unwrap(), [Pid(4), Pid(7), Pid(9)]);
         let tids = cpusets.threads_within(&a).unwrap();
         assert_eq!(tids, [4, 7, 8, 9, 10].map(Tid));
         assert!(cpusets.threads_within(&at("/c")).unwrap_err().is_gone());

@@ -6,19 +6,14 @@
 use tandem_linux::ProcFs;
 use tandem_linux::service::Reporter;
 use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::gleaner::Delay;
-use tandem_policy::gleaner::DelayConfig;
-use tandem_policy::gleaner::Observation;
-use tandem_policy::gleaner::delay::Because;
-use tandem_policy::gleaner::delay::Held;
+use tandem_model::Nanos;
+use tandem_policy::gleaner::delay::{Because, Held};
+use tandem_policy::gleaner::{Delay, DelayConfig, Observation};
 
 use crate::actuator::Actuator;
-use crate::config::GuestConfig;
-use crate::config::Vcpus;
+use crate::config::{GuestConfig, Vcpus};
 use crate::cpusets::Cpusets;
-use crate::delaying::Delaying;
-use crate::delaying::Refused;
+use crate::delaying::{Delaying, Refused};
 use crate::sampler::Closeness;
 use crate::status::DelayChanged;
 
@@ -214,7 +209,7 @@ fn text(held: Held) -> String {
 mod tests {
     use std::fs;
 
-    use tandem_policy::Nanos;
+    use tandem_model::Nanos;
     use tandem_policy::gleaner::VcpuPeriod;
 
     use super::*;
@@ -280,16 +275,10 @@ mod tests {
         }
         let refused = delayed.apply(&mut actuator, &[me], |_| vec![me]);
         let text = refused.unwrap_err().to_string();
-        assert!(
-            text.contains(&format!("cannot read the timer slack of thread {me}")),
-            "{text}"
-        );
+        assert!(text.contains(&format!("cannot read the timer slack of thread {me}")), "{text}");
         assert_eq!(delayed.held(), Held::default());
         assert!(!delayed.is_trying() && !delayed.is_due());
-        assert_eq!(
-            delayed.text(),
-            "nothing is held back: threads could not be held back"
-        );
+        assert_eq!(delayed.text(), "nothing is held back: threads could not be held back");
         let changes = delayed.take_changes();
         let last = changes.last().unwrap();
         assert_eq!((last.slack_ns, last.at_ms), (0, at_ms));

@@ -11,27 +11,20 @@
 //! process's threads had before, or the nearest ancestor's. What a thread has that was not given to it here, it chose itself, or somebody else did: from
 //! then on that is what it is to have back. Real-time threads and those of SCHED_IDLE are left alone.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::fs;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use std::{fs, io};
 
-use tandem_linux::ProcFs;
 use tandem_linux::procfs::read_text;
-use tandem_linux::sched_attr;
 use tandem_linux::sched_attr::FairScheduling;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_linux::{ProcFs, sched_attr};
+use tandem_model::Nanos;
 use tandem_policy::gleaner::delay::Held;
 use thiserror::Error;
 
-use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
-use crate::cpusets::Cpusets;
-use crate::cpusets::parent_of;
+use crate::actuator::{Actuator, ActuatorError};
+use crate::cpusets::{Cpusets, parent_of};
 
 /// Threads are listed so often at most until nobody is found that was born meanwhile.
 const MOST_PASSES: u32 = 20;
@@ -110,10 +103,7 @@ pub fn timer_slack(procfs: &ProcFs, tid: Tid) -> io::Result<Nanos> {
     };
     let number = text.trim().parse().map(Nanos);
     number.map_err(|_| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("'{}' is no number", text.trim()),
-        )
+        io::Error::new(io::ErrorKind::InvalidData, format!("'{}' is no number", text.trim()))
     })
 }
 
@@ -268,10 +258,7 @@ impl Delaying {
         let Some(scheduling) = sched_attr::fair_scheduling(tid)? else {
             return Ok(None);
         };
-        let now = Had {
-            slack: timer_slack(&self.procfs, tid).map_err(unread)?,
-            scheduling,
-        };
+        let now = Had { slack: timer_slack(&self.procfs, tid).map_err(unread)?, scheduling };
         let known = self.threads.get(&tid).copied();
         let same = known.filter(|entry| entry.thread.is_alive(&self.procfs));
         if let Some(entry) = same {
@@ -287,11 +274,7 @@ impl Delaying {
         let is_heir =
             self.given.contains(&now.slack) || self.given_scheduling.contains(&now.scheduling);
         let maker = is_heir.then(|| self.maker_had(tid, pid)).flatten();
-        let entry = Entry {
-            thread,
-            had: self.before(now, maker),
-            held: None,
-        };
+        let entry = Entry { thread, had: self.before(now, maker), held: None };
         Ok(Some((now, entry)))
     }
 
@@ -312,10 +295,7 @@ impl Delaying {
     /// What a thread is to have back that has this now, and had that: what was not given here, it or somebody else chose.
     fn still(&self, now: Had, had: Had) -> Had {
         Had {
-            slack: match self.given.contains(&now.slack) {
-                true => had.slack,
-                false => now.slack,
-            },
+            slack: if self.given.contains(&now.slack) { had.slack } else { now.slack },
             scheduling: match self.given_scheduling.contains(&now.scheduling) {
                 true => had.scheduling,
                 false => now.scheduling,
@@ -339,19 +319,10 @@ impl Delaying {
         };
         let Entry { thread, had, .. } = entry;
         self.usual.get_or_insert(had);
-        self.threads.insert(
-            tid,
-            Entry {
-                held: None,
-                ..entry
-            },
-        );
+        self.threads.insert(tid, Entry { held: None, ..entry });
         // Nobody gets less slack than it had.
         let slack = had.slack.max(held.slack);
-        let scheduling = match held.batch {
-            true => batch(had.scheduling),
-            false => had.scheduling,
-        };
+        let scheduling = if held.batch { batch(had.scheduling) } else { had.scheduling };
         if slack != had.slack {
             self.given.insert(slack);
         }
@@ -370,13 +341,8 @@ impl Delaying {
 mod tests {
     use super::*;
 
-    const HAD: Had = Had {
-        slack: Nanos(50_000),
-        scheduling: FairScheduling {
-            batch: false,
-            slice: None,
-        },
-    };
+    const HAD: Had =
+        Had { slack: Nanos(50_000), scheduling: FairScheduling { batch: false, slice: None } };
 
     #[test]
     fn what_is_inherited_is_not_what_is_given_back() {
@@ -384,16 +350,10 @@ mod tests {
         let ours = batch(HAD.scheduling);
         delaying.given.insert(Nanos(500_000));
         delaying.given_scheduling.push(ours);
-        let inherited = Had {
-            slack: Nanos(500_000),
-            scheduling: ours,
-        };
+        let inherited = Had { slack: Nanos(500_000), scheduling: ours };
         assert_eq!(delaying.before(inherited, Some(HAD)), HAD);
         // Its own slack, set by itself.
-        let own = Had {
-            slack: Nanos(7),
-            ..HAD
-        };
+        let own = Had { slack: Nanos(7), ..HAD };
         assert_eq!(delaying.before(own, Some(HAD)), own);
         assert_eq!(delaying.before(own, None), own);
     }

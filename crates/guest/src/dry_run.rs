@@ -13,15 +13,11 @@
 //!
 //! [`Controller`]: tandem_policy::gleaner::Controller
 
-use tandem_policy::Nanos;
-use tandem_policy::gleaner::Averages;
-use tandem_policy::gleaner::Consolidation;
-use tandem_policy::gleaner::ControllerConfig;
-use tandem_policy::gleaner::Decision;
-use tandem_policy::gleaner::Observation;
-use tandem_policy::gleaner::Retention;
-use tandem_policy::gleaner::consolidation;
+use tandem_model::Nanos;
 use tandem_policy::gleaner::controller::Because;
+use tandem_policy::gleaner::{
+    Averages, Consolidation, ControllerConfig, Decision, Observation, Retention, consolidation,
+};
 
 /// Both rules, without trials.
 #[derive(Debug)]
@@ -35,29 +31,19 @@ impl Preview {
     /// For a workload that uses all of `vcpus` vCPUs, which halt at once.
     pub fn new(vcpus: u32, mut settings: ControllerConfig) -> Preview {
         settings.consolidation.confirm = 1;
-        Preview {
-            retention: Retention::new(settings.retention.clone()),
-            vcpus,
-            settings,
-        }
+        Preview { retention: Retention::new(settings.retention.clone()), vcpus, settings }
     }
 
     /// A period is over, in which nothing was set.
     pub fn decide(&mut self, observed: &Observation) -> Decision {
         let (active, consolidation) = self.consolidation(observed);
-        let (retention_time, retention) = match self.settings.retain {
-            true => {
-                let choice = self.retention.decide(observed);
-                (choice.time, Because::Rule(choice.because))
-            }
-            false => (Nanos::ZERO, Because::Off),
+        let (retention_time, retention) = if self.settings.retain {
+            let choice = self.retention.decide(observed);
+            (choice.time, Because::Rule(choice.because))
+        } else {
+            (Nanos::ZERO, Because::Off)
         };
-        Decision {
-            active,
-            consolidation,
-            retention_time,
-            retention,
-        }
+        Decision { active, consolidation, retention_time, retention }
     }
 
     fn consolidation(&self, observed: &Observation) -> (u32, Option<consolidation::Because>) {
@@ -75,8 +61,7 @@ impl Preview {
 
 #[cfg(test)]
 mod tests {
-    use tandem_policy::gleaner::VcpuPeriod;
-    use tandem_policy::gleaner::retention;
+    use tandem_policy::gleaner::{VcpuPeriod, retention};
 
     use super::*;
 
@@ -114,10 +99,7 @@ mod tests {
             let decision = preview.decide(&seen(0.4, 0.0, 1000));
             assert_eq!(decision.retention_time, Nanos(120_000), "{period}");
             assert!(
-                matches!(
-                    decision.retention,
-                    Because::Rule(retention::Because::Short { .. })
-                ),
+                matches!(decision.retention, Because::Rule(retention::Because::Short { .. })),
                 "{decision:?}"
             );
             // The same every time, since what was said before was not set.
@@ -131,10 +113,7 @@ mod tests {
         let mut preview = preview(|_| {});
         let long = preview.decide(&seen(0.4, 0.0, 5));
         assert_eq!(long.retention_time, Nanos::ZERO);
-        assert!(matches!(
-            long.retention,
-            Because::Rule(retention::Because::Long { .. })
-        ));
+        assert!(matches!(long.retention, Because::Rule(retention::Because::Long { .. })));
         let asleep = preview.decide(&seen(0.01, 0.0, 1000));
         assert_eq!((asleep.retention_time, asleep.active), (Nanos::ZERO, 2));
         assert_eq!(asleep.consolidation, Some(consolidation::Because::Asleep));
@@ -150,10 +129,7 @@ mod tests {
             last = preview.decide(&seen(0.3, 0.3, 1000));
         }
         assert_eq!(last.retention_time, Nanos::ZERO);
-        assert!(matches!(
-            last.retention,
-            Because::Rule(retention::Because::Stolen { .. })
-        ));
+        assert!(matches!(last.retention, Because::Rule(retention::Because::Stolen { .. })));
     }
 
     #[test]
@@ -164,9 +140,6 @@ mod tests {
         });
         let decision = preview.decide(&seen(0.4, 0.0, 1000));
         assert_eq!((decision.active, decision.retention_time), (2, Nanos::ZERO));
-        assert_eq!(
-            (decision.consolidation, decision.retention),
-            (None, Because::Off)
-        );
+        assert_eq!((decision.consolidation, decision.retention), (None, Because::Off));
     }
 }

@@ -6,19 +6,13 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_linux::ProcFs;
-use tandem_linux::cgroup::CgroupId;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::journal::Entry;
-use tandem_linux::journal::check_path;
+use tandem_linux::cgroup::{CgroupId, CgroupPath};
+use tandem_linux::journal::{Entry, check_path};
 use tandem_linux::sched_attr::FairScheduling;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
+use tandem_linux::thread::{StartTime, ThreadRef, Tid};
+use tandem_model::{Nanos, PcpuSet};
 
 /// The file of the only kernel parameter that the agent ever writes.
 pub fn haltpoll_parameter(procfs: &ProcFs) -> PathBuf {
@@ -130,12 +124,7 @@ impl Entry for Change {
     /// The same vCPUs, however they are listed.
     fn comes_of(&self, written: &Change) -> bool {
         match (self, written) {
-            (
-                Change::Vcpus { original: now, .. },
-                Change::Vcpus {
-                    original: asked, ..
-                },
-            ) => {
+            (Change::Vcpus { original: now, .. }, Change::Vcpus { original: asked, .. }) => {
                 let (now, asked) = (now.parse::<PcpuSet>(), asked.parse::<PcpuSet>());
                 now.is_ok() && now.ok() == asked.ok()
             }
@@ -162,9 +151,9 @@ impl std::fmt::Display for Change {
                 write!(f, "the cpuset controller below {cgroup}")
             }
             Change::Created { cgroup, .. } => write!(f, "the new cgroup {cgroup}"),
-            Change::Vcpus {
-                cgroup, original, ..
-            } => write!(f, "the cpuset.cpus '{original}' of cgroup {cgroup}"),
+            Change::Vcpus { cgroup, original, .. } => {
+                write!(f, "the cpuset.cpus '{original}' of cgroup {cgroup}")
+            }
             Change::Parameter { path, original } => {
                 write!(f, "'{original}' in {}", path.display())
             }
@@ -175,11 +164,7 @@ impl std::fmt::Display for Change {
                 write!(f, "{thread} to a timer slack of {original}")
             }
             Change::Scheduling { thread, original } => {
-                let policy = if original.batch {
-                    "SCHED_BATCH"
-                } else {
-                    "SCHED_OTHER"
-                };
+                let policy = if original.batch { "SCHED_BATCH" } else { "SCHED_OTHER" };
                 match original.slice {
                     Some(slice) => write!(f, "{thread} to {policy} with a slice of {slice}"),
                     None => write!(f, "{thread} to {policy} with the scheduler's slice"),

@@ -5,10 +5,9 @@
 use std::os::fd::BorrowedFd;
 
 use tandem_linux::thread::Pid;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
-use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
+use crate::actuator::{Actuator, ActuatorError};
 use crate::cpusets::Cpusets;
 use crate::pinning::Pinning;
 use crate::retention::Retention;
@@ -46,10 +45,7 @@ impl Knobs {
     /// A file that can be read once threads were born that are to be bound.
     pub(crate) fn births_file(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Knobs::Live {
-                pinning: Some(pinning),
-                ..
-            } => pinning.births_file(),
+            Knobs::Live { pinning: Some(pinning), .. } => pinning.births_file(),
             _ => None,
         }
     }
@@ -65,10 +61,7 @@ impl Knobs {
     /// Idle time that yielding threads burnt so far; `None` where there are none.
     pub(crate) fn burnt(&self) -> Option<Nanos> {
         match self {
-            Knobs::Live {
-                retention: Some(retention),
-                ..
-            } => retention.burnt(),
+            Knobs::Live { retention: Some(retention), .. } => retention.burnt(),
             _ => None,
         }
     }
@@ -78,12 +71,7 @@ impl Knobs {
         &mut self,
         processes: Option<&[Pid]>,
     ) -> Result<Option<Bound>, ActuatorError> {
-        let Knobs::Live {
-            actuator,
-            pinning: Some(pinning),
-            ..
-        } = self
-        else {
+        let Knobs::Live { actuator, pinning: Some(pinning), .. } = self else {
             return Ok(None);
         };
         let at_birth = pinning.bind_born(actuator)?;

@@ -6,8 +6,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
 
 /// Everything the agent counts.
 #[derive(Clone, Debug, Default)]
@@ -43,18 +42,9 @@ impl Metrics {
     /// A registry with every metric under its name and unit.
     pub fn registry(&self) -> Registry {
         let mut registry = Registry::with_prefix("tandem_guest");
-        registry.register(
-            "vcpus_active",
-            "vCPUs that the workload may use",
-            self.active.clone(),
-        );
+        registry.register("vcpus_active", "vCPUs that the workload may use", self.active.clone());
         let retention = "Retention: for how long an idle vCPU is kept awake";
-        registry.register_with_unit(
-            "retention",
-            retention,
-            Unit::Seconds,
-            self.retention.clone(),
-        );
+        registry.register_with_unit("retention", retention, Unit::Seconds, self.retention.clone());
         let stolen = "Part of the vCPUs' time that the host took";
         registry.register_with_unit("stolen", stolen, Unit::Ratios, self.stolen.clone());
         registry.register_with_unit(
@@ -66,16 +56,8 @@ impl Metrics {
         let agent = "CPU time of the agent itself";
         registry.register_with_unit("cpu", agent, Unit::Seconds, self.agent.clone());
         registry.register("periods", "Periods completed", self.periods.clone());
-        registry.register(
-            "changes",
-            "Decisions that changed something",
-            self.changes.clone(),
-        );
-        registry.register(
-            "errors",
-            "Changes that the kernel refused",
-            self.errors.clone(),
-        );
+        registry.register("changes", "Decisions that changed something", self.changes.clone());
+        registry.register("errors", "Changes that the kernel refused", self.errors.clone());
         registry.register(
             "threads_bound",
             "Threads that got a vCPU of their own, as they were born or at the next period",

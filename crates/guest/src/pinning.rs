@@ -6,24 +6,17 @@
 //! Threads of the kernel are not in the workload's cgroup and are left alone. The guest's load balancing needs no
 //! switch of its own: it does not move a thread that may run on a single vCPU.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 use tandem_linux::ProcFs;
-use tandem_linux::affinity::AffinityError;
-use tandem_linux::affinity::affinity;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
+use tandem_linux::affinity::{AffinityError, affinity};
+use tandem_linux::thread::{Pid, ThreadRef};
+use tandem_model::{PcpuId, PcpuSet};
 use tandem_policy::per_thread::PerThread;
 
-use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
-use crate::actuator::threads_of;
+use crate::actuator::{Actuator, ActuatorError, threads_of};
 use crate::births::Births;
 use crate::cpusets::parent_of;
 
@@ -67,9 +60,7 @@ impl Pinning {
     /// A file that can be read once a thread was born; none if enough were in this period.
     pub fn births_file(&self) -> Option<BorrowedFd<'_>> {
         let births = self.births.as_ref().ok();
-        births
-            .filter(|_| self.handled < MOST_BIRTHS)
-            .map(AsFd::as_fd)
+        births.filter(|_| self.handled < MOST_BIRTHS).map(AsFd::as_fd)
     }
 
     /// Binds the threads that were born into the workload; how many those were.
@@ -171,16 +162,10 @@ mod tests {
     fn what_is_inherited_is_not_what_is_given_back() {
         let set = |list: &str| list.parse::<PcpuSet>().unwrap();
         let mut pinning = Pinning::new(&ProcFs::host(), &set("0-3"));
-        pinning.given.insert(
-            Pid(10),
-            vec![(set("2"), set("0-3")), (set("1"), set("0-1"))],
-        );
+        pinning.given.insert(Pid(10), vec![(set("2"), set("0-3")), (set("1"), set("0-1"))]);
         // A thread of that process, and a child of it.
         assert_eq!(pinning.before(Pid(10), None, &set("2")), set("0-3"));
-        assert_eq!(
-            pinning.before(Pid(11), Some(Pid(10)), &set("1")),
-            set("0-1")
-        );
+        assert_eq!(pinning.before(Pid(11), Some(Pid(10)), &set("1")), set("0-1"));
         // Bound by itself; and somebody else's child.
         assert_eq!(pinning.before(Pid(11), Some(Pid(10)), &set("3")), set("3"));
         assert_eq!(pinning.before(Pid(11), Some(Pid(1)), &set("2")), set("2"));

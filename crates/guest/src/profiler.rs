@@ -11,24 +11,18 @@
 //!
 //! Sources: perf_event_open(2); kernel/events/core.c (cpu_clock_event_*); kernel/kallsyms.c.
 
-use std::fs;
-use std::io;
 use std::ops::Range;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use perf_event::Builder;
-use perf_event::SampleFlag;
-use perf_event::Sampler;
 use perf_event::data::Record;
 use perf_event::events::Software;
-use serde::Deserialize;
-use serde::Serialize;
+use perf_event::{Builder, SampleFlag, Sampler};
+use serde::{Deserialize, Serialize};
 use tandem_linux::ProcFs;
 use tandem_linux::replace::replace;
 use tandem_linux::thread::Pid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
+use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::gleaner::Code;
 use tandem_policy::gleaner::consolidation::SamplingDetail;
 
@@ -123,10 +117,7 @@ impl Profiler {
                 if processes.binary_search(&Pid(pid)).is_err() {
                     continue;
                 }
-                match address >= KERNEL {
-                    true => in_kernel.push(address),
-                    false => code.in_user(address),
-                }
+                if address >= KERNEL { in_kernel.push(address) } else { code.in_user(address) }
             }
         }
         let samples = in_kernel.len() + code.samples() as usize;
@@ -152,10 +143,7 @@ fn look_up(procfs: &ProcFs, path: &Path) -> io::Result<Vec<Range<u64>>> {
         return Ok(kept.waits);
     }
     let symbols = fs::read_to_string(procfs.resolve("/proc/kallsyms"))?;
-    let kept = Kept {
-        waits: code_of_waiting(&symbols)?,
-        boot,
-    };
+    let kept = Kept { waits: code_of_waiting(&symbols)?, boot };
     // Without it the next agent looks it up as well.
     let _ = replace(path, &serde_json::to_string(&kept)?);
     Ok(kept.waits)

@@ -7,7 +7,7 @@ use std::io;
 use std::time::Instant;
 
 use tandem_linux::thread::Pid;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 use tandem_policy::gleaner::Code;
 use tandem_policy::gleaner::consolidation::SamplingDetail;
 

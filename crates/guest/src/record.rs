@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /proc, again and again ──► tree ─────────────┐
-//! tracefs, some windows  ──► event ──► story ──┴──► profile ──► Profile (tandem_policy::application)
+//! tracefs, some windows  ──► event ──► story ──┴──► profile ──► Profile (tandem_model::application)
 //! ```
 //!
 //! [`tree`] looks at the threads of a process and of what descends from it, ten times a second or less often: never for more than a twentieth of the time. Where
@@ -26,34 +26,25 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_linux::ProcFs;
 use tandem_linux::affinity::affinity;
 use tandem_linux::procfs::read_head;
 use tandem_linux::service::Reporter;
-use tandem_linux::signals::Signals;
-use tandem_linux::signals::Wake;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::application::Profile;
+use tandem_linux::signals::{Signals, Wake};
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::Nanos;
+use tandem_model::application::Profile;
 use thiserror::Error;
 
 use crate::agent::end_process;
-use crate::workload::Target;
-use crate::workload::WorkloadError;
-use crate::workload::process;
-use crate::workload::start;
+use crate::workload::{Target, WorkloadError, process, start};
 
 use profile::Seen;
 use story::Story;
-use tracefs::Tracefs;
-use tracefs::now;
-use tree::Did;
-use tree::Tree;
+use tracefs::{Tracefs, now};
+use tree::{Did, Tree};
 
 /// No more steps are kept: a workload of so many is some hundred kilobytes of text.
 pub const MOST_STEPS: usize = 24_000;
@@ -181,7 +172,7 @@ impl Recording {
                     is_stopping = true;
                     end_process(pid);
                 }
-                Wake::Child | Wake::Time | Wake::Other => {}
+                Wake::Child | Wake::Time | Wake::Reload | Wake::Other => {}
             }
         }
     }
@@ -229,12 +220,7 @@ pub fn record(options: Options, reporter: &mut dyn Reporter) -> Result<Recording
         .unwrap_or_else(|| options.target.to_string());
     let profile = recorder.profile(program, wall, used);
     judge(&profile, began.elapsed(), status, command.is_some())?;
-    Ok(Recording {
-        profile,
-        command,
-        status,
-        signals,
-    })
+    Ok(Recording { profile, command, status, signals })
 }
 
 struct Recorder {
@@ -274,7 +260,7 @@ impl Recorder {
                     end_process(root.pid);
                     continue;
                 }
-                Wake::Child | Wake::Time | Wake::Other => {}
+                Wake::Child | Wake::Time | Wake::Reload | Wake::Other => {}
             }
             let looked = Instant::now();
             let spent = cpu_time();
@@ -305,10 +291,7 @@ impl Recorder {
 
     fn add(&mut self, is_within: bool) {
         let did = self.tree.look(now());
-        let sum = match is_within {
-            true => &mut self.within,
-            false => &mut self.outside,
-        };
+        let sum = if is_within { &mut self.within } else { &mut self.outside };
         sum.ran += did.ran;
         sum.sleeps += did.sleeps;
     }
@@ -404,11 +387,7 @@ fn judge(
     let is_over = status.is_some() || !is_command;
     if is_over && after < START && (ran == Nanos::ZERO || status.is_some()) {
         let status = Ended(status);
-        return Err(RecordError::EndedAtOnce {
-            program,
-            after,
-            status,
-        });
+        return Err(RecordError::EndedAtOnce { program, after, status });
     }
     if ran.0.saturating_mul(NOTHING) < profile.wall.0 {
         let wall = profile.wall;

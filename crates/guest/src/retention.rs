@@ -12,29 +12,21 @@
 //!
 //! Sources: drivers/cpuidle/governors/haltpoll.c; Ding et al., USENIX ATC 2014, section 4.1.
 
-use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_linux::ProcFs;
 use tandem_linux::affinity::set_affinity;
 use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::units::PcpuId;
+use tandem_model::units::PcpuId;
+use tandem_model::{Nanos, PcpuSet};
 
-use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
+use crate::actuator::{Actuator, ActuatorError};
 use crate::journal::haltpoll_parameter;
 
 /// So long a yielding thread sleeps after it has let its vCPU halt.
@@ -155,10 +147,7 @@ impl Retention {
             }
             Retention::Threads(Yielders(yielders)) => {
                 for yielder in yielders {
-                    let time = match active.contains(yielder.vcpu) {
-                        true => time.0,
-                        false => 0,
-                    };
+                    let time = if active.contains(yielder.vcpu) { time.0 } else { 0 };
                     yielder.shared.retention.store(time, Ordering::Relaxed);
                 }
                 Ok(())
@@ -171,9 +160,7 @@ impl Retention {
         match self {
             Retention::Kernel(_) => None,
             Retention::Threads(Yielders(yielders)) => {
-                let burnt = yielders
-                    .iter()
-                    .map(|y| y.shared.burnt.load(Ordering::Relaxed));
+                let burnt = yielders.iter().map(|y| y.shared.burnt.load(Ordering::Relaxed));
                 Some(Nanos(burnt.sum()))
             }
         }
@@ -189,11 +176,7 @@ impl Yielders {
             let thread = thread::Builder::new()
                 .name(format!("yield/{}", vcpu.0))
                 .spawn(move || yield_while_idle(vcpu, &theirs))?;
-            yielders.0.push(Yielder {
-                vcpu,
-                shared,
-                thread: Some(thread),
-            });
+            yielders.0.push(Yielder { vcpu, shared, thread: Some(thread) });
         }
         Ok(yielders)
     }

@@ -5,18 +5,14 @@
 //! the median, since other work in the VM makes single hand-overs long. Where so much else is done that few come about in that time,
 //! it is not what a wake-up costs, and counts as not measured.
 
-use std::sync::mpsc::Receiver;
-use std::sync::mpsc::Sender;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_linux::affinity::set_affinity;
 use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::units::PcpuId;
+use tandem_model::units::PcpuId;
+use tandem_model::{Nanos, PcpuSet};
 
 /// Hand-overs that are measured.
 const ROUNDS: usize = 50;

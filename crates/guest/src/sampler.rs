@@ -24,26 +24,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use tandem_linux::ProcFs;
 use tandem_linux::procfs::read_text;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::gleaner::Observation;
-use tandem_policy::gleaner::ThreadPeriod;
-use tandem_policy::gleaner::VcpuPeriod;
-use tandem_policy::units::PcpuId;
+use tandem_linux::thread::{Pid, Tid};
+use tandem_model::units::PcpuId;
+use tandem_model::{Nanos, PcpuSet};
+use tandem_policy::gleaner::{Observation, ThreadPeriod, VcpuPeriod};
 
-use crate::counters::CLOCK_TICK;
-use crate::counters::CounterError;
-use crate::counters::Idle;
-use crate::counters::IdleStates;
-use crate::counters::Stat;
+use crate::counters::{CLOCK_TICK, CounterError, Idle, IdleStates, Stat};
 use crate::sends::Sends;
 
 /// Of so many threads the waiting time is read.
@@ -194,14 +185,10 @@ impl Sampler {
         let mut vcpus = Vec::with_capacity(self.vcpus.len());
         for (vcpu, states) in &self.vcpus {
             let line = stat.vcpu(*vcpu);
-            let idle = states.read().unwrap_or(Idle {
-                time: (line[3] + line[4]) * CLOCK_TICK,
-                ..Idle::default()
-            });
-            vcpus.push(VcpuCounters {
-                idle,
-                stolen: line[7] * CLOCK_TICK,
-            });
+            let idle = states
+                .read()
+                .unwrap_or(Idle { time: (line[3] + line[4]) * CLOCK_TICK, ..Idle::default() });
+            vcpus.push(VcpuCounters { idle, stolen: line[7] * CLOCK_TICK });
         }
         let user = match &self.cpu_stat {
             Some(path) => user_of(path)?,
@@ -268,9 +255,7 @@ fn threads_since(then: &WorkloadCounters, now: &WorkloadCounters) -> Vec<ThreadP
 
 /// The sum of what grew, over what is in both.
 fn gained<K: Ord>(then: &BTreeMap<K, u64>, now: &BTreeMap<K, u64>) -> u64 {
-    let both = now
-        .iter()
-        .filter_map(|(key, now)| then.get(key).map(|then| (now, then)));
+    let both = now.iter().filter_map(|(key, now)| then.get(key).map(|then| (now, then)));
     both.map(|(now, then)| now.saturating_sub(*then)).sum()
 }
 
@@ -285,16 +270,12 @@ fn user_of(path: &Path) -> Result<u64, CounterError> {
             return Err(CounterError::Read { path, source });
         }
     };
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("user_usec "));
+    let line = text.lines().find_map(|line| line.strip_prefix("user_usec "));
     let micros: Option<u64> = line.and_then(|number| number.trim().parse().ok());
-    micros
-        .map(|micros| micros * 1000)
-        .ok_or_else(|| CounterError::Malformed {
-            path: path.to_owned(),
-            wanted: "line 'user_usec'".to_owned(),
-        })
+    micros.map(|micros| micros * 1000).ok_or_else(|| CounterError::Malformed {
+        path: path.to_owned(),
+        wanted: "line 'user_usec'".to_owned(),
+    })
 }
 
 /// Fields of `schedstat`: ns for which the thread ran, for which it waited for a vCPU, and how often it was given one.
@@ -346,15 +327,11 @@ mod tests {
     }
 
     fn idle_state(root: &Path, vcpu: u32, state: u32, name: &str, usage: u64, time: u64) {
-        let folder = root.join(format!(
-            "sys/devices/system/cpu/cpu{vcpu}/cpuidle/state{state}"
-        ));
+        let folder = root.join(format!("sys/devices/system/cpu/cpu{vcpu}/cpuidle/state{state}"));
         fs::create_dir_all(&folder).unwrap();
-        for (file, text) in [
-            ("name", name.to_owned()),
-            ("usage", usage.to_string()),
-            ("time", time.to_string()),
-        ] {
+        for (file, text) in
+            [("name", name.to_owned()), ("usage", usage.to_string()), ("time", time.to_string())]
+        {
             fs::write(folder.join(file), format!("{text}\n")).unwrap();
         }
     }
@@ -371,9 +348,7 @@ mod tests {
         // vCPU 0 polled three times, and halted after one of them; vCPU 3 has no idle states.
         idle_state(root.path(), 0, 0, "POLL", 8, 160);
         idle_state(root.path(), 0, 1, "haltpoll idle", 8, 1_200);
-        let later = STAT
-            .replace("ctxt 900", "ctxt 1000")
-            .replace("cpu  10", "cpu  11");
+        let later = STAT.replace("ctxt 900", "ctxt 1000").replace("cpu  10", "cpu  11");
         fs::write(root.path().join("proc/stat"), later).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(2));
         let sample = sampler.sample(&vcpus, &[], &[]).unwrap().unwrap();

@@ -6,14 +6,12 @@
 //!
 //! Source: net/socket.c, include/trace/events/sock.h (Linux 6.3 and later).
 
-use std::fs;
-use std::io;
+use std::{fs, io};
 
-use perf_event::Builder;
-use perf_event::Counter;
 use perf_event::events::Tracepoint;
+use perf_event::{Builder, Counter};
 use tandem_linux::ProcFs;
-use tandem_policy::units::PcpuId;
+use tandem_model::units::PcpuId;
 
 use crate::record::tracefs;
 
@@ -39,9 +37,7 @@ impl Sends {
             counter.enable()?;
             Ok(counter)
         };
-        Ok(Sends {
-            counters: vcpus.map(open).collect::<io::Result<Vec<Counter>>>()?,
-        })
+        Ok(Sends { counters: vcpus.map(open).collect::<io::Result<Vec<Counter>>>()? })
     }
 
     /// Messages since it was opened.
@@ -52,8 +48,7 @@ impl Sends {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::thread::available_parallelism;
 

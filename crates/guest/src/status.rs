@@ -1,15 +1,12 @@
 //! What a running agent says of itself, in `STATE_DIR/status.json`, and what it reports in the end.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::journal::is_pending;
-use tandem_linux::status_file::StatusFile;
-use tandem_linux::status_file::StatusFileError;
+use tandem_linux::status_file::{StatusFile, StatusFileError};
 use tandem_linux::thread::ThreadRef;
 
 use crate::cpusets::Cpusets;
@@ -126,10 +123,7 @@ impl Report {
     /// The whole of it on a line, for people.
     pub fn summary(&self) -> String {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
-        let Setting {
-            vcpus,
-            retention_ns,
-        } = self.choice;
+        let Setting { vcpus, retention_ns } = self.choice;
         let choice = match self.periods {
             0 => "nothing was observed".to_owned(),
             _ => format!(
@@ -177,14 +171,10 @@ pub fn of_vm(procfs: &ProcFs, running: &[Status], dirs: &[PathBuf]) -> String {
     let mut lines = Vec::new();
     if running.is_empty() {
         let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-        lines.push(match dirs.is_empty() {
-            true => {
-                "no agent runs here (there is no state directory /run/tandem-guest*)".to_owned()
-            }
-            false => format!(
-                "no agent runs here (none with the state directory {})",
-                dirs.join(", ")
-            ),
+        lines.push(if dirs.is_empty() {
+            "no agent runs here (there is no state directory /run/tandem-guest*)".to_owned()
+        } else {
+            format!("no agent runs here (none with the state directory {})", dirs.join(", "))
         });
     }
     let is_left =
@@ -259,20 +249,14 @@ mod tests {
     #[test]
     fn the_summary_says_what_was_done() {
         let report = Report {
-            choice: Setting {
-                vcpus: 2,
-                retention_ns: 200_000,
-            },
+            choice: Setting { vcpus: 2, retention_ns: 200_000 },
             periods: 30,
             lasted_ns: 3_200_000_000,
             ..Report::default()
         };
         let said = report.summary();
         assert!(said.contains("after 3.2 s"), "{said}");
-        assert!(
-            said.contains("2 vCPUs with a retention of 200 us"),
-            "{said}"
-        );
+        assert!(said.contains("2 vCPUs with a retention of 200 us"), "{said}");
         let said = Report::default().summary();
         assert!(said.contains("nothing was observed"), "{said}");
     }
@@ -283,15 +267,9 @@ mod tests {
             "active":"0","retention_ns":0,"means":"","packing":"fits","awake":"off","stolen":0.0,
             "utilization":0.5,"periods":3,"agent_cpu_ns":4}"#;
         let status: Status = serde_json::from_str(text).unwrap();
-        assert_eq!(
-            (&*status.consolidation, &*status.retention),
-            ("fits", "off")
-        );
+        assert_eq!((&*status.consolidation, &*status.retention), ("fits", "off"));
         let text = serde_json::to_string(&status).unwrap();
-        assert!(
-            text.contains(r#""consolidation":"fits","retention":"off""#),
-            "{text}"
-        );
+        assert!(text.contains(r#""consolidation":"fits","retention":"off""#), "{text}");
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
     }
 }

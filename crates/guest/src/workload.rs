@@ -6,28 +6,20 @@
 //! vCPUs are set, if nobody else is in it. What a workload starts later is in its cgroup from the beginning.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::OpenOptions;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
+use std::process::{Child, Command};
+use std::{fmt, io};
 
 use tandem_linux::ProcFs;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Version;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadError;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::PcpuSet;
+use tandem_linux::cgroup::{CgroupError, CgroupPath, Version};
+use tandem_linux::thread::{Pid, ThreadError, ThreadRef, Tid};
+use tandem_model::PcpuSet;
 use thiserror::Error;
 
-use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
+use crate::actuator::{Actuator, ActuatorError};
 use crate::cpusets::Cpusets;
 
 /// What is asked for.
@@ -202,13 +194,7 @@ impl Workload {
         procfs: &ProcFs,
         cpusets: &Cpusets,
     ) -> Result<Workload, WorkloadError> {
-        let mut workload = Workload {
-            cgroup: None,
-            vcpus: None,
-            child: None,
-            root: None,
-            target,
-        };
+        let mut workload = Workload { cgroup: None, vcpus: None, child: None, root: None, target };
         match &workload.target {
             Target::Command(words) => {
                 let child = start(words, None)?;
@@ -328,20 +314,14 @@ fn alone(
         return Ok(());
     }
     let shown: Vec<String> = others.iter().take(3).map(ToString::to_string).collect();
-    Err(WorkloadError::NotAlone {
-        pid,
-        cgroup: cgroup.clone(),
-        others: shown.join(", "),
-    })
+    Err(WorkloadError::NotAlone { pid, cgroup: cgroup.clone(), others: shown.join(", ") })
 }
 
 /// Starts the command, in the cgroup with this entrance from its first instruction on.
 pub(crate) fn start(words: &[OsString], entrance: Option<PathBuf>) -> Result<Child, WorkloadError> {
     let (program, arguments) = words.split_first().ok_or(WorkloadError::NoCommand)?;
-    let failed = |source| WorkloadError::Start {
-        program: program.to_string_lossy().into_owned(),
-        source,
-    };
+    let failed =
+        |source| WorkloadError::Start { program: program.to_string_lossy().into_owned(), source };
     let mut command = Command::new(program);
     command.args(arguments);
     if let Some(entrance) = entrance {

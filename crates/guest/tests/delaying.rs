@@ -1,37 +1,22 @@
 //! Timer slack and scheduling of real threads: set, and put back on an orderly end and after kill -9, threads included that were
 //! born after the agent last looked. Needs root and the cpuset controller, else each test says so and is skipped.
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tandem_guest::actuator::Actuator;
-use tandem_guest::actuator::restore_all;
-use tandem_guest::actuator::threads_of;
+use tandem_guest::actuator::{Actuator, restore_all, threads_of};
 use tandem_guest::cpusets::Cpusets;
-use tandem_guest::delaying::Delaying;
-use tandem_guest::delaying::Refused;
-use tandem_guest::delaying::set_timer_slack;
-use tandem_guest::delaying::timer_slack;
+use tandem_guest::delaying::{Delaying, Refused, set_timer_slack, timer_slack};
 use tandem_linux::ProcFs;
 use tandem_linux::restore::RestoreReport;
-use tandem_linux::sched_attr::FairScheduling;
-use tandem_linux::sched_attr::fair_scheduling;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
+use tandem_linux::sched_attr::{FairScheduling, fair_scheduling};
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::Nanos;
 use tandem_policy::gleaner::delay::Held;
 
-const HELD: Held = Held {
-    slack: Nanos(500_000),
-    batch: true,
-};
+const HELD: Held = Held { slack: Nanos(500_000), batch: true };
 
 /// A thread's timer slack and scheduling; `None`: it ended.
 type Has = (Option<Nanos>, Option<FairScheduling>);
@@ -53,19 +38,12 @@ impl Agent {
     fn new(procfs: &ProcFs) -> Agent {
         let state = tempfile::tempdir().unwrap();
         let agent = Agent::in_folder(procfs, state.path());
-        Agent {
-            _state: Some(state),
-            ..agent
-        }
+        Agent { _state: Some(state), ..agent }
     }
 
     fn in_folder(procfs: &ProcFs, state: &Path) -> Agent {
         let (actuator, _) = Actuator::open(procfs, state).unwrap();
-        Agent {
-            actuator,
-            delaying: Delaying::new(procfs),
-            _state: None,
-        }
+        Agent { actuator, delaying: Delaying::new(procfs), _state: None }
     }
 
     /// Sets as the agent does; `list` tells the threads that there are meanwhile.
@@ -216,6 +194,17 @@ fn workload_of_two_threads() -> Role {
     workload
 }
 
+/// A workload of two threads, what its first one has, and an agent; none where this cannot run.
+fn ready() -> Option<(ProcFs, Role, Has, Agent)> {
+    can_run().then(|| {
+        let procfs = ProcFs::host();
+        let workload = workload_of_two_threads();
+        let before = workload.have()[0];
+        let agent = Agent::new(&procfs);
+        (procfs, workload, before, agent)
+    })
+}
+
 #[test]
 fn what_was_set_is_put_back_and_what_somebody_else_set_stays() {
     if !can_run() {
@@ -251,10 +240,7 @@ fn after_kill_9_all_threads_have_theirs_again() {
     let before = workload.have();
     let state = tempfile::tempdir().unwrap();
     let pid = workload.pid().to_string();
-    let environment = [
-        ("STATE", state.path().to_str().unwrap()),
-        ("WORKLOAD", &pid),
-    ];
+    let environment = [("STATE", state.path().to_str().unwrap()), ("WORKLOAD", &pid)];
     let mut holder = Role::start("holder", &environment);
     holder.wait_for("holds");
     // Born to threads that are held back, and seen by nobody.
@@ -265,17 +251,10 @@ fn after_kill_9_all_threads_have_theirs_again() {
     holder.0.wait().unwrap();
     let held = workload.have();
     assert_eq!(held.len(), before.len() + 1);
-    assert!(
-        held.iter().all(|(slack, _)| *slack == Some(HELD.slack)),
-        "{held:?}"
-    );
+    assert!(held.iter().all(|(slack, _)| *slack == Some(HELD.slack)), "{held:?}");
     let report = restore_all(&procfs, state.path()).unwrap();
     assert!(report.is_complete(), "{report}");
-    assert!(
-        workload.have().iter().all(|now| *now == before[0]),
-        "{:?}",
-        workload.have()
-    );
+    assert!(workload.have().iter().all(|now| *now == before[0]), "{:?}", workload.have());
     assert!(family.len() > held.len(), "{family:?}");
     assert!(family.iter().all(|tid| has(*tid) == before[0]));
     end_family(&workload);
@@ -291,13 +270,7 @@ fn end_family(workload: &Role) {
 
 #[test]
 fn threads_that_are_born_while_others_are_given_back_have_theirs_too() {
-    if !can_run() {
-        return;
-    }
-    let procfs = ProcFs::host();
-    let mut workload = workload_of_two_threads();
-    let before = workload.have()[0];
-    let mut agent = Agent::new(&procfs);
+    let Some((_, mut workload, before, mut agent)) = ready() else { return };
     let threads = workload.threads();
     agent.set(&threads, HELD);
     // After the threads were listed.
@@ -313,13 +286,7 @@ fn threads_that_are_born_while_others_are_given_back_have_theirs_too() {
 
 #[test]
 fn a_workload_that_forks_all_the_time_has_its_own_in_the_end() {
-    if !can_run() {
-        return;
-    }
-    let procfs = ProcFs::host();
-    let mut workload = workload_of_two_threads();
-    let before = workload.have()[0];
-    let mut agent = Agent::new(&procfs);
+    let Some((_, mut workload, before, mut agent)) = ready() else { return };
     workload.make("forks");
     for held in [HELD, Held::default(), HELD, Held::default(), HELD] {
         let threads = workload.family();
@@ -345,22 +312,13 @@ fn a_workload_that_forks_all_the_time_has_its_own_in_the_end() {
 
 #[test]
 fn a_process_whose_parent_ended_is_found_in_the_workloads_cgroup() {
-    if !can_run() {
-        return;
-    }
-    let procfs = ProcFs::host();
-    let mut workload = workload_of_two_threads();
-    let before = workload.have()[0];
-    let mut agent = Agent::new(&procfs);
+    let Some((procfs, mut workload, before, mut agent)) = ready() else { return };
     let root = ThreadRef::of_process(&procfs, workload.pid()).unwrap();
     let cgroup = agent.actuator.cpusets().cgroup_of(&root).unwrap();
     agent.actuator.workload_is_in(&cgroup);
     let threads = workload.threads();
     // The other tests' workloads are in this cgroup too: what they are given is not to be put back here.
-    let held = Held {
-        slack: Nanos(333_000),
-        batch: false,
-    };
+    let held = Held { slack: Nanos(333_000), batch: false };
     agent.set(&threads, held);
     workload.make("orphan");
     let is_orphan = |pid: &Pid| {
@@ -469,8 +427,7 @@ fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
     for _ in 0..3 {
         let send = send.clone();
         std::thread::spawn(move || {
-            send.send(Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32))
-                .unwrap();
+            send.send(Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32)).unwrap();
             std::thread::sleep(Duration::from_secs(60));
         });
     }
@@ -479,10 +436,7 @@ fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
     let file = |tid: Tid| root.path().join(format!("proc/{tid}/timerslack_ns"));
     let slack = |tid: Tid| std::fs::read_to_string(file(tid)).unwrap();
     let mut agent = Agent::new(&procfs);
-    let held = Held {
-        batch: false,
-        ..HELD
-    };
+    let held = Held { batch: false, ..HELD };
     // As where nobody may read it.
     std::fs::remove_file(file(threads[0])).unwrap();
     std::fs::create_dir(file(threads[0])).unwrap();
@@ -501,9 +455,7 @@ fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
     // To give back is tried again too.
     std::fs::remove_file(file(threads[0])).unwrap();
     std::fs::create_dir(file(threads[0])).unwrap();
-    agent
-        .try_set(&threads, Held::default(), &mut list)
-        .unwrap_err();
+    agent.try_set(&threads, Held::default(), &mut list).unwrap_err();
     assert_eq!([slack(threads[1]), slack(threads[2])], ["50000", "50000"]);
     assert!(agent.delaying.is_unfinished());
     std::fs::remove_dir(file(threads[0])).unwrap();
@@ -518,10 +470,7 @@ fn another_process_with_the_number_of_one_that_ended_is_left_alone() {
     let (root, procfs) = vm_of_files(&[me]);
     let file = root.path().join(format!("proc/{me}/timerslack_ns"));
     let mut agent = Agent::new(&procfs);
-    let held = Held {
-        batch: false,
-        ..HELD
-    };
+    let held = Held { batch: false, ..HELD };
     agent.set(&[me], held);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "500000");
     // It ended, and a later one that has chosen such a slack itself has its number.

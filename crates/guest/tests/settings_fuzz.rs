@@ -2,17 +2,15 @@
 //!
 //! How to go on for hours: `fuzz`.
 
-#[allow(dead_code, reason = "not every fuzzer uses all of it")]
-#[path = "../../linux/tests/fuzz/mod.rs"]
-mod fuzz;
+use tandem_testing::fuzz;
+
+#[global_allocator]
+static ALLOCATOR: fuzz::Counting = fuzz::Counting;
 
 use std::fs;
 
-use fuzz::Mutator;
-use fuzz::each_input;
-use tandem_guest::config::GuestConfig;
-use tandem_guest::config::RetentionSetting;
-use tandem_guest::config::Vcpus;
+use fuzz::{Mutator, each_input};
+use tandem_guest::config::{GuestConfig, RetentionSetting, Vcpus};
 use tandem_linux::settings::SettingsError;
 
 const EXAMPLES: [&str; 3] = [
@@ -28,9 +26,7 @@ const EXAMPLES: [&str; 3] = [
 fn any_bytes_are_settings_or_an_error_that_names_file_or_key() {
     let folder = fuzz::folder();
     let path = folder.path().join("guest.toml");
-    let words = [
-        "timeout", "all", "haltpoll", "101ms", "0ns", "\"\"\"", "=", "[", "{", "[guest]",
-    ];
+    let words = ["timeout", "all", "haltpoll", "101ms", "0ns", "\"\"\"", "=", "[", "{", "[guest]"];
     let mutator = Mutator::new(EXAMPLES, &words);
     let (mut used, mut refused) = (0, 0);
     each_input("settings of the agent", 1_500, 64 << 20, |random| {

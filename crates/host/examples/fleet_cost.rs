@@ -15,28 +15,18 @@
 //!
 //! Other load on the machine shows in what is by the clock. It runs about 45 s for each case.
 
-use std::env;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, thread};
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tandem_host::discovery::DiscoveryOptions;
-use tandem_host::export::Detail;
-use tandem_host::export::Export;
-use tandem_host::export::ExportConfig;
+use tandem_host::export::{Detail, Export, ExportConfig};
 use tandem_host::select::Selector;
 use tandem_host::top::Top;
 use tandem_host::top::screen::Screen;
@@ -44,8 +34,7 @@ use tandem_host::top::screen::draw::draw;
 use tandem_host::top::text::notes;
 use tandem_linux::ProcFs;
 use tandem_linux::cpu_clock::process_cpu_time;
-use tandem_linux::service::Console;
-use tandem_linux::service::Level;
+use tandem_linux::service::{Console, Level};
 use tandem_linux::thread::Pid;
 use tandem_observe::Plain;
 
@@ -70,20 +59,16 @@ fn main() -> Result<(), AnyError> {
         Some("--export") => return export(arguments[1..].to_vec()),
         _ => {}
     }
-    let numbers: Vec<usize> = arguments
-        .iter()
-        .map(|text| text.parse())
-        .collect::<Result<_, _>>()?;
+    let numbers: Vec<usize> =
+        arguments.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
     let of = |at: usize, default| numbers.get(at).copied().unwrap_or(default);
     let (processes, threads) = (of(0, 1_000), of(1, 8));
     let cases = match numbers.get(2..) {
         Some(given) if !given.is_empty() => given.to_vec(),
         _ => vec![0, processes / 10, processes],
     };
-    let cases: Result<Vec<Value>, AnyError> = cases
-        .into_iter()
-        .map(|moving| case(processes, threads, moving))
-        .collect();
+    let cases: Result<Vec<Value>, AnyError> =
+        cases.into_iter().map(|moving| case(processes, threads, moving)).collect();
     let document = json!({ "vms": processes, "vcpus_of_each": threads, "cases": cases? });
     println!("{}", serde_json::to_string_pretty(&document)?);
     Ok(())
@@ -114,10 +99,7 @@ fn case(processes: usize, threads: usize, moving: usize) -> Result<Value, AnyErr
 }
 
 fn find(pids: Vec<String>) -> DiscoveryOptions {
-    DiscoveryOptions {
-        without_kvm: pids,
-        ..DiscoveryOptions::default()
-    }
+    DiscoveryOptions { without_kvm: pids, ..DiscoveryOptions::default() }
 }
 
 fn milliseconds(time: Duration) -> f64 {
@@ -183,18 +165,10 @@ fn export(pids: Vec<String>) -> Result<(), AnyError> {
         state_dir: NO_STATE.into(),
         listen: "127.0.0.1:0".parse()?,
         interval: EXPORT_INTERVAL,
-        detail: Detail {
-            culprits: 5,
-            vcpus: false,
-            process_names: true,
-        },
+        detail: Detail { culprits: 5, vcpus: false, process_names: true },
     };
-    let mut console = Console {
-        info: "info",
-        error: "error",
-        print_ready: false,
-        level: Level::Normal,
-    };
+    let mut console =
+        Console { info: "info", error: "error", print_ready: false, level: Level::Normal };
     let source = Box::new(Plain::new(ProcFs::host()));
     Ok(Export::open(source, config)?.run(&mut console)?)
 }
@@ -211,11 +185,7 @@ impl Drop for Guard {
 
 fn watch_export(pids: &[String]) -> Result<Value, AnyError> {
     let mut exporter = Guard(
-        Command::new("/proc/self/exe")
-            .arg("--export")
-            .args(pids)
-            .stderr(Stdio::piped())
-            .spawn()?,
+        Command::new("/proc/self/exe").arg("--export").args(pids).stderr(Stdio::piped()).spawn()?,
     );
     let said = exporter.0.stderr.take().ok_or("no stderr")?;
     let mut line = String::new();
@@ -258,15 +228,10 @@ fn watch_export(pids: &[String]) -> Result<Value, AnyError> {
 /// The whole page.
 fn scrape(address: &str) -> Result<String, AnyError> {
     let mut connection = TcpStream::connect(address)?;
-    write!(
-        connection,
-        "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n"
-    )?;
+    write!(connection, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer)?;
-    let (_, page) = answer
-        .split_once("\r\n\r\n")
-        .ok_or("an answer without a page")?;
+    let (_, page) = answer.split_once("\r\n\r\n").ok_or("an answer without a page")?;
     Ok(page.to_owned())
 }
 

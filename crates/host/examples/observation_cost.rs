@@ -10,21 +10,13 @@
 //! read of each vCPU and of the cgroups, and what everybody is due. CPU time, not time by the clock,
 //! so that other load on the machine shows little.
 
-use std::env;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::thread;
+use std::process::{Child, Command, Stdio};
+use std::{env, thread};
 
-use rustix::time::ClockId;
-use rustix::time::clock_gettime;
-use tandem_host::discovery::Discovery;
-use tandem_host::discovery::DiscoveryOptions;
+use rustix::time::{ClockId, clock_gettime};
+use tandem_host::discovery::{Discovery, DiscoveryOptions};
 use tandem_host::select::Selector;
 use tandem_host::top::Top;
 use tandem_linux::ProcFs;
@@ -46,9 +38,7 @@ fn main() -> Result<(), AnyError> {
     }
     let number = |at: usize, default| arguments.get(at).map_or(Ok(default), |text| text.parse());
     let (processes, threads) = (number(0, 125)?, number(1, 8)?);
-    let mut vms = (0..processes)
-        .map(|n| start_vm(n, threads))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut vms = (0..processes).map(|n| start_vm(n, threads)).collect::<Result<Vec<_>, _>>()?;
     let pids: Vec<u32> = vms.iter().map(Child::id).collect();
     let outcome = measure(&pids, processes * threads);
     for vm in &mut vms {
@@ -77,30 +67,18 @@ fn measure(pids: &[u32], wanted: usize) -> Result<(), AnyError> {
     }
     let mut sampler = Sampler::new(procfs);
     let mut all = |repeat, each: &dyn Fn(&mut Sampler, &ThreadRef) -> Result<(), AnyError>| {
-        cpu_time(repeat, || {
-            threads
-                .iter()
-                .try_for_each(|thread| each(&mut sampler, thread))
-        })
+        cpu_time(repeat, || threads.iter().try_for_each(|thread| each(&mut sampler, thread)))
     };
-    let first_samples = all(1, &|sampler, thread| {
-        Ok(sampler.sample(thread).map(drop)?)
-    })?;
-    let samples = all(ROUNDS, &|sampler, thread| {
-        Ok(sampler.sample(thread).map(drop)?)
-    })?;
+    let first_samples = all(1, &|sampler, thread| Ok(sampler.sample(thread).map(drop)?))?;
+    let samples = all(ROUNDS, &|sampler, thread| Ok(sampler.sample(thread).map(drop)?))?;
     let rounds = all(ROUNDS, &|sampler, thread| {
         if thread == &threads[0] {
             sampler.begin_round();
         }
         Ok(sampler.sample(thread).map(drop)?)
     })?;
-    let states = all(ROUNDS, &|sampler, thread| {
-        Ok(sampler.read_state(thread).map(drop)?)
-    })?;
-    let masks = all(ROUNDS, &|sampler, thread| {
-        Ok(sampler.read_affinity(thread).map(drop)?)
-    })?;
+    let states = all(ROUNDS, &|sampler, thread| Ok(sampler.read_state(thread).map(drop)?))?;
+    let masks = all(ROUNDS, &|sampler, thread| Ok(sampler.read_affinity(thread).map(drop)?))?;
     let idle = cpu_time(ROUNDS, || Ok(sampler.pcpu_idle().map(drop)?))?;
 
     let mut top = Top::open(
@@ -117,11 +95,7 @@ fn measure(pids: &[u32], wanted: usize) -> Result<(), AnyError> {
     let each = |label: &str, seconds: f64| {
         println!("{label:<28} {:>9.2} µs", seconds / count * 1e6);
     };
-    println!(
-        "{} vCPU threads in {} VMs; CPU time of the observer",
-        threads.len(),
-        pids.len()
-    );
+    println!("{} vCPU threads in {} VMs; CPU time of the observer", threads.len(), pids.len());
     each("first sample, each", first_samples);
     each("sample, each", samples);
     each("sample in rounds, each", rounds);
@@ -130,21 +104,14 @@ fn measure(pids: &[u32], wanted: usize) -> Result<(), AnyError> {
     println!("{:<28} {:>9.2} µs", "idle time of all pCPUs", idle * 1e6);
     println!("{:<28} {:>9.2} ms", "first scan", first_scan * 1e3);
     println!("{:<28} {:>9.2} ms", "scan", scan * 1e3);
-    println!(
-        "{:<28} {:>9.2} ms",
-        "first interval of top",
-        first_interval * 1e3
-    );
+    println!("{:<28} {:>9.2} ms", "first interval of top", first_interval * 1e3);
     println!("{:<28} {:>9.2} ms", "interval of top", interval * 1e3);
     let percent = |seconds: f64| seconds * 10.0 * 100.0;
     let (all_read, in_rounds) = (percent(samples), percent(rounds));
     println!("samples every 100 ms, all read: {all_read:.2} % of a pCPU");
     println!("samples every 100 ms in rounds, all asleep: {in_rounds:.2} % of a pCPU");
     println!("a scan every second: {:.2} % of a pCPU", scan * 100.0);
-    println!(
-        "an interval of top every second: {:.2} % of a pCPU",
-        interval * 100.0
-    );
+    println!("an interval of top every second: {:.2} % of a pCPU", interval * 100.0);
     Ok(())
 }
 

@@ -4,28 +4,19 @@
 
 mod swap;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::actuator::Outcome;
+use tandem_linux::actuator::{Actuator, ActuatorError, Outcome};
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::journal::JournalError;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::sched_attr;
-use tandem_policy::Decision;
-use tandem_policy::Knob;
-use tandem_policy::Target;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::decision::Swap;
+use tandem_model::decision::Swap;
+use tandem_model::{Decision, Knob, Target, VcpuId, VmId};
 
 use crate::division;
-use crate::managed::ManagedVcpu;
-use crate::managed::ManagedVm;
-use crate::managed::give_up_group;
+use crate::managed::{ManagedVcpu, ManagedVm, give_up_group};
 
 /// What came of a set of decisions.
 #[derive(Debug, Default)]

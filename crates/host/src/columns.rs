@@ -40,10 +40,7 @@ pub struct Field {
 impl Field {
     /// A field with a tone.
     pub fn toned(text: impl Into<String>, tone: Tone) -> Field {
-        Field {
-            text: text.into(),
-            tone,
-        }
+        Field { text: text.into(), tone }
     }
 }
 
@@ -79,10 +76,7 @@ impl Columns {
     pub fn new(headings: &[&'static str]) -> Columns {
         Columns {
             left: headings.iter().map(|text| text.starts_with('<')).collect(),
-            headings: headings
-                .iter()
-                .map(|text| text.trim_start_matches('<'))
-                .collect(),
+            headings: headings.iter().map(|text| text.trim_start_matches('<')).collect(),
             rows: Vec::new(),
         }
     }
@@ -99,9 +93,8 @@ impl Columns {
             let fields = self.rows.iter().map(|row| length(&row[column].text));
             fields.chain([length(self.headings[column])]).max()
         };
-        let mut widths: Vec<usize> = (0..self.headings.len())
-            .map(|column| longest(column).unwrap_or(0))
-            .collect();
+        let mut widths: Vec<usize> =
+            (0..self.headings.len()).map(|column| longest(column).unwrap_or(0)).collect();
         let total = widths.iter().sum::<usize>() + widths.len().saturating_sub(1);
         let mut excess = limit.map_or(0, |limit| total.saturating_sub(limit));
         let last = widths.len().saturating_sub(1);
@@ -131,9 +124,7 @@ impl Columns {
         let mut used = 0;
         for (column, field) in row.iter().enumerate().take(last.map_or(0, |last| last + 1)) {
             let gap = usize::from(column > 0);
-            let left = style
-                .width
-                .map_or(usize::MAX, |width| width.saturating_sub(used + gap));
+            let left = style.width.map_or(usize::MAX, |width| width.saturating_sub(used + gap));
             if left == 0 {
                 break;
             }
@@ -222,11 +213,7 @@ mod tests {
 
     fn example() -> Columns {
         let mut columns = Columns::new(&["<VM", "RDY", "<culprit"]);
-        columns.row([
-            "database-1".into(),
-            Field::toned("12", Tone::Bad),
-            "web".into(),
-        ]);
+        columns.row(["database-1".into(), Field::toned("12", Tone::Bad), "web".into()]);
         columns.row(["web".into(), "0.5".into()]);
         columns
     }
@@ -242,10 +229,7 @@ web        0.5";
 
     #[test]
     fn colour_marks_a_field_and_moves_nothing() {
-        let colour = Style {
-            colour: true,
-            width: None,
-        };
+        let colour = Style { colour: true, width: None };
         let text = example().text(colour);
         assert!(text.contains(" \x1b[1;31m12\x1b[0m web"), "{text:?}");
         let without = text.replace("\x1b[1;31m", "").replace("\x1b[0m", "");
@@ -255,38 +239,29 @@ web        0.5";
     #[test]
     fn no_line_is_longer_than_the_width() {
         for width in 1..40 {
-            let style = Style {
-                colour: false,
-                width: Some(width),
-            };
+            let style = Style { colour: false, width: Some(width) };
             let text = example().text(style);
             assert_eq!(text.lines().count(), 3, "{text}");
             let longest = text.lines().map(length).max();
             assert!(longest <= Some(width), "{width}: {text}");
         }
-        let narrow = Style {
-            colour: false,
-            width: Some(20),
-        };
+        let narrow = Style { colour: false, width: Some(20) };
         let text = example().text(narrow);
         assert!(text.contains("databas… "), "names are cut: {text}");
     }
 
     #[test]
     fn long_lines_go_on_below_and_commands_stay_whole() {
-        let text = "1  db: other VMs take its time\n   it waits for build (98 %): RDY 30 %\n   do: sudo tandem host run --select-name db";
+        let text = "1  db: other VMs take its time\n   it waits for build (98 %): RDY 30 %\n   do: sudo tandem host run db";
         assert_eq!(wrapped(text, Style::default()), text);
-        let narrow = |width| Style {
-            colour: false,
-            width: Some(width),
-        };
+        let narrow = |width| Style { colour: false, width: Some(width) };
         let expected = "\
 1  db: other VMs take
    its time
    it waits for build
       (98 %): RDY 30
       %
-   do: sudo tandem host run --select-name db";
+   do: sudo tandem host run db";
         assert_eq!(wrapped(text, narrow(21)), expected);
         for width in 1..60 {
             let wrapped = wrapped(text, narrow(width));

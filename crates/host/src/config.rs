@@ -15,6 +15,8 @@
 //! pids = [4711]
 //! names = ["db-*"]
 //! cgroups = ["/machine.slice/*"]
+//! uids = [1000]
+//! exclude = ["router-*"]    # not these, although they match
 //!
 //! [[host.rule]]             # for single VMs; the default weight is that of the VM's own cgroup
 //! name = "db-*"             # a name alone means VMs of root's and in /machine.slice; with cgroup or uid those there
@@ -24,45 +26,45 @@
 //! policies = ["configured"] # in place of the host's; []: measured and left as it is
 //! ```
 //!
-//! Every key has a flag of the same name. An unknown key, a value out of range or an unreadable file
-//! is an error that names the file, the key and what would be right.
+//! An unknown key, a value out of range or an unreadable file is an error that names the file, the key and the valid form.
 
 mod rule;
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_linux::branch_counters::CounterChoice;
 use tandem_linux::settings;
-use tandem_linux::settings::SettingsError;
-use tandem_linux::settings::check_metrics_file;
-use tandem_linux::settings::check_metrics_listen;
-use tandem_linux::settings::check_real;
-use tandem_linux::settings::check_state_dir;
-use tandem_linux::settings::check_whole;
+use tandem_linux::settings::{
+    SettingsError, check_metrics_file, check_metrics_listen, check_real, check_state_dir,
+    check_whole,
+};
+use tandem_model::{Nanos, PolicySet};
 use tandem_policy::FlexWConfig;
-use tandem_policy::Nanos;
-use tandem_policy::PolicySet;
 use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::flexs::FlexSConfig;
-use tandem_policy::host::ControllerConfig;
 pub use tandem_policy::host::Placement;
-use tandem_policy::host::flexs;
-use tandem_policy::host::registry;
+use tandem_policy::host::{ControllerConfig, flexs, registry};
 use tandem_policy::turns::TurnsConfig;
 
-use crate::discovery::DiscoveryOptions;
-use crate::discovery::check_named;
+use crate::discovery::{DiscoveryOptions, check_named};
+use crate::select::VmPattern;
 
-pub use rule::Policies;
-pub use rule::VmRule;
+pub use rule::{Policies, VmRule};
 
 /// Where the journal, the lock and the status live unless told otherwise. It must survive the
 /// daemon and should not survive a reboot, because cgroups do not.
 pub const DEFAULT_STATE_DIR: &str = "/run/tandem";
+
+/// The command that reverts what the journal in this state directory holds.
+pub(crate) fn restore_command(state_dir: &Path) -> String {
+    if state_dir == Path::new(DEFAULT_STATE_DIR) {
+        "tandem host restore".to_owned()
+    } else {
+        format!("tandem host restore --state-dir {}", state_dir.display())
+    }
+}
 
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -72,8 +74,8 @@ pub enum ConfigError {
     Settings(#[from] SettingsError),
     /// No VM is selected.
     #[error(
-        "no VM is selected: give --select-all, --select-pid, --select-name or --select-cgroup, \
-         or a [host.select] section"
+        "no VM is selected: name VMs ('db-*', 4711, '/machine.slice/*', uid:1000), give --select-all, or select VMs in the \
+         section [host.select] of a settings file (--config)"
     )]
     NothingSelected,
 }
@@ -90,22 +92,48 @@ pub struct Select {
     pub names: Vec<String>,
     /// VMs whose vCPU threads are in these cgroups or below; globs too.
     pub cgroups: Vec<String>,
+    /// VMs whose process is one of these users'.
+    pub uids: Vec<u32>,
+    /// VMs that are not selected although they match, as a command names them: `db-*`, `4711`, `/vms/*`, `uid:1000`.
+    pub exclude: Vec<String>,
 }
 
 impl Select {
-    /// Whether nothing at all is selected.
+    /// Returns the selection of these VMs, or of all if there is no pattern.
+    pub fn of(patterns: &[VmPattern]) -> Select {
+        let mut select = Select { all: patterns.is_empty(), ..Select::default() };
+        for pattern in patterns {
+            match pattern.clone() {
+                VmPattern::Name(glob) => select.names.push(glob),
+                VmPattern::Process(pid) => select.pids.push(pid),
+                VmPattern::Cgroup(glob) => select.cgroups.push(glob),
+                VmPattern::User(user) => select.uids.push(user),
+            }
+        }
+        select
+    }
+
+    /// Whether no VM is selected.
     pub fn is_empty(&self) -> bool {
-        !self.all && self.pids.is_empty() && self.names.is_empty() && self.cgroups.is_empty()
+        !self.all
+            && self.pids.is_empty()
+            && self.names.is_empty()
+            && self.cgroups.is_empty()
+            && self.uids.is_empty()
     }
 
     /// What is wrong if of `found` VMs none is selected: nothing where all are asked for.
     pub fn none_matches(&self, found: usize) -> Option<String> {
         let quoted = |text: &String| format!("'{text}'");
         let pids = self.pids.iter().map(|pid| format!("process {pid}"));
+        let users = self.uids.iter().map(|uid| format!("uid:{uid}"));
         let globs = self.names.iter().chain(&self.cgroups).map(quoted);
-        let wanted: Vec<String> = globs.chain(pids).collect();
+        let wanted: Vec<String> = globs.chain(pids).chain(users).collect();
         let is_wrong = !self.all && !wanted.is_empty();
-        is_wrong.then(|| format!("0 of {found} VMs match {}", wanted.join(" or ")))
+        is_wrong.then(|| {
+            let wanted = wanted.join(" or ");
+            format!("0 of {found} VMs match {wanted}; 'tandem host list' shows all VMs")
+        })
     }
 }
 
@@ -226,42 +254,18 @@ impl HostConfig {
         toml::to_string_pretty(&File { host }).unwrap_or_default()
     }
 
-    /// Checks every value's range, and that something is selected.
+    /// Checks the range of every value. A file may select no VM: then the daemon manages none until it does.
     pub fn check(&self) -> Result<(), ConfigError> {
         let whole = |key, value, (least, most), unit| check_whole(key, value, least, most, unit);
-        whole(
-            "period_ms",
-            self.period_ms,
-            HostConfig::PERIODS_MS,
-            "milliseconds",
-        )?;
-        whole(
-            "fair_window_s",
-            self.fair_window_s,
-            HostConfig::FAIR_WINDOWS_S,
-            "seconds",
-        )?;
-        whole(
-            "scan_ms",
-            self.scan_ms,
-            HostConfig::SCANS_MS,
-            "milliseconds",
-        )?;
-        whole(
-            "turn_ms",
-            self.turn_ms,
-            HostConfig::TURNS_MS,
-            "milliseconds",
-        )?;
+        whole("period_ms", self.period_ms, HostConfig::PERIODS_MS, "milliseconds")?;
+        whole("fair_window_s", self.fair_window_s, HostConfig::FAIR_WINDOWS_S, "seconds")?;
+        whole("scan_ms", self.scan_ms, HostConfig::SCANS_MS, "milliseconds")?;
+        whole("turn_ms", self.turn_ms, HostConfig::TURNS_MS, "milliseconds")?;
         let in_range = |key, value, (least, most)| check_real(key, value, least, most);
         in_range("gain", self.gain, FlexWConfig::GAINS)?;
         in_range("smoothing", self.smoothing, FlexWConfig::SMOOTHINGS)?;
         in_range("dead_band", self.dead_band, FlexWConfig::DEAD_BANDS)?;
-        in_range(
-            "idle_tolerance",
-            self.idle_tolerance,
-            FlexWConfig::IDLE_TOLERANCES,
-        )?;
+        in_range("idle_tolerance", self.idle_tolerance, FlexWConfig::IDLE_TOLERANCES)?;
         in_range("spread", self.spread, FlexWConfig::SPREADS)?;
         check_state_dir(&self.state_dir)?;
         check_metrics_listen(self.metrics_listen, 9464)?;
@@ -276,21 +280,29 @@ impl HostConfig {
         for (position, rule) in self.rule.iter().enumerate() {
             rule.check(&format!("rule[{position}]"))?;
         }
+        Ok(())
+    }
+
+    /// Checks that a VM is selected.
+    pub fn check_selected(&self) -> Result<(), ConfigError> {
         match self.select.is_empty() {
             true => Err(ConfigError::NothingSelected),
             false => Ok(()),
         }
     }
 
-    /// What is possible and yet does less than its words say.
+    /// Returns valid settings that do less than an operator may expect.
     pub fn remarks(&self) -> Vec<String> {
+        let none = self.select.is_empty().then_some(
+            "no VM is selected: the daemon manages none; add names, cgroups, pids or uids to the section [host.select]",
+        );
         let policies = self.controller().policies;
         let swaps = registry::find(flexs::ENTRY.name).is_ok_and(|flexs| policies.contains(flexs));
         let may_swap = self.placement == Placement::Rebalance;
         let flexs = (swaps && !may_swap).then_some(
             "policies: flexs says who spins and swaps nobody, which needs placement = \"rebalance\"",
         );
-        flexs.into_iter().map(str::to_owned).collect()
+        none.into_iter().chain(flexs).map(str::to_owned).collect()
     }
 
     /// The accounting period.
@@ -317,10 +329,7 @@ impl HostConfig {
             policies: rules.fold(self.policies.0, PolicySet::or),
             placement: self.placement,
             flexw: self.flexw(),
-            turns: TurnsConfig {
-                turn: Nanos::from_millis(self.turn_ms),
-                ..TurnsConfig::default()
-            },
+            turns: TurnsConfig { turn: Nanos::from_millis(self.turn_ms), ..TurnsConfig::default() },
             asymmetric: self.asymmetric,
             flexs: FlexSConfig {
                 fair_window: Nanos::from_secs(self.fair_window_s),
@@ -394,14 +403,11 @@ mod tests {
 
     #[test]
     fn a_policy_that_may_not_act_is_remarked() {
-        let remarks = |text: &str| read(&format!("[host]\n{text}")).unwrap().remarks();
+        let remarks =
+            |text: &str| read(&format!("[host]\nselect.all = true\n{text}")).unwrap().remarks();
         let remark = remarks("policies = [\"fair\", \"flexs\"]");
         assert_eq!(remark.len(), 1);
-        assert!(
-            remark[0].contains("needs placement = \"rebalance\""),
-            "{}",
-            remark[0]
-        );
+        assert!(remark[0].contains("needs placement = \"rebalance\""), "{}", remark[0]);
         assert!(remarks("policies = [\"flexs\"]\nplacement = \"rebalance\"").is_empty());
         assert!(remarks("").is_empty());
     }
@@ -464,11 +470,7 @@ mod tests {
     }
 
     fn origin(user: u32, cgroup: &str, is_operators: bool) -> Origin {
-        Origin {
-            user: Some(user),
-            cgroup: Some(CgroupPath(cgroup.to_owned())),
-            is_operators,
-        }
+        Origin { user: Some(user), cgroup: Some(CgroupPath(cgroup.to_owned())), is_operators }
     }
 
     #[test]
@@ -514,15 +516,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_selected_is_an_error_that_lists_the_ways() {
-        assert!(error("").contains("--select-all"));
+    fn only_a_file_may_select_no_vm() {
+        let config = read("[host]\ndry_run = true\n").unwrap();
+        config.check().unwrap();
+        assert!(config.remarks()[0].starts_with("no VM is selected"), "{:?}", config.remarks());
+        let error = config.check_selected().unwrap_err().to_string();
+        assert!(error.contains("--select-all") && error.contains("uid:1000"), "{error}");
+        let all = read("[host]\nselect.uids = [1000]\n").unwrap();
+        all.check_selected().unwrap();
     }
 
     #[test]
     fn a_missing_file_is_named() {
-        let error = HostConfig::read(Path::new("/no/such.toml"))
-            .unwrap_err()
-            .to_string();
+        let error = HostConfig::read(Path::new("/no/such.toml")).unwrap_err().to_string();
         assert!(error.contains("/no/such.toml"), "{error}");
     }
 }

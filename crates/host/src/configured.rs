@@ -5,10 +5,8 @@
 //! `weight_per_vcpu` that counts for each of its vCPUs, as operators need it who sell vCPUs: w_i = base × vCPUs, and it follows vCPUs
 //! that are plugged in or out. What is beyond the range of the cgroup's knob cannot be written, so the limit counts.
 
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_policy::Weight;
+use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController};
+use tandem_model::Weight;
 
 /// Whether a cgroup's weight is what a tenant says of himself among others: its file is his, and the cgroup above is root's. Who
 /// delegates a cgroup leaves its knobs root's; but not everybody knows. Below a cgroup that was given to him a tenant may set what he
@@ -20,10 +18,7 @@ pub(crate) fn is_tenants(
     let Some(above) = cgroup.parent() else {
         return Ok(false);
     };
-    let is_his = controller
-        .owners(cgroup)?
-        .weight
-        .is_some_and(|user| user != 0);
+    let is_his = controller.owners(cgroup)?.weight.is_some_and(|user| user != 0);
     Ok(is_his && controller.owners(&above)?.folder == 0)
 }
 
@@ -43,12 +38,14 @@ pub struct Configured {
 impl Configured {
     /// A weight of the VM, or of each of its vCPUs.
     pub fn new(base: Weight, per_vcpu: bool, range: (Weight, Weight)) -> Configured {
-        Configured {
-            base,
-            per_vcpu,
-            range,
-            said: false,
-        }
+        Configured { base, per_vcpu, range, said: false }
+    }
+
+    /// Other settings apply: a weight if it is given, and whether it is that of each vCPU.
+    pub fn reconfigure(&mut self, base: Option<Weight>, per_vcpu: bool) {
+        self.base = base.unwrap_or(self.base);
+        self.per_vcpu = per_vcpu;
+        self.said = false;
     }
 
     /// The weight of a VM of so many vCPUs; one without vCPUs yet counts as one of one.
@@ -61,10 +58,7 @@ impl Configured {
     }
 
     fn wanted(&self, vcpus: usize) -> f64 {
-        match self.per_vcpu {
-            true => self.base.value() * vcpus.max(1) as f64,
-            false => self.base.value(),
-        }
+        if self.per_vcpu { self.base.value() * vcpus.max(1) as f64 } else { self.base.value() }
     }
 
     /// Somebody else set the VM's weight, and it has so many vCPUs: from now on that counts.
@@ -81,11 +75,7 @@ impl Configured {
         if wanted == counts.value() || std::mem::replace(&mut self.said, true) {
             return None;
         }
-        let (base, least, most) = (
-            self.base.value(),
-            self.range.0.value(),
-            self.range.1.value(),
-        );
+        let (base, least, most) = (self.base.value(), self.range.0.value(), self.range.1.value());
         Some(format!(
             "VM {vm}: {vcpus} vCPUs of weight {base} each are {wanted}, and the cgroup's knob takes {least} … {most}: {} counts",
             counts.value()
@@ -115,10 +105,7 @@ mod tests {
         assert_eq!(configured.news("db", 50), None);
         assert_eq!(configured.weight(64), Weight::constant(10_000.0));
         let said = configured.news("db", 64).unwrap();
-        assert!(
-            said.contains("12800") && said.contains("1 … 10000"),
-            "{said}"
-        );
+        assert!(said.contains("12800") && said.contains("1 … 10000"), "{said}");
         assert_eq!(configured.news("db", 65), None);
     }
 

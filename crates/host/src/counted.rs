@@ -2,12 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use tandem_linux::branch_counters::BranchCounters;
-use tandem_linux::branch_counters::CounterError;
+use tandem_linux::branch_counters::{BranchCounters, CounterError};
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::PolicyId;
-use tandem_policy::PolicySet;
-use tandem_policy::flexs::Counted;
+use tandem_model::branch_counters::Counted;
+use tandem_model::{PolicyId, PolicySet};
 
 use crate::managed::ManagedVcpu;
 

@@ -5,19 +5,14 @@
 //!
 //! Source: Documentation/admin-guide/cgroup-v1/cpusets.rst, cgroup-v2.rst; Documentation/ABI/testing/sysfs-devices-system-cpu.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Version;
 use tandem_linux::cgroup::files::Hierarchy;
-use tandem_linux::cgroup::mounts;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
+use tandem_linux::cgroup::{CgroupPath, Version, mounts};
+use tandem_linux::procfs::{ProcFs, read_text};
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
+use tandem_model::{PcpuId, PcpuSet};
 
 /// The cpusets of threads' cgroups, each read once.
 pub(crate) struct Cpusets {
@@ -41,10 +36,7 @@ impl Cpusets {
         let (version, files) = self.hierarchy.as_ref()?;
         let cgroup = files.cgroup_of(thread, *version, "cpuset").ok()?;
         let is_pin = is_libvirt && cgroup.name().starts_with("vcpu");
-        let cgroup = match is_pin {
-            true => cgroup.parent()?,
-            false => cgroup,
-        };
+        let cgroup = if is_pin { cgroup.parent()? } else { cgroup };
         if let Some(known) = self.read.get(&cgroup) {
             return known.clone();
         }
@@ -144,11 +136,7 @@ mod tests {
     fn cache(root: &Path, pcpu: u32, index: u32, level: &str, shared: &str) {
         let folder = format!("sys/devices/system/cpu/cpu{pcpu}/cache/index{index}");
         write(root, &format!("{folder}/level"), level);
-        write(
-            root,
-            &format!("{folder}/shared_cpu_list"),
-            &format!("{shared}\n"),
-        );
+        write(root, &format!("{folder}/shared_cpu_list"), &format!("{shared}\n"));
     }
 
     #[test]
@@ -218,16 +206,8 @@ mod tests {
             "3:cpuset:/vms/web/vcpu0\n",
         );
         let cpusets = "sys/fs/cgroup/cpuset/vms/web";
-        write(
-            dir.path(),
-            &format!("{cpusets}/cpuset.effective_cpus"),
-            "0-5\n",
-        );
-        write(
-            dir.path(),
-            &format!("{cpusets}/vcpu0/cpuset.effective_cpus"),
-            "2\n",
-        );
+        write(dir.path(), &format!("{cpusets}/cpuset.effective_cpus"), "0-5\n");
+        write(dir.path(), &format!("{cpusets}/vcpu0/cpuset.effective_cpus"), "2\n");
         let of = |is_libvirt| Cpusets::open(&ProcFs::at(dir.path())).of(&thread(7, 11), is_libvirt);
         assert_eq!(of(false), Some(set("2")));
         assert_eq!(of(true), Some(set("0-5")), "libvirt's pin is no bound");
@@ -235,20 +215,9 @@ mod tests {
 
     #[test]
     fn without_the_controller_the_next_one_above_counts() {
-        let dir = host(
-            "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
-            "0::/vms/web/inner\n",
-        );
-        write(
-            dir.path(),
-            "sys/fs/cgroup/cgroup.controllers",
-            "cpuset cpu\n",
-        );
-        write(
-            dir.path(),
-            "sys/fs/cgroup/vms/cpuset.cpus.effective",
-            "1-3\n",
-        );
+        let dir = host("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "0::/vms/web/inner\n");
+        write(dir.path(), "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n");
+        write(dir.path(), "sys/fs/cgroup/vms/cpuset.cpus.effective", "1-3\n");
         let mut cpusets = Cpusets::open(&ProcFs::at(dir.path()));
         assert_eq!(cpusets.of(&thread(7, 11), false), Some(set("1-3")));
         assert_eq!(cpusets.of(&thread(7, 12), false), None, "one that ended");

@@ -8,74 +8,55 @@
 //! Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
 //! that were missed because the host was busy are skipped, never made up for.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
-use tandem_policy::Assessment;
-use tandem_policy::Decision;
-use tandem_policy::VmId;
-use tandem_policy::assess;
+use tandem_model::{Decision, VmId};
 use tandem_policy::flexw::VcpuDemand;
-use tandem_policy::host::Controller;
-use tandem_policy::host::Period;
-use tandem_policy::host::flexs;
-use tandem_policy::host::registry;
+use tandem_policy::host::{Controller, Period, flexs, registry};
+use tandem_policy::{Assessment, assess};
 use thiserror::Error;
 
-use crate::apply::Applied;
-use crate::apply::Refused;
-use crate::config::ConfigError;
-use crate::config::HostConfig;
+use crate::apply::{Applied, Refused};
+use crate::config::{ConfigError, HostConfig};
+use crate::control::Control;
 use crate::daemon::deeds::Deeds;
 pub use crate::daemon::deeds::InVain;
 use crate::demands::SaidDemands;
-use crate::discovery::Discovery;
-use crate::discovery::DiscoveryError;
-use crate::discovery::Scan;
-use crate::discovery::Vm;
-use crate::fleet::Backend;
-use crate::fleet::Fleet;
-use crate::hint;
+use crate::discovery::{Discovery, DiscoveryError, Scan, Vm};
+use crate::fleet::{Backend, Fleet};
 use crate::hint::LeftOutOfTurns;
-use crate::metrics::MOST_VMS;
-use crate::metrics::Metrics;
-use crate::metrics::VmLabels;
+use crate::metrics::{MOST_VMS, Metrics, VmLabels};
 use crate::origin::Origin;
 use crate::said::SaidChanges;
 use crate::scanner::Scanner;
 use crate::select::Selector;
-use crate::spins;
 use crate::spins::Spins;
-use crate::status;
-use crate::status::Due;
-use crate::status::Wanted;
+use crate::status::{Due, Wanted};
 use crate::turns::TurnStats;
 use crate::unseen::Unseen;
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::branch_counters;
-use tandem_linux::cgroup;
+use crate::{hint, spins, status};
+use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::cgroup::CgroupError;
-use tandem_linux::claims::Claims;
-use tandem_linux::claims::HOST_CLAIMS;
-use tandem_linux::exporter::Exporter;
-use tandem_linux::exporter::MetricsError;
+use tandem_linux::claims::{Claims, HOST_CLAIMS};
+use tandem_linux::exporter::{Exporter, MetricsError};
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::real_time::go_before_others;
 use tandem_linux::sampler::Sampler;
-use tandem_linux::service::ReportOnce;
-use tandem_linux::service::Reporter;
-use tandem_linux::service::ServiceManager;
-use tandem_linux::service::report_restore;
-use tandem_linux::signals::Signals;
-use tandem_linux::signals::Wake;
+use tandem_linux::service::{ReportOnce, Reporter, ServiceManager, report_restore};
+use tandem_linux::signals::{Signals, Wake};
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::{branch_counters, cgroup};
 
 mod deeds;
+mod intent;
+mod reload;
+mod service;
 mod words;
+
+pub use reload::Reload;
 
 /// Why the daemon cannot start or go on.
 #[derive(Debug, Error)]
@@ -143,6 +124,17 @@ pub struct Daemon {
     /// What is asked for and not seen.
     unseen: Unseen,
     deeds: Deeds,
+    /// The last scan.
+    scan: Scan,
+    /// Its newest accounts and demands of vCPUs.
+    due: BTreeMap<VmId, Due>,
+    wanted: BTreeMap<VmId, BTreeMap<u32, Wanted>>,
+    /// The processes of paused VMs.
+    paused: BTreeSet<ThreadRef>,
+    /// How settings are read again; `None` without a settings file.
+    reload: Option<Reload>,
+    control: Option<Control>,
+    began: (Instant, SystemTime),
 }
 
 impl Daemon {
@@ -184,13 +176,8 @@ impl Daemon {
             report_restore(&restored, reporter);
             Backend::Live(Box::new(actuator))
         };
-        let fleet = Fleet::new(
-            backend,
-            Sampler::new(proc),
-            config.rule.clone(),
-            config.policies.0,
-        )
-        .with_weight_per_vcpu(config.weight_per_vcpu);
+        let fleet = Fleet::new(backend, Sampler::new(proc), config.rule.clone(), config.policies.0)
+            .with_weight_per_vcpu(config.weight_per_vcpu);
         let fleet = match watchdog {
             Some(command) => fleet.with_watchdog(command),
             None => fleet,
@@ -208,6 +195,7 @@ impl Daemon {
         };
         let mut spins = Spins::default();
         let fleet = with_counters(fleet, &config, &mut spins, reporter);
+        let paused = service::read_paused(&config, reporter);
         Ok(Daemon {
             controller: Controller::new(config.controller()),
             selector,
@@ -227,6 +215,13 @@ impl Daemon {
             left_out: LeftOutOfTurns::default(),
             unseen: Unseen::default(),
             deeds: Deeds::default(),
+            scan: Scan::default(),
+            due: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            paused,
+            reload: None,
+            control: None,
+            began: (Instant::now(), SystemTime::now()),
             config,
         })
     }
@@ -241,6 +236,7 @@ impl Daemon {
         let outcome = self.periods(end, reporter);
         // Told to go or failed: either way the host gets its own settings back.
         ServiceManager::stopping();
+        self.control = None;
         if let Backend::Live(mut actuator) = self.fleet.into_backend() {
             report_restore(&actuator.restore(), reporter);
         }
@@ -256,8 +252,7 @@ impl Daemon {
         end: Option<Instant>,
         reporter: &mut dyn Reporter,
     ) -> Result<(), DaemonError> {
-        let period = Duration::from_nanos(self.config.period().0);
-        let scan_every = Duration::from_millis(self.config.scan_ms);
+        self.open_control(reporter);
         if !self.config.dry_run {
             if let Err(error) = go_before_others() {
                 reporter.info(&format!(
@@ -265,19 +260,30 @@ impl Daemon {
                 ));
             }
             // Before the first change: whoever asks after kill -9 hears of this daemon.
-            let (due, wanted) = (BTreeMap::new(), BTreeMap::new());
-            self.write_status(&due, &wanted, None, reporter);
+            self.write_status(None, reporter);
         }
-        let found = self.scanner.look().ok_or(DaemonError::ScannerEnded)?;
-        self.take_in(&found?, reporter);
+        let found = self.scanner.look().ok_or(DaemonError::ScannerEnded)??;
+        self.announce(&found, reporter);
+        self.take_in(found, reporter);
         let mut scanned = Instant::now();
         let mut begun = scanned;
         let mut longest = Duration::ZERO;
         self.controller.begin(&mut self.fleet);
         let service_manager = ServiceManager::ready(reporter);
-        let mut next = Instant::now() + period;
+        let mut next = Instant::now() + self.period();
         let mut accounts = Accounts::default();
-        while end.is_none_or(|end| next < end) && self.signals.wait_until(next) != Wake::Stop {
+        while end.is_none_or(|end| next < end) {
+            match self.signals.wait_until(next) {
+                Wake::Stop => break,
+                Wake::Reload => {
+                    self.reload(reporter);
+                    continue;
+                }
+                Wake::Time | Wake::Child | Wake::Other => {}
+            }
+            self.answer(reporter);
+            let period = self.period();
+            let scan_every = Duration::from_millis(self.config.scan_ms);
             let woke = Instant::now();
             longest = longest.max(woke.duration_since(begun));
             self.metrics.longest_gap.set(longest.as_secs_f64());
@@ -292,7 +298,7 @@ impl Daemon {
                 accounts = Accounts::of(decided);
             }
             match self.scanner.take() {
-                Some(Ok(scan)) => self.take_in(&scan, reporter),
+                Some(Ok(scan)) => self.take_in(scan, reporter),
                 // It may pass, as a want of files does; until then the VMs that are known are looked after.
                 Some(Err(error)) => self.errors.error(error, reporter),
                 None => {}
@@ -329,19 +335,12 @@ impl Daemon {
         self.metrics.vcpus_moved.inc_by(applied.moved.len() as u64);
         self.refused(&applied.refused, reporter);
         for decision in &period.round.decisions {
-            if let Decision::SetAffinity {
-                vm,
-                vcpu,
-                pcpus,
-                because,
-            } = decision
+            if let Decision::SetAffinity { vm, vcpu, pcpus, because } = decision
                 && applied.moved.contains(&(*vm, *vcpu))
                 && let Some(managed) = self.fleet.vm(*vm)
             {
                 let name = &managed.vm.name;
-                reporter.info(&format!(
-                    "VM {name} vCPU {vcpu} moved to pCPU {pcpus}: {because}"
-                ));
+                reporter.info(&format!("VM {name} vCPU {vcpu} moved to pCPU {pcpus}: {because}"));
             }
         }
     }
@@ -375,9 +374,8 @@ impl Daemon {
             return;
         };
         let left_out = period.round.left_out_of_turns.iter();
-        let left_out: Vec<&str> = left_out
-            .filter_map(|vm| Some(self.fleet.vm(*vm)?.vm.name.as_str()))
-            .collect();
+        let left_out: Vec<&str> =
+            left_out.filter_map(|vm| Some(self.fleet.vm(*vm)?.vm.name.as_str())).collect();
         if let Some(line) = self.left_out.news(&left_out) {
             reporter.info(&line);
         }
@@ -391,17 +389,12 @@ impl Daemon {
         if now == self.rotation {
             return;
         }
-        let names: Vec<&str> = now
-            .iter()
-            .filter_map(|vm| Some(self.fleet.vm(*vm)?.vm.name.as_str()))
-            .collect();
+        let names: Vec<&str> =
+            now.iter().filter_map(|vm| Some(self.fleet.vm(*vm)?.vm.name.as_str())).collect();
         let names = names.join(", ");
         let line = match now.is_empty() {
             true => "no VMs take turns any more".to_owned(),
-            false => format!(
-                "VMs {names} never sleep: they take turns of {}",
-                rotation.turn
-            ),
+            false => format!("VMs {names} never sleep: they take turns of {}", rotation.turn),
         };
         match self.config.dry_run {
             true => reporter.would(&line.replace("they take turns", "they would take turns")),
@@ -432,18 +425,31 @@ impl Daemon {
         Ok(())
     }
 
+    fn period(&self) -> Duration {
+        Duration::from_nanos(self.config.period().0)
+    }
+
     /// Takes in what VMs there are now.
-    fn take_in(&mut self, scan: &Scan, reporter: &mut dyn Reporter) {
+    fn take_in(&mut self, scan: Scan, reporter: &mut dyn Reporter) {
+        let present: BTreeSet<VmId> = scan.vms.iter().map(|vm| vm.id).collect();
+        self.believed.retain(|vm, _| present.contains(vm));
+        let processes: BTreeSet<ThreadRef> = scan.vms.iter().map(|vm| vm.process).collect();
+        self.paused.retain(|process| processes.contains(process));
+        self.scan = scan;
+        self.follow_scan(reporter);
+    }
+
+    /// Brings the fleet in line with the last scan, the selection and pauses.
+    fn follow_scan(&mut self, reporter: &mut dyn Reporter) {
+        let scan = std::mem::take(&mut self.scan);
         let selected: Vec<Vm> = scan
             .vms
             .iter()
-            .filter(|vm| self.is_selected(vm, reporter))
+            .filter(|vm| self.is_selected(vm, reporter) && !self.paused.contains(&vm.process))
             .cloned()
             .collect();
-        let present: BTreeSet<VmId> = scan.vms.iter().map(|vm| vm.id).collect();
-        self.believed.retain(|vm, _| present.contains(vm));
         let is_root = rustix::process::geteuid().is_root();
-        for line in self.unseen.news(scan, &self.config, is_root) {
+        for line in self.unseen.news(&scan, &self.config, is_root) {
             reporter.info(&line);
         }
         let (notes, refused) = self.fleet.update(&selected, &scan.vms);
@@ -462,6 +468,7 @@ impl Daemon {
         for problem in &scan.problems {
             self.errors.error(problem, reporter);
         }
+        self.scan = scan;
     }
 
     /// Whether to act on a VM. One that is selected by its name alone must come from who runs this host.
@@ -533,19 +540,13 @@ impl Daemon {
             let Some(managed) = self.fleet.vm(account.vm) else {
                 continue;
             };
-            let labels = VmLabels {
-                vm: managed.vm.name.clone(),
-                pid: managed.vm.process.pid.0,
-            };
+            let labels = VmLabels { vm: managed.vm.name.clone(), pid: managed.vm.process.pid.0 };
             let set = |family: &prometheus_client::metrics::family::Family<_, _>, value: f64| {
                 let gauge: &prometheus_client::metrics::gauge::Gauge<f64, _> =
                     &*family.get_or_create(&labels);
                 gauge.set(value);
             };
-            set(
-                &self.metrics.received,
-                account.received.0 as f64 / per_period,
-            );
+            set(&self.metrics.received, account.received.0 as f64 / per_period);
             set(&self.metrics.fair, account.fair.0 as f64 / per_period);
             set(&self.metrics.lag, account.lag);
             set(&self.metrics.weight, managed.in_force.weight.value());
@@ -570,8 +571,9 @@ impl Daemon {
             self.metrics.forget(gone);
         }
         self.published = present;
+        (self.due, self.wanted) = (due, accounts.vcpus.clone());
         if !self.config.dry_run {
-            self.write_status(&due, &accounts.vcpus, turns, reporter);
+            self.write_status(turns, reporter);
         }
         if let Some(exporter) = &self.exporter
             && let Err(error) = exporter.publish()
@@ -581,15 +583,10 @@ impl Daemon {
     }
 
     /// Without a status others know less; that is no reason to end.
-    fn write_status(
-        &mut self,
-        due: &BTreeMap<VmId, Due>,
-        wanted: &BTreeMap<VmId, BTreeMap<u32, Wanted>>,
-        turns: Option<TurnStats>,
-        reporter: &mut dyn Reporter,
-    ) {
+    fn write_status(&mut self, turns: Option<TurnStats>, reporter: &mut dyn Reporter) {
         let dir = &self.config.state_dir;
-        if let Err(error) = status::write(dir, &self.fleet, due, wanted, turns, &self.spins) {
+        let written = status::write(dir, &self.fleet, &self.due, &self.wanted, turns, &self.spins);
+        if let Err(error) = written {
             self.errors.error(error, reporter);
         }
     }
@@ -630,17 +627,11 @@ struct Accounts {
 
 impl Accounts {
     fn of(decided: Period<Applied>) -> Accounts {
-        let Period {
-            observation, round, ..
-        } = decided;
+        let Period { observation, round, .. } = decided;
         let period = observation.period.0 as f64;
         let vms = match round.groups.is_empty() {
             true => assess(observation.period, &observation.vms),
-            false => round
-                .groups
-                .into_iter()
-                .flat_map(|group| group.vms)
-                .collect(),
+            false => round.groups.into_iter().flat_map(|group| group.vms).collect(),
         };
         let wanted = |demand: &VcpuDemand| Wanted {
             due: demand.allocation.0 as f64 / period,
@@ -651,9 +642,6 @@ impl Accounts {
             let of_vm = demands.iter();
             (*vm, of_vm.map(|d| (d.vcpu.0, wanted(d))).collect())
         });
-        Accounts {
-            vms,
-            vcpus: vcpus.collect(),
-        }
+        Accounts { vms, vcpus: vcpus.collect() }
     }
 }

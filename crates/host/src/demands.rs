@@ -4,15 +4,11 @@
 //! VM once a second at most.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
+use tandem_model::{Nanos, VcpuId, VmId};
 use tandem_policy::asymmetric::report::LeftAlone;
-use tandem_policy::flexw::Round;
-use tandem_policy::flexw::VcpuDemand;
+use tandem_policy::flexw::{Round, VcpuDemand};
 
 /// Of each VM, figures are said no more often.
 const EVERY: Duration = Duration::from_secs(1);
@@ -86,11 +82,7 @@ fn in_words(period: Nanos, demands: &[VcpuDemand], left: Option<LeftAlone>) -> S
     };
     let mut ordered: Vec<&VcpuDemand> = demands.iter().collect();
     ordered.sort_by_key(|demand| (!demand.wants_more, demand.vcpu));
-    let mut parts: Vec<String> = ordered
-        .iter()
-        .take(SHOWN)
-        .map(|demand| figures(demand))
-        .collect();
+    let mut parts: Vec<String> = ordered.iter().take(SHOWN).map(|demand| figures(demand)).collect();
     if ordered.len() > SHOWN {
         parts.push(format!("and {} more", ordered.len() - SHOWN));
     }
@@ -151,10 +143,7 @@ mod tests {
         assert_eq!(line, "is left as it is by asymmetric: it has one vCPU");
         let calm = vec![demand(0, 20, 20, 50), demand(1, 10, 10, 50)];
         let line = said(&round(calm, Some(LeftAlone::NobodyShort)));
-        assert!(
-            line.contains("wants more; in pCPUs of its time: vCPU 0 ran 0.20"),
-            "{line}"
-        );
+        assert!(line.contains("wants more; in pCPUs of its time: vCPU 0 ran 0.20"), "{line}");
     }
 
     #[test]

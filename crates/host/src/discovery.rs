@@ -1,53 +1,36 @@
-//! Finding the VMs of this host, of any VMM, again and again at little cost.
+//! Finds the VMs of this host, of any VMM, at every scan.
 //!
-//! A VM is a process that holds KVM vCPUs: file descriptors that read `anon_inode:kvm-vcpu:N`. Names opt in to nothing: which of such a
-//! process's threads runs which vCPU is told by the thread's name (see [`crate::vmm`]), or by QEMU itself over QMP when a
-//! socket is given, and a process that holds none is a VM only if the operator named it (`named`). A process whose threads carry VM
-//! names may hold several VMs.
+//! A VM is a process that holds KVM vCPUs: descriptors that read `anon_inode:kvm-vcpu:N`.
+//! A thread name alone never identifies a VM: names map the threads of such a process to vCPUs ([`crate::vmm`]), or QMP does.
+//! A process without KVM vCPUs is a VM only if the operator named it (`named`).
+//! A process whose threads carry VM names may hold several VMs.
 //!
-//! What it costs: reading the list of processes at every scan, and little else.
-//! - A process that is no VM is looked into again after 0.25, 0.5, 1, 2, … 32 s, because a shell
-//!   may turn into a VMM by exec, and a VMM makes its vCPUs some time after it starts. Threads of
-//!   the kernel are never looked into again.
-//!   This process itself is looked into once.
-//! - Of a known VM the threads are counted, and listed only when their number changed or every few
-//!   scans; then the names of new threads are read. A thread without a vCPU's name is looked at
-//!   again at the same growing ages, since names are given after birth. Even that is left out while
-//!   the VM's process does not run (see [`tandem_linux::cpu_clock`]).
-//! - Whatever processes hold, a scan ends in time, and the next goes on where it ended (`budget`). There are bounds for what one process
-//!   ([`MOST_VCPUS`], [`MOST_THREADS`]), one user ([`MOST_VMS_OF_USER`], [`MOST_VCPUS_OF_USER`]) and all together may have under care
-//!   ([`MOST_VMS_OF_HOST`], [`MOST_VCPUS_OF_HOST`], [`MOST_THREADS_OF_HOST`]). Nothing is kept of VMs beyond but that they are there.
+//! Cost: a scan reads the list of processes, and little else.
+//! - A process that is no VM is read again after 0.25, 0.5, 1, … 32 s, because it may become a VMM by exec.
+//!   Kernel threads and this process are read once.
+//! - The threads of a known VM are counted; they are listed when the count changes, and every few scans.
+//!   Unnamed threads are read again at the same ages, and not while the process sleeps ([`tandem_linux::cpu_clock`]).
+//! - A scan ends in time, and the next continues it (`budget`).
+//!   Bounds hold per process ([`MOST_VCPUS`], [`MOST_THREADS`]), user ([`MOST_VMS_OF_USER`], [`MOST_VCPUS_OF_USER`]) and
+//!   host ([`MOST_VMS_OF_HOST`], [`MOST_VCPUS_OF_HOST`], [`MOST_THREADS_OF_HOST`]).
 //!
-//! That a listed process is the one seen before is told by the inode number of its folder in
-//! `/proc`, which comes with the list for free. The kernel normally gives a later process of the
-//! same number another inode, but does not promise it. So start times, which are certain, are
-//! compared again every few scans, and whoever acts on a thread compares them too.
+//! The inode of a `/proc` folder identifies a process between scans.
+//! The kernel does not promise that it is unique, so start times are compared every few scans.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
 use crate::qmp;
-use crate::qmp::QmpAnswer;
-use crate::qmp::QmpError;
-use crate::qmp::SocketPattern;
-use crate::vmm::PatternError;
-use crate::vmm::ThreadPattern;
-use crate::vmm::Vmm;
+use crate::qmp::{QmpAnswer, QmpError, SocketPattern};
+use crate::vmm::{PatternError, ThreadPattern, Vmm};
 use tandem_linux::cpu_clock::process_cpu_time;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::user_of;
-use tandem_linux::tenants::Owner;
-use tandem_linux::tenants::Tenants;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadStat;
+use tandem_linux::procfs::{ProcFs, user_of};
+use tandem_linux::tenants::{Owner, Tenants};
+use tandem_linux::thread::{Pid, ThreadStat};
 
 mod bounds;
 mod budget;
@@ -58,27 +41,18 @@ mod named;
 mod qmp_sockets;
 mod vm;
 
-pub use bounds::MOST_THREADS_OF_HOST;
-pub use bounds::MOST_VCPUS_OF_HOST;
-pub use bounds::MOST_VCPUS_OF_USER;
-pub use bounds::MOST_VMS_OF_HOST;
-pub use bounds::MOST_VMS_OF_USER;
-pub use host::MOST_THREADS;
-pub use host::MOST_VCPUS;
-pub use named::NamedError;
-pub use named::check_named;
-pub use vm::VcpuThread;
-pub use vm::Vm;
+pub use bounds::{
+    MOST_THREADS_OF_HOST, MOST_VCPUS_OF_HOST, MOST_VCPUS_OF_USER, MOST_VMS_OF_HOST,
+    MOST_VMS_OF_USER,
+};
+pub use host::{MOST_THREADS, MOST_VCPUS};
+pub use named::{NamedError, check_named};
+pub use vm::{VcpuThread, Vm};
 
-use bounds::Bound;
-use bounds::Claim;
-use bounds::Size;
-use budget::Budget;
-use budget::Slice;
-use descriptors::Count;
-use descriptors::Counted;
-use host::Host;
-use host::numbered_folders;
+use bounds::{Bound, Claim, Size};
+use budget::{Budget, Slice};
+use descriptors::{Count, Counted};
+use host::{Host, numbered_folders};
 use look::Look;
 use named::Named;
 use qmp_sockets::QmpSockets;
@@ -272,11 +246,7 @@ impl Discovery {
         let mut problems = Vec::new();
         self.refresh_all(now, &mut Budget::new(time / 2), &mut problems);
         self.look_into_due(&listed, now, &mut Budget::new(time / 2));
-        problems.extend(
-            std::mem::take(&mut self.hoarders)
-                .into_iter()
-                .map(holds_much),
-        );
+        problems.extend(std::mem::take(&mut self.hoarders).into_iter().map(holds_much));
         let unreadable = || self.others.values().filter(|other| !other.readable);
         let is_vmm = |other: &&Other| other.vmm != Vmm::Other;
         let mut scan = Scan {
@@ -402,10 +372,7 @@ impl Discovery {
 
     /// Whose a process is. `folder` is its folder in `/proc`.
     fn owner(&self, stat: &ThreadStat, folder: &Path) -> Owner {
-        self.tenants.owner(match stat.kernel_thread {
-            true => Some(0),
-            false => user_of(folder),
-        })
+        self.tenants.owner(if stat.kernel_thread { Some(0) } else { user_of(folder) })
     }
 
     /// Brings a known VM's threads up to date; drops it when it is gone or no VM any more.
@@ -438,16 +405,9 @@ impl Discovery {
         for host in self.hosts.values_mut() {
             let mut threads = host.tasks.len();
             for vm in host.vms(&mut self.next_id) {
-                let size = Size {
-                    vms: 1,
-                    vcpus: vm.vcpus.len(),
-                    threads: std::mem::take(&mut threads),
-                };
-                claims.push(Claim {
-                    user: host.owner.tenant,
-                    vm: vm.id,
-                    size,
-                });
+                let size =
+                    Size { vms: 1, vcpus: vm.vcpus.len(), threads: std::mem::take(&mut threads) };
+                claims.push(Claim { user: host.owner.tenant, vm: vm.id, size });
                 vms.push(vm);
             }
         }
@@ -474,8 +434,7 @@ impl Discovery {
         }
         for (pid, left_out) in left_out {
             if let Some(host) = self.hosts.remove(&pid) {
-                self.others
-                    .insert(pid, Other::left_out(&host, left_out, now));
+                self.others.insert(pid, Other::left_out(&host, left_out, now));
             }
         }
         scan.problems.extend(full.into_iter().map(is_full));

@@ -6,16 +6,11 @@
 //!         └─ tandem-db-812-vcpu1   r × portion of vCPU 1
 //! ```
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::actuator::Outcome;
+use tandem_linux::actuator::{Actuator, ActuatorError, Outcome};
 use tandem_linux::cgroup::CgroupPath;
-use tandem_policy::VcpuId;
-use tandem_policy::Weight;
+use tandem_model::{VcpuId, Weight};
 
-use crate::managed::ManagedVcpu;
-use crate::managed::ManagedVm;
-use crate::managed::give_up_group;
+use crate::managed::{ManagedVcpu, ManagedVm, give_up_group};
 
 /// Puts the vCPUs apart in these portions of the VM's weight, or together if there are none; true if anything was changed. Of a VM in the
 /// idle class, in turns, or with a group that is not ours nothing is. If one cannot be put apart, all are put together again.
@@ -127,9 +122,7 @@ fn unite(managed: &mut ManagedVm, actuator: &mut Actuator) -> Result<bool, Actua
 impl ManagedVm {
     /// Whether any of its vCPUs is apart.
     pub fn is_apart(&self) -> bool {
-        self.vcpus
-            .iter()
-            .any(|vcpu| vcpu.settings.portion.is_some())
+        self.vcpus.iter().any(|vcpu| vcpu.settings.portion.is_some())
     }
 
     /// Gives the VM a weight: its group, or the groups of its vCPUs by their portions. One that somebody else put into the idle class

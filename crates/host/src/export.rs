@@ -16,39 +16,24 @@ mod ranked;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use prometheus_client::registry::Registry;
-use rustix::time::ClockId;
-use rustix::time::clock_gettime;
-use tandem_linux::exporter::Exporter;
-use tandem_linux::exporter::MetricsError;
-use tandem_linux::service::ReportOnce;
-use tandem_linux::service::Reporter;
-use tandem_linux::service::ServiceManager;
-use tandem_linux::signals::Signals;
-use tandem_linux::signals::Wake;
-use tandem_observe::Interval;
-use tandem_observe::Source;
-use tandem_policy::Nanos;
-use tandem_policy::VmId;
+use rustix::time::{ClockId, clock_gettime};
+use tandem_linux::exporter::{Exporter, MetricsError};
+use tandem_linux::service::{ReportOnce, Reporter, ServiceManager};
+use tandem_linux::signals::{Signals, Wake};
+use tandem_model::{Nanos, VmId};
+use tandem_observe::{Interval, Source};
 use thiserror::Error;
 
-use crate::discovery::DiscoveryOptions;
-use crate::discovery::Scan;
+use crate::discovery::{DiscoveryOptions, Scan};
 use crate::select::Selector;
-use crate::watch::Look as HostLook;
-use crate::watch::LookError;
-use crate::watch::assessed;
+use crate::watch::{Look as HostLook, LookError, assessed};
 use crate::weights::Weights;
 
-use accounts::Accounts;
-use accounts::Look;
+use accounts::{Accounts, Look};
 use page::Page;
 
 pub use accounts::Detail;
@@ -110,13 +95,7 @@ impl Export {
         let accounts = Arc::new(Mutex::new(Accounts::new(config.detail)));
         let exporter = Exporter::listen(registry(&accounts), config.listen)?;
         let signals = Signals::catch(false).map_err(ExportError::Signals)?;
-        Ok(Export {
-            config,
-            look,
-            accounts,
-            exporter,
-            signals,
-        })
+        Ok(Export { config, look, accounts, exporter, signals })
     }
 
     /// Measures and tells until a signal.
@@ -187,12 +166,7 @@ fn add(
     weights: &Weights,
     selected: &BTreeSet<VmId>,
 ) {
-    accounts.add(&Look {
-        scan,
-        interval,
-        assessed: &assessed(interval, weights),
-        selected,
-    });
+    accounts.add(&Look { scan, interval, assessed: &assessed(interval, weights), selected });
 }
 
 fn registry(accounts: &Arc<Mutex<Accounts>>) -> Registry {

@@ -1,23 +1,14 @@
 //! Made-up VMs, for tests.
 
-pub(crate) mod hooked;
+pub(crate) mod intervals;
 pub(crate) mod tree;
 
 use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PolicySet;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::VmSettings;
-use tandem_policy::Weight;
+use tandem_linux::thread::{Pid, StartTime, ThreadRef, Tid};
+use tandem_model::{Nanos, PolicySet, VcpuId, VmId, VmSettings, Weight};
 
 use crate::configured::Configured;
-use crate::discovery::VcpuThread;
-use crate::discovery::Vm;
+use crate::discovery::{VcpuThread, Vm};
 use crate::managed::ManagedVm;
 use crate::vmm::Vmm;
 use crate::waits::Waits;
@@ -29,11 +20,7 @@ pub(crate) const fn ms(ms: u64) -> Nanos {
 
 /// A thread of a process.
 pub(crate) fn thread(pid: u32, tid: u32) -> ThreadRef {
-    ThreadRef {
-        pid: Pid(pid),
-        tid: Tid(tid),
-        start: StartTime(1),
-    }
+    ThreadRef { pid: Pid(pid), tid: Tid(tid), start: StartTime(1) }
 }
 
 /// A VM of QEMU's: process 100 times its number, and its vCPUs' threads after that.
@@ -46,10 +33,7 @@ pub(crate) fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
         name: name.to_owned(),
         vmm: Vmm::Qemu,
         vcpus: (0..vcpus)
-            .map(|n| VcpuThread {
-                index: VcpuId(n),
-                thread: thread(pid, pid + 1 + n),
-            })
+            .map(|n| VcpuThread { index: VcpuId(n), thread: thread(pid, pid + 1 + n) })
             .collect(),
         unidentified: 0,
     }

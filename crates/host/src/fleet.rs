@@ -18,59 +18,44 @@ mod keeper_ended;
 mod leaving;
 mod others;
 pub(crate) mod quotas;
+mod reload;
 #[cfg(test)]
 mod tests;
 mod turns;
 mod vcpus;
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
-use std::collections::HashSet;
-use std::time::Duration;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::{Duration, Instant};
 
-use tandem_policy::Decision;
-use tandem_policy::Nanos;
-use tandem_policy::PolicySet;
-use tandem_policy::VmId;
-use tandem_policy::VmObservation;
-use tandem_policy::VmSettings;
-use tandem_policy::host::Host;
-use tandem_policy::host::IdleTimes;
-use tandem_policy::host::Knobs;
-use tandem_policy::host::WeightKnob;
+use tandem_model::{Decision, Nanos, PolicySet, VmId, VmObservation, VmSettings};
+use tandem_policy::host::{Host, IdleTimes, Knobs, WeightKnob};
 use tandem_policy::turns::Rotation;
 
-use crate::apply::Applied;
-use crate::apply::Refused;
+use crate::apply::{Applied, Refused};
 use crate::check::kernel::may_inflate_lag;
 use crate::config::VmRule;
 use crate::counted::Counters;
 use crate::discovery::Vm;
 use crate::fleet::candidates::Candidates;
 pub use crate::fleet::error::FleetError;
-use crate::fleet::grown::Grown;
-use crate::fleet::grown::follow_vcpus;
-use crate::fleet::leaving::Leaving;
-use crate::fleet::leaving::held_by;
+use crate::fleet::grown::{Grown, follow_vcpus};
+use crate::fleet::leaving::{Leaving, held_by};
 use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
 use crate::homes::KnownHomes;
 use crate::in_force::settings;
-use crate::managed::ManagedVm;
-use crate::managed::Note;
+use crate::managed::{ManagedVm, Note};
 use crate::origin::Origin;
 use crate::summed::Summed;
 use crate::turns::Turns;
 use tandem_linux::actuator::Actuator;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::{CgroupPath, CpuController};
 use tandem_linux::claims::Claims;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::sched_attr::schedulers_slice;
+use tandem_linux::thread::Pid;
 
 /// How the daemon acts: for real, or only in words.
 pub enum Backend {
@@ -128,6 +113,15 @@ pub struct Fleet {
     summed: Summed,
     /// What vCPUs' branch counters tell, for VMs whose policies ask for it.
     counters: Counters,
+}
+
+/// The reason why a VM is not managed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// It ended, or its cgroup did.
+    Gone,
+    /// It is not selected, paused, or its settings changed.
+    Unselected,
 }
 
 /// What somebody else may have changed (affinities, weights) is read of each VM in every so many
@@ -228,9 +222,12 @@ impl Fleet {
         let present: BTreeSet<VmId> = found.iter().map(|vm| vm.id).collect();
         let is_gone = |id: &VmId| !present.contains(id);
         let gone: Vec<VmId> = self.vms.keys().copied().filter(is_gone).collect();
+        let there: BTreeSet<VmId> =
+            if gone.is_empty() { BTreeSet::new() } else { all.iter().map(|vm| vm.id).collect() };
         for id in gone {
             if let Some(managed) = self.vms.remove(&id) {
-                self.leave(managed, &mut notes);
+                let why = if there.contains(&id) { Left::Unselected } else { Left::Gone };
+                self.leave(managed, why, &mut notes);
             }
         }
         let (mut new, mut ended, mut grown) = (Vec::new(), Vec::new(), Vec::new());
@@ -270,7 +267,7 @@ impl Fleet {
         refused: &mut Vec<Refused>,
     ) {
         match outcome {
-            Err(error) if error.is_gone() => self.leave(managed, notes),
+            Err(error) if error.is_gone() => self.leave(managed, Left::Gone, notes),
             outcome => {
                 refused.extend(outcome.err().map(|error| error.refused(&managed.vm.name)));
                 self.vms.insert(managed.vm.id, managed);
@@ -306,8 +303,7 @@ impl Fleet {
 
     /// Reads what bounds a VM besides its weight.
     fn read_bounds(&mut self, managed: &mut ManagedVm) {
-        self.throttling
-            .read_quotas(self.backend.controller(), managed);
+        self.throttling.read_quotas(self.backend.controller(), managed);
         self.read_cpusets(managed);
     }
 
@@ -355,12 +351,30 @@ impl Fleet {
         Ok(())
     }
 
-    /// A VM is not under care any more: nothing is left to do but to put back what was changed.
-    fn leave(&mut self, managed: ManagedVm, notes: &mut Vec<Note>) {
+    /// A VM is not managed any more: the changes on it are reverted. One that still runs leaves its turns first, so that the
+    /// thread that keeps them writes its cgroup no more.
+    fn leave(&mut self, managed: ManagedVm, why: Left, notes: &mut Vec<Note>) {
         self.close_files_of(&managed.vcpus);
         let (name, pid) = (&managed.vm.name, managed.vm.process.pid);
-        notes.push(Note(format!("VM {name} (pid {pid}) is gone")));
+        notes.push(Note(match why {
+            Left::Gone => format!("VM {name} (pid {pid}) is gone"),
+            Left::Unselected => {
+                format!("VM {name} (pid {pid}) is not managed any more: its changes are reverted")
+            }
+        }));
+        if let (Left::Unselected, Some(keeper)) = (why, &mut self.turns.keeper)
+            && managed.in_force.rotating
+            && !keeper.remove(managed.vm.id)
+        {
+            let error = format!("VM {name}: it does not leave its turns; please report this");
+            self.turns.errors.push(error);
+        }
         self.leaving.push(managed);
+    }
+
+    /// Whether changes on this process's VM are yet to be reverted.
+    pub fn is_leaving(&self, pid: Pid) -> bool {
+        self.leaving.pids().contains(&pid)
     }
 
     /// Groups of vCPUs that were busy when they were given up are tried again, but for those that are in use again by now.
@@ -386,11 +400,7 @@ impl Fleet {
     fn release_leaving(&mut self, refused: &mut Vec<Refused>) {
         let kept = match self.leaving.is_empty() {
             true => HashSet::new(),
-            false => self
-                .vms
-                .values()
-                .flat_map(|managed| held_by(managed).cgroups)
-                .collect(),
+            false => self.vms.values().flat_map(|managed| held_by(managed).cgroups).collect(),
         };
         let actuator = match &mut self.backend {
             Backend::Live(actuator) => Some(actuator.as_mut()),
@@ -412,10 +422,7 @@ impl Fleet {
         says: impl Fn(&VmRule) -> Option<T>,
     ) -> Option<T> {
         let read = || Origin::of(vm, &ProcFs::host(), self.controller());
-        self.rules
-            .iter()
-            .filter(|rule| rule.is_for(vm, || origin.get_or_init(read)))
-            .find_map(says)
+        self.rules.iter().filter(|rule| rule.is_for(vm, || origin.get_or_init(read))).find_map(says)
     }
 
     /// Gives back what puts everything back.
@@ -443,12 +450,7 @@ impl Host for Fleet {
             nice: true,
             slice: schedulers_slice().map(|_| Knobs::SLICES),
             affinity: true,
-            weight: WeightKnob {
-                least,
-                most,
-                step: 1.0,
-                default: controller.default_weight(),
-            },
+            weight: WeightKnob { least, most, step: 1.0, default: controller.default_weight() },
         }
     }
 
@@ -490,10 +492,7 @@ impl Host for Fleet {
                 let next = parents.len();
                 let siblings = *parents.entry(parent).or_insert(next);
                 observations.push(VmObservation {
-                    in_force: VmSettings {
-                        quota: managed.quota(),
-                        ..managed.in_force
-                    },
+                    in_force: VmSettings { quota: managed.quota(), ..managed.in_force },
                     siblings: siblings as u32,
                     levels: self.hierarchy.levels(&managed.above()),
                     divisible: managed.divisible && self.divides,

@@ -2,8 +2,7 @@
 //!
 //! In a cgroup's path `*` stays within one level and `**` does not; a name has no levels.
 
-use globset::GlobBuilder;
-use globset::GlobMatcher;
+use globset::{GlobBuilder, GlobMatcher};
 use tandem_linux::cgroup::CgroupPath;
 
 /// The longest glob, in bytes. Braces nest, and each is a level of recursion where globs are compiled.
@@ -48,10 +47,7 @@ pub fn name_matches(glob: &str, name: &str) -> bool {
 /// Compiles a glob; with `levels`, `*` stays within one. The error says what is wrong with it.
 pub(crate) fn compile(glob: &str, levels: bool) -> Result<GlobMatcher, String> {
     if glob.len() > LONGEST {
-        return Err(format!(
-            "{} bytes are too many: at most {LONGEST}",
-            glob.len()
-        ));
+        return Err(format!("{} bytes are too many: at most {LONGEST}", glob.len()));
     }
     let glob = GlobBuilder::new(glob.trim_end_matches(|c| levels && c == '/' && glob.len() > 1))
         .literal_separator(levels)

@@ -3,18 +3,14 @@
 //! Read when the set of VMs changes and every few updates, since observations come ten times a second. A cgroup that the cpu controller does not
 //! reach divides nothing, and is left out.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::IDLE_CLASS;
-use tandem_policy::Weight;
-use tandem_policy::observation::Level;
+use tandem_linux::cgroup::{CgroupPath, CpuController, IDLE_CLASS};
+use tandem_model::Weight;
+use tandem_model::observation::Level;
 
 use crate::configured::is_tenants;
-use crate::quotas::pcpus;
-use crate::quotas::quota;
+use crate::quotas::{pcpus, quota};
 
 /// The weights of the cgroups above VMs.
 #[derive(Debug, Default)]
@@ -67,10 +63,7 @@ impl Hierarchy {
     pub(crate) fn levels(&self, above: &CgroupPath) -> Vec<Level> {
         let levels = self.levels.get(above).map_or(&[][..], Vec::as_slice);
         let is_capped = levels.iter().any(|level| level.quota.is_some());
-        match self.levels.len() > 1 || is_capped {
-            true => levels.to_vec(),
-            false => Vec::new(),
-        }
+        if self.levels.len() > 1 || is_capped { levels.to_vec() } else { Vec::new() }
     }
 }
 

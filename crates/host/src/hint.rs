@@ -1,9 +1,7 @@
 //! What an operator should hear whose settings together leave a policy nothing to do.
 
-use tandem_policy::PcpuSet;
-use tandem_policy::PolicySet;
-use tandem_policy::host::Placement;
-use tandem_policy::host::registry;
+use tandem_model::{PcpuSet, PolicySet};
+use tandem_policy::host::{Placement, registry};
 
 /// Where affinities are kept, only VMs take turns whose vCPUs are pinned to a pCPU each: what to say if that is none of those that
 /// may take turns. Each VM has its policies and where its vCPUs may run.
@@ -55,10 +53,7 @@ mod tests {
         let mut left_out = LeftOutOfTurns::default();
         assert_eq!(left_out.news(&[]), None);
         let said = left_out.news(&["web", "db"]).unwrap();
-        assert!(
-            said.starts_with("VMs web, db never sleep and take no turns"),
-            "{said}"
-        );
+        assert!(said.starts_with("VMs web, db never sleep and take no turns"), "{said}");
         assert_eq!(left_out.news(&["web", "db"]), None);
         assert_eq!(left_out.news(&["other"]), None);
     }

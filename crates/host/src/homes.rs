@@ -3,18 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tandem_policy::VmId;
-use tandem_policy::Weight;
+use tandem_model::{VmId, Weight};
 
 use crate::discovery::Vm;
 use crate::managed::Note;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::ownership::Occupants;
-use tandem_linux::cgroup::ownership::Residence;
-use tandem_linux::cgroup::ownership::Residents;
-use tandem_linux::cgroup::ownership::residence;
+use tandem_linux::cgroup::ownership::{Occupants, Residence, Residents, residence};
+use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController};
 use tandem_linux::thread::ThreadRef;
 
 /// Where each VM's threads are; VMs that vanish meanwhile are left out.
@@ -26,6 +20,7 @@ pub(crate) struct Homes {
 
 impl Homes {
     /// Reads it of all VMs of the host.
+    #[cfg(test)]
     pub(crate) fn read(controller: &dyn CpuController, vms: &[Vm]) -> Homes {
         let homes = vms.iter().filter_map(|vm| {
             let home = residence(controller, &vm.process, &threads(vm)).ok()?;
@@ -41,10 +36,7 @@ impl Homes {
             numbers.insert(vm, residences.len());
             residences.push(home);
         }
-        Homes {
-            numbers,
-            residents: Residents::new(residences),
-        }
+        Homes { numbers, residents: Residents::new(residences) }
     }
 
     /// A VM's.
@@ -59,9 +51,9 @@ impl Homes {
         occupants: &mut Occupants<'_>,
     ) -> Result<Option<CgroupPath>, CgroupError> {
         match self.numbers.get(&vm) {
-            Some(number) => self
-                .residents
-                .own_cgroup(*number, |cgroup, vcpus| occupants.of(cgroup, vcpus)),
+            Some(number) => {
+                self.residents.own_cgroup(*number, |cgroup, vcpus| occupants.of(cgroup, vcpus))
+            }
             None => Ok(None),
         }
     }
@@ -146,11 +138,6 @@ pub(crate) fn tenants_weight(vm: &Vm, cgroup: &CgroupPath, default: Weight) -> N
 /// A name that tells an operator whose group it is: `tandem-NAME-PID`.
 pub(crate) fn group_name(vm: &Vm) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let name: String = vm
-        .name
-        .chars()
-        .map(|c| if allowed(c) { c } else { '_' })
-        .take(64)
-        .collect();
+    let name: String = vm.name.chars().map(|c| if allowed(c) { c } else { '_' }).take(64).collect();
     format!("tandem-{name}-{}", vm.process.pid)
 }

@@ -3,24 +3,18 @@
 //! On cgroup v2 a cgroup has its knobs only where the cpu controller is let down to it. Where it is not, nobody has set anything:
 //! the kernel's defaults are in force. In the idle class a cgroup has no weight of its own, so there too the default stands for it.
 
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController};
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::VmSettings;
+use tandem_model::VmSettings;
 
-use crate::quotas::pcpus;
-use crate::quotas::quota;
+use crate::quotas::{pcpus, quota};
 
 /// What is in force for a cgroup.
 pub(crate) fn settings(
     controller: &dyn CpuController,
     cgroup: &CgroupPath,
 ) -> Result<VmSettings, CgroupError> {
-    Ok(VmSettings {
-        quota: quota(controller, cgroup).map(pcpus),
-        ..shares(controller, cgroup)?
-    })
+    Ok(VmSettings { quota: quota(controller, cgroup).map(pcpus), ..shares(controller, cgroup)? })
 }
 
 /// The same without a hard cap, which is not looked for.

@@ -3,34 +3,20 @@
 
 use std::collections::BTreeSet;
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::actuator::Foreign;
-use tandem_linux::actuator::Held;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Knob;
+use tandem_linux::actuator::{Actuator, ActuatorError, Foreign, Held};
+use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController, Knob};
 use tandem_linux::restore::RestoreReport;
-use tandem_linux::sampler::Sampler;
-use tandem_linux::sampler::VcpuSample;
+use tandem_linux::sampler::{Sampler, VcpuSample};
 use tandem_linux::sched_attr;
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::Knob as Setting;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::PolicySet;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuObservation;
-use tandem_policy::VcpuSettings;
-use tandem_policy::VmSettings;
-use tandem_policy::Weight;
+use tandem_model::{
+    Knob as Setting, Nanos, PcpuSet, PolicySet, VcpuId, VcpuObservation, VcpuSettings, VmSettings,
+    Weight,
+};
 
 use crate::configured::Configured;
 use crate::discovery::Vm;
-use crate::in_force::settings;
-use crate::in_force::shares;
-use crate::in_force::vcpu_group;
+use crate::in_force::{settings, shares, vcpu_group};
 use crate::quotas::CapId;
 use crate::waits::Waits;
 
@@ -116,9 +102,7 @@ impl ManagedVm {
     /// Where each vCPU may run, by vCPU number.
     pub fn allowed(&self) -> Vec<(VcpuId, PcpuSet)> {
         let vcpus = self.vcpus.iter();
-        vcpus
-            .map(|vcpu| (vcpu.index, vcpu.allowed.clone()))
-            .collect()
+        vcpus.map(|vcpu| (vcpu.index, vcpu.allowed.clone())).collect()
     }
 
     /// Whether it is measured and left as it is.
@@ -161,7 +145,7 @@ impl ManagedVm {
         self.in_force.weight = self.in_force.weight.times(factor);
         let vm = &self.vm.name;
         notes.extend(self.worth.news(vm, vcpus).map(Note));
-        let line = format!("VM {vm} at weight {now}: it has {vcpus} vCPUs now");
+        let line = format!("VM {vm} at weight {now} with {vcpus} vCPUs");
         notes.push(Note(line));
         if let Some(actuator) = actuator
             && !(self.in_force.idle || self.in_force.rotating || self.ended_turns)
@@ -178,10 +162,8 @@ impl ManagedVm {
     /// What somebody else set on its cgroup, and the daemon has written over by now.
     pub(crate) fn hear_of(&mut self, foreign: &Foreign) -> Note {
         let Foreign { cgroup, knob, text } = foreign;
-        let line = format!(
-            "VM {}: someone else set the {knob} of {cgroup} to {text}",
-            self.vm.name
-        );
+        let line =
+            format!("VM {}: someone else set the {knob} of {cgroup} to {text}", self.vm.name);
         let weight = match foreign.knob {
             Knob::Weight if !self.has_rule && !self.is_tenants => {
                 text.parse().ok().and_then(Weight::new)
@@ -194,9 +176,9 @@ impl ManagedVm {
                 self.worth.replace(weight, self.vm.vcpus.len());
                 Note(format!("{line}; it counts as configured from now on"))
             }
-            None => Note(format!(
-                "{line}; the daemon's stays in force, and this comes back in the end"
-            )),
+            None => {
+                Note(format!("{line}; the daemon's stays in force, and this comes back in the end"))
+            }
         }
     }
 
@@ -259,10 +241,7 @@ pub(crate) fn give_up_group(
     busy: &mut Vec<CgroupPath>,
     actuator: &mut Actuator,
 ) {
-    let held = Held {
-        cgroups: vec![group.clone()],
-        ..Held::default()
-    };
+    let held = Held { cgroups: vec![group.clone()], ..Held::default() };
     let reports = actuator.release_empty(&[&held]);
     if !reports.iter().all(RestoreReport::is_complete) {
         busy.push(group);
@@ -276,10 +255,7 @@ fn forget_idle_class(
     idle: bool,
 ) -> Result<(), ActuatorError> {
     actuator.forget_knob(cgroup, Knob::Idle)?;
-    match idle {
-        true => actuator.forget_knob(cgroup, Knob::Weight),
-        false => Ok(()),
-    }
+    if idle { actuator.forget_knob(cgroup, Knob::Weight) } else { Ok(()) }
 }
 
 impl ManagedVcpu {
@@ -352,19 +328,14 @@ impl ManagedVcpu {
             foreign.push((Setting::Slice, format!("its slice to {slice_text}")));
             self.settings.slice = slice;
         }
-        let foreign: Vec<_> = foreign
-            .into_iter()
-            .filter(|(setting, _)| self.ours.remove(setting))
-            .collect();
+        let foreign: Vec<_> =
+            foreign.into_iter().filter(|(setting, _)| self.ours.remove(setting)).collect();
         let Some(actuator) = actuator else {
             return Ok(());
         };
         for (setting, what) in foreign {
             actuator.forget_thread(&self.thread, setting)?;
-            notes.push(Note(format!(
-                "VM {vm} vCPU {}: someone else set {what}",
-                self.index
-            )));
+            notes.push(Note(format!("VM {vm} vCPU {}: someone else set {what}", self.index)));
         }
         Ok(())
     }
@@ -394,20 +365,14 @@ impl ManagedVcpu {
         }
         let mut foreign = Vec::new();
         if now.idle != self.settings.idle {
-            foreign.push((
-                Knob::Idle,
-                format!("cpu.idle of {group} to {}", u8::from(now.idle)),
-            ));
+            foreign.push((Knob::Idle, format!("cpu.idle of {group} to {}", u8::from(now.idle))));
             self.settings.idle = now.idle;
             if !now.idle {
                 self.settings.weight = Some(controller.default_weight());
             }
         }
         if !now.idle && Some(now.weight) != self.settings.weight {
-            foreign.push((
-                Knob::Weight,
-                format!("the weight of {group} to {}", now.weight),
-            ));
+            foreign.push((Knob::Weight, format!("the weight of {group} to {}", now.weight)));
             self.settings.weight = Some(now.weight);
         }
         Ok(foreign)
@@ -449,10 +414,7 @@ impl ManagedVcpu {
                     Knob::Weight | Knob::Quota => actuator.forget_knob(group, knob)?,
                 }
             }
-            notes.push(Note(format!(
-                "VM {vm} vCPU {}: someone else set {what}",
-                self.index
-            )));
+            notes.push(Note(format!("VM {vm} vCPU {}: someone else set {what}", self.index)));
         }
         Ok(false)
     }
@@ -496,9 +458,7 @@ impl ManagedVcpu {
         }
         self.quiet = self.quiet.saturating_add(1);
         if closely && (self.quiet == 1 || self.quiet.is_multiple_of(LOOK_EVERY)) {
-            self.runnable = sampler
-                .read_state(&self.thread)
-                .is_ok_and(|state| state.is_runnable());
+            self.runnable = sampler.read_state(&self.thread).is_ok_and(|state| state.is_runnable());
         } else if !closely {
             self.runnable = false;
         }

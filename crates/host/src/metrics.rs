@@ -2,24 +2,18 @@
 //!
 //! Where it goes is [`tandem_linux::exporter`]'s business.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::EncodeMetric;
-use prometheus_client::encoding::MetricEncoder;
-use prometheus_client::encoding::NoLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
-use prometheus_client::registry::Unit;
-use tandem_policy::Nanos;
-use tandem_policy::decision::Swap;
+use prometheus_client::registry::{Registry, Unit};
+use tandem_model::Nanos;
+use tandem_model::decision::Swap;
 use tandem_policy::flexs::Verdict;
 use tandem_policy::host::flexs::SpinReport;
 
@@ -110,11 +104,7 @@ pub struct TurnMetrics {
 impl TurnMetrics {
     /// Takes in what was counted since the daemon began.
     pub fn set(&self, stats: &TurnStats) {
-        let mut known = self
-            .lateness
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lateness.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = |now: Nanos, then: Nanos| now.saturating_sub(then).as_secs_f64();
         self.begun.inc_by(stats.turns.saturating_sub(known.turns));
         self.late.inc_by(stats.late.saturating_sub(known.late));
@@ -176,10 +166,8 @@ impl EncodeMetric for Lateness {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
         let stats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6);
-        let buckets: Vec<(f64, u64)> = bounds
-            .chain([f64::INFINITY])
-            .zip(stats.lateness.iter().copied())
-            .collect();
+        let buckets: Vec<(f64, u64)> =
+            bounds.chain([f64::INFINITY]).zip(stats.lateness.iter().copied()).collect();
         let sum = stats.late_by.as_secs_f64();
         encoder.encode_histogram::<NoLabelSet>(sum, stats.turns, &buckets, None)
     }
@@ -196,11 +184,7 @@ impl Metrics {
         registry.register("vms", "VMs acted on", self.vms.clone());
         registry.register("vcpus", "vCPU threads acted on", self.vcpus.clone());
         let without_series = "VMs acted on that have no series of their own: there are too many";
-        registry.register(
-            "vms_without_series",
-            without_series,
-            self.without_series.clone(),
-        );
+        registry.register("vms_without_series", without_series, self.without_series.clone());
         let pcpus = || Unit::Other("pcpus".to_owned());
         let received = self.received.clone();
         registry.register_with_unit("vm_received", "CPU received, smoothed", pcpus(), received);
@@ -219,11 +203,7 @@ impl Metrics {
         registry.register_with_unit("vm_wait", wait, ms, self.wait.clone());
         self.turns.register(&mut registry);
         self.spins.register(&mut registry);
-        registry.register(
-            "periods",
-            "Accounting periods completed",
-            self.periods.clone(),
-        );
+        registry.register("periods", "Accounting periods completed", self.periods.clone());
         registry.register("periods_late", "Periods that began late", self.late.clone());
         let gap = "Longest time from the begin of an accounting period to that of the next";
         registry.register_with_unit(
@@ -232,21 +212,9 @@ impl Metrics {
             Unit::Seconds,
             self.longest_gap.clone(),
         );
-        registry.register(
-            "weights_written",
-            "Weights written",
-            self.weights_written.clone(),
-        );
-        registry.register(
-            "vcpus_moved",
-            "vCPUs moved to another pCPU",
-            self.vcpus_moved.clone(),
-        );
-        registry.register(
-            "errors",
-            "Changes that the kernel refused",
-            self.errors.clone(),
-        );
+        registry.register("weights_written", "Weights written", self.weights_written.clone());
+        registry.register("vcpus_moved", "vCPUs moved to another pCPU", self.vcpus_moved.clone());
+        registry.register("errors", "Changes that the kernel refused", self.errors.clone());
         registry.register_with_unit(
             "decision",
             "Time from the first read of a decision to its last write",
@@ -279,10 +247,7 @@ mod tests {
     use super::*;
 
     fn labels() -> VmLabels {
-        VmLabels {
-            vm: "db".to_owned(),
-            pid: 7,
-        }
+        VmLabels { vm: "db".to_owned(), pid: 7 }
     }
 
     #[test]
@@ -302,9 +267,7 @@ mod tests {
         metrics.turns.set(&stats);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics");
-        Exporter::open(metrics.registry(), None, Some(&path))
-            .unwrap()
-            .unwrap();
+        Exporter::open(metrics.registry(), None, Some(&path)).unwrap().unwrap();
         let page = std::fs::read_to_string(&path).unwrap();
         for line in [
             "tandem_turns_total 3",
@@ -328,22 +291,23 @@ mod tests {
         metrics.weights_written.inc();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics");
-        Exporter::open(metrics.registry(), None, Some(&path))
-            .unwrap()
-            .unwrap();
+        Exporter::open(metrics.registry(), None, Some(&path)).unwrap().unwrap();
         let page = std::fs::read_to_string(&path).unwrap();
-        assert!(
-            page.contains("tandem_vm_lag_ratios{vm=\"db\",pid=\"7\"} 0.25"),
-            "{page}"
-        );
+        assert!(page.contains("tandem_vm_lag_ratios{vm=\"db\",pid=\"7\"} 0.25"), "{page}");
         let apart = "tandem_vm_apart{vm=\"db\",pid=\"7\"} 1.0";
         assert!(page.contains(apart), "{page}");
         assert!(page.contains("tandem_weights_written_total 1"), "{page}");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
+        let reference = std::fs::read_to_string(file).unwrap();
+        for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            let (name, kind) = line.split_once(' ').unwrap();
+            let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            let row = format!("| `{name}` | {kind} |");
+            assert!(reference.contains(&row), "run make references: {row}");
+        }
         assert!(page.ends_with("# EOF\n"), "{page}");
         metrics.forget(&labels());
-        let exporter = Exporter::open(metrics.registry(), None, Some(&path))
-            .unwrap()
-            .unwrap();
+        let exporter = Exporter::open(metrics.registry(), None, Some(&path)).unwrap().unwrap();
         exporter.publish().unwrap();
         assert!(!std::fs::read_to_string(&path).unwrap().contains("db"));
     }

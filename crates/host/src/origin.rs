@@ -10,10 +10,8 @@
 
 use std::fmt;
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::user_of;
+use tandem_linux::cgroup::{CgroupPath, CpuController};
+use tandem_linux::procfs::{ProcFs, user_of};
 
 use crate::discovery::Vm;
 
@@ -54,11 +52,7 @@ impl Origin {
             let cgroup = cgroup.as_ref();
             cgroup.is_some_and(|cgroup| is_machine(cgroup, controller))
         };
-        Origin {
-            is_operators: user == Some(0) || is_machine(),
-            user,
-            cgroup,
-        }
+        Origin { is_operators: user == Some(0) || is_machine(), user, cgroup }
     }
 }
 

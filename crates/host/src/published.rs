@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::Weight;
+use serde::{Deserialize, Serialize};
+use tandem_model::Weight;
 
 use crate::spins::SpinAccount;
 use crate::turns::TurnStats;
@@ -63,7 +62,7 @@ pub(crate) struct PublishedVm {
 }
 
 /// What a vCPU wants of its VM's time, as the policy `asymmetric` has it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wanted {
     /// Due, of what is due to the VM, in pCPUs.
     pub due: f64,

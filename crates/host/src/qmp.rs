@@ -1,43 +1,30 @@
-//! Asking QEMU itself which thread runs which vCPU, over its QMP socket.
+//! Asks QEMU over its QMP socket which thread runs which vCPU, for QEMU without `debug-threads=on`.
 //!
-//! For QEMU without `debug-threads=on`, whose threads all have one name. The exchange, from
-//! docs/interop/qmp-spec.rst: QEMU greets with `{"QMP": …}`, wants `qmp_capabilities`, then answers
+//! Source: docs/interop/qmp-spec.rst. QEMU greets with `{"QMP": …}`, expects `qmp_capabilities`, and answers
 //! `query-cpus-fast` with a list of `cpu-index` and `thread-id`; events may come in between.
+//! A QMP socket serves one client at a time, so every connection and exchange has a deadline.
 //!
-//! A QMP socket serves one client at a time. While libvirt, say, holds it, a connection succeeds and
-//! then nothing comes, so every exchange has a deadline, and so has the connection.
-//!
-//! Anybody may listen at a path that a pattern matches, and name threads that are not its own. Who called listen(2) proves nothing: libvirt opens
-//! sockets for its VMs, a QEMU may have become a daemon since, and a process that is gone may have left its socket, or its number, to another. So the
-//! kernel is asked who writes the answer ([`senders`]), and [`Peer::speaks_for`] says for whom that one is believed.
+//! A tenant may listen at a path that matches a pattern and name threads of others.
+//! So the kernel is asked which process writes the answer ([`senders`]), and [`Peer::speaks_for`] decides for which VMs
+//! that process is trusted.
 
 use std::cell::Cell;
-use std::fmt;
-use std::io;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
+use std::io::{BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use rustix::io::Errno;
-use rustix::net::AddressFamily;
-use rustix::net::SocketFlags;
-use rustix::net::SocketType;
-use rustix::net::connect;
-use rustix::net::socket_with;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::de::IoRead;
 use serde_json::error::Category;
 use tandem_linux::printable::printable;
 use tandem_linux::senders;
 use tandem_linux::senders::Sender;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::Tid;
-use tandem_policy::VcpuId;
+use tandem_linux::thread::{Pid, Tid};
+use tandem_model::VcpuId;
 
 mod error;
 mod opened;
@@ -45,12 +32,7 @@ mod paths;
 
 pub use error::QmpError;
 pub use opened::OpenSocket;
-pub use paths::FoundSocket;
-pub use paths::MOST_ENTRIES;
-pub use paths::MOST_OF_FOLDER;
-pub use paths::SocketPattern;
-pub use paths::SocketWalk;
-pub use paths::Walked;
+pub use paths::{FoundSocket, MOST_ENTRIES, MOST_OF_FOLDER, SocketPattern, SocketWalk, Walked};
 
 /// How long one exchange may take.
 pub const DEADLINE: Duration = Duration::from_millis(250);
@@ -105,24 +87,14 @@ pub fn query_vcpus(opened: &OpenSocket, deadline: Duration) -> Result<QmpAnswer,
     let socket = opened.path();
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => QmpError::Timeout(socket.to_owned()),
-        _ => QmpError::Socket {
-            socket: socket.to_owned(),
-            source,
-        },
+        _ => QmpError::Socket { socket: socket.to_owned(), source },
     };
-    let unexpected = |what: String| QmpError::Protocol {
-        socket: socket.to_owned(),
-        what,
-    };
+    let unexpected = |what: String| QmpError::Protocol { socket: socket.to_owned(), what };
     let mut stream = connect_now(opened).map_err(failed)?;
     stream.set_write_timeout(Some(deadline)).map_err(failed)?;
     let sender = Cell::new(None);
-    let reader = Bounded {
-        stream: stream.try_clone().map_err(failed)?,
-        end,
-        sender: &sender,
-    }
-    .take(MOST_BYTES);
+    let reader = Bounded { stream: stream.try_clone().map_err(failed)?, end, sender: &sender }
+        .take(MOST_BYTES);
     // The parser takes a byte at a time.
     let reader = BufReader::with_capacity(BUFFER, reader);
     let mut messages = Messages(serde_json::Deserializer::from_reader(reader));
@@ -137,9 +109,7 @@ pub fn query_vcpus(opened: &OpenSocket, deadline: Duration) -> Result<QmpAnswer,
     };
     let greeting: Message<IgnoredAny> = messages.next().map_err(|error| wrong("it", error))?;
     if greeting.greeting.is_none() {
-        return Err(unexpected(
-            "it does not begin with a QMP greeting".to_owned(),
-        ));
+        return Err(unexpected("it does not begin with a QMP greeting".to_owned()));
     }
     let mut ask = |command: &str| {
         let request = format!("{{\"execute\":\"{command}\"}}\r\n");
@@ -160,10 +130,7 @@ pub fn query_vcpus(opened: &OpenSocket, deadline: Duration) -> Result<QmpAnswer,
         .map_err(|error| wrong(command, error))?
         .map_err(|fault| refused(command, &fault))?
         .into_iter()
-        .map(|vcpu| QmpVcpu {
-            index: VcpuId(vcpu.index),
-            tid: Tid(vcpu.tid),
-        })
+        .map(|vcpu| QmpVcpu { index: VcpuId(vcpu.index), tid: Tid(vcpu.tid) })
         .collect();
     let peer = sender.get().and_then(|sender| {
         let (pid, uid) = (sender.pid?, sender.uid);
@@ -200,9 +167,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Others wrote it, and perhaps megabytes.
         let text = |text: &Option<String>| -> String {
-            text.iter()
-                .flat_map(|text| text.chars().take(MOST_SAID))
-                .collect()
+            text.iter().flat_map(|text| text.chars().take(MOST_SAID)).collect()
         };
         write!(f, "{}: {}", text(&self.class), text(&self.desc))
     }
@@ -291,21 +256,17 @@ impl Read for Bounded<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::io::BufRead;
-    use std::io::BufReader;
+    use std::io::{BufRead, BufReader};
     use std::os::fd::OwnedFd;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
     use std::os::unix::process::CommandExt;
     use std::path::Path;
     use std::process::Command;
-    use std::thread;
+    use std::{fs, thread};
 
-    use rustix::net::SocketAddrUnix;
-    use rustix::net::bind;
-    use rustix::net::listen;
     use rustix::net::sockopt::socket_peercred;
+    use rustix::net::{SocketAddrUnix, bind, listen};
     use rustix::process::getuid;
     use serde_json::Value;
 
@@ -384,20 +345,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("qmp");
         let listener = left_behind(&path);
-        serve_at(
-            listener,
-            GREETING,
-            &["{\"return\": {}}\n", "{\"return\": []}\n"],
-        );
+        serve_at(listener, GREETING, &["{\"return\": {}}\n", "{\"return\": []}\n"]);
         let peer = query(&path, Duration::from_secs(20)).unwrap().peer;
         let me = Pid(std::process::id());
-        assert_eq!(
-            peer,
-            Peer {
-                pid: me,
-                uid: getuid().as_raw()
-            }
-        );
+        assert_eq!(peer, Peer { pid: me, uid: getuid().as_raw() });
         assert!(peer.speaks_for(me, true), "a QEMU with -daemonize");
         let of_a_user = Peer { uid: 1000, ..peer };
         assert!(!of_a_user.speaks_for(Pid(1), false), "its neighbour");
@@ -408,10 +359,7 @@ mod tests {
         for found in [OpenSocket::found, OpenSocket::named] {
             let dir = serve(
                 GREETING,
-                &[
-                    "{\"return\": {}}\n",
-                    "{\"return\": [{\"cpu-index\": 0, \"thread-id\": 71}]}\n",
-                ],
+                &["{\"return\": {}}\n", "{\"return\": [{\"cpu-index\": 0, \"thread-id\": 71}]}\n"],
             );
             let (path, others) = (dir.path().join("qmp"), dir.path().join("others"));
             let other = UnixListener::bind(&others).unwrap();
@@ -465,11 +413,7 @@ mod tests {
         let begin = Instant::now();
         let answered = query(&path, Duration::from_secs(20)).unwrap();
         assert_eq!(answered.vcpus.len(), 288);
-        assert!(
-            begin.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            begin.elapsed()
-        );
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 
         // One that never ends: a byte now and then, or as much as there is time for.
         for chunk in [1, 4096] {
@@ -500,20 +444,15 @@ mod tests {
                  {\"cpu-index\": 1, \"thread-id\": 72}]}\r\n",
             ],
         );
-        let wanted = [(0, 71), (1, 72)].map(|(index, tid)| QmpVcpu {
-            index: VcpuId(index),
-            tid: Tid(tid),
-        });
+        let wanted =
+            [(0, 71), (1, 72)].map(|(index, tid)| QmpVcpu { index: VcpuId(index), tid: Tid(tid) });
         assert_eq!(vcpus.unwrap(), wanted);
     }
 
     #[test]
     fn other_answers_are_named() {
         let error = ask("{\"hello\": 1}\n", &[]).unwrap_err();
-        assert!(
-            error.contains("does not begin with a QMP greeting"),
-            "{error}"
-        );
+        assert!(error.contains("does not begin with a QMP greeting"), "{error}");
         let error = ask("SSH-2.0\n", &[]).unwrap_err();
         assert!(error.contains("no JSON"), "{error}");
         let error = ask(GREETING, &["{\"error\": {\"class\": \"Nope\"}}\n"]).unwrap_err();

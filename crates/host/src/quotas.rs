@@ -4,15 +4,11 @@
 //! below it. One that has no quota at the begin, or cannot be read then, throttled for a time that is not known. What the daemon makes of quotas
 //! from period to period is in `fleet::quotas`.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Quota;
-use tandem_linux::cgroup::Throttled;
+use tandem_linux::cgroup::{CgroupPath, CpuController, Quota, Throttled};
+use tandem_model::Nanos;
 use tandem_observe::findings::KnownQuota;
-use tandem_policy::Nanos;
 
 use crate::discovery::Vm;
 
@@ -31,9 +27,7 @@ pub(crate) struct Quotas {
 /// The cgroups of a VM's vCPUs. What cannot be read has none that is known.
 pub(crate) fn cgroups(controller: &dyn CpuController, vm: &Vm) -> BTreeSet<CgroupPath> {
     let vcpus = vm.vcpus.iter();
-    vcpus
-        .filter_map(|vcpu| controller.cgroup_of(&vcpu.thread).ok())
-        .collect()
+    vcpus.filter_map(|vcpu| controller.cgroup_of(&vcpu.thread).ok()).collect()
 }
 
 /// These cgroups and those above, without the root, which has no quota.
@@ -89,17 +83,13 @@ impl Quotas {
     /// Reads those above these VMs, as the interval begins.
     pub(crate) fn begin(controller: &dyn CpuController, vms: &[Vm]) -> Quotas {
         let leaves = vms.iter().flat_map(|vm| cgroups(controller, vm)).collect();
-        let with_quota = at_and_above(&leaves)
-            .into_iter()
-            .filter(|cgroup| quota(controller, cgroup).is_some());
+        let with_quota =
+            at_and_above(&leaves).into_iter().filter(|cgroup| quota(controller, cgroup).is_some());
         let before = with_quota.filter_map(|cgroup| {
             let throttled = controller.throttled(&cgroup).ok()??;
             Some((cgroup, throttled))
         });
-        Quotas {
-            before: before.collect(),
-            after: BTreeMap::new(),
-        }
+        Quotas { before: before.collect(), after: BTreeMap::new() }
     }
 
     /// Those of these cgroups and of those above, as the interval ends.
@@ -148,10 +138,7 @@ mod tests {
             let places = ["/vm/all/vcpu0", "/vm/all/vcpu1", "/vm/vcpu2", "/elsewhere"].map(path);
             left_below(&path("/vm"), &places, |cgroup| {
                 let (_, percent) = caps.iter().find(|(capped, _)| cgroup.0 == *capped)?;
-                Some(Quota {
-                    quota_us: percent * 1_000,
-                    period_us: 100_000,
-                })
+                Some(Quota { quota_us: percent * 1_000, period_us: 100_000 })
             })
         };
         assert_eq!(left(&[]), None);
@@ -159,11 +146,7 @@ mod tests {
         assert_eq!(left(&[("/vm/all", 200)]), None, "all that they can use");
         assert_eq!(left(&[("/vm/all/vcpu0", 25)]), Some(3.25));
         assert_eq!(left(&[("/vm/all/vcpu0", 25), ("/vm/all", 50)]), Some(2.5));
-        let each = [
-            ("/vm/all/vcpu0", 25),
-            ("/vm/all/vcpu1", 50),
-            ("/vm/vcpu2", 75),
-        ];
+        let each = [("/vm/all/vcpu0", 25), ("/vm/all/vcpu1", 50), ("/vm/vcpu2", 75)];
         assert_eq!(left(&each), Some(2.5));
     }
 

@@ -1,41 +1,28 @@
-//! `tandem host record`: what `top` sees, interval after interval, for [`tandem_observe::record`].
+//! `tandem host record`: records the intervals of `top` for [`tandem_observe::record`].
 //!
-//! All VMs of the host are recorded, selected by nobody: any may be a culprit, and who is asked about later is not known yet. A VM that
-//! is found at the end of an interval is in it by name, with its weight and what it was due; quotas and pins are in it as far as they
-//! show: LIM, and where each vCPU may run. What else `why` needs to know of VMs and host is read every [`SETTINGS_EVERY`], and stands in each
-//! interval until it is read again.
+//! All VMs of the host are recorded, because any may be a culprit.
+//! A VM found at the end of an interval is in it with its name, weight and fair share.
+//! The settings of VMs and host that `why` needs are read every [`SETTINGS_EVERY`].
 //!
-//! A look that fails ends nothing: it is counted, measuring begins anew, and the next look is when it would have been. What happened meanwhile
-//! is a gap. Only what cannot be written ends a record.
+//! A failed look is counted, and its time is a gap in the record; only a failed write ends the record.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_linux::interrupt::Interrupt;
-use tandem_linux::service::ReportOnce;
-use tandem_linux::service::Reporter;
-use tandem_observe::Interval;
-use tandem_observe::Source;
-use tandem_observe::findings::KnownHost;
-use tandem_observe::findings::KnownVm;
-use tandem_observe::record::Finished;
-use tandem_observe::record::Frame;
-use tandem_observe::record::RecordError;
-use tandem_observe::record::RecordedVm;
-use tandem_observe::record::Recorder;
-use tandem_policy::Nanos;
-use tandem_policy::VmId;
+use tandem_linux::service::{ReportOnce, Reporter};
+use tandem_model::{Nanos, VmId};
+use tandem_observe::findings::{KnownHost, KnownVm};
+use tandem_observe::record::{Finished, Frame, RecordError, RecordedVm, Recorder};
+use tandem_observe::{Interval, Source};
 use thiserror::Error;
 
-use crate::discovery::DiscoveryOptions;
-use crate::discovery::Scan;
-use crate::moment;
+use crate::discovery::{DiscoveryOptions, Scan};
 use crate::watch::assessed;
 use crate::weights::Weights;
-use crate::why::Why;
-use crate::why::WhyError;
+use crate::why::{Why, WhyError};
+use tandem_observe::moment;
 
 /// How often settings are read: cgroups and quotas of all VMs, which is dear on a host of a thousand.
 pub const SETTINGS_EVERY: Duration = Duration::from_secs(10);
@@ -88,10 +75,7 @@ impl HostFrames {
         }
         // What cannot be read is not in the record, and whoever asks is told so.
         self.settings = match self.why.situation(&scan.vms, interval) {
-            Ok(situation) => Settings {
-                vms: situation.vms,
-                host: Some(situation.host),
-            },
+            Ok(situation) => Settings { vms: situation.vms, host: Some(situation.host) },
             Err(_) => Settings::default(),
         };
         self.settings_at = Some(Instant::now());
@@ -159,10 +143,7 @@ pub fn run(
     }
     let finished = recorder.finish(None)?;
     match (finished.intervals, looks.failure) {
-        (0, Some(why)) => Err(RecordingError::Nothing {
-            looks: finished.failed,
-            why,
-        }),
+        (0, Some(why)) => Err(RecordingError::Nothing { looks: finished.failed, why }),
         _ => Ok(finished),
     }
 }
@@ -177,10 +158,7 @@ pub fn summary(finished: &Finished) -> String {
         0 => String::new(),
         failed => format!("; {failed} looks failed, which are gaps"),
     };
-    format!(
-        "{} intervals{dropped}, {} bytes{failed}",
-        finished.intervals, finished.bytes
-    )
+    format!("{} intervals{dropped}, {} bytes{failed}", finished.intervals, finished.bytes)
 }
 
 /// Looks, and those that failed.
@@ -225,10 +203,7 @@ impl Looks {
     fn fail(&mut self, why: &str, recorder: &mut Recorder, reporter: &mut dyn Reporter) {
         self.failure = Some(why.to_owned());
         recorder.failed(why);
-        self.said.error(
-            format!("a look failed, and recording goes on: {why}"),
-            reporter,
-        );
+        self.said.error(format!("a look failed, and recording goes on: {why}"), reporter);
     }
 }
 

@@ -5,47 +5,31 @@
 //!
 //! What could not be read is skipped, and said ([`Read::damages`]).
 
-mod listing;
+mod matches;
 mod steps;
 pub mod text;
 mod why;
 
 use std::collections::BTreeMap;
 
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
+use tandem_linux::thread::{Pid, StartTime, ThreadRef, Tid};
+use tandem_model::states::interval::Interval;
+use tandem_model::states::sum::IntervalSum;
+use tandem_model::{Nanos, VmId};
 use tandem_observe::findings::KnownHost;
-use tandem_observe::record::Damage;
-use tandem_observe::record::Frame;
-use tandem_observe::record::Record;
-use tandem_observe::record::RecordError;
-use tandem_observe::record::RecordedVm;
-use tandem_observe::record::Wanted;
-use tandem_policy::Nanos;
-use tandem_policy::VmId;
+use tandem_observe::record::{Damage, Frame, Record, RecordError, RecordedVm, Wanted};
 use tandem_policy::assess::lag;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::sum::IntervalSum;
 use thiserror::Error;
 
-use crate::discovery::Scan;
-use crate::discovery::VcpuThread;
-use crate::discovery::Vm;
-use crate::glob::name_matches;
-use crate::moment::Moment;
-use crate::moment::printed;
-use crate::top::TopInterval;
-use crate::top::shown;
+use crate::discovery::{Scan, VcpuThread, Vm};
+use crate::select::VmPattern;
+use crate::top::{TopInterval, shown};
 use crate::vmm::Vmm;
+use tandem_observe::moment::{Moment, printed};
 
-pub use listing::ClockSet;
-pub use listing::Gap;
-pub use listing::ListedVm;
-pub use listing::Listing;
-pub use listing::list;
+pub(crate) use matches::RecordedMatches;
 pub use steps::Steps;
+pub use tandem_observe::listing::{ClockSet, Gap, ListedVm, Listing, list};
 
 /// Why a time cannot be replayed.
 #[derive(Debug, Error)]
@@ -146,28 +130,16 @@ pub fn wanted(
     }
     for (moment, is_begin) in [(from, true), (to, false)] {
         let Some(moment) = moment else { continue };
-        let range = match moment.is_relative() {
-            true => &mut wanted.steady,
-            false => &mut wanted.wall,
-        };
-        match is_begin {
-            true => range.start = resolved(moment),
-            false => range.end = resolved(moment),
-        }
+        let range = if moment.is_relative() { &mut wanted.steady } else { &mut wanted.wall };
+        if is_begin { range.start = resolved(moment) } else { range.end = resolved(moment) }
     }
-    let Wanted {
-        wall,
-        steady: asked,
-    } = &wanted;
+    let Wanted { wall, steady: asked } = &wanted;
     if wall.start >= wall.end || asked.start >= asked.end {
         let (from, to) = match wall.start >= wall.end {
             true => (wall.start, wall.end),
             false => (by_wall(asked.start), by_wall(asked.end)),
         };
-        return Err(ReplayError::Backwards {
-            from: printed(from),
-            to: printed(to),
-        });
+        return Err(ReplayError::Backwards { from: printed(from), to: printed(to) });
     }
     Ok(wanted)
 }
@@ -219,10 +191,7 @@ pub fn replay(record: &Record, wanted: impl Into<Wanted>) -> Result<Read<Replaye
         growing.add(frame);
         Ok::<(), RecordError>(())
     })?;
-    Ok(Read {
-        found: growing.finish(),
-        damages,
-    })
+    Ok(Read { found: growing.finish(), damages })
 }
 
 /// Intervals so far.
@@ -274,33 +243,30 @@ impl Growing {
     }
 }
 
-fn is_named(names: &[String], name: &str) -> bool {
-    names.is_empty() || names.iter().any(|glob| name_matches(glob, name))
-}
-
 impl Replayed {
-    /// As `top` shows one interval, with the VMs whose names match a glob, or all if there is none.
-    pub fn shown(&self, names: &[String]) -> TopInterval {
+    /// The VMs that match, or all if there is no pattern.
+    fn matching<'a>(&self, asked: &'a [VmPattern]) -> RecordedMatches<'a> {
+        let mut matches = RecordedMatches::new(asked);
+        self.vms.iter().for_each(|(id, known)| matches.add(*id, known));
+        matches
+    }
+
+    /// As `top` shows one interval, with the VMs that match, or all if there is no pattern.
+    pub fn shown(&self, asked: &[VmPattern]) -> TopInterval {
+        let matches = self.matching(asked);
         let interval = &self.interval;
         let scan = Scan {
-            vms: self
-                .vms
-                .iter()
-                .map(|(id, known)| found(*id, known))
-                .collect(),
+            vms: self.vms.iter().map(|(id, known)| found(*id, known)).collect(),
             unreadable_vmms: self.unreadable,
             ..Scan::default()
         };
         let weights = self.vms.iter();
         let weights = weights.filter_map(|(id, known)| Some((*id, known.weight?)));
-        let is_selected = |vm: &Vm| is_named(names, &vm.name);
+        let is_selected = |vm: &Vm| matches.has(vm.id);
         let mut top = shown(&scan, interval, &weights.collect(), is_selected);
         // A process may hold several VMs, but not two of one name.
-        let ids: BTreeMap<(u32, &str), VmId> = scan
-            .vms
-            .iter()
-            .map(|vm| ((vm.process.pid.0, vm.name.as_str()), vm.id))
-            .collect();
+        let ids: BTreeMap<(u32, &str), VmId> =
+            scan.vms.iter().map(|vm| ((vm.process.pid.0, vm.name.as_str()), vm.id)).collect();
         for vm in &mut top.vms {
             let id = ids.get(&(vm.pid, vm.name.as_str()));
             let Some(due) = id.and_then(|id| self.due.get(id)) else {
@@ -313,14 +279,12 @@ impl Replayed {
         top
     }
 
-    /// The same; that no VM's name matches is an error.
-    pub fn shown_if_any(&self, names: &[String]) -> Result<TopInterval, ReplayError> {
-        let shown = self.shown(names);
-        match shown.vms.is_empty() && !names.is_empty() {
-            true => Err(ReplayError::NoneMatches {
-                of: shown.found,
-                names: names.to_vec(),
-            }),
+    /// The same; if no VM matches, that is an error.
+    pub fn shown_if_any(&self, asked: &[VmPattern]) -> Result<TopInterval, ReplayError> {
+        let shown = self.shown(asked);
+        let names = || asked.iter().map(ToString::to_string).collect();
+        match shown.vms.is_empty() && !asked.is_empty() {
+            true => Err(ReplayError::NoneMatches { of: shown.found, names: names() }),
             false => Ok(shown),
         }
     }
@@ -334,11 +298,7 @@ impl Replayed {
 
 /// A VM as discovery would have it; when its threads started nobody knows any more.
 fn found(id: VmId, known: &RecordedVm) -> Vm {
-    let thread = |tid| ThreadRef {
-        pid: Pid(known.pid),
-        tid: Tid(tid),
-        start: StartTime(0),
-    };
+    let thread = |tid| ThreadRef { pid: Pid(known.pid), tid: Tid(tid), start: StartTime(0) };
     let vmm = serde_json::from_value(serde_json::Value::from(known.program.as_str()));
     Vm {
         tenant: None,
@@ -349,10 +309,7 @@ fn found(id: VmId, known: &RecordedVm) -> Vm {
         vcpus: known
             .tids
             .iter()
-            .map(|(index, tid)| VcpuThread {
-                index: *index,
-                thread: thread(*tid),
-            })
+            .map(|(index, tid)| VcpuThread { index: *index, thread: thread(*tid) })
             .collect(),
         unidentified: 0,
     }

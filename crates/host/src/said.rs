@@ -5,16 +5,10 @@
 //! differ all the time. Of each VM and knob changes are said once a second at most: all of that period, then none.
 
 use std::collections::BTreeMap;
-use std::mem::Discriminant;
-use std::mem::discriminant;
-use std::time::Duration;
-use std::time::Instant;
+use std::mem::{Discriminant, discriminant};
+use std::time::{Duration, Instant};
 
-use tandem_policy::Because;
-use tandem_policy::Decision;
-use tandem_policy::Knob;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
+use tandem_model::{Because, Decision, Knob, VcpuId, VmId};
 
 /// Of each VM and knob, changes are said no more often.
 const EVERY: Duration = Duration::from_secs(1);
@@ -47,23 +41,15 @@ impl SaidChanges {
         now: Instant,
         decisions: &'a [Decision],
     ) -> impl Iterator<Item = &'a Decision> {
-        decisions
-            .iter()
-            .filter(move |decision| self.is_news(now, decision))
+        decisions.iter().filter(move |decision| self.is_news(now, decision))
     }
 
     fn is_news(&mut self, now: Instant, decision: &Decision) -> bool {
         let said = self
             .by_knob
             .entry((decision.vm(), decision.knob()))
-            .or_insert_with(|| Said {
-                at: now,
-                last: BTreeMap::new(),
-            });
-        let change = Change {
-            value: value(decision),
-            because: discriminant(decision.because()),
-        };
+            .or_insert_with(|| Said { at: now, last: BTreeMap::new() });
+        let change = Change { value: value(decision), because: discriminant(decision.because()) };
         let vcpu = decision.vcpu();
         if said.last.get(&vcpu) == Some(&change) || (said.at != now && now - said.at < EVERY) {
             return false;
@@ -99,10 +85,7 @@ fn value(decision: &Decision) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tandem_policy::PcpuId;
-    use tandem_policy::PcpuSet;
-    use tandem_policy::Target;
-    use tandem_policy::Weight;
+    use tandem_model::{PcpuId, PcpuSet, Target, Weight};
 
     use super::*;
 
@@ -115,11 +98,7 @@ mod tests {
     }
 
     fn lag(lag: f64) -> Because {
-        Because::Lag {
-            lag,
-            fair: 1.0,
-            received: 1.0 - lag,
-        }
+        Because::Lag { lag, fair: 1.0, received: 1.0 - lag }
     }
 
     fn moved(vcpu: u32, pcpu: u32) -> Decision {
@@ -133,8 +112,7 @@ mod tests {
 
     /// How many of a period's decisions are said, so many ms after the first period.
     fn count(said: &mut SaidChanges, begin: Instant, ms: u64, decisions: &[Decision]) -> usize {
-        said.news(begin + Duration::from_millis(ms), decisions)
-            .count()
+        said.news(begin + Duration::from_millis(ms), decisions).count()
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! `tandem host scalability`: how far a VM scales, and how far it could, from where the time of its vCPUs goes.
+//! `tandem host scalability`: how far a VM scales, and how far it could, from the states of its vCPUs.
 //!
-//! Source: Shan's dissertation (NJIT 2018), chapter 4; formulas and types are those of [`tandem_policy::scalability`], the figures those of
-//! `tandem sim scalability`. There the same program runs alone on hardware; here nobody can do that, so what it would do there follows
-//! from what it does in the VM:
+//! Source: Shan's dissertation (NJIT 2018), chapter 4, with the formulas and types of [`tandem_policy::scalability`].
+//! The hardware figures are derived from the VM, because the program cannot run alone on hardware here:
 //!
 //! ```text
 //! working = time on pCPUs − POLL          idle = HALT + POLL
@@ -10,53 +9,36 @@
 //! blocks  = voluntary switches of vCPUs' threads ÷ (working + idle), of vCPUs that ran
 //! ```
 //!
-//! Waits (RDY, LIM, CSTP) are left out: on hardware there are none. That is right for vCPUs that do not depend on each other; a vCPU that
-//! halts because a sibling waits counts as idle unless CSTP is measured, so `active` may be too low on a busy host.
-//!
-//! In the VM, switching is VMM and POLL; unused is what it did not take of its fair share, by weight among all VMs of the host, as if all
-//! wanted CPU time all the time. A VM that received more was allocated that much. Pins and quotas are left out.
-//!
-//! Nobody sees from outside how long guests spin: RUN holds it. So efficiencies and speedups are *at most* what is shown, and
-//! [`VmScalability::not_measured`] says what it would take.
+//! RDY, LIM and CSTP are left out, as hardware has none; without CSTP `active` may be too low on a busy host.
+//! In the VM, switching is VMM and POLL, and the unused time is the rest of its fair share by weight
+//! (of what it received, if that is more).
+//! Pins and quotas are left out.
+//! RUN includes spinning, so efficiencies and speedups are upper bounds ([`VmScalability::not_measured`]).
 
 pub mod text;
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
-use tandem_observe::Interval;
-use tandem_observe::Source;
-use tandem_observe::record::Damage;
-use tandem_observe::record::Record;
-use tandem_observe::record::RecordError;
-use tandem_observe::record::Wanted;
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
-use tandem_policy::fair_share::Claim;
-use tandem_policy::fair_share::LeveledClaim;
-use tandem_policy::fair_share::fair_shares_by_level;
-use tandem_policy::observation::Level;
-use tandem_policy::scalability::Features;
-use tandem_policy::scalability::Fraction;
-use tandem_policy::scalability::PhysicalRun;
-use tandem_policy::scalability::Speedup;
-use tandem_policy::scalability::Type;
-use tandem_policy::scalability::VirtualRun;
-use tandem_policy::scalability::potential_efficiency;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::interval::VmInterval;
-use tandem_policy::states::sum::IntervalSum;
+use tandem_model::observation::Level;
+use tandem_model::states::interval::{SourceName, VmInterval};
+use tandem_model::states::sum::IntervalSum;
+use tandem_model::{Nanos, State, VmId, Weight};
+use tandem_observe::record::{Damage, Record, RecordError, Wanted};
+use tandem_observe::{Interval, Source};
+use tandem_policy::fair_share::{Claim, LeveledClaim, fair_shares_by_level};
+use tandem_policy::scalability::{
+    Features, Fraction, PhysicalRun, Speedup, Type, VirtualRun, potential_efficiency,
+};
 use thiserror::Error;
 
 use crate::discovery::DiscoveryOptions;
-use crate::discovery::Vm;
+use crate::replay::RecordedMatches;
+use crate::select::VmPattern;
 use crate::watch::Look as HostLook;
-use crate::why::WhyError;
+use crate::why::{WhyError, asked_for};
 
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 1;
@@ -311,17 +293,13 @@ fn of_vm(
     let physical = spent.physical(n);
     let utilization = physical.and_then(|run| run.efficiency().ok());
     let hardware = physical.and_then(|run| {
-        Some(Scaling {
-            efficiency: run.efficiency().ok()?,
-            speedup: run.speedup().ok()?,
-        })
+        Some(Scaling { efficiency: run.efficiency().ok()?, speedup: run.speedup().ok()? })
     });
     let parallelism = utilization.map(|used| used.get() * f64::from(n));
     let synchronization =
         parallelism.and_then(|_| blocks_per_second(vm, known.blocks, &spent, timeslice));
-    let mut types = parallelism.map_or_else(Vec::new, |active| {
-        types(n, active, synchronization, timeslice)
-    });
+    let mut types =
+        parallelism.map_or_else(Vec::new, |active| types(n, active, synchronization, timeslice));
     types.sort_by_key(|class| class.number());
     VmScalability {
         name: known.name.clone(),
@@ -384,12 +362,7 @@ fn blocks_per_second(
 /// The types that fit what is known.
 fn types(n: u32, active: f64, rate: Option<Rate>, timeslice: Nanos) -> Vec<Type> {
     let of = |voluntary_switches_per_second: f64| {
-        let features = Features {
-            units: n,
-            active,
-            voluntary_switches_per_second,
-            timeslice,
-        };
+        let features = Features { units: n, active, voluntary_switches_per_second, timeslice };
         features.class()
     };
     match rate {
@@ -419,10 +392,7 @@ fn in_vm(
     Some(VmScaling {
         share: in_pcpus(fair),
         received: in_pcpus(spent.received),
-        scaling: Scaling {
-            efficiency: run.efficiency().ok()?,
-            speedup: run.speedup().ok()?,
-        },
+        scaling: Scaling { efficiency: run.efficiency().ok()?, speedup: run.speedup().ok()? },
         potential_efficiency: possible,
     })
 }
@@ -437,10 +407,7 @@ fn not_measured(
     let mut list = Vec::new();
     let mut say = |what, want: String| list.push(NotMeasured { what, want });
     if !ran {
-        say(
-            "parallelism",
-            "the VM neither ran nor halted: it waited all the time".to_owned(),
-        );
+        say("parallelism", "the VM neither ran nor halted: it waited all the time".to_owned());
     }
     say(
         "spinning",
@@ -453,10 +420,7 @@ fn not_measured(
             Some(_) => "seldom for certain, as its vCPUs were seldom put on a pCPU or never halted",
             None => "how often vCPUs blocked was not counted all the time",
         };
-        say(
-            "blocks",
-            format!("{so}; tandem host scalability without --from counts them"),
-        );
+        say("blocks", format!("{so}; tandem host scalability without --from counts them"));
     }
     let bpf = match source {
         SourceName::Plain => "; --source bpf may tell it",
@@ -464,11 +428,7 @@ fn not_measured(
     };
     for (state, what, means) in [
         (State::Poll, "halt polling", "it counts as work"),
-        (
-            State::Vmm,
-            "the host's work for the guest",
-            "it counts as used",
-        ),
+        (State::Vmm, "the host's work for the guest", "it counts as used"),
         (
             State::Costop,
             "co-stop",
@@ -497,21 +457,15 @@ impl Look {
         Ok(Look(look))
     }
 
-    /// Looks for so long, at the VM of that name or process number, or at all.
+    /// Measures for this long the VMs that match, or all if there is no pattern.
     pub fn look(
         &mut self,
-        asked: Option<&str>,
+        asked: &[VmPattern],
         length: Duration,
     ) -> Result<Analysis, ScalabilityError> {
         let before = self.0.begin().map_err(WhyError::from)?;
-        let named = |vms: &[Vm]| -> BTreeMap<VmId, (String, u32)> {
-            let names = vms.iter();
-            names
-                .map(|vm| (vm.id, (vm.name.clone(), vm.process.pid.0)))
-                .collect()
-        };
         // Who asks for a VM that is not there is told at once.
-        ids(asked, &named(&before))?;
+        asked_for(asked, &before, self.0.controller.as_ref())?;
         std::thread::sleep(length);
         let (scan, interval) = self.0.interval().map_err(WhyError::from)?;
         let vms = scan.vms;
@@ -520,51 +474,39 @@ impl Look {
             let known = KnownVm {
                 name: vm.name.clone(),
                 pid: vm.process.pid.0,
-                weight: weights
-                    .get(&vm.id)
-                    .copied()
-                    .unwrap_or(Weight::constant(1.0)),
+                weight: weights.get(&vm.id).copied().unwrap_or(Weight::constant(1.0)),
                 levels: without_caps(weights.levels(vm.id)),
                 blocks: blocks(interval.vms.iter().find(|measured| measured.vm == vm.id)),
             };
             (vm.id, known)
         });
-        let asked = ids(asked, &named(&vms))?;
-        Ok(analyze(&interval, &known.collect(), |vm| {
-            asked.contains(&vm)
-        }))
+        let asked = asked_for(asked, &vms, self.0.controller.as_ref())?;
+        Ok(analyze(&interval, &known.collect(), |vm| asked.contains(&vm)))
     }
 }
 
 /// Levels as if none had a hard cap.
 fn without_caps(levels: &[Level]) -> Vec<Level> {
-    let levels = levels.iter().map(|level| Level {
-        quota: None,
-        ..*level
-    });
+    let levels = levels.iter().map(|level| Level { quota: None, ..*level });
     levels.collect()
 }
 
 /// How often a VM's vCPUs blocked, where that was counted for all of them.
 fn blocks(vm: Option<&VmInterval>) -> Blocks {
-    let counted = vm.and_then(|vm| {
-        vm.vcpus
-            .iter()
-            .map(|vcpu| vcpu.wakeups)
-            .sum::<Option<u64>>()
-    });
+    let counted = vm.and_then(|vm| vm.vcpus.iter().map(|vcpu| vcpu.wakeups).sum::<Option<u64>>());
     counted.map_or(Blocks::Unknown, Blocks::Counted)
 }
 
-/// Analyzes all of a record: the VM of that name or process number, or all. A VM is due what it was due in each interval: VMs that were
+/// Analyzes all of a record: the VMs that match, or all if there is no pattern. A VM is due what it was due in each interval: VMs that were
 /// never there together are no rivals. Also by what some of the record is missing in it.
 pub fn of_record(
     folder: &Path,
-    asked: Option<&str>,
+    asked: &[VmPattern],
 ) -> Result<(Analysis, Vec<Damage>), ScalabilityError> {
     let mut sum = IntervalSum::new();
     let mut known: BTreeMap<VmId, KnownVm> = BTreeMap::new();
     let mut due: BTreeMap<VmId, Nanos> = BTreeMap::new();
+    let mut matches = RecordedMatches::new(asked);
     let damages = Record::open(folder)?.read(Wanted::ALL, |_, frame| {
         sum.add(&frame.interval);
         let weighs = |vm| {
@@ -576,6 +518,7 @@ pub fn of_record(
             *due.entry(vm).or_default() += fair;
         }
         for (id, vm) in frame.vms {
+            matches.add(id, &vm);
             let vm = KnownVm {
                 name: vm.name,
                 pid: vm.pid,
@@ -600,28 +543,12 @@ pub fn of_record(
             known.blocks = blocks(Some(vm));
         }
     }
-    let names = known.iter();
-    let names = names.map(|(id, vm)| (*id, (vm.name.clone(), vm.pid)));
-    let asked = ids(asked, &names.collect())?;
-    let analysis = analyze_with(&interval, &known, &due, |vm| asked.contains(&vm));
-    Ok((analysis, damages))
-}
-
-/// The VMs of that name or process number; all if none is given.
-fn ids(asked: Option<&str>, vms: &BTreeMap<VmId, (String, u32)>) -> Result<Vec<VmId>, WhyError> {
-    let Some(asked) = asked else {
-        return Ok(vms.keys().copied().collect());
-    };
-    let is_asked = |name: &str, pid: u32| name == asked || pid.to_string() == asked;
-    let found = vms.iter().filter(|(_, (name, pid))| is_asked(name, *pid));
-    let found: Vec<VmId> = found.map(|(id, _)| *id).collect();
-    match found.is_empty() {
-        false => Ok(found),
-        true => Err(WhyError::NoSuchVm {
-            asked: asked.to_owned(),
-            names: vms.values().map(|(name, _)| name.clone()).collect(),
-        }),
+    if let Some(pattern) = matches.unmatched().first() {
+        let names = known.values().map(|vm| vm.name.as_str());
+        return Err(WhyError::no_such_vm(pattern, names).into());
     }
+    let analysis = analyze_with(&interval, &known, &due, |vm| matches.has(vm));
+    Ok((analysis, damages))
 }
 
 #[cfg(test)]

@@ -4,19 +4,12 @@
 //! waited for it would leave weights standing still. So a thread of its own looks when it is asked to, and the daemon takes what was found
 //! when it is there. Until then it goes on with the VMs that it knows.
 
-use std::sync::mpsc::Receiver;
-use std::sync::mpsc::Sender;
-use std::sync::mpsc::TryRecvError;
-use std::sync::mpsc::channel;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
 
 use tandem_linux::real_time::go_before_others;
 
-use crate::discovery::Discovery;
-use crate::discovery::DiscoveryError;
-use crate::discovery::Scan;
-use crate::discovery::UNHURRIED;
+use crate::discovery::{Discovery, DiscoveryError, Scan, UNHURRIED};
 
 /// How long a look takes at most beside what cannot be cut short: the list of processes, and sockets that do not answer.
 const HURRIED: Duration = Duration::from_millis(50);
@@ -47,14 +40,8 @@ impl Scanner {
                 }
             }
         };
-        std::thread::Builder::new()
-            .name("discovery".to_owned())
-            .spawn(look)?;
-        Ok(Scanner {
-            requests,
-            found,
-            looking: None,
-        })
+        std::thread::Builder::new().name("discovery".to_owned()).spawn(look)?;
+        Ok(Scanner { requests, found, looking: None })
     }
 
     /// Looks, and waits for what is found: the first look, which takes the time that it needs. `None`: the thread ended.

@@ -4,24 +4,15 @@
 //! second at most.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::decision::Swap;
-use tandem_policy::flexs::Basis;
-use tandem_policy::flexs::CounterSource;
-use tandem_policy::flexs::SwapAction;
-use tandem_policy::flexs::Truth;
-use tandem_policy::flexs::Verdict;
+use serde::{Deserialize, Serialize};
+use tandem_model::branch_counters::{CounterSource, Truth};
+use tandem_model::decision::Swap;
+use tandem_model::{VcpuId, VmId};
+use tandem_policy::flexs::{Basis, SwapAction, Verdict};
 use tandem_policy::host::Placement;
-use tandem_policy::host::flexs::Left;
-use tandem_policy::host::flexs::Refusal;
-use tandem_policy::host::flexs::SpinOutcome;
-use tandem_policy::host::flexs::SpinReport;
+use tandem_policy::host::flexs::{Left, Refusal, SpinOutcome, SpinReport};
 
 /// Of each vCPU, values are said no more often.
 const EVERY: Duration = Duration::from_secs(1);
@@ -132,14 +123,7 @@ fn kind(report: &SpinReport) -> &'static str {
 
 /// A vCPU's counters, what they say and what follows, in words.
 pub(crate) fn in_words(vm: &str, report: &SpinReport) -> String {
-    let SpinReport {
-        vcpu,
-        counted,
-        verdict,
-        extremes,
-        outcome,
-        ..
-    } = report;
+    let SpinReport { vcpu, counted, verdict, extremes, outcome, .. } = report;
     let counts = counted.counts;
     let ratios = match (verdict.ratios(), extremes) {
         (Some((bpi, bmpr)), Some((max_bpi, min_bmpr))) => format!(
@@ -264,34 +248,21 @@ pub(crate) fn opened(source: CounterSource, placement: Placement) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tandem_policy::PcpuId;
-    use tandem_policy::flexs::BranchCounts;
-    use tandem_policy::flexs::Counted;
-    use tandem_policy::flexs::SpinDetector;
-    use tandem_policy::flexs::SwapReason;
+    use tandem_model::PcpuId;
+    use tandem_model::branch_counters::{BranchCounts, Counted};
+    use tandem_policy::flexs::{SpinDetector, SwapReason};
 
     use super::*;
 
     fn report(vcpu: u32, counts: (u64, u64, u64)) -> SpinReport {
-        let counts = BranchCounts {
-            instructions: counts.0,
-            branches: counts.1,
-            mispredicted: counts.2,
-        };
+        let counts =
+            BranchCounts { instructions: counts.0, branches: counts.1, mispredicted: counts.2 };
         let mut detector = SpinDetector::new(10, 1);
-        detector.observe(&BranchCounts {
-            instructions: 3000,
-            branches: 1000,
-            mispredicted: 1,
-        });
+        detector.observe(&BranchCounts { instructions: 3000, branches: 1000, mispredicted: 1 });
         SpinReport {
             vm: VmId(1),
             vcpu: VcpuId(vcpu),
-            counted: Counted {
-                counts,
-                source: CounterSource::Synthetic,
-                truth: Some(Truth::Spun),
-            },
+            counted: Counted { counts, source: CounterSource::Synthetic, truth: Some(Truth::Spun) },
             verdict: detector.observe(&counts),
             extremes: detector.max_bpi().zip(detector.min_bmpr()),
             outcome: SpinOutcome::Left(Left::Placement),
@@ -357,14 +328,8 @@ mod tests {
         assert_eq!(missed, [(&Basis::Compared, &1), (&Basis::TooFew, &1)]);
         assert_eq!((account.judged, account.bases[&Basis::TooFew]), (1, 2));
         let json = serde_json::to_string(&account).unwrap();
-        assert!(
-            json.contains(r#""missed":{"compared":1,"too-few":1}"#),
-            "{json}"
-        );
-        assert_eq!(
-            &serde_json::from_str::<SpinAccount>(&json).unwrap(),
-            account
-        );
+        assert!(json.contains(r#""missed":{"compared":1,"too-few":1}"#), "{json}");
+        assert_eq!(&serde_json::from_str::<SpinAccount>(&json).unwrap(), account);
     }
 
     #[test]
@@ -375,19 +340,12 @@ mod tests {
         spinning.outcome = SpinOutcome::Decided(SwapAction::Swap {
             with: VcpuId(1),
             on: PcpuId(1),
-            because: SwapReason::Spinning {
-                bpi,
-                bmpr,
-                looked: 1,
-            },
+            because: SwapReason::Spinning { bpi, bmpr, looked: 1 },
         });
         spins.count(&[spinning.clone()], &[]);
         let account = spins.of(VmId(1)).unwrap();
         assert_eq!((account.decided, account.swaps), (1, 0));
-        let made = Swap {
-            vm: VmId(1),
-            vcpus: [VcpuId(0), VcpuId(1)],
-        };
+        let made = Swap { vm: VmId(1), vcpus: [VcpuId(0), VcpuId(1)] };
         spins.count(&[spinning], &[made]);
         let account = spins.of(VmId(1)).unwrap();
         assert_eq!((account.decided, account.swaps), (2, 1));
@@ -398,10 +356,7 @@ mod tests {
         let mut spins = Spins::default();
         let mut second = report(1, (6000, 2000, 2));
         second.refused = vec![(VcpuId(0), Refusal::Cpuset)];
-        spins.count(
-            &[report(0, (6000, 2000, 2)), report(1, (9000, 1000, 30))],
-            &[],
-        );
+        spins.count(&[report(0, (6000, 2000, 2)), report(1, (9000, 1000, 30))], &[]);
         spins.count(&[second], &[]);
         let account = spins.of(VmId(1)).unwrap();
         assert_eq!((account.judged, account.spun, account.swaps), (3, 2, 0));

@@ -74,10 +74,7 @@ mod tests {
             summed.end(&mut notes);
             let lines: Vec<&str> = notes.iter().map(|note| note.0.as_str()).collect();
             assert!(lines.contains(&"0: 0"));
-            assert_eq!(
-                lines.iter().filter(|l| l.starts_with("1000: ")).count(),
-                MOST
-            );
+            assert_eq!(lines.iter().filter(|l| l.starts_with("1000: ")).count(), MOST);
             let left_out = [
                 "and 6978 more like these of VMs in cgroups of other users",
                 "and 1016 more like these of VMs in cgroups of user 1000",

@@ -17,10 +17,7 @@ pub(crate) fn told_apart<'a, K: Ord>(
     }
     let called = vms.map(|(key, name, pid)| {
         let is_alone = named.get(name).is_none_or(|count| *count < 2);
-        let called = match is_alone {
-            true => name.to_owned(),
-            false => format!("{name} ({pid})"),
-        };
+        let called = if is_alone { name.to_owned() } else { format!("{name} ({pid})") };
         (key, called)
     });
     called.collect()

@@ -15,35 +15,17 @@ use std::path::Path;
 
 use serde::Serialize;
 use tandem_linux::printable::printable;
-use tandem_observe::Interval;
-use tandem_observe::Source;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Edge;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Edges;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::Missing;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::interval::ThreadTime;
-use tandem_policy::states::interval::VmInterval;
-use tandem_policy::states::latency::Latency;
-use tandem_policy::states::programs::Programs;
+use tandem_model::states::edges::{Edge, EdgeKind, Edges, Evidence, Party};
+use tandem_model::states::interval::{HostTotals, Missing, SourceName, ThreadTime, VmInterval};
+use tandem_model::states::latency::Latency;
+use tandem_model::states::programs::Programs;
+use tandem_model::{Nanos, PcpuSet, State, VcpuId, VcpuTimes, VmId};
+use tandem_observe::{Interval, Source};
 
-use crate::discovery::DiscoveryOptions;
-use crate::discovery::Scan;
-use crate::discovery::Vm;
+use crate::discovery::{DiscoveryOptions, Scan, Vm};
 use crate::select::Selector;
 use crate::told_apart::told_apart;
-use crate::watch::Look;
-use crate::watch::LookError;
-use crate::watch::assessed;
+use crate::watch::{Look, LookError, assessed};
 use crate::weights::Weights;
 
 /// The version of the JSON documents.
@@ -211,20 +193,14 @@ impl Top {
         selector: Selector,
         state_dir: &Path,
     ) -> Result<Top, LookError> {
-        Ok(Top {
-            look: Look::open(source, options, state_dir)?,
-            selector,
-        })
+        Ok(Top { look: Look::open(source, options, state_dir)?, selector })
     }
 
     /// Begins the first interval.
     pub fn begin(&mut self) -> Result<Found, LookError> {
         let vms = self.look.begin()?;
         let selected = vms.iter().filter(|vm| self.is_selected(vm)).count();
-        Ok(Found {
-            all: vms.len(),
-            selected,
-        })
+        Ok(Found { all: vms.len(), selected })
     }
 
     /// What happened since the last call, or the beginning.
@@ -285,18 +261,11 @@ pub(crate) fn shown(
         seconds: length.as_secs_f64(),
         source: interval.source,
         missing: interval.missing.clone(),
-        notes: interval
-            .programs
-            .as_ref()
-            .map_or_else(Vec::new, Programs::notes),
+        notes: interval.programs.as_ref().map_or_else(Vec::new, Programs::notes),
         found: scan.vms.len(),
         unreadable: scan.unreadable_vmms,
         left_out: scan.left_out,
-        unidentified: scan
-            .vms
-            .iter()
-            .filter(|vm| vm.vcpus.is_empty() && is_selected(vm))
-            .count(),
+        unidentified: scan.vms.iter().filter(|vm| vm.vcpus.is_empty() && is_selected(vm)).count(),
         vms,
         host: interval.host.clone(),
     }
@@ -319,10 +288,7 @@ fn vcpus(
 ) -> Vec<TopVcpu> {
     let shown = measured.vcpus.iter().map(|vcpu| {
         let thread = vm.vcpus.iter().find(|known| known.index == vcpu.vcpu);
-        let itself = Party::Vcpu {
-            vm: vm.id,
-            vcpu: vcpu.vcpu,
-        };
+        let itself = Party::Vcpu { vm: vm.id, vcpu: vcpu.vcpu };
         TopVcpu {
             index: vcpu.vcpu,
             tid: thread.map_or(0, |known| known.thread.tid.0),
@@ -344,10 +310,7 @@ fn culprits(
 ) -> Vec<Culprit> {
     let name = |vm: &VmId| called.get(vm).map(String::as_str);
     let waits = edges.of(victim, EdgeKind::Pcpu);
-    waits
-        .take(CULPRITS)
-        .map(|edge| culprit(edge, vm, name))
-        .collect()
+    waits.take(CULPRITS).map(|edge| culprit(edge, vm, name)).collect()
 }
 
 /// Who was waited for, with what a VM is called; `None` of one that is gone.

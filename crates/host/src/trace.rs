@@ -7,16 +7,13 @@ use std::time::Duration;
 
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::procfs::ProcFs;
+use tandem_model::VmId;
+use tandem_model::states::trace::HostTrace;
 use tandem_observe::bpf::BpfError;
-use tandem_observe::trace::TraceOptions;
-use tandem_observe::trace::Tracer;
-use tandem_policy::VmId;
-use tandem_policy::states::trace::HostTrace;
+use tandem_observe::trace::{TraceOptions, Tracer};
 use thiserror::Error;
 
-use crate::discovery::Discovery;
-use crate::discovery::DiscoveryError;
-use crate::discovery::DiscoveryOptions;
+use crate::discovery::{Discovery, DiscoveryError, DiscoveryOptions};
 use crate::told_apart::told_apart;
 use crate::watch::watched;
 
@@ -72,9 +69,6 @@ pub fn trace(
     let trace = tracer.trace(&watched(&vms), length, || interrupt.check().is_err())?;
     Ok(Traced {
         trace,
-        names: told_apart(
-            vms.iter()
-                .map(|vm| (vm.id, vm.name.as_str(), vm.process.pid)),
-        ),
+        names: told_apart(vms.iter().map(|vm| (vm.id, vm.name.as_str(), vm.process.pid))),
     })
 }

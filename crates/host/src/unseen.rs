@@ -5,8 +5,7 @@
 use tandem_linux::thread::Pid;
 
 use crate::config::HostConfig;
-use crate::discovery::Scan;
-use crate::discovery::Vm;
+use crate::discovery::{Scan, Vm};
 use crate::glob::name_matches;
 
 /// What was said.
@@ -25,11 +24,7 @@ impl Unseen {
         let is_new = now != self.unmatched && !now.is_empty();
         self.unmatched = now;
         let unmatched = is_new.then(|| {
-            format!(
-                "no VM of {} matches {}: what is asked for there acts on nobody until one comes",
-                scan.vms.len(),
-                self.unmatched.join(", ")
-            )
+            format!("no VM matches {} yet; the daemon waits for one", self.unmatched.join(", "))
         });
         unreadable.into_iter().chain(unmatched).collect()
     }
@@ -74,45 +69,17 @@ fn unmatched(vms: &[Vm], config: &HostConfig) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use tandem_linux::thread::StartTime;
-    use tandem_linux::thread::ThreadRef;
-    use tandem_linux::thread::Tid;
-    use tandem_policy::VmId;
-
     use super::*;
-    use crate::config::Select;
-    use crate::config::VmRule;
-    use crate::vmm::Vmm;
+    use crate::config::{Select, VmRule};
+    use crate::fixtures::vm;
 
     fn scan(names: &[&str], unreadable: usize) -> Scan {
-        let vms = names.iter().zip(1..).map(|(name, n)| Vm {
-            tenant: None,
-            id: VmId(u64::from(n)),
-            process: ThreadRef {
-                pid: Pid(n),
-                tid: Tid(n),
-                start: StartTime(1),
-            },
-            name: (*name).to_owned(),
-            vmm: Vmm::Qemu,
-            vcpus: Vec::new(),
-            unidentified: 0,
-        });
-        Scan {
-            vms: vms.collect(),
-            unreadable,
-            ..Scan::default()
-        }
+        let vms = names.iter().zip(1..).map(|(name, n)| vm(n, name, 0));
+        Scan { vms: vms.collect(), unreadable, ..Scan::default() }
     }
 
     fn all() -> HostConfig {
-        HostConfig {
-            select: Select {
-                all: true,
-                ..Select::default()
-            },
-            ..HostConfig::default()
-        }
+        HostConfig { select: Select { all: true, ..Select::default() }, ..HostConfig::default() }
     }
 
     #[test]
@@ -120,15 +87,10 @@ mod tests {
         let mut unseen = Unseen::default();
         assert!(unseen.news(&scan(&[], 0), &all(), false).is_empty());
         let said = unseen.news(&scan(&[], 7), &all(), false);
-        assert!(
-            said.len() == 1 && said[0].contains("without root: 7 processes"),
-            "{said:?}"
-        );
+        assert!(said.len() == 1 && said[0].contains("without root: 7 processes"), "{said:?}");
         assert!(unseen.news(&scan(&[], 8), &all(), false).is_empty());
         assert!(
-            Unseen::default()
-                .news(&scan(&[], 7), &all(), true)
-                .is_empty(),
+            Unseen::default().news(&scan(&[], 7), &all(), true).is_empty(),
             "no VMMs among them"
         );
     }
@@ -137,24 +99,19 @@ mod tests {
     fn names_that_no_vm_has_are_said_and_again_only_when_they_are_others() {
         let mut config = all();
         config.select.names = vec!["db-*".to_owned(), "web".to_owned()];
-        config.rule = ["build-*", "web"]
-            .map(|name| VmRule::whose(name).unwrap())
-            .to_vec();
+        config.rule = ["build-*", "web"].map(|name| VmRule::whose(name).unwrap()).to_vec();
         let mut unseen = Unseen::default();
         let said = unseen.news(&scan(&["web"], 0), &config, true);
         assert_eq!(
             said,
             [
-                "no VM of 1 matches the name 'db-*', the rule for the name 'build-*': what is asked for there acts on nobody until one comes"
+                "no VM matches the name 'db-*', the rule for the name 'build-*' yet; the daemon waits for one"
             ]
         );
         assert!(unseen.news(&scan(&["web"], 0), &config, true).is_empty());
         let came = scan(&["web", "db-1"], 0);
         let said = unseen.news(&came, &config, true);
-        assert!(
-            said.len() == 1 && !said[0].contains("db-*"),
-            "it came: {said:?}"
-        );
+        assert!(said.len() == 1 && !said[0].contains("db-*"), "it came: {said:?}");
         let said = unseen.news(&scan(&["db-1"], 0), &config, true);
         assert!(said[0].contains("'web'"), "it went: {said:?}");
     }

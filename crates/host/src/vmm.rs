@@ -21,9 +21,8 @@
 use std::fmt;
 
 use globset::GlobMatcher;
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::VcpuId;
+use serde::{Deserialize, Serialize};
+use tandem_model::VcpuId;
 use thiserror::Error;
 
 use crate::glob::compile;
@@ -111,9 +110,7 @@ impl Vmm {
 /// The guest's name in QEMU's option: `web`, `guest=web,debug-threads=on`, with `,,` for a comma.
 fn qemu_name(option: &str) -> String {
     let option = option.replace(",,", "\0");
-    let named = option
-        .split(',')
-        .find_map(|part| part.strip_prefix("guest="));
+    let named = option.split(',').find_map(|part| part.strip_prefix("guest="));
     let first = option.split(',').next().filter(|part| !part.contains('='));
     named.or(first).unwrap_or_default().replace('\0', ",")
 }
@@ -134,12 +131,7 @@ pub struct VcpuName {
 impl VcpuName {
     /// Reads a thread's name by the table above.
     pub fn parse(comm: &str) -> Option<VcpuName> {
-        let known = |vmm, index, without_kvm| VcpuName {
-            vmm,
-            index,
-            vm: None,
-            without_kvm,
-        };
+        let known = |vmm, index, without_kvm| VcpuName { vmm, index, vm: None, without_kvm };
         if comm == "ALL CPUs/TCG" {
             return Some(known(Vmm::Qemu, VcpuId(0), true));
         }
@@ -197,19 +189,14 @@ pub struct ThreadPattern {
 impl ThreadPattern {
     /// Compiles a pattern.
     pub fn new(pattern: &str) -> Result<ThreadPattern, PatternError> {
-        let wrong = |why: String| PatternError {
-            pattern: pattern.chars().take(100).collect(),
-            why,
-        };
+        let wrong =
+            |why: String| PatternError { pattern: pattern.chars().take(100).collect(), why };
         let mut parts = pattern.split("{n}");
         let (Some(before), Some(after), None) = (parts.next(), parts.next(), parts.next()) else {
             return Err(wrong("it must hold {n} exactly once".to_owned()));
         };
         let compile = |part: &str| compile(part, false).map_err(wrong);
-        Ok(ThreadPattern {
-            before: compile(before)?,
-            after: compile(after)?,
-        })
+        Ok(ThreadPattern { before: compile(before)?, after: compile(after)? })
     }
 
     /// The vCPU's number, if the name matches. Of several numbers that would do, the first counts.
@@ -219,9 +206,7 @@ impl ThreadPattern {
         (0..bytes.len())
             .filter(|&start| digit(start) && (start == 0 || !digit(start - 1)))
             .find_map(|start| {
-                let end = (start..bytes.len())
-                    .find(|&at| !digit(at))
-                    .unwrap_or(bytes.len());
+                let end = (start..bytes.len()).find(|&at| !digit(at)).unwrap_or(bytes.len());
                 let matches =
                     self.before.is_match(&comm[..start]) && self.after.is_match(&comm[end..]);
                 matches.then(|| number(&comm[start..end])).flatten()
@@ -247,10 +232,7 @@ mod tests {
         assert_eq!(parsed("crosvm_vcpu1"), Some((Vmm::Crosvm, 1, false)));
         assert_eq!(parsed("kvm-vcpu-2"), Some((Vmm::Kvmtool, 2, false)));
         assert_eq!(parsed("web/vcpu63"), Some((Vmm::Tandem, 63, true)));
-        assert_eq!(
-            VcpuName::parse("web/vcpu63").unwrap().vm.as_deref(),
-            Some("web")
-        );
+        assert_eq!(VcpuName::parse("web/vcpu63").unwrap().vm.as_deref(), Some("web"));
     }
 
     #[test]
@@ -312,10 +294,7 @@ mod tests {
     fn useless_patterns_are_refused() {
         for pattern in ["vcpu", "{n}{n}", "[{n}"] {
             let error = ThreadPattern::new(pattern).unwrap_err().to_string();
-            assert!(
-                error.contains(pattern) && error.contains("my-vcpu-{n}"),
-                "{error}"
-            );
+            assert!(error.contains(pattern) && error.contains("my-vcpu-{n}"), "{error}");
         }
     }
 

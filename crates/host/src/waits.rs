@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use tandem_linux::sampler::VcpuSample;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// Over how long the mean is taken.
 const OVER: Nanos = Nanos::from_secs(1);
@@ -64,11 +64,7 @@ mod tests {
     use super::*;
 
     fn sample(waited_ms: u64, runs: u64) -> VcpuSample {
-        VcpuSample {
-            waited: Nanos::from_millis(waited_ms),
-            runs,
-            ..VcpuSample::default()
-        }
+        VcpuSample { waited: Nanos::from_millis(waited_ms), runs, ..VcpuSample::default() }
     }
 
     #[test]
@@ -81,11 +77,7 @@ mod tests {
         waits.count(Some(sample(0, 0)), sample(40, 10));
         assert_eq!(waits.mark(at(500)), Some(at(5)));
         waits.count(Some(sample(520, 5)), sample(530, 6));
-        assert_eq!(
-            waits.mark(at(1500)),
-            Some(at(10)),
-            "what was before is over"
-        );
+        assert_eq!(waits.mark(at(1500)), Some(at(10)), "what was before is over");
         assert_eq!(waits.mark(at(2000)), Some(at(10)));
         assert_eq!(waits.mark(at(2500)), None, "it did not run");
     }

@@ -7,32 +7,18 @@
 //! and any VM may be a culprit.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::{CgroupError, CpuController};
 use tandem_linux::procfs::ProcFs;
-use tandem_observe::Interval;
-use tandem_observe::ObserveError;
-use tandem_observe::Source;
-use tandem_observe::WatchedVcpu;
-use tandem_observe::WatchedVm;
+use tandem_model::states::interval::VcpuInterval;
+use tandem_model::{State, VcpuObservation, VmId, VmObservation, Weight};
+use tandem_observe::{Interval, ObserveError, Source, WatchedVcpu, WatchedVm};
 use tandem_policy::Assessment;
-use tandem_policy::State;
-use tandem_policy::VcpuObservation;
-use tandem_policy::VmId;
-use tandem_policy::VmObservation;
-use tandem_policy::Weight;
-use tandem_policy::states::interval::VcpuInterval;
 use thiserror::Error;
 
-use crate::discovery::Discovery;
-use crate::discovery::DiscoveryError;
-use crate::discovery::DiscoveryOptions;
-use crate::discovery::Scan;
-use crate::discovery::Vm;
+use crate::discovery::{Discovery, DiscoveryError, DiscoveryOptions, Scan, Vm};
 use crate::homes::KnownHomes;
 use crate::weights::Weights;
 
@@ -115,17 +101,12 @@ impl Look {
 /// VMs as a source of observation knows them.
 pub(crate) fn watched(vms: &[Vm]) -> Vec<WatchedVm> {
     let vcpus = |vm: &Vm| {
-        let vcpus = vm.vcpus.iter().map(|vcpu| WatchedVcpu {
-            vcpu: vcpu.index,
-            thread: vcpu.thread,
-        });
+        let vcpus =
+            vm.vcpus.iter().map(|vcpu| WatchedVcpu { vcpu: vcpu.index, thread: vcpu.thread });
         vcpus.collect()
     };
-    let watched = vms.iter().map(|vm| WatchedVm {
-        vm: vm.id,
-        process: vm.process,
-        vcpus: vcpus(vm),
-    });
+    let watched =
+        vms.iter().map(|vm| WatchedVm { vm: vm.id, process: vm.process, vcpus: vcpus(vm) });
     watched.collect()
 }
 
@@ -135,10 +116,7 @@ pub(crate) fn assessed(interval: &Interval, weights: &Weights) -> BTreeMap<VmId,
         .vms
         .iter()
         .map(|vm| {
-            let weight = weights
-                .get(&vm.vm)
-                .copied()
-                .unwrap_or(Weight::constant(1.0));
+            let weight = weights.get(&vm.vm).copied().unwrap_or(Weight::constant(1.0));
             VmObservation {
                 levels: weights.levels(vm.vm).to_vec(),
                 ..VmObservation::new(vm.vm, weight, vm.vcpus.iter().map(observation).collect())

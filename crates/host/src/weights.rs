@@ -4,18 +4,14 @@
 //! daemon does. What a running daemon says of a VM counts, or else what its own cgroup has if that is the operator's word
 //! (`crate::configured`), or else the kernel's default. Rules are known to the daemon only.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::ownership::Occupants;
-use tandem_linux::cgroup::ownership::Residence;
+use tandem_linux::cgroup::ownership::{Occupants, Residence};
+use tandem_linux::cgroup::{CgroupPath, CpuController};
 use tandem_linux::procfs::ProcFs;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
-use tandem_policy::observation::Level;
+use tandem_model::observation::Level;
+use tandem_model::{VmId, Weight};
 
 use crate::configured::is_tenants;
 use crate::discovery::Vm;
@@ -24,15 +20,9 @@ use crate::homes::Homes;
 use crate::published;
 use crate::published::PublishedVm;
 
-/// A VM's weight, and where it is.
+/// A VM's configured weight, and where it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Weighed {
-    /// The cgroup whose weight is the VM's; `None` if its vCPUs share a cgroup with others.
-    pub(crate) cgroup: Option<CgroupPath>,
-    /// In force; `None` without a cgroup, and in the idle class.
-    pub(crate) weight: Option<Weight>,
-    /// Whether its cgroup is in the idle class, other than for turns.
-    pub(crate) is_idle: bool,
     /// What counts. In the idle class a cgroup has no weight of its own, so there the kernel's default stands for it.
     pub(crate) configured: Weight,
     /// The cgroup right above its own, or the one that it shares with others; `None` where that cannot be read.
@@ -43,13 +33,7 @@ pub(crate) struct Weighed {
 impl Weighed {
     /// What counts is this, and nothing else is known.
     pub(crate) fn with(configured: Weight) -> Weighed {
-        Weighed {
-            cgroup: None,
-            weight: None,
-            is_idle: false,
-            configured,
-            above: None,
-        }
+        Weighed { configured, above: None }
     }
 }
 
@@ -58,15 +42,6 @@ impl Weighed {
 pub(crate) struct Weights {
     of_vms: BTreeMap<VmId, Weight>,
     levels: BTreeMap<VmId, Vec<Level>>,
-}
-
-/// Weighs all VMs of the host.
-pub(crate) fn weigh(
-    controller: &dyn CpuController,
-    published: &[PublishedVm],
-    vms: &[Vm],
-) -> BTreeMap<VmId, Weighed> {
-    weigh_at(controller, published, vms, &Homes::read(controller, vms))
 }
 
 /// Weighs all VMs of the host, which are there.
@@ -86,10 +61,7 @@ fn weigh_at(
             Some(published) => Some(published.cgroup.clone()),
             None => homes.own_cgroup(vm.id, &mut occupants).ok().flatten(),
         };
-        (
-            vm.id,
-            of_vm(controller, cgroup, published, homes.get(vm.id)),
-        )
+        (vm.id, of_vm(controller, cgroup, published, homes.get(vm.id)))
     });
     weighed.collect()
 }
@@ -101,15 +73,9 @@ fn of_vm(
     home: Option<&Residence>,
 ) -> Weighed {
     // A VM that takes turns has its weight in its turn only, and one whose vCPUs are apart has it in parts.
-    let kept = published
-        .filter(|vm| vm.turns || vm.apart)
-        .and_then(|vm| vm.weight);
+    let kept = published.filter(|vm| vm.turns || vm.apart).and_then(|vm| vm.weight);
     let read = || controller.weight_outside_idle(cgroup.as_ref()?).ok();
-    let (weight, is_idle) = match kept.map(Some).or_else(read) {
-        Some(Some(weight)) => (Some(weight), false),
-        Some(None) => (None, true),
-        None => (None, false),
-    };
+    let weight = kept.map(Some).or_else(read).flatten();
     let counts = |_: &Weight| {
         let cgroup = cgroup.as_ref();
         !cgroup.is_some_and(|cgroup| is_tenants(controller, cgroup).unwrap_or(false))
@@ -125,13 +91,7 @@ fn of_vm(
             first.unwrap_or(&home.main).clone()
         }),
     };
-    Weighed {
-        cgroup,
-        weight,
-        is_idle,
-        configured,
-        above,
-    }
+    Weighed { configured, above }
 }
 
 impl Weights {
@@ -153,9 +113,8 @@ impl Weights {
         weighed: &BTreeMap<VmId, Weighed>,
     ) -> Weights {
         let above = weighed.iter();
-        let above: BTreeMap<VmId, &CgroupPath> = above
-            .filter_map(|(vm, weighed)| Some((*vm, weighed.above.as_ref()?)))
-            .collect();
+        let above: BTreeMap<VmId, &CgroupPath> =
+            above.filter_map(|(vm, weighed)| Some((*vm, weighed.above.as_ref()?))).collect();
         let places: BTreeSet<CgroupPath> = above.values().copied().cloned().collect();
         let mut hierarchy = Hierarchy::default();
         // VMs that are all in one cgroup are siblings.
@@ -165,12 +124,8 @@ impl Weights {
         let levels = above.iter();
         let of_vms = weighed.iter();
         Weights {
-            levels: levels
-                .map(|(vm, above)| (*vm, hierarchy.levels(above)))
-                .collect(),
-            of_vms: of_vms
-                .map(|(vm, weighed)| (*vm, weighed.configured))
-                .collect(),
+            levels: levels.map(|(vm, above)| (*vm, hierarchy.levels(above))).collect(),
+            of_vms: of_vms.map(|(vm, weighed)| (*vm, weighed.configured)).collect(),
         }
     }
 
@@ -202,10 +157,7 @@ impl Weights {
 /// Those of VMs that are siblings, as far as is known.
 impl FromIterator<(VmId, Weight)> for Weights {
     fn from_iter<I: IntoIterator<Item = (VmId, Weight)>>(weights: I) -> Weights {
-        Weights {
-            of_vms: weights.into_iter().collect(),
-            levels: BTreeMap::new(),
-        }
+        Weights { of_vms: weights.into_iter().collect(), levels: BTreeMap::new() }
     }
 }
 
@@ -217,17 +169,11 @@ mod tests {
     use std::fs;
 
     use tandem_linux::cgroup::open;
-    use tandem_observe::Interval;
-    use tandem_policy::Nanos;
-    use tandem_policy::State;
-    use tandem_policy::VcpuId;
-    use tandem_policy::VcpuTimes;
-    use tandem_policy::states::interval::HostTotals;
-    use tandem_policy::states::interval::SourceName;
-    use tandem_policy::states::interval::VcpuInterval;
-    use tandem_policy::states::interval::VmInterval;
+    use tandem_model::states::interval::{HostTotals, VmInterval};
+    use tandem_model::{Nanos, State};
 
     use super::*;
+    use crate::fixtures::intervals::{interval, vcpu_on, vm_interval};
     use crate::watch::assessed;
 
     fn path(text: &str) -> CgroupPath {
@@ -239,15 +185,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let cg = root.path().join("cg");
         fs::create_dir_all(root.path().join("proc")).unwrap();
-        fs::write(
-            root.path().join("proc/mounts"),
-            "cgroup2 /cg cgroup2 rw 0 0\n",
-        )
-        .unwrap();
-        for place in [""]
-            .into_iter()
-            .chain(groups.iter().map(|(place, _)| *place))
-        {
+        fs::write(root.path().join("proc/mounts"), "cgroup2 /cg cgroup2 rw 0 0\n").unwrap();
+        for place in [""].into_iter().chain(groups.iter().map(|(place, _)| *place)) {
             let folder = cg.join(place);
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("cgroup.controllers"), "cpuset cpu\n").unwrap();
@@ -261,10 +200,7 @@ mod tests {
     }
 
     fn weighed(configured: f64, above: &str) -> Weighed {
-        Weighed {
-            above: Some(path(above)),
-            ..Weighed::with(Weight::constant(configured))
-        }
+        Weighed { above: Some(path(above)), ..Weighed::with(Weight::constant(configured)) }
     }
 
     #[test]
@@ -278,19 +214,15 @@ mod tests {
         let of = |place: &str, published: Option<&PublishedVm>| {
             let cgroup = published.map_or_else(|| path(place), |vm| vm.cgroup.clone());
             let weighed = of_vm(controller.as_ref(), Some(cgroup), published, None);
-            (
-                weighed.weight.map(|weight| weight.value()),
-                weighed.configured.value(),
-                weighed.is_idle,
-            )
+            weighed.configured.value()
         };
-        assert_eq!(of("/vm", None), (None, 100.0, true));
-        assert_eq!(of("/light", None), (Some(1.0), 1.0, false));
+        assert_eq!(of("/vm", None), 100.0);
+        assert_eq!(of("/light", None), 1.0);
         // A VM that takes turns is there for a while; its daemon says what it weighs.
         let text = r#"{"process":{"pid":7,"tid":7,"start":99},"cgroup":"/vm","configured":300.0,
             "weight":250.0,"turns":true}"#;
         let published: PublishedVm = serde_json::from_str(text).unwrap();
-        assert_eq!(of("/vm", Some(&published)), (Some(250.0), 300.0, false));
+        assert_eq!(of("/vm", Some(&published)), 300.0);
     }
 
     #[test]
@@ -309,10 +241,7 @@ mod tests {
         assert_eq!(of(&apart, 1), [300.0]);
         assert_eq!(of(&apart, 2), [100.0, 50.0]);
         assert_eq!(apart.levels(VmId(2)), apart.levels(VmId(3)));
-        assert_ne!(
-            apart.levels(VmId(1))[0].group,
-            apart.levels(VmId(2))[0].group
-        );
+        assert_ne!(apart.levels(VmId(1))[0].group, apart.levels(VmId(2))[0].group);
         assert!(of(&apart, 4).is_empty());
         assert!(of(&apart, 9).is_empty(), "of a VM that is not there");
         let siblings = weights(&["/b/c", "/b/c"]);
@@ -323,38 +252,15 @@ mod tests {
 
     /// A VM that took all of its time on the one pCPU that it shares with others that do.
     fn burner(vm: u64, ran: u64) -> VmInterval {
-        let second = Nanos::from_secs(1);
-        let (ran, waited) = (Nanos::from_millis(ran), Nanos::from_millis(1_000 - ran));
-        let parts = [(State::Run, ran), (State::Ready, waited)];
-        VmInterval {
-            vm: VmId(vm),
-            vcpus: vec![VcpuInterval {
-                vcpu: VcpuId(0),
-                times: VcpuTimes::from_parts(second, parts).unwrap(),
-                ran,
-                waited,
-                runs: 9,
-                wakeups: None,
-                runnable: true,
-                allowed: "0".parse().unwrap(),
-            }],
-            threads: Vec::new(),
-        }
+        let parts = [(State::Run, ran), (State::Ready, 1_000 - ran)];
+        vm_interval(vm, vec![vcpu_on("0", 0, &parts, 9)])
     }
 
     #[test]
     fn a_tenants_weight_and_number_of_vms_take_nothing_of_what_others_are_said_to_be_due() {
         let (_root, controller) = tree(&[("ours", "300"), ("his", "100")]);
-        let interval = Interval {
-            source: SourceName::Plain,
-            start: Nanos::ZERO,
-            length: Nanos::from_secs(1),
-            vms: vec![burner(1, 200), burner(2, 400), burner(3, 400)],
-            edges: Default::default(),
-            host: HostTotals::default(),
-            missing: Vec::new(),
-            programs: None,
-        };
+        let vms = vec![burner(1, 200), burner(2, 400), burner(3, 400)];
+        let interval = interval(Nanos::ZERO, vms, Default::default(), HostTotals::default());
         let due = |weight: f64, above: &str| {
             let vms = [
                 (VmId(1), weighed(100.0, "/ours")),

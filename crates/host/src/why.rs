@@ -12,60 +12,39 @@ pub mod text;
 pub mod trial;
 pub mod verdict;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
 use tandem_linux::actuator::ActuatorError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::{CgroupPath, CpuController};
 use tandem_linux::interrupt::Interrupted;
 use tandem_linux::kernel_release;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
+use tandem_linux::procfs::{ProcFs, read_text};
 use tandem_linux::restore::RestoreReport;
-use tandem_linux::sampler::SampleError;
-use tandem_linux::sampler::Sampler;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_observe::Interval;
-use tandem_observe::Source;
-use tandem_observe::findings::Change;
-use tandem_observe::findings::Finding;
-use tandem_observe::findings::KnownHost;
-use tandem_observe::findings::KnownVm;
-use tandem_observe::findings::NotLookedFor;
-use tandem_observe::findings::Situation;
-use tandem_observe::findings::find;
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::programs::Programs;
+use tandem_linux::sampler::{SampleError, Sampler};
+use tandem_linux::thread::{Pid, StartTime, ThreadRef};
+use tandem_model::states::edges::Party;
+use tandem_model::states::interval::{HostTotals, SourceName};
+use tandem_model::states::programs::Programs;
+use tandem_model::{Nanos, VcpuId, VmId};
+use tandem_observe::findings::{
+    Change, Finding, KnownHost, KnownVm, NotLookedFor, Situation, find,
+};
+use tandem_observe::{Interval, Source};
 use thiserror::Error;
 
-use crate::cpusets;
-use crate::cpusets::Caches;
-use crate::cpusets::Cpusets;
-use crate::discovery::Discovery;
-use crate::discovery::DiscoveryOptions;
-use crate::discovery::Scan;
-use crate::discovery::VcpuThread;
-use crate::discovery::Vm;
+use crate::config::ConfigError;
+use crate::cpusets::{Caches, Cpusets};
+use crate::discovery::{Discovery, DiscoveryOptions, Scan, VcpuThread, Vm};
 use crate::origin::Origin;
-use crate::quotas;
 use crate::quotas::Quotas;
-use crate::status;
+use crate::select::{Selector, VmPattern};
 use crate::vmm::Vmm;
-use crate::watch::Look;
-use crate::watch::LookError;
-use crate::watch::assessed;
+use crate::watch::{Look, LookError, assessed};
 use crate::weights::Weights;
+use crate::{cpusets, quotas, status};
 
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 1;
@@ -82,8 +61,8 @@ pub enum WhyError {
     /// The host's pCPUs are not known.
     #[error(transparent)]
     Sample(#[from] SampleError),
-    /// No VM has that name.
-    #[error("no VM is called '{asked}' and no VM's process has that number; {}", there_is(.names))]
+    /// No VM matches.
+    #[error("no VM matches '{asked}'; {}", there_is(.names))]
     NoSuchVm {
         /// What was asked for.
         asked: String,
@@ -112,6 +91,19 @@ pub enum WhyError {
     /// The journal cannot be used, or a change not be put back.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
+    /// A pattern is invalid.
+    #[error(transparent)]
+    Pattern(#[from] ConfigError),
+}
+
+impl WhyError {
+    /// No VM among those with these names matches the pattern.
+    pub(crate) fn no_such_vm<'a>(
+        asked: &VmPattern,
+        names: impl Iterator<Item = &'a str>,
+    ) -> WhyError {
+        WhyError::NoSuchVm { asked: asked.to_string(), names: names.map(str::to_owned).collect() }
+    }
 }
 
 fn there_is(names: &[String]) -> String {
@@ -195,8 +187,8 @@ impl Why {
         })
     }
 
-    /// Looks for so long, at the VM of that name or process number, or at all.
-    pub fn look(&mut self, asked: Option<&str>, length: Duration) -> Result<WhyInterval, WhyError> {
+    /// Measures for this long, and answers for the VMs that match, or for all if there is no pattern.
+    pub fn look(&mut self, asked: &[VmPattern], length: Duration) -> Result<WhyInterval, WhyError> {
         let wait = || {
             std::thread::sleep(length);
             Ok(())
@@ -207,19 +199,19 @@ impl Why {
     /// Looks for as long as `wait` takes. With `weights`, dues are by these and not by those that are configured now, but for VMs that have none there.
     fn observe(
         &mut self,
-        asked: Option<&str>,
+        asked: &[VmPattern],
         weights: Option<&Weights>,
         wait: impl FnOnce() -> Result<(), Interrupted>,
     ) -> Result<Observation, WhyError> {
         let before = self.look.scan()?.vms;
         // Who asks for a VM that is not there is told at once.
-        asked_for(asked, &before)?;
+        asked_for(asked, &before, self.look.controller.as_ref())?;
         let mut quotas = Quotas::begin(self.look.controller.as_ref(), &before);
         let begun = heirs::now(&self.procfs);
         self.look.begin_with(&before)?;
         wait().map_err(WhyError::Interrupted)?;
         let (scan, interval) = self.look.interval()?;
-        let asked = asked_for(asked, &scan.vms)?;
+        let asked = asked_for(asked, &scan.vms, self.look.controller.as_ref())?;
         let mut configured = self.look.weights(&scan.vms);
         if let Some(weights) = weights {
             configured.replace(weights);
@@ -248,9 +240,8 @@ impl Why {
     /// Who is on the host, found from scratch: what discovery remembers may be some seconds old. A VM that was known keeps its number.
     fn who_is_there(&self, known: &[Vm]) -> Result<Scan, WhyError> {
         let discovery = Discovery::new(self.options.clone(), self.procfs.clone());
-        let mut scan = discovery
-            .and_then(|mut discovery| discovery.scan())
-            .map_err(LookError::from)?;
+        let mut scan =
+            discovery.and_then(|mut discovery| discovery.scan()).map_err(LookError::from)?;
         renumber(&mut scan.vms, known);
         Ok(scan)
     }
@@ -293,14 +284,8 @@ impl Why {
             let known = KnownVm {
                 name: vm.name.clone(),
                 pid: vm.process.pid.0,
-                tids: vm
-                    .vcpus
-                    .iter()
-                    .map(|vcpu| (vcpu.index, vcpu.thread.tid.0))
-                    .collect(),
-                weight: weights
-                    .get(&vm.id)
-                    .map_or(1.0, |weight| weight.value() / default.value()),
+                tids: vm.vcpus.iter().map(|vcpu| (vcpu.index, vcpu.thread.tid.0)).collect(),
+                weight: weights.get(&vm.id).map_or(1.0, |weight| weight.value() / default.value()),
                 due: account.map_or(Nanos::ZERO, |account| account.fair),
                 received: account.map_or(Nanos::ZERO, |account| account.received),
                 is_libvirt,
@@ -319,9 +304,7 @@ impl Why {
     fn host(&mut self) -> Result<KnownHost, WhyError> {
         let online = Sampler::new(self.procfs.clone()).online_pcpus()?;
         let release = kernel_release::running();
-        let autogroup = self
-            .procfs
-            .resolve("/proc/sys/kernel/sched_autogroup_enabled");
+        let autogroup = self.procfs.resolve("/proc/sys/kernel/sched_autogroup_enabled");
         Ok(KnownHost {
             version: self.look.controller.version(),
             mount: self.look.controller.mount().to_owned(),
@@ -392,9 +375,8 @@ pub(crate) fn answer(
     let interval = situation.interval;
     let found = find(situation, |vm| ids.contains(&vm));
     let measured = interval.vms.iter().filter(|vm| ids.contains(&vm.vm));
-    let mut vms: Vec<String> = measured
-        .filter_map(|vm| Some(situation.vms.get(&vm.vm)?.name.clone()))
-        .collect();
+    let mut vms: Vec<String> =
+        measured.filter_map(|vm| Some(situation.vms.get(&vm.vm)?.name.clone())).collect();
     vms.sort();
     WhyInterval {
         schema: SCHEMA,
@@ -405,28 +387,31 @@ pub(crate) fn answer(
         unreadable,
         findings: found.findings,
         not_looked_for: found.not_looked_for,
-        notes: interval
-            .programs
-            .as_ref()
-            .map_or_else(Vec::new, Programs::notes),
+        notes: interval.programs.as_ref().map_or_else(Vec::new, Programs::notes),
         host: interval.host.clone(),
     }
 }
 
-/// The VMs of that name or process number; all if none is given.
-fn asked_for(asked: Option<&str>, vms: &[Vm]) -> Result<BTreeSet<VmId>, WhyError> {
-    let Some(asked) = asked else {
+/// Returns the VMs that match any pattern, or all if there is none. A pattern that no VM matches is an error.
+pub(crate) fn asked_for(
+    asked: &[VmPattern],
+    vms: &[Vm],
+    controller: &dyn CpuController,
+) -> Result<BTreeSet<VmId>, WhyError> {
+    if asked.is_empty() {
         return Ok(vms.iter().map(|vm| vm.id).collect());
-    };
-    let is_asked = |vm: &&Vm| vm.name == asked || vm.process.pid.0.to_string() == asked;
-    let ids: BTreeSet<VmId> = vms.iter().filter(is_asked).map(|vm| vm.id).collect();
-    match ids.is_empty() {
-        false => Ok(ids),
-        true => Err(WhyError::NoSuchVm {
-            asked: asked.to_owned(),
-            names: vms.iter().map(|vm| vm.name.clone()).collect(),
-        }),
     }
+    let mut ids = BTreeSet::new();
+    for pattern in asked {
+        let selector = Selector::of(std::slice::from_ref(pattern))?;
+        let matching = vms.iter().filter(|vm| selector.matches(vm, controller));
+        let matching: Vec<VmId> = matching.map(|vm| vm.id).collect();
+        if matching.is_empty() {
+            return Err(WhyError::no_such_vm(pattern, vms.iter().map(|vm| vm.name.as_str())));
+        }
+        ids.extend(matching);
+    }
+    Ok(ids)
 }
 
 /// Whether libvirt made the cgroup: `machine-qemu….scope` with systemd, `….libvirt-qemu` without.
@@ -443,16 +428,30 @@ mod tests {
 
     #[test]
     fn an_unknown_vm_is_answered_with_what_there_is() {
-        let error = asked_for(Some("db"), &[]).unwrap_err().to_string();
-        assert!(
-            error.contains("'db'") && error.contains("no VM was found"),
-            "{error}"
-        );
+        let tree = crate::fixtures::tree::Tree::default();
+        let db = VmPattern::Name("db".to_owned());
+        let error = asked_for(&[db], &[], &tree).unwrap_err().to_string();
+        assert!(error.contains("'db'") && error.contains("no VM was found"), "{error}");
         let names = |count: usize| (0..count).map(|n| format!("vm{n}")).collect::<Vec<_>>();
         assert_eq!(there_is(&names(1)), "there is vm0");
         assert_eq!(there_is(&names(2)), "there are vm0, vm1");
         assert!(there_is(&names(25)).ends_with("vm19 and 5 more"));
-        assert_eq!(asked_for(None, &[]).unwrap(), BTreeSet::new());
+        assert_eq!(asked_for(&[], &[], &tree).unwrap(), BTreeSet::new());
+    }
+
+    #[test]
+    fn each_pattern_must_match() {
+        use crate::fixtures::vm;
+        let tree = crate::fixtures::tree::Tree::default();
+        let vms = [vm(1, "db-1", 1), vm(2, "db-2", 1), vm(3, "web", 1)];
+        let asked = |texts: &[&str]| {
+            let patterns = texts.iter().map(|text| text.parse().unwrap());
+            asked_for(&patterns.collect::<Vec<_>>(), &vms, &tree)
+        };
+        assert_eq!(asked(&["db-*", "300"]).unwrap().len(), 3);
+        assert_eq!(asked(&["web"]).unwrap(), BTreeSet::from([VmId(3)]));
+        let error = asked(&["web", "mail*"]).unwrap_err().to_string();
+        assert!(error.contains("'mail*'") && error.contains("db-1, db-2, web"), "{error}");
     }
 
     #[test]
@@ -491,7 +490,7 @@ mod tests {
                 changes: vec![Change::ProcessNice {
                     pid: 300,
                     name: "dd".to_owned(),
-                    nice: tandem_policy::Nice::MOST,
+                    nice: tandem_model::Nice::MOST,
                 }],
                 ..Default::default()
             },
@@ -505,9 +504,7 @@ mod tests {
     #[test]
     fn libvirts_cgroups_are_known_with_and_without_systemd() {
         let is = |path: &str| is_libvirts(&CgroupPath(path.to_owned()));
-        assert!(is(
-            r"/machine.slice/machine-qemu\x2d1\x2dweb.scope/libvirt/vcpu0"
-        ));
+        assert!(is(r"/machine.slice/machine-qemu\x2d1\x2dweb.scope/libvirt/vcpu0"));
         assert!(is("/machine/qemu-1-web.libvirt-qemu/vcpu0"));
         assert!(!is("/vms/web"));
     }

@@ -5,27 +5,17 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
-use std::process::ExitCode;
-use std::process::Stdio;
+use std::process::{Command, ExitCode, Stdio};
 
 use tandem_host::check;
-use tandem_host::check::CheckError;
-use tandem_host::check::CheckOptions;
-use tandem_host::check::measure;
-use tandem_host::check::report::Finding;
-use tandem_host::check::report::Report;
-use tandem_host::check::report::Subject;
-use tandem_host::check::report::Verdict;
-use tandem_linux::ProcFs;
-use tandem_linux::cgroup;
+use tandem_host::check::report::{Finding, Report, Subject, Verdict};
+use tandem_host::check::{CheckError, CheckOptions, measure};
 use tandem_linux::interrupt::Interrupt;
+use tandem_linux::{ProcFs, cgroup};
 
-#[path = "../../linux/tests/live/harness.rs"]
-mod harness;
+use tandem_testing::harness;
 
-use harness::Skip;
-use harness::Test;
+use harness::{Skip, Test};
 
 const ROLE: &str = "TANDEM_CHECK_ROLE";
 
@@ -59,10 +49,7 @@ fn run(role: &str) -> Result<Report, Skip> {
     let interrupt = Interrupt::watch().expect("signals");
     // Put back at the end, like everything.
     let state_dir = tempfile::tempdir().expect("a folder");
-    let options = CheckOptions {
-        enable_controller: true,
-        state_dir: state_dir.path().to_owned(),
-    };
+    let options = CheckOptions { enable_controller: true, state_dir: state_dir.path().to_owned() };
     match check::run(helper(role), &options, &interrupt) {
         Err(error @ (CheckError::NotRoot | CheckError::Cgroup(_))) => Err(Skip(error.to_string())),
         outcome => Ok(outcome.expect("it measures")),
@@ -94,13 +81,7 @@ fn check_all() -> Result<(), Skip> {
     let report = run("measure")?;
     assert_eq!(made(), Vec::<PathBuf>::new());
     has_all_subjects(&report);
-    for Finding {
-        subject,
-        verdict,
-        figure,
-        ..
-    } in &report.findings
-    {
+    for Finding { subject, verdict, figure, .. } in &report.findings {
         println!("{}: {verdict}: {figure}", subject.words());
         if let Verdict::NotMeasured(why) = verdict {
             println!("  not measured: {why}");
@@ -126,9 +107,7 @@ fn left_over() -> Result<(), Skip> {
     let mut ended = Command::new("true").spawn().expect("it starts");
     ended.wait().expect("it ends");
     let controller = cgroup::open(&ProcFs::host()).map_err(|error| Skip(error.to_string()))?;
-    let left = controller
-        .mount()
-        .join(format!("tandem-check-{}", ended.id()));
+    let left = controller.mount().join(format!("tandem-check-{}", ended.id()));
     fs::create_dir(&left).map_err(|error| Skip(format!("{}: {error}", left.display())))?;
     let outcome = run("silent");
     let is_left = left.exists();

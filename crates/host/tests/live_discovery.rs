@@ -3,30 +3,19 @@
 //! A program of its own instead of libtest's, because it is also the VM that it looks for: it starts itself again as
 //! one. Harness and helper are those of the live tests of `tandem-linux`.
 
-#[path = "../../linux/tests/live/harness.rs"]
-mod harness;
-#[path = "../../linux/tests/live/helper.rs"]
-mod helper;
+use tandem_testing::{harness, helper};
 
 use std::fs;
-use std::process::Child;
-use std::process::ExitCode;
-use std::process::Stdio;
+use std::process::{Child, ExitCode, Stdio};
 
-use tandem_host::discovery::Discovery;
-use tandem_host::discovery::DiscoveryOptions;
-use tandem_host::discovery::Vm;
+use tandem_host::discovery::{Discovery, DiscoveryOptions, Vm};
 use tandem_host::vmm::Vmm;
 use tandem_linux::ProcFs;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::thread::Pid;
 
-use harness::Skip;
-use harness::Test;
-use helper::Helper;
-use helper::StateDir;
-use helper::vcpu_threads;
-use helper::wait_until;
+use harness::{Skip, Test};
+use helper::{Helper, StateDir, vcpu_threads, wait_until};
 
 /// All tests, in the order in which they run.
 const ALL: &[(&str, Test)] = &[
@@ -55,10 +44,7 @@ impl Drop for Process {
 
 /// Of a process that holds no KVM vCPUs, as the operator would name it.
 fn without_kvm(pid: Pid) -> DiscoveryOptions {
-    DiscoveryOptions {
-        without_kvm: vec![pid.to_string()],
-        ..DiscoveryOptions::default()
-    }
+    DiscoveryOptions { without_kvm: vec![pid.to_string()], ..DiscoveryOptions::default() }
 }
 
 fn discovery() -> Result<(), Skip> {
@@ -71,10 +57,7 @@ fn discovery() -> Result<(), Skip> {
         scan.vms.into_iter().find(|vm| vm.process.pid == pid)
     };
     let first = find(vm.pid()).expect("it is found at once");
-    assert_eq!(
-        (first.name.as_str(), first.vmm, first.unidentified),
-        ("disco", Vmm::Tandem, 0)
-    );
+    assert_eq!((first.name.as_str(), first.vmm, first.unidentified), ("disco", Vmm::Tandem, 0));
     let threads: Vec<_> = first.vcpus.iter().map(|vcpu| vcpu.thread).collect();
     assert_eq!(threads, vcpu_threads(vm.pid()));
     let mut sampler = Sampler::new(procfs);
@@ -82,9 +65,7 @@ fn discovery() -> Result<(), Skip> {
     sampler.sample(&threads[1]).expect("a sample");
     vm.tell("end 1");
     wait_until("the sampler says that it is gone", || {
-        sampler
-            .sample(&threads[1])
-            .is_err_and(|error| error.is_gone())
+        sampler.sample(&threads[1]).is_err_and(|error| error.is_gone())
     });
     assert!(sampler.sample(&threads[0]).expect("a sample").ran >= before.ran);
     let second = find(vm.pid()).expect("it is still there");
@@ -105,22 +86,11 @@ fn discovery() -> Result<(), Skip> {
 /// Starts a QEMU of two vCPUs that are made, but never run.
 fn start_qemu(arguments: &[&str]) -> Result<Process, Skip> {
     let command = std::process::Command::new("qemu-system-x86_64")
-        .args([
-            "-S",
-            "-nodefaults",
-            "-display",
-            "none",
-            "-smp",
-            "2",
-            "-m",
-            "64",
-        ])
+        .args(["-S", "-nodefaults", "-display", "none", "-smp", "2", "-m", "64"])
         .args(arguments)
         .stdin(Stdio::null())
         .spawn();
-    command
-        .map(Process)
-        .map_err(|error| Skip(format!("no qemu-system-x86_64: {error}")))
+    command.map(Process).map_err(|error| Skip(format!("no qemu-system-x86_64: {error}")))
 }
 
 /// Scans until the VM of this process has two vCPUs with threads.
@@ -130,9 +100,7 @@ fn find_two_vcpus(qemu: &mut Process, options: DiscoveryOptions) -> Result<Vm, S
     wait_until("QEMU's vCPUs are found", || {
         let vms = discovery.scan().expect("it scans").vms;
         let pid = Pid(qemu.0.id());
-        found = vms
-            .into_iter()
-            .find(|vm| vm.process.pid == pid && vm.vcpus.len() == 2);
+        found = vms.into_iter().find(|vm| vm.process.pid == pid && vm.vcpus.len() == 2);
         found.is_some() || qemu.0.try_wait().expect("it can be asked").is_some()
     });
     found.ok_or_else(|| Skip("this QEMU does not start".to_owned()))
@@ -143,16 +111,10 @@ fn qemu_by_names() -> Result<(), Skip> {
     let mut qemu = start_qemu(&["-accel", "tcg,thread=multi", "-name", name])?;
     let options = without_kvm(Pid(qemu.0.id()));
     let vm = find_two_vcpus(&mut qemu, options)?;
-    assert_eq!(
-        (vm.name.as_str(), vm.vmm, vm.unidentified),
-        ("live,named", Vmm::Qemu, 0)
-    );
+    assert_eq!((vm.name.as_str(), vm.vmm, vm.unidentified), ("live,named", Vmm::Qemu, 0));
     for (n, vcpu) in vm.vcpus.iter().enumerate() {
         let stat = vcpu.thread.stat(&ProcFs::host()).expect("it lives");
-        assert_eq!(
-            (vcpu.index.0 as usize, stat.comm),
-            (n, format!("CPU {n}/TCG"))
-        );
+        assert_eq!((vcpu.index.0 as usize, stat.comm), (n, format!("CPU {n}/TCG")));
     }
     Ok(())
 }
@@ -171,15 +133,9 @@ fn qemu_by_qmp() -> Result<(), Skip> {
         ..DiscoveryOptions::default()
     };
     let vm = find_two_vcpus(&mut qemu, options)?;
-    assert_eq!(
-        (vm.name.as_str(), vm.vmm, vm.unidentified),
-        ("asked", Vmm::Qemu, 0)
-    );
+    assert_eq!((vm.name.as_str(), vm.vmm, vm.unidentified), ("asked", Vmm::Qemu, 0));
     let indexes: Vec<u32> = vm.vcpus.iter().map(|vcpu| vcpu.index.0).collect();
     assert_eq!(indexes, [0, 1]);
-    assert_ne!(
-        vm.vcpus[0].thread.tid, vm.process.tid,
-        "the main thread is no vCPU"
-    );
+    assert_ne!(vm.vcpus[0].thread.tid, vm.process.tid, "the main thread is no vCPU");
     Ok(())
 }

@@ -10,14 +10,7 @@ mod apart;
 mod decisions;
 #[path = "live_fleet/foreign.rs"]
 mod foreign;
-#[path = "../../linux/tests/live/harness.rs"]
-mod harness;
-#[path = "../../linux/tests/live/helper.rs"]
-mod helper;
-#[path = "../src/fixtures/hooked.rs"]
-mod hooked;
-#[path = "../../linux/tests/live/host.rs"]
-mod host;
+use tandem_testing::{harness, helper, hooked, host};
 #[path = "live_fleet/hot_plug.rs"]
 mod hot_plug;
 #[path = "live_fleet/panics.rs"]

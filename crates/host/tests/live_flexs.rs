@@ -4,48 +4,31 @@
 //! pCPU with a VM that computes. The daemon finds that, and has the two change places; after its exit, and after kill -9 at random moments, every
 //! thread is where it was. The VMs run on plain threads, so that this needs no KVM.
 
-#[path = "../../linux/tests/live/harness.rs"]
-mod harness;
-#[path = "../../linux/tests/live/kills.rs"]
-mod kills;
+use tandem_testing::{harness, kills};
 
 use std::collections::BTreeMap;
 use std::env;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::stdin;
+use std::io::{BufRead, BufReader, Read, stdin};
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::ExitCode;
-use std::process::Stdio;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use harness::Skip;
-use rand_core::Rng;
-use rand_core::SeedableRng;
+use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use rustix::process::Signal;
-use tandem_host::config::HostConfig;
-use tandem_host::config::Policies;
+use tandem_host::config::{HostConfig, Policies};
 use tandem_host::daemon::Daemon;
-use tandem_linux::ProcFs;
 use tandem_linux::actuator::restore_all;
 use tandem_linux::affinity::affinity;
-use tandem_linux::branch_counters;
 use tandem_linux::branch_counters::CounterChoice;
-use tandem_linux::cgroup;
 use tandem_linux::service::Reporter;
 use tandem_linux::thread::Tid;
-use tandem_microvm::Microvm;
-use tandem_microvm::MicrovmConfig;
-use tandem_microvm::Workload;
-use tandem_policy::PcpuSet;
-use tandem_policy::host::Placement;
-use tandem_policy::host::registry;
+use tandem_linux::{ProcFs, branch_counters, cgroup};
+use tandem_microvm::{Microvm, MicrovmConfig, Workload};
+use tandem_model::PcpuSet;
+use tandem_policy::host::{Placement, registry};
 
 /// The variable that makes this program a VM or a daemon.
 const ROLE: &str = "TANDEM_LIVE_ROLE";
@@ -64,10 +47,7 @@ fn main() -> ExitCode {
                 "one_that_spins_is_swapped_and_put_back_after_exit",
                 one_that_spins_is_swapped_and_put_back_after_exit,
             ),
-            (
-                "after_kill_9_everything_is_put_back",
-                after_kill_9_everything_is_put_back,
-            ),
+            ("after_kill_9_everything_is_put_back", after_kill_9_everything_is_put_back),
             (
                 "without_a_pmu_it_says_so_and_moves_nobody",
                 without_a_pmu_it_says_so_and_moves_nobody,
@@ -85,10 +65,7 @@ fn be_a_microvm() -> ExitCode {
     let workload: Workload = workload.parse().expect("a workload");
     let mut config = MicrovmConfig::new(name.parse().expect("a name"), workload);
     config.backend = tandem_microvm::Backend::Threads;
-    config.pins = pins
-        .split(',')
-        .map(|pin| pin.parse().expect("a pCPU"))
-        .collect();
+    config.pins = pins.split(',').map(|pin| pin.parse().expect("a pCPU")).collect();
     config.vcpus = config.pins.len() as u32;
     if workload == Workload::Barrier {
         // Some tenths of a second, so that waiting lasts for whole periods.
@@ -98,9 +75,7 @@ fn be_a_microvm() -> ExitCode {
     let vm = Microvm::start(config).expect("a microVM");
     println!("ready");
     let mut rest = Vec::new();
-    stdin()
-        .read_to_end(&mut rest)
-        .expect("the test writes nothing");
+    stdin().read_to_end(&mut rest).expect("the test writes nothing");
     drop(vm);
     ExitCode::SUCCESS
 }
@@ -177,16 +152,8 @@ fn vms() -> Result<Vec<Guard>, Skip> {
         return Err(Skip("needs two pCPUs".to_owned()));
     };
     let mine = std::process::id() & 0xffff;
-    let spins = [
-        format!("fs{mine:04x}"),
-        "barrier".to_owned(),
-        format!("{one},{other}"),
-    ];
-    let burns = [
-        format!("fb{mine:04x}"),
-        "burn".to_owned(),
-        format!("{other},{other}"),
-    ];
+    let spins = [format!("fs{mine:04x}"), "barrier".to_owned(), format!("{one},{other}")];
+    let burns = [format!("fb{mine:04x}"), "burn".to_owned(), format!("{other},{other}")];
     let mut vms = Vec::new();
     for arguments in [spins, burns] {
         let mut vm = start("microvm", &arguments);
@@ -257,10 +224,7 @@ fn one_that_spins_is_swapped_and_put_back_after_exit() -> Result<(), Skip> {
     // The daemon goes on to write: what nobody reads would end it.
     let rest = std::thread::spawn(move || lines.into_iter().count());
     assert_eq!(swaps, 3, "{said}");
-    assert!(
-        said.contains("synthetic counters, of Tandem's own microVMs alone"),
-        "{said}"
-    );
+    assert!(said.contains("synthetic counters, of Tandem's own microVMs alone"), "{said}");
     assert!(!said.contains("error:"), "{said}");
     let vcpus = |vm: &Guard| snapshot(std::slice::from_ref(vm)).into_values();
     let mut on: Vec<String> = vcpus(&vms[0]).map(|(on, _)| on.to_string()).collect();
@@ -286,14 +250,9 @@ fn without_a_pmu_it_says_so_and_moves_nobody() -> Result<(), Skip> {
     let out = daemon.0.stdout.as_mut().expect("it is piped");
     let lines = BufReader::new(out).lines().map_while(Result::ok);
     let said: Vec<String> = lines.take_while(|line| line != "ready").collect();
-    let off = said
-        .iter()
-        .find(|line| line.starts_with("error: the policy flexs is off: "));
+    let off = said.iter().find(|line| line.starts_with("error: the policy flexs is off: "));
     let off = off.unwrap_or_else(|| panic!("{said:?}"));
-    assert!(
-        off.contains("needs a PMU") || off.contains("CAP_PERFMON"),
-        "{off}"
-    );
+    assert!(off.contains("needs a PMU") || off.contains("CAP_PERFMON"), "{off}");
     // Long enough for swaps with counters.
     sleep(Duration::from_millis(u64::from(2 * WITHIN_MS)));
     let pins = |seen: BTreeMap<u32, (PcpuSet, String)>| {
@@ -321,9 +280,7 @@ fn after_kill_9_everything_is_put_back() -> Result<(), Skip> {
     let kills = kills::kills(KILLS);
     for kill in 0..kills {
         let daemon = daemon(dir.path(), &vms);
-        sleep(Duration::from_millis(u64::from(
-            random.next_u32() % WITHIN_MS,
-        )));
+        sleep(Duration::from_millis(u64::from(random.next_u32() % WITHIN_MS)));
         drop(daemon);
         let pins = |seen: &BTreeMap<u32, (PcpuSet, String)>| {
             let pins = seen.values().map(|(on, _)| on.clone());

@@ -6,49 +6,24 @@
 //! and the cgroups are in memory.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::mpsc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
+use std::{fs, io};
 
 use tandem_host::apply::Applied;
-use tandem_host::discovery::VcpuThread;
-use tandem_host::discovery::Vm;
-use tandem_host::fleet::Backend;
-use tandem_host::fleet::Fleet;
+use tandem_host::discovery::{VcpuThread, Vm};
+use tandem_host::fleet::{Backend, Fleet};
 use tandem_host::vmm::Vmm;
 use tandem_linux::actuator::Actuator;
-use tandem_linux::affinity::HostThreads;
-use tandem_linux::affinity::affinity;
-use tandem_linux::affinity::set_affinity;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupId;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Knob;
-use tandem_linux::cgroup::Version;
+use tandem_linux::affinity::{HostThreads, affinity, set_affinity};
+use tandem_linux::cgroup::{CgroupError, CgroupId, CgroupPath, CpuController, Knob, Version};
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadError;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Decision;
-use tandem_policy::Nanos;
-use tandem_policy::VmObservation;
-use tandem_policy::Weight;
-use tandem_policy::host::Controller;
-use tandem_policy::host::ControllerConfig;
-use tandem_policy::host::Host;
-use tandem_policy::host::HostObservation;
-use tandem_policy::host::IdleTimes;
-use tandem_policy::host::Knobs;
-use tandem_policy::host::Placement;
-use tandem_policy::host::registry;
+use tandem_linux::thread::{Pid, StartTime, ThreadError, ThreadRef, Tid};
+use tandem_model::{Decision, Nanos, VmObservation, Weight};
+use tandem_policy::host::{
+    Controller, ControllerConfig, Host, HostObservation, IdleTimes, Knobs, Placement, registry,
+};
 use tandem_policy::turns::Rotation;
 
 type Recorded = Vec<(HostObservation, Vec<Decision>)>;
@@ -141,11 +116,9 @@ impl CpuController for Cgroups {
     fn create_child(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
         let child = parent.child(name);
         self.with(|state| {
-            for (knob, text) in [
-                (Knob::Weight, "1024"),
-                (Knob::Quota, "max 100000"),
-                (Knob::Idle, "0"),
-            ] {
+            for (knob, text) in
+                [(Knob::Weight, "1024"), (Knob::Quota, "max 100000"), (Knob::Idle, "0")]
+            {
                 state.knobs.insert((child.clone(), knob), text.to_owned());
             }
         });
@@ -185,10 +158,7 @@ impl Sleeper {
             tell.send(Tid(tid as u32)).unwrap();
             let _ = ended.recv();
         });
-        Sleeper {
-            tid: told.recv().unwrap(),
-            _end: end,
-        }
+        Sleeper { tid: told.recv().unwrap(), _end: end }
     }
 }
 
@@ -215,30 +185,19 @@ impl Played {
             for vcpu in &vm.vcpus {
                 let sleeper = Sleeper::start();
                 set_affinity(sleeper.tid, &vcpu.allowed).map_err(io::Error::other)?;
-                let thread = ThreadRef {
-                    pid,
-                    tid: sleeper.tid,
-                    start: StartTime(7),
-                };
+                let thread = ThreadRef { pid, tid: sleeper.tid, start: StartTime(7) };
                 cgroups.with(|state| {
                     let home = CgroupPath("/vms".to_owned());
                     state.places.insert(thread.tid, home)
                 });
-                vcpus.push(VcpuThread {
-                    index: vcpu.vcpu,
-                    thread,
-                });
+                vcpus.push(VcpuThread { index: vcpu.vcpu, thread });
                 threads.insert((vm.vm.0, vcpu.vcpu.0), (thread, sleeper));
             }
             vms.push(Vm {
                 tenant: None,
                 id: vm.vm,
                 // No thread of the host's: where the process itself is, is not known.
-                process: ThreadRef {
-                    pid,
-                    tid: Tid(u32::MAX),
-                    start: StartTime(7),
-                },
+                process: ThreadRef { pid, tid: Tid(u32::MAX), start: StartTime(7) },
                 name: format!("vm{}", vm.vm),
                 vmm: Vmm::Tandem,
                 vcpus,
@@ -293,10 +252,7 @@ impl Played {
         }
         for vm in &recorded.vms {
             for vcpu in &vm.vcpus {
-                let sums = self
-                    .ran_and_waited
-                    .entry((vm.vm.0, vcpu.vcpu.0))
-                    .or_default();
+                let sums = self.ran_and_waited.entry((vm.vm.0, vcpu.vcpu.0)).or_default();
                 let runs = vcpu.runs.unwrap_or_default();
                 *sums = (sums.0 + vcpu.ran.0, sums.1 + vcpu.waited.0, sums.2 + runs);
             }
@@ -343,7 +299,7 @@ fn in_words(decision: &Decision) -> String {
 #[test]
 fn the_live_path_decides_as_the_simulated_one() {
     let usable = affinity(Tid(0)).unwrap();
-    if !(0..2).all(|pcpu| usable.contains(tandem_policy::PcpuId(pcpu))) {
+    if !(0..2).all(|pcpu| usable.contains(tandem_model::PcpuId(pcpu))) {
         println!("skipped: pCPUs 0 and 1 are not open to this process");
         return;
     }
@@ -378,18 +334,11 @@ fn the_live_path_decides_as_the_simulated_one() {
         }
         let told =
             |decisions: &[Decision]| -> Vec<String> { decisions.iter().map(in_words).collect() };
-        assert_eq!(
-            told(&period.round.decisions),
-            told(decisions),
-            "period {number}"
-        );
+        assert_eq!(told(&period.round.decisions), told(decisions), "period {number}");
         let applied = period.applied.unwrap();
         assert!(applied.refused.is_empty(), "{:?}", applied.refused);
         weights += applied.weights;
         moves += applied.moved.len();
     }
-    assert!(
-        weights >= 20 && moves >= 1,
-        "{weights} weights, {moves} moves"
-    );
+    assert!(weights >= 20 && moves >= 1, "{weights} weights, {moves} moves");
 }

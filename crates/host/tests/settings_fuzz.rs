@@ -3,17 +3,15 @@
 //! What passes the checks is in range: numbers that are none, weights of nothing and globs that cannot be compiled get no further. How to go on for
 //! hours: `fuzz`.
 
-#[allow(dead_code, reason = "not every fuzzer uses all of it")]
-#[path = "../../linux/tests/fuzz/mod.rs"]
-mod fuzz;
+use tandem_testing::fuzz;
+
+#[global_allocator]
+static ALLOCATOR: fuzz::Counting = fuzz::Counting;
 
 use std::fs;
 
-use fuzz::Mutator;
-use fuzz::each_input;
-use tandem_host::config::ConfigError;
-use tandem_host::config::HostConfig;
-use tandem_host::config::VmRule;
+use fuzz::{Mutator, each_input};
+use tandem_host::config::{ConfigError, HostConfig, VmRule};
 use tandem_host::discovery::Discovery;
 use tandem_host::select::Selector;
 use tandem_linux::ProcFs;
@@ -46,13 +44,8 @@ fn check_usable(config: &HostConfig) {
     let controller = config.controller();
     assert!((30_000_000..=1_000_000_000).contains(&controller.period.0));
     let flexw = config.flexw();
-    let numbers = [
-        flexw.gain,
-        flexw.smoothing,
-        flexw.dead_band,
-        flexw.idle_tolerance,
-        flexw.spread,
-    ];
+    let numbers =
+        [flexw.gain, flexw.smoothing, flexw.dead_band, flexw.idle_tolerance, flexw.spread];
     assert!(numbers.iter().all(|number| number.is_finite()), "{flexw:?}");
     for rule in &config.rule {
         let weight = rule.weight.unwrap_or(1.0);
@@ -81,13 +74,8 @@ fn any_bytes_are_settings_or_an_error_that_names_file_or_key() {
         "uid:4294967296",
         "1979-05-27",
     ];
-    let mutator = Mutator::new(
-        EXAMPLES
-            .map(str::to_owned)
-            .into_iter()
-            .chain([uncommented()]),
-        &words,
-    );
+    let mutator =
+        Mutator::new(EXAMPLES.map(str::to_owned).into_iter().chain([uncommented()]), &words);
     let (mut used, mut refused) = (0, 0);
     each_input("settings of the daemon", 2_000, 64 << 20, |random| {
         fs::write(&path, mutator.input(random)).unwrap();

@@ -3,41 +3,28 @@
 //! Whatever it is, the look for VMs goes on, what is found is what stands there, and it costs little: the daemon's memory is bounded. How to go on
 //! for hours: `fuzz`.
 
-#[allow(dead_code, reason = "not every fuzzer uses all of it")]
-#[path = "../../linux/tests/fuzz/mod.rs"]
-mod fuzz;
+use tandem_testing::fuzz;
 
-use std::fs;
-use std::io;
+#[global_allocator]
+static ALLOCATOR: fuzz::Counting = fuzz::Counting;
+
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::mpsc::Sender;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
+use std::{fs, io};
 
-use fuzz::Mutator;
-use fuzz::below;
-use fuzz::bytes;
-use fuzz::each_input;
-use fuzz::most_held;
+use fuzz::{Mutator, below, bytes, each_input, most_held};
 use serde_json::Value;
-use tandem_host::discovery::Discovery;
-use tandem_host::discovery::DiscoveryOptions;
-use tandem_host::qmp::OpenSocket;
-use tandem_host::qmp::QmpVcpu;
-use tandem_host::qmp::SocketPattern;
-use tandem_host::qmp::SocketWalk;
-use tandem_host::qmp::query_vcpus;
-use tandem_host::vmm::ThreadPattern;
-use tandem_host::vmm::VcpuName;
-use tandem_host::vmm::Vmm;
+use tandem_host::discovery::{Discovery, DiscoveryOptions};
+use tandem_host::qmp::{OpenSocket, QmpVcpu, SocketPattern, SocketWalk, query_vcpus};
+use tandem_host::vmm::{ThreadPattern, VcpuName, Vmm};
 use tandem_linux::ProcFs;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::Tid;
-use tandem_policy::VcpuId;
+use tandem_linux::thread::{Pid, Tid};
+use tandem_model::VcpuId;
 
 const COMMAND_LINES: [&str; 7] = [
     "/usr/bin/qemu-system-x86_64\0-name\0guest=web,debug-threads=on\0-machine\0pc,accel=kvm\0-smp\x002,maxcpus=4\0-nodefaults\0",
@@ -68,9 +55,7 @@ struct FakeHost {
 
 impl FakeHost {
     fn new() -> FakeHost {
-        let host = FakeHost {
-            root: fuzz::folder(),
-        };
+        let host = FakeHost { root: fuzz::folder() };
         let process = host.process();
         fs::create_dir_all(process.join("fd")).unwrap();
         for n in 0..2 {
@@ -104,10 +89,7 @@ impl FakeHost {
 #[test]
 fn command_lines_and_names_of_threads_name_vms_in_a_line_and_cost_little() {
     let host = FakeHost::new();
-    let lines = Mutator::new(
-        COMMAND_LINES,
-        &["-name", "--name=", "guest=", ",,", "\0", "="],
-    );
+    let lines = Mutator::new(COMMAND_LINES, &["-name", "--name=", "guest=", ",,", "\0", "="]);
     let comms = Mutator::new(COMMS, &["/", "/vcpu", "CPU ", "vcpu", "-"]);
     let mut named = 0;
     // What looks at a line may hold a megabyte; what checks it here, more.
@@ -170,11 +152,9 @@ fn patterns_of_names_and_sockets_are_compiled_or_refused() {
         let text = mutator.input(random);
         let text = String::from_utf8_lossy(&text);
         match ThreadPattern::new(&text) {
-            Ok(pattern) => assert!(
-                pattern
-                    .index("vm7-cpu12")
-                    .is_none_or(|vcpu| [7, 12].contains(&vcpu.0))
-            ),
+            Ok(pattern) => {
+                assert!(pattern.index("vm7-cpu12").is_none_or(|vcpu| [7, 12].contains(&vcpu.0)))
+            }
             Err(error) => assert!(error.to_string().len() < 1_000, "{error}"),
         }
         if let Ok(pattern) = SocketPattern::new(&text) {
@@ -228,10 +208,7 @@ fn as_a_tree(reply: &[u8]) -> Option<Vec<QmpVcpu>> {
     }
     let vcpus = answers.get(1)?.as_array()?.iter().map(|vcpu| {
         let number = |name: &str| u32::try_from(vcpu.get(name)?.as_u64()?).ok();
-        Some(QmpVcpu {
-            index: VcpuId(number("cpu-index")?),
-            tid: Tid(number("thread-id")?),
-        })
+        Some(QmpVcpu { index: VcpuId(number("cpu-index")?), tid: Tid(number("thread-id")?) })
     });
     vcpus.collect()
 }
@@ -263,16 +240,7 @@ fn qmp_replies_are_read_or_refused_and_cost_little() {
     ];
     let mutator = Mutator::new(
         &examples,
-        &[
-            "return",
-            "\"return\": ",
-            "QMP",
-            "error",
-            "1.5",
-            "[{",
-            "}]",
-            ",",
-        ],
+        &["return", "\"return\": ", "QMP", "error", "1.5", "[{", "}]", ","],
     );
     let listener = Listener::new();
     let path = listener.folder.path().join("qmp");

@@ -43,13 +43,7 @@ pub struct ApleConfig {
 
 impl Default for ApleConfig {
     fn default() -> ApleConfig {
-        ApleConfig {
-            initial: 8192,
-            lower: 4096,
-            upper: 32768,
-            step: 1024,
-            epoch_exits: 1000,
-        }
+        ApleConfig { initial: 8192, lower: 4096, upper: 32768, step: 1024, epoch_exits: 1000 }
     }
 }
 
@@ -94,16 +88,9 @@ impl ApleConfig {
             ApleConfig { lower: 0, .. } => AplePolicyError::LowerIsZero,
             ApleConfig { step: 0, .. } => AplePolicyError::StepIsZero,
             ApleConfig { epoch_exits: 0, .. } => AplePolicyError::EpochIsEmpty,
-            ApleConfig {
-                initial,
-                lower,
-                upper,
-                ..
-            } => AplePolicyError::OutOfBounds {
-                initial,
-                lower,
-                upper,
-            },
+            ApleConfig { initial, lower, upper, .. } => {
+                AplePolicyError::OutOfBounds { initial, lower, upper }
+            }
         })
     }
 }
@@ -221,9 +208,7 @@ impl Aple {
 #[cfg(test)]
 mod tests {
     use std::cmp::Ordering;
-    use std::mem::align_of;
-    use std::mem::offset_of;
-    use std::mem::size_of;
+    use std::mem::{align_of, offset_of, size_of};
 
     use proptest::prelude::*;
 

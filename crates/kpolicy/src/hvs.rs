@@ -167,27 +167,13 @@ impl Hvs {
 
     /// Whether the vCPU was chosen and its slice has not run out since.
     pub fn is_marked(&self, vcpu: usize) -> bool {
-        self.records
-            .get(vcpu)
-            .is_some_and(|record| record.yielded != 0)
-    }
-
-    /// How many vCPUs the VM has.
-    pub fn vcpus(&self) -> usize {
-        self.records.len()
-    }
-
-    /// Whom it prefers.
-    pub fn order(&self) -> Order {
-        self.order
+        self.records.get(vcpu).is_some_and(|record| record.yielded != 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::mem::align_of;
-    use std::mem::offset_of;
-    use std::mem::size_of;
+    use std::mem::{align_of, offset_of, size_of};
 
     use super::*;
 
@@ -198,10 +184,8 @@ mod tests {
     #[test]
     fn layout_is_that_of_c() {
         let all = (0..).map(|field| tandem_ffi_hvs_vcpu_layout(field));
-        let told: Vec<usize> = all
-            .take_while(|&value| value != u32::MAX)
-            .map(|value| value as usize)
-            .collect();
+        let told: Vec<usize> =
+            all.take_while(|&value| value != u32::MAX).map(|value| value as usize).collect();
         let ours = vec![
             size_of::<Record>(),
             align_of::<Record>(),

@@ -36,13 +36,5 @@
 mod aple;
 mod hvs;
 
-pub use aple::Aple;
-pub use aple::ApleConfig;
-pub use aple::AplePolicyError;
-pub use aple::Cycles;
-pub use hvs::Cause;
-pub use hvs::Hvs;
-pub use hvs::HvsError;
-pub use hvs::List;
-pub use hvs::MOST_VCPUS;
-pub use hvs::Order;
+pub use aple::{Aple, ApleConfig, AplePolicyError, Cycles};
+pub use hvs::{Cause, Hvs, HvsError, List, MOST_VCPUS, Order};

@@ -10,10 +10,8 @@
 //! Not here: whether the BPF verifier and the kernel's build take the code; that is for the tests of
 //! those programs that include it. (The verifier takes all but HVS's array form: see `c/hvs.h`.)
 
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Output;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 /// Every function that is meant to be called, with pointers from outside, so that nothing is
 /// optimized away.
@@ -120,10 +118,7 @@ fn must_compile(name: &str, flags: &[&str], folder: &Path, source: &Path) {
         assert!(said.is_empty(), "{compiler}, {name}:\n{said}");
         compiled += 1;
     }
-    assert!(
-        compiled > 0,
-        "the crate was built by a compiler, which is gone"
-    );
+    assert!(compiled > 0, "the crate was built by a compiler, which is gone");
 }
 
 #[test]
@@ -245,23 +240,15 @@ fn a_second_of_fuzzing_finds_nothing() {
     ];
     let has_sanitizers = |compiler: &String| {
         compile(compiler, &flags, &trivial, &program).is_some_and(|output| output.status.success())
-            && Command::new(&program)
-                .status()
-                .is_ok_and(|status| status.success())
+            && Command::new(&program).status().is_ok_and(|status| status.success())
     };
     let Some(compiler) = compilers().into_iter().find(has_sanitizers) else {
         return println!("skipped: no compiler here has the address and undefined sanitizers");
     };
     let output = compile(&compiler, &flags, &source, &program).expect("it was there");
-    assert!(
-        output.status.success(),
-        "{compiler}:\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let output = Command::new(&program)
-        .args(["1", "1"])
-        .output()
-        .expect("what was compiled can run");
+    assert!(output.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&output.stderr));
+    let output =
+        Command::new(&program).args(["1", "1"]).output().expect("what was compiled can run");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let found = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}\n{found}");
@@ -270,10 +257,8 @@ fn a_second_of_fuzzing_finds_nothing() {
 
 #[test]
 fn the_fuzzer_says_what_it_wants() {
-    let output = Command::new(crate_folder().join("fuzz/run"))
-        .arg("soon")
-        .output()
-        .expect("bash is there");
+    let output =
+        Command::new(crate_folder().join("fuzz/run")).arg("soon").output().expect("bash is there");
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("'soon': give SECONDS [SEED]"), "{said}");

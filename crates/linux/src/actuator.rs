@@ -21,49 +21,29 @@ mod knobs;
 mod owners;
 mod release;
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tandem_policy::Knob as Setting;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
+use tandem_model::{Knob as Setting, Nanos, Nice, PcpuSet};
 use thiserror::Error;
 
 pub use crate::actuator::foreign::Foreign;
 pub use crate::actuator::heirs::Inheritance;
 pub use crate::actuator::release::Held;
-use crate::affinity::AffinityError;
-use crate::affinity::HostThreads;
-use crate::affinity::Threads;
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupId;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::CpuController;
-use crate::cgroup::Knob;
-use crate::cgroup::check_length;
-use crate::cgroup::check_name;
-use crate::disk::Disk;
-use crate::disk::HostDisk;
-use crate::journal::Entry;
-use crate::journal::Journal;
-use crate::journal::JournalError;
-use crate::journal::Key;
-use crate::journal::Record;
-use crate::journal::Stamp;
+use crate::affinity::{AffinityError, HostThreads, Threads};
+use crate::cgroup::{
+    CgroupError, CgroupId, CgroupPath, CpuController, Knob, check_length, check_name,
+};
+use crate::disk::{Disk, HostDisk};
+use crate::journal::{Entry, Journal, JournalError, Key, Record, Stamp};
 use crate::procfs::ProcFs;
-use crate::restore::RestoreReport;
-use crate::restore::restore_pending;
+use crate::restore::{RestoreReport, restore_pending};
 use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
-use crate::undo::Emptying;
-use crate::undo::Undo;
-use crate::undo::identities;
+use crate::undo::{Emptying, Undo, identities};
 
 /// For want of room in the journal, threads that ended are looked for once in so long: that takes a look at each.
 const LOOK_FOR_ENDED: Duration = Duration::from_secs(1);
@@ -182,11 +162,8 @@ impl Actuator {
         state_dir: &Path,
         boot: &str,
     ) -> Result<(Actuator, RestoreReport), ActuatorError> {
-        let stamp = Stamp::new(
-            boot.to_owned(),
-            controller.version(),
-            controller.mount().to_owned(),
-        );
+        let stamp =
+            Stamp::new(boot.to_owned(), controller.version(), controller.mount().to_owned());
         let journal = Journal::open_on(disk, state_dir, stamp)?;
         let mut actuator = Actuator {
             controller,
@@ -310,11 +287,7 @@ impl Actuator {
         if !self.journal.knows(&key) {
             let from = self.origin(thread, now);
             check_length(&from)?;
-            self.append(Record::Moved {
-                thread: *thread,
-                from,
-                to: to.clone(),
-            })?;
+            self.append(Record::Moved { thread: *thread, from, to: to.clone() })?;
         }
         match self.controller.move_thread(thread.tid, to) {
             Ok(()) => Ok(Outcome::Done),
@@ -390,10 +363,7 @@ impl Actuator {
 
     /// Gives a thread a nice value.
     pub fn set_nice(&mut self, thread: &ThreadRef, nice: Nice) -> Result<Outcome, ActuatorError> {
-        let record = |original| Record::Nice {
-            thread: *thread,
-            original,
-        };
+        let record = |original| Record::Nice { thread: *thread, original };
         self.set_attribute(
             thread,
             record(nice),
@@ -408,10 +378,7 @@ impl Actuator {
         thread: &ThreadRef,
         slice: Option<Nanos>,
     ) -> Result<Outcome, ActuatorError> {
-        let record = |original| Record::Slice {
-            thread: *thread,
-            original,
-        };
+        let record = |original| Record::Slice { thread: *thread, original };
         self.set_attribute(
             thread,
             record(slice),
@@ -500,10 +467,7 @@ impl Actuator {
             }
         }
         report.failures.append(&mut report.busy);
-        if let Err(error) = self
-            .journal
-            .keep(|record| stay.keys.contains(&record.key()))
-        {
+        if let Err(error) = self.journal.keep(|record| stay.keys.contains(&record.key())) {
             report.keeps_journal(&error);
         }
         report
@@ -601,11 +565,8 @@ impl Actuator {
     /// Drops the records of threads that ended, so that a journal of a long life stays short.
     fn forget_ended(&mut self) {
         let threads = &*self.threads;
-        self.journal.forget_ended(|record| {
-            record
-                .thread()
-                .is_some_and(|thread| !threads.is_alive(thread))
-        });
+        self.journal
+            .forget_ended(|record| record.thread().is_some_and(|thread| !threads.is_alive(thread)));
     }
 }
 
@@ -625,9 +586,7 @@ pub fn restore_all(
     controller: impl Into<Arc<dyn CpuController>>,
     state_dir: &Path,
 ) -> Result<RestoreReport, ActuatorError> {
-    restore_pending(state_dir, |state_dir| {
-        Actuator::open_to_restore(controller.into(), state_dir)
-    })
+    restore_pending(state_dir, |state_dir| Actuator::open_to_restore(controller.into(), state_dir))
 }
 
 /// What is at the path of a cgroup that was made here.

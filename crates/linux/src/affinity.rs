@@ -9,20 +9,14 @@
 //! Source: sched_setaffinity(2); kernel/sched/syscalls.c.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use tandem_policy::units::PcpuId;
+use tandem_model::units::PcpuId;
+use tandem_model::{Nanos, Nice, PcpuSet};
 use thiserror::Error;
 
-use crate::ids::Pid;
-use crate::ids::Tid;
-use crate::procfs::ProcFs;
-use crate::procfs::user_of;
+use crate::ids::{Pid, Tid};
+use crate::procfs::{ProcFs, user_of};
 use crate::sched_attr;
 use crate::sched_attr::SchedAttrError;
 use crate::tenants::Tenants;
@@ -120,10 +114,7 @@ impl HostThreads {
     /// Threads by their `/proc` in this tree.
     pub fn new(procfs: ProcFs) -> HostThreads {
         let tenants = Tenants::new(procfs.resolve("/etc/subuid"));
-        HostThreads {
-            procfs,
-            tenants: Arc::new(Mutex::new(tenants)),
-        }
+        HostThreads { procfs, tenants: Arc::new(Mutex::new(tenants)) }
     }
 }
 
@@ -152,10 +143,7 @@ impl Threads for HostThreads {
         // Whether the thread had a mask of its own cannot be read, only tried: ask for everything,
         // and see whether that is what the thread had.
         set_mask(tid, &[0xff; MASK_BYTES]).map_err(|error| explain(tid, original, error))?;
-        match affinity(tid)? == *original {
-            true => Ok(()),
-            false => set_affinity(tid, original),
-        }
+        if affinity(tid)? == *original { Ok(()) } else { set_affinity(tid, original) }
     }
 
     fn nice(&self, tid: Tid) -> Result<Nice, SchedAttrError> {
@@ -180,23 +168,13 @@ pub fn affinity(tid: Tid) -> Result<PcpuSet, AffinityError> {
     let mut mask = [0u8; MASK_BYTES];
     // SAFETY: the pointer is to MASK_BYTES writable bytes that outlive the call, and the kernel
     // writes at most that many.
-    let bytes = unsafe {
-        libc::syscall(
-            libc::SYS_sched_getaffinity,
-            tid.0,
-            MASK_BYTES,
-            mask.as_mut_ptr(),
-        )
-    };
+    let bytes =
+        unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid.0, MASK_BYTES, mask.as_mut_ptr()) };
     let Ok(bytes) = usize::try_from(bytes) else {
         let source = io::Error::last_os_error();
         return Err(match source.raw_os_error() {
             Some(libc::ESRCH) => AffinityError::Gone(tid),
-            _ => AffinityError::Kernel {
-                action: "read",
-                tid,
-                source,
-            },
+            _ => AffinityError::Kernel { action: "read", tid, source },
         });
     };
     Ok(pcpus_of(&mask[..bytes.min(MASK_BYTES)]))
@@ -213,14 +191,8 @@ pub fn set_affinity(tid: Tid, pcpus: &PcpuSet) -> Result<(), AffinityError> {
 fn set_mask(tid: Tid, mask: &[u8; MASK_BYTES]) -> io::Result<()> {
     // SAFETY: the pointer is to MASK_BYTES readable bytes that outlive the call; the kernel only
     // reads them.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_sched_setaffinity,
-            tid.0,
-            MASK_BYTES,
-            mask.as_ptr(),
-        )
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid.0, MASK_BYTES, mask.as_ptr()) };
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -230,15 +202,8 @@ fn set_mask(tid: Tid, mask: &[u8; MASK_BYTES]) -> io::Result<()> {
 fn explain(tid: Tid, pcpus: &PcpuSet, source: io::Error) -> AffinityError {
     match source.raw_os_error() {
         Some(libc::ESRCH) => AffinityError::Gone(tid),
-        Some(libc::EINVAL) => AffinityError::NotAllowed {
-            tid,
-            pcpus: pcpus.clone(),
-        },
-        _ => AffinityError::Kernel {
-            action: "set",
-            tid,
-            source,
-        },
+        Some(libc::EINVAL) => AffinityError::NotAllowed { tid, pcpus: pcpus.clone() },
+        _ => AffinityError::Kernel { action: "set", tid, source },
     }
 }
 

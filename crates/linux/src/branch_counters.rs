@@ -14,14 +14,12 @@ pub mod source;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::procfs::ProcFs;
 
-pub use source::BranchCounters;
-pub use source::CounterError;
+pub use source::{BranchCounters, CounterError};
 
 /// Which source to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

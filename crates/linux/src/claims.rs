@@ -14,13 +14,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use crate::disk::Disk;
-use crate::disk::HostDisk;
-use crate::disk::How;
+use crate::disk::{Disk, HostDisk, How};
 use crate::ids::Pid;
 use crate::journal::JournalError;
-use crate::state_dir::check_dir;
-use crate::state_dir::check_file;
+use crate::state_dir::{check_dir, check_file};
 
 /// Where all daemons of a host tell.
 pub const HOST_CLAIMS: &str = "/run/tandem/vms.lock";
@@ -36,11 +33,7 @@ pub struct Claims {
 impl Claims {
     /// None yet.
     pub fn open(path: &Path) -> Result<Claims, JournalError> {
-        let failed = |source| JournalError::File {
-            action: "open",
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| JournalError::File { action: "open", path: path.to_owned(), source };
         if let Some(dir) = path.parent() {
             // Where it cannot be made, it may be there.
             let _ = HostDisk.make_dir(dir);
@@ -48,10 +41,7 @@ impl Claims {
         }
         let file = HostDisk.open(path, How::Write).map_err(failed)?;
         check_file(path, &file.metadata().map_err(failed)?)?;
-        Ok(Claims {
-            file,
-            held: BTreeMap::new(),
-        })
+        Ok(Claims { file, held: BTreeMap::new() })
     }
 
     /// Takes a VM of this process on; false: another daemon looks after it.

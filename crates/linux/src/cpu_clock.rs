@@ -10,7 +10,7 @@
 //! What a thread does in the turn it is still in shows at the next clock tick at the latest. So a
 //! reader takes the clock first and the files second: what it then misses moves the clock later.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 use crate::ids::Pid;
 
@@ -18,15 +18,10 @@ use crate::ids::Pid;
 pub fn process_cpu_time(pid: Pid) -> Option<Nanos> {
     // MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers_types.h.
     let clock = (!(pid.0 as libc::clockid_t) << 3) | 2;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec that outlives the call, and the kernel only writes it.
     match unsafe { libc::clock_gettime(clock, &mut time) } {
-        0 => Some(Nanos(
-            time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
-        )),
+        0 => Some(Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)),
         _ => None,
     }
 }

@@ -1,18 +1,12 @@
 //! The system calls under the journal, one method each, so that a test can have any of them fail.
 
-use std::fmt;
-use std::fs::DirBuilder;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::fs::FileExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::{fmt, io};
 
-use rustix::fs::FlockOperation;
-use rustix::fs::flock;
+use rustix::fs::{FlockOperation, flock};
 
 /// How a file is opened. None of them follows a symbolic link or waits for whoever is at the other end of a pipe, and what is made
 /// is for nobody else to read.

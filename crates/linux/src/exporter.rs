@@ -8,23 +8,12 @@
 //! What is counted is the daemon's, the agent's or the exporter's own: each hands in its registry.
 
 use std::collections::VecDeque;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
-use std::net::Shutdown;
-use std::net::SocketAddr;
-use std::net::TcpListener;
-use std::net::TcpStream;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::Weak;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -122,10 +111,7 @@ impl Exporter {
         // Writing to a String does not fail.
         let _ = encode(&mut text, &self.registry);
         if let Some(path) = &self.file {
-            let failed = |source| MetricsError::Write {
-                path: path.clone(),
-                source,
-            };
+            let failed = |source| MetricsError::Write { path: path.clone(), source };
             replace(path, &text).map_err(failed)?;
         }
         *self.page.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
@@ -200,10 +186,7 @@ impl Patient<'_> {
     /// What is left; an error if nothing is, since a timeout of 0 would be none.
     fn left(&self) -> std::io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(Instant::now());
-        match left.is_zero() {
-            true => Err(std::io::ErrorKind::TimedOut.into()),
-            false => Ok(Some(left)),
-        }
+        if left.is_zero() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
     }
 }
 
@@ -234,10 +217,7 @@ fn answer(connection: &TcpStream, page: &Page, until: Instant) -> std::io::Resul
         header.clear();
     }
     let (status, body) = match first.starts_with("GET ") {
-        true => (
-            "200 OK",
-            Arc::clone(&page.lock().unwrap_or_else(PoisonError::into_inner)),
-        ),
+        true => ("200 OK", Arc::clone(&page.lock().unwrap_or_else(PoisonError::into_inner))),
         false => ("405 Method Not Allowed", Arc::from("")),
     };
     let head = format!(
@@ -273,9 +253,7 @@ mod tests {
         gauge.set(3);
         exporter.publish().unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
-        connection
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            .unwrap();
+        connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let mut reply = String::new();
         connection.read_to_string(&mut reply).unwrap();
         assert!(reply.starts_with("HTTP/1.1 200 OK"), "{reply}");
@@ -284,12 +262,8 @@ mod tests {
 
     fn scrape(address: SocketAddr) -> String {
         let mut connection = TcpStream::connect(address).unwrap();
-        connection
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
-        connection
-            .write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
-            .unwrap();
+        connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        connection.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let mut reply = String::new();
         connection.read_to_string(&mut reply).unwrap();
         reply
@@ -302,9 +276,8 @@ mod tests {
         let exporter = Exporter::open(registry, Some(any), None).unwrap().unwrap();
         let address = exporter.address().unwrap();
         // More than are answered at the same time, none of which says a word.
-        let silent: Vec<TcpStream> = (0..3 * MOST_CLIENTS)
-            .map(|_| TcpStream::connect(address).unwrap())
-            .collect();
+        let silent: Vec<TcpStream> =
+            (0..3 * MOST_CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
         let begin = Instant::now();
         let reply = scrape(address);
         assert!(reply.contains("tandem_vms 0"), "{reply}");
@@ -326,10 +299,8 @@ mod tests {
         let page: Page = Arc::new(Mutex::new(Arc::from("page")));
         let until = Instant::now() + Duration::from_millis(100);
         let error = answer(&connection, &page, until).unwrap_err();
-        let is_late = matches!(
-            error.kind(),
-            std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock
-        );
+        let is_late =
+            matches!(error.kind(), std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock);
         assert!(is_late, "{error}");
         drop(connection);
         dribble.join().unwrap();
@@ -339,14 +310,10 @@ mod tests {
     fn a_port_in_use_and_an_unwritable_file_are_errors_that_name_them() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let error = Exporter::open(Registry::default(), Some(address), None)
-            .err()
-            .unwrap();
+        let error = Exporter::open(Registry::default(), Some(address), None).err().unwrap();
         assert!(error.to_string().contains(&address.to_string()));
         let path = Path::new("/no/such/dir/metrics");
-        let error = Exporter::open(Registry::default(), None, Some(path))
-            .err()
-            .unwrap();
+        let error = Exporter::open(Registry::default(), None, Some(path)).err().unwrap();
         assert!(error.to_string().contains("/no/such/dir/metrics"));
     }
 }

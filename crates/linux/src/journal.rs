@@ -47,38 +47,24 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::path::PathBuf;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::FlockOperation;
-use rustix::fs::flock;
+use rustix::fs::{FlockOperation, flock};
 
 pub use crate::journal::error::JournalError;
 pub use crate::journal::lines::Stamp;
-pub use crate::journal::lock::hold;
-pub use crate::journal::lock::is_abandoned;
+pub use crate::journal::lock::{hold, is_abandoned};
 pub use crate::journal::pending::is_pending;
-pub use crate::journal::record::Entry;
-pub use crate::journal::record::KEPT;
-pub use crate::journal::record::KEPT_AFFINITIES;
-pub use crate::journal::record::Key;
-pub use crate::journal::record::Record;
-pub use crate::journal::record::check_path;
+pub use crate::journal::record::{Entry, KEPT, KEPT_AFFINITIES, Key, Record, check_path};
 
-use crate::disk::Disk;
-use crate::disk::HostDisk;
-use crate::disk::How;
+use crate::disk::{Disk, HostDisk, How};
 use crate::ids::Pid;
 use crate::journal::error::again;
-use crate::journal::lines::line;
-use crate::journal::lines::parse;
+use crate::journal::lines::{line, parse};
 use crate::journal::lock::lock;
-use crate::journal::shares::Shares;
-use crate::journal::shares::Whose;
-use crate::state_dir::check_dir;
-use crate::state_dir::check_file;
+use crate::journal::shares::{Shares, Whose};
+use crate::state_dir::{check_dir, check_file};
 
 /// The file is compacted when it is so much longer, in bytes, than a quarter as long again as what counts.
 const SLACK: u64 = 64 << 10;
@@ -160,11 +146,7 @@ impl<R: Entry> Journal<R> {
         let path = dir.join("journal");
         let failed = |action| {
             let path = path.clone();
-            move |source| JournalError::File {
-                action,
-                path,
-                source,
-            }
+            move |source| JournalError::File { action, path, source }
         };
         let (file, bytes) = match disk.open(&path, How::Write) {
             Ok(file) => {
@@ -335,11 +317,7 @@ impl<R: Entry> Journal<R> {
     pub fn still_has(&mut self, now: R) -> Result<(), JournalError> {
         let key = now.key();
         let written = self.written(&key);
-        let is_kept = written
-            .iter()
-            .rev()
-            .take(now.kept() - 1)
-            .any(|kept| now == *kept);
+        let is_kept = written.iter().rev().take(now.kept() - 1).any(|kept| now == *kept);
         match written.is_empty() || is_kept || self.record(&key) == Some(&now) {
             true => Ok(()),
             false => self.will_write(now),
@@ -576,11 +554,7 @@ impl<R: Entry> Journal<R> {
     }
 
     fn failed(&self, action: &'static str, source: io::Error) -> JournalError {
-        JournalError::File {
-            action,
-            path: self.path.clone(),
-            source,
-        }
+        JournalError::File { action, path: self.path.clone(), source }
     }
 
     /// Writes whole lines to the end of the file.
@@ -602,10 +576,7 @@ impl<R: Entry> Journal<R> {
             trimmed.map_err(|source| self.failed("cut off", source))?;
         }
         let disk = &*self.disk;
-        let synced = |()| match durable {
-            true => disk.sync(file),
-            false => Ok(()),
-        };
+        let synced = |()| if durable { disk.sync(file) } else { Ok(()) };
         let outcome = disk.write_at(file, &text, self.length).and_then(synced);
         if let Err(source) = outcome {
             // What was written in part, or whole but is not durable, must not stay in front of the next line.

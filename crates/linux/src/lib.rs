@@ -38,6 +38,5 @@ pub mod status_file;
 pub mod tenants;
 pub mod thread;
 mod undo;
-pub mod usage;
 
 pub use procfs::ProcFs;

@@ -41,21 +41,11 @@ mod tests {
 
     #[test]
     fn what_is_seen_stays_and_what_is_not_is_written_out() {
-        for plain in [
-            "",
-            "db-1",
-            "CPU 0/KVM",
-            "grün 東京",
-            "a\\x2db",
-            "x (deleted)",
-        ] {
+        for plain in ["", "db-1", "CPU 0/KVM", "grün 東京", "a\\x2db", "x (deleted)"] {
             assert!(matches!(printable(plain), Cow::Borrowed(_)), "{plain}");
         }
         assert_eq!(printable("a\nerror: b"), "a\\x0aerror: b");
-        assert_eq!(
-            printable("\x1b[2J\r\t\0\u{9b}x"),
-            "\\x1b[2J\\x0d\\x09\\x00\\x9bx"
-        );
+        assert_eq!(printable("\x1b[2J\r\t\0\u{9b}x"), "\\x1b[2J\\x0d\\x09\\x00\\x9bx");
         assert_eq!(printable("a\u{202e}b\u{feff}"), "a\\u{202e}b\\u{feff}");
     }
 

@@ -6,14 +6,11 @@
 //! Processes and cgroups vanish while they are looked at; [`is_gone`] tells that, which is never an
 //! error, from the failures that are.
 
-use std::fs;
-use std::io;
 use std::io::Read;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use crate::ids::Pid;
-use crate::ids::Tid;
+use crate::ids::{Pid, Tid};
 
 /// The file system tree that holds `/proc` and `/sys`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,18 +61,13 @@ impl ProcFs {
 /// Whether an error says that the process, thread or cgroup no longer exists: a vanished path
 /// (ENOENT), a dead thread (ESRCH), or a removed cgroup whose file was still open (ENODEV).
 pub fn is_gone(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOENT | libc::ESRCH | libc::ENODEV)
-    )
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH | libc::ENODEV))
 }
 
 /// The first bytes of a file that its owner may make as long as it likes, `most` at most.
 pub fn read_head(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    fs::File::open(path)?
-        .take(most as u64)
-        .read_to_end(&mut head)?;
+    fs::File::open(path)?.take(most as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 
@@ -115,11 +107,7 @@ mod tests {
     #[test]
     fn the_real_user_counts() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(
-            dir.path().join("status"),
-            "Name:\tsu\nUid:\t1000\t0\t0\t0\n",
-        )
-        .unwrap();
+        fs::write(dir.path().join("status"), "Name:\tsu\nUid:\t1000\t0\t0\t0\n").unwrap();
         assert_eq!(user_of(dir.path()), Some(1000));
         fs::write(dir.path().join("status"), "Name:\tsu\n").unwrap();
         assert_eq!(user_of(dir.path()), None);

@@ -6,11 +6,10 @@
 //! link to somebody's file, or a pipe that nobody reads. What is no file (a device, a pipe) is not replaced.
 //! The journal, which has to survive that, writes for itself ([`crate::journal`]).
 
-use std::fs;
 use std::fs::File;
-use std::io;
 use std::io::Write;
 use std::path::Path;
+use std::{fs, io};
 
 /// What is wrong with such a path.
 pub(crate) const NO_FILE: &str =

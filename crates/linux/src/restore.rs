@@ -14,14 +14,11 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
-use tandem_policy::PcpuSet;
+use tandem_model::PcpuSet;
 
 use crate::affinity::Threads;
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupPath;
-use crate::journal::Entry;
-use crate::journal::JournalError;
-use crate::journal::is_pending;
+use crate::cgroup::{CgroupError, CgroupPath};
+use crate::journal::{Entry, JournalError, is_pending};
 use crate::state_dir::check_dir;
 use crate::thread::ThreadRef;
 
@@ -53,8 +50,7 @@ pub struct RestoreReport {
 impl RestoreReport {
     /// The journal could not be shortened: what it lists is put back all the same, and undoing it again changes nothing.
     pub fn keeps_journal(&mut self, why: &JournalError) {
-        self.left
-            .push(format!("the journal stays as it is ({why})"));
+        self.left.push(format!("the journal stays as it is ({why})"));
     }
 
     /// With what another restore did.
@@ -99,20 +95,12 @@ impl RestoreReport {
 
 impl fmt::Display for RestoreReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} changes put back, {} needed no undoing",
-            self.put_back, self.nothing_to_do
-        )?;
+        write!(f, "{} changes put back, {} needed no undoing", self.put_back, self.nothing_to_do)?;
         for left in &self.left {
             write!(f, "; {left}")?;
         }
         for failure in self.failures.iter().chain(&self.busy) {
-            write!(
-                f,
-                "; {} could not be put back: {}",
-                failure.what, failure.error
-            )?;
+            write!(f, "; {} could not be put back: {}", failure.what, failure.error)?;
         }
         Ok(())
     }
@@ -176,9 +164,7 @@ pub fn restore_affinity(
     }
     match threads.restore_affinity(thread.tid, original) {
         Err(error) if error.is_gone() => Ok(Undone::Nothing),
-        other => other
-            .map(|()| Undone::PutBack)
-            .map_err(|error| error.to_string()),
+        other => other.map(|()| Undone::PutBack).map_err(|error| error.to_string()),
     }
 }
 

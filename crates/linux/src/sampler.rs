@@ -20,36 +20,23 @@
 //!
 //! Idle time per pCPU is from `/proc/stat` (idle and iowait), in steps of a clock tick of 10 ms.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use rustix::process::Resource;
-use rustix::process::Rlimit;
-use rustix::process::getrlimit;
-use rustix::process::setrlimit;
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+use tandem_model::{Nanos, PcpuId, PcpuSet};
 use thiserror::Error;
 
-use crate::affinity::AffinityError;
-use crate::affinity::affinity;
+use crate::affinity::{AffinityError, affinity};
 use crate::cpu_clock::process_cpu_time;
 use crate::ids::Pid;
-use crate::procfs::ProcFs;
-use crate::procfs::is_gone;
-use crate::procfs::read_text;
-use crate::thread::TaskState;
-use crate::thread::ThreadError;
-use crate::thread::ThreadRef;
+use crate::procfs::{ProcFs, is_gone, read_text};
+use crate::thread::{TaskState, ThreadError, ThreadRef};
 
 /// Why there is no sample.
 #[derive(Debug, Error)]
@@ -129,11 +116,7 @@ impl VcpuSample {
         let (ran, rest) = number(text)?;
         let (waited, rest) = number(rest)?;
         let (runs, _) = number(rest)?;
-        Some(VcpuSample {
-            ran: Nanos(ran),
-            waited: Nanos(waited),
-            runs,
-        })
+        Some(VcpuSample { ran: Nanos(ran), waited: Nanos(waited), runs })
     }
 }
 
@@ -145,9 +128,7 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let (digits, rest) = text.split_at(length);
     let mut value: u64 = 0;
     for digit in digits {
-        value = value
-            .checked_mul(10)?
-            .checked_add(u64::from(digit - b'0'))?;
+        value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
     }
     let is_whole = matches!(rest.first(), None | Some(b' ' | b'\n'));
     (length > 0 && is_whole).then_some((value, rest))
@@ -228,8 +209,7 @@ impl Sampler {
         self.round += 1;
         if self.round.is_multiple_of(CLOCKS_KEPT) {
             let round = self.round;
-            self.clocks
-                .retain(|_, clock| clock.round + CLOCKS_KEPT > round);
+            self.clocks.retain(|_, clock| clock.round + CLOCKS_KEPT > round);
         }
     }
 
@@ -239,11 +219,7 @@ impl Sampler {
             return None;
         }
         let round = self.round;
-        let clock = self.clocks.entry(pid).or_insert(Clock {
-            round: 0,
-            time: None,
-            before: None,
-        });
+        let clock = self.clocks.entry(pid).or_insert(Clock { round: 0, time: None, before: None });
         if clock.round != round {
             *clock = Clock {
                 round,
@@ -262,8 +238,7 @@ impl Sampler {
     /// Whether no thread of a process ran between the last round and this: samples taken in that
     /// round are still exact. False where that is not known.
     pub fn stood_still(&mut self, pid: Pid) -> bool {
-        self.clock(pid)
-            .is_some_and(|clock| clock.time.is_some() && clock.time == clock.before)
+        self.clock(pid).is_some_and(|clock| clock.time.is_some() && clock.time == clock.before)
     }
 
     /// How many threads' files may stay open, if there are more threads than that. Those of the others are opened anew at each
@@ -293,12 +268,10 @@ impl Sampler {
             Ok(bytes) => &buffer[..bytes],
             Err(source) => {
                 self.open.remove(thread);
-                return Err(match is_gone(&source) {
-                    true => ThreadError::Gone(thread.to_string()).into(),
-                    false => SampleError::Read {
-                        path: schedstat_path(&self.procfs, thread),
-                        source,
-                    },
+                return Err(if is_gone(&source) {
+                    ThreadError::Gone(thread.to_string()).into()
+                } else {
+                    SampleError::Read { path: schedstat_path(&self.procfs, thread), source }
                 });
             }
         };
@@ -354,10 +327,7 @@ impl Sampler {
                 wanted: "a line as proc_pid_stat(5) describes, with 43 fields at least",
             }),
             Err(source) if is_gone(&source) => Err(ThreadError::Gone(thread.to_string()).into()),
-            Err(source) => Err(SampleError::Read {
-                path: path(),
-                source,
-            }),
+            Err(source) => Err(SampleError::Read { path: path(), source }),
         }
     }
 
@@ -384,9 +354,9 @@ impl Sampler {
             // After the name: user, nice, system, idle, iowait.
             let mut ticks = fields.skip(3).map(str::parse::<u64>);
             let time = match (ticks.next(), ticks.next()) {
-                (Some(Ok(idle_ticks)), Some(Ok(iowait))) => idle_ticks
-                    .checked_add(iowait)
-                    .and_then(|ticks| ticks.checked_mul(tick)),
+                (Some(Ok(idle_ticks)), Some(Ok(iowait))) => {
+                    idle_ticks.checked_add(iowait).and_then(|ticks| ticks.checked_mul(tick))
+                }
                 _ => None,
             };
             let Some(time) = time else {
@@ -413,10 +383,7 @@ impl Sampler {
     }
 
     fn read(&self, path: &Path) -> Result<String, SampleError> {
-        read_text(path).map_err(|source| SampleError::Read {
-            path: path.to_owned(),
-            source,
-        })
+        read_text(path).map_err(|source| SampleError::Read { path: path.to_owned(), source })
     }
 }
 
@@ -459,11 +426,7 @@ fn open_files(procfs: &ProcFs, thread: &ThreadRef) -> Result<Open, SampleError> 
     let path = path.with_file_name("stat");
     let stat = open_file(&path).map_err(|error| opening(thread, &path, error))?;
     thread.stat(procfs)?;
-    Ok(Open {
-        schedstat,
-        stat,
-        last: None,
-    })
+    Ok(Open { schedstat, stat, last: None })
 }
 
 fn opening(thread: &ThreadRef, path: &Path, source: io::Error) -> SampleError {
@@ -473,10 +436,7 @@ fn opening(thread: &ThreadRef, path: &Path, source: io::Error) -> SampleError {
             path: path.to_owned(),
             limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
         },
-        _ => SampleError::Read {
-            path: path.to_owned(),
-            source,
-        },
+        _ => SampleError::Read { path: path.to_owned(), source },
     }
 }
 
@@ -484,8 +444,7 @@ fn opening(thread: &ThreadRef, path: &Path, source: io::Error) -> SampleError {
 /// are numbers.
 fn state_in(stat: &[u8]) -> Option<TaskState> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
-    stat.get(end + 2)
-        .map(|&letter| TaskState::from(char::from(letter)))
+    stat.get(end + 2).map(|&letter| TaskState::from(char::from(letter)))
 }
 
 /// State (field 3) and time in a guest (field 43) of a `stat`.
@@ -494,10 +453,7 @@ fn activity_in(stat: &[u8]) -> Option<Activity> {
     let fields = std::str::from_utf8(&stat[end + 1..]).ok()?;
     let ticks: u64 = fields.split_ascii_whitespace().nth(40)?.parse().ok()?;
     let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-    Some(Activity {
-        state: state_in(stat)?,
-        guest: Nanos(ticks.checked_mul(tick)?),
-    })
+    Some(Activity { state: state_in(stat)?, guest: Nanos(ticks.checked_mul(tick)?) })
 }
 
 /// Opens a file of `/proc`, and makes room for one more open file where that is what it takes.
@@ -527,15 +483,7 @@ const LEFT: u64 = 128;
 /// Lifts the soft limit of open files to the hard one; false if it is there already.
 fn raise_file_limit() -> bool {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    current != maximum
-        && setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: maximum,
-                maximum,
-            },
-        )
-        .is_ok()
+    current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok()
 }
 
 #[cfg(test)]

@@ -9,10 +9,8 @@
 
 use std::io;
 
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
+use serde::{Deserialize, Serialize};
+use tandem_model::{Nanos, Nice};
 use thiserror::Error;
 
 use crate::ids::Tid;
@@ -55,11 +53,7 @@ impl SchedAttrError {
     fn of(action: &'static str, tid: Tid, source: io::Error) -> SchedAttrError {
         match source.raw_os_error() {
             Some(libc::ESRCH) => SchedAttrError::Gone(tid),
-            _ => SchedAttrError::Kernel {
-                action,
-                tid,
-                source,
-            },
+            _ => SchedAttrError::Kernel { action, tid, source },
         }
     }
 }
@@ -172,19 +166,12 @@ pub fn fair_scheduling(tid: Tid) -> Result<Option<FairScheduling>, SchedAttrErro
 pub fn set_fair_scheduling(tid: Tid, scheduling: FairScheduling) -> Result<(), SchedAttrError> {
     let failed = |error| SchedAttrError::of("set the scheduling policy", tid, error);
     let attr = get(tid).map_err(failed)?;
-    let policy = match scheduling.batch {
-        true => libc::SCHED_BATCH,
-        false => libc::SCHED_OTHER,
-    };
+    let policy = if scheduling.batch { libc::SCHED_BATCH } else { libc::SCHED_OTHER };
     let runtime = match schedulers_slice() {
         Some(_) => scheduling.slice.map_or(0, |slice| slice.0),
         None => 0,
     };
-    let attr = Attr {
-        policy: policy as u32,
-        runtime,
-        ..attr
-    };
+    let attr = Attr { policy: policy as u32, runtime, ..attr };
     set(tid, attr).map_err(failed)
 }
 

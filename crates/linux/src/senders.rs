@@ -7,8 +7,7 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::sockopt::set_socket_passcred;
 
@@ -37,10 +36,7 @@ pub fn tell_senders(socket: impl AsFd) -> io::Result<()> {
 
 /// Reads once, as recvmsg(2) does: how much, and who wrote it. `None` at the end, or if the kernel was not told to say it.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Option<Sender>)> {
-    let mut part = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: both are plain numbers and pointers, of which all zeroes are a valid value that points nowhere.
     let (mut message, mut control): (libc::msghdr, Control) = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
@@ -60,10 +56,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Optio
         && control.header.cmsg_level == libc::SOL_SOCKET
         && control.header.cmsg_type == libc::SCM_CREDENTIALS;
     let sender = is_told.then(|| Sender {
-        pid: u32::try_from(control.sender.pid)
-            .ok()
-            .filter(|&pid| pid != 0)
-            .map(Pid),
+        pid: u32::try_from(control.sender.pid).ok().filter(|&pid| pid != 0).map(Pid),
         uid: control.sender.uid,
     });
     Ok((length, sender))
@@ -73,8 +66,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Optio
 mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
-    use std::process::Command;
-    use std::process::Stdio;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -85,11 +77,8 @@ mod tests {
         mine.write_all(b"mine").unwrap();
         // Another process that holds the same end.
         let output = std::os::fd::OwnedFd::from(mine.try_clone().unwrap());
-        let mut child = Command::new("echo")
-            .arg("its")
-            .stdout(Stdio::from(output))
-            .spawn()
-            .unwrap();
+        let mut child =
+            Command::new("echo").arg("its").stdout(Stdio::from(output)).spawn().unwrap();
         let number = child.id();
         assert!(child.wait().unwrap().success());
         drop(mine);

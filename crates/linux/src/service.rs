@@ -149,9 +149,7 @@ impl ServiceManager {
     pub fn ready(reporter: &mut dyn Reporter) -> ServiceManager {
         reporter.ready();
         let _ = sd_notify::notify(&[NotifyState::Ready]);
-        ServiceManager {
-            is_watching: sd_notify::watchdog_enabled().is_some(),
-        }
+        ServiceManager { is_watching: sd_notify::watchdog_enabled().is_some() }
     }
 
     /// Says that the command is alive, to a service manager that wants to know.
@@ -227,10 +225,7 @@ mod tests {
         report_failures(&report, &mut lines);
         assert!(lines.0.is_empty());
         report_restore(&report, &mut lines);
-        report.failures.push(RestoreFailure {
-            what: "x".to_owned(),
-            error: "y".to_owned(),
-        });
+        report.failures.push(RestoreFailure { what: "x".to_owned(), error: "y".to_owned() });
         report_restore(&report, &mut lines);
         report_failures(&report, &mut lines);
         let kinds: Vec<&str> = lines.0.iter().map(|(kind, _)| *kind).collect();

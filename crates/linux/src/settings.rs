@@ -7,19 +7,15 @@ use std::fmt::Display;
 use std::io;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::Deserializer;
 use serde::de::Error as _;
-use tandem_policy::nesting::TOO_DEEP;
-use tandem_policy::nesting::too_deep;
+use serde::{Deserialize, Deserializer};
+use tandem_model::nesting::{TOO_DEEP, too_deep};
 use thiserror::Error;
 
 use crate::printable::printable;
-use crate::replace::NO_FILE;
-use crate::replace::is_no_file;
+use crate::replace::{NO_FILE, is_no_file};
 
 /// The longest file of settings, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
@@ -68,10 +64,7 @@ impl SettingsError {
         SettingsError::Value {
             key: key.to_owned(),
             value: printable(&value).chars().take(LONGEST_VALUE).collect(),
-            expected: printable(&expected.to_string())
-                .chars()
-                .take(LONGEST_EXPECTED)
-                .collect(),
+            expected: printable(&expected.to_string()).chars().take(LONGEST_EXPECTED).collect(),
         }
     }
 }
@@ -81,10 +74,7 @@ pub fn read<T, E: Display>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<T, SettingsError> {
-    let failed = |source| SettingsError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| SettingsError::Read { path: path.to_owned(), source };
     let mut text = String::new();
     // Some files never end.
     std::fs::File::open(path)
@@ -94,10 +84,7 @@ pub fn read<T, E: Display>(
         let too_long = format!("it is longer than {MOST_BYTES} bytes; no settings are");
         return Err(failed(io::Error::other(too_long)));
     }
-    let wrong = |message: String| SettingsError::Parse {
-        path: path.to_owned(),
-        message,
-    };
+    let wrong = |message: String| SettingsError::Parse { path: path.to_owned(), message };
     if let Some(at) = too_deep(&text) {
         let line = text[..at].lines().count().max(1);
         return Err(wrong(format!("line {line}: {TOO_DEEP}")));
@@ -116,10 +103,7 @@ fn in_words(message: &str) -> String {
         ("f64", "a number"),
     ];
     let in_words = |message: String, (name, words): &(&str, &str)| {
-        message.replace(
-            &format!("expected {name}\n"),
-            &format!("expected {words}\n"),
-        )
+        message.replace(&format!("expected {name}\n"), &format!("expected {words}\n"))
     };
     let message = TYPES.iter().fold(format!("{message}\n"), in_words);
     message.trim_end().to_owned()
@@ -128,8 +112,7 @@ fn in_words(message: &str) -> String {
 /// An address with a port, or none; errors say what one looks like.
 pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text: Option<String> = Option::deserialize(deserializer)?;
-    text.map(|text| parse_address(&text).map_err(D::Error::custom))
-        .transpose()
+    text.map(|text| parse_address(&text).map_err(D::Error::custom)).transpose()
 }
 
 /// The same of an option.
@@ -145,11 +128,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
 /// A state directory has a name.
 pub fn check_state_dir(dir: &Path) -> Result<(), SettingsError> {
     match dir.as_os_str().is_empty() {
-        true => Err(SettingsError::value(
-            "state_dir",
-            "\"\"",
-            "a directory, such as /run/tandem",
-        )),
+        true => Err(SettingsError::value("state_dir", "\"\"", "a directory, such as /run/tandem")),
         false => Ok(()),
     }
 }
@@ -162,12 +141,11 @@ pub fn check_whole(
     most: u64,
     unit: &str,
 ) -> Result<(), SettingsError> {
-    match (least..=most).contains(&given) {
-        true => Ok(()),
-        false => {
-            let expected = format!("{least} … {most} {unit}");
-            Err(SettingsError::value(key, given, expected))
-        }
+    if (least..=most).contains(&given) {
+        Ok(())
+    } else {
+        let expected = format!("{least} … {most} {unit}");
+        Err(SettingsError::value(key, given, expected))
     }
 }
 
@@ -176,10 +154,7 @@ pub fn check_real(key: &str, given: f64, least: f64, most: f64) -> Result<(), Se
     if (least..=most).contains(&given) {
         return Ok(());
     }
-    let least = match least == f64::MIN_POSITIVE {
-        true => "above 0".to_owned(),
-        false => least.to_string(),
-    };
+    let least = if least == f64::MIN_POSITIVE { "above 0".to_owned() } else { least.to_string() };
     let expected = format!("{least} … {most}");
     Err(SettingsError::value(key, given, expected))
 }
@@ -240,10 +215,7 @@ mod tests {
     fn long_values_and_files_without_end_are_refused_in_a_line() {
         let error = SettingsError::value("a", format!("\u{1b}{}", "x".repeat(1 << 20)), "less");
         let said = error.to_string();
-        assert!(
-            said.starts_with("a = \\x1bxxx") && said.len() < 300,
-            "{said}"
-        );
+        assert!(said.starts_with("a = \\x1bxxx") && said.len() < 300, "{said}");
         let error = SettingsError::value("a", 1, "x".repeat(1 << 20));
         assert!(error.to_string().len() < 700);
         let endless = read(Path::new("/dev/zero"), |_| Err::<(), _>("read")).unwrap_err();
@@ -268,10 +240,7 @@ mod tests {
         assert!(said(Path::new("here.prom")).is_ok());
         let missing = said(&folder.path().join("no/new.prom")).unwrap_err();
         assert!(missing.starts_with("metrics_file = "), "{missing}");
-        assert!(
-            missing.contains("no is no folder; make it first"),
-            "{missing}"
-        );
+        assert!(missing.contains("no is no folder; make it first"), "{missing}");
         assert!(said(folder.path()).unwrap_err().contains("name a file"));
         let device = said(Path::new("/dev/null")).unwrap_err();
         assert!(device.contains("name a file"), "{device}");
@@ -281,19 +250,12 @@ mod tests {
     fn files_are_named() {
         let parse = |_: &str| Err::<(), _>("no such key\n");
         let missing = read(Path::new("/no/such.toml"), parse).unwrap_err();
-        assert!(
-            missing
-                .to_string()
-                .contains("cannot read the configuration /no/such.toml")
-        );
+        assert!(missing.to_string().contains("cannot read the configuration /no/such.toml"));
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.toml");
         std::fs::write(&path, "").unwrap();
         let wrong = read(&path, parse).unwrap_err().to_string();
-        assert_eq!(
-            wrong,
-            format!("configuration {}: no such key", path.display())
-        );
+        assert_eq!(wrong, format!("configuration {}: no such key", path.display()));
         std::fs::write(&path, format!("a = 1\nb = {}", "{".repeat(10_000))).unwrap();
         let deep = read(&path, parse).unwrap_err().to_string();
         assert!(deep.ends_with(&format!("line 2: {TOO_DEEP}")), "{deep}");

@@ -5,19 +5,12 @@
 
 use std::io;
 use std::io::Read;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use rustix::event::Timespec;
-use rustix::event::poll;
-use signal_hook::consts::SIGCHLD;
-use signal_hook::consts::SIGHUP;
-use signal_hook::consts::SIGINT;
-use signal_hook::consts::SIGTERM;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 /// Why the wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +21,8 @@ pub enum Wake {
     Stop,
     /// A child process ended, or was stopped.
     Child,
+    /// SIGHUP asks to read the settings again.
+    Reload,
     /// The other file that was waited for has something to read.
     Other,
 }
@@ -37,13 +32,23 @@ pub enum Wake {
 pub struct Signals {
     stop: UnixStream,
     child: UnixStream,
+    reload: UnixStream,
     /// Without a writer a reader would be at its end, which polls as readable.
-    _writers: [UnixStream; 2],
+    _writers: [UnixStream; 3],
 }
 
 impl Signals {
     /// From now on SIGTERM, SIGINT and SIGHUP end a wait, and no longer the process; SIGCHLD too if `children`.
     pub fn catch(children: bool) -> io::Result<Signals> {
+        Signals::open(&[SIGTERM, SIGINT, SIGHUP], if children { &[SIGCHLD] } else { &[] }, &[])
+    }
+
+    /// From now on SIGTERM and SIGINT end a wait, and SIGHUP ends it as [`Wake::Reload`].
+    pub fn catch_with_reload() -> io::Result<Signals> {
+        Signals::open(&[SIGTERM, SIGINT], &[], &[SIGHUP])
+    }
+
+    fn open(stop: &[i32], child: &[i32], reload: &[i32]) -> io::Result<Signals> {
         let pipe = |signals: &[i32]| -> io::Result<(UnixStream, UnixStream)> {
             let (reader, writer) = UnixStream::pair()?;
             reader.set_nonblocking(true)?;
@@ -52,13 +57,10 @@ impl Signals {
             }
             Ok((reader, writer))
         };
-        let (stop, stopping) = pipe(&[SIGTERM, SIGINT, SIGHUP])?;
-        let (child, ending) = pipe(if children { &[SIGCHLD] } else { &[] })?;
-        Ok(Signals {
-            stop,
-            child,
-            _writers: [stopping, ending],
-        })
+        let (stop, stopping) = pipe(stop)?;
+        let (child, ending) = pipe(child)?;
+        let (reload, reloading) = pipe(reload)?;
+        Ok(Signals { stop, child, reload, _writers: [stopping, ending, reloading] })
     }
 
     /// Sleeps until `next`, or a signal.
@@ -70,17 +72,14 @@ impl Signals {
     pub fn wait_until_or(&mut self, next: Instant, other: Option<BorrowedFd<'_>>) -> Wake {
         loop {
             let left = next.saturating_duration_since(Instant::now());
-            let timeout = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
-            let own = [self.stop.as_fd(), self.child.as_fd()];
+            let timeout =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let own = [self.stop.as_fd(), self.child.as_fd(), self.reload.as_fd()];
             let fds = own.into_iter().chain(other);
-            let mut fds: Vec<PollFd<'_>> = fds
-                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-                .collect();
+            let mut fds: Vec<PollFd<'_>> =
+                fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             let polled = poll(&mut fds, Some(&timeout));
-            let is_ready = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
+            let is_ready = fds.get(3).is_some_and(|fd| !fd.revents().is_empty());
             match polled {
                 Ok(0) => return Wake::Time,
                 Ok(_) => {
@@ -90,6 +89,9 @@ impl Signals {
                     }
                     if self.child.read(&mut bytes).is_ok() {
                         return Wake::Child;
+                    }
+                    if self.reload.read(&mut bytes).is_ok() {
+                        return Wake::Reload;
                     }
                     if is_ready {
                         return Wake::Other;

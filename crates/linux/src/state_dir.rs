@@ -6,13 +6,10 @@
 //! owner of a link can have it lead elsewhere at any time.
 
 use std::ffi::OsString;
-use std::fs;
 use std::fs::Metadata;
-use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Component;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
 
 use crate::journal::JournalError;
 
@@ -25,15 +22,9 @@ const MOST_LINKS: u32 = 40;
 
 /// Whether nobody else can have written to this directory, or put another in its place; its path without links.
 pub(crate) fn check_dir(dir: &Path) -> Result<PathBuf, JournalError> {
-    let looking = |source: io::Error| JournalError::File {
-        action: "look at",
-        path: dir.to_owned(),
-        source,
-    };
-    let untrusted = |path: &Path, what| JournalError::Untrusted {
-        path: path.to_owned(),
-        what,
-    };
+    let looking =
+        |source: io::Error| JournalError::File { action: "look at", path: dir.to_owned(), source };
+    let untrusted = |path: &Path, what| JournalError::Untrusted { path: path.to_owned(), what };
     // What is yet to be walked, the next one last.
     let mut rest = parts(&std::path::absolute(dir).map_err(looking)?);
     let (mut real, mut links) = (PathBuf::from("/"), 0);
@@ -105,10 +96,7 @@ fn distrust(metadata: &Metadata, is_sticky: bool) -> Option<String> {
         return None;
     }
     if mode & OTHERS != 0 {
-        return Some(format!(
-            "everybody may write to it (mode {:04o})",
-            mode & 0o7777
-        ));
+        return Some(format!("everybody may write to it (mode {:04o})", mode & 0o7777));
     }
     let is_foreign_group = group != 0 && group != my_group;
     (mode & GROUP != 0 && is_foreign_group)
@@ -159,8 +147,7 @@ mod tests {
 
     #[test]
     fn links_of_others_are_not_followed_and_ones_own_are() {
-        use std::os::unix::fs::lchown;
-        use std::os::unix::fs::symlink;
+        use std::os::unix::fs::{lchown, symlink};
         let dir = tempfile::tempdir().unwrap();
         let place = fs::canonicalize(dir.path()).unwrap();
         let (state, open) = (place.join("state"), place.join("open"));

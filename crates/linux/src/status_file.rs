@@ -7,8 +7,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -39,10 +38,12 @@ pub struct StatusFile {
 impl StatusFile {
     /// Of this state directory; errors call who writes it `writer`, such as `agent`.
     pub fn new(state_dir: &Path, writer: &'static str) -> StatusFile {
-        StatusFile {
-            writer,
-            path: state_dir.join("status.json"),
-        }
+        StatusFile::named(state_dir, writer, "status.json")
+    }
+
+    /// The same, in a file of another name.
+    pub fn named(state_dir: &Path, writer: &'static str, file: &str) -> StatusFile {
+        StatusFile { writer, path: state_dir.join(file) }
     }
 
     /// Publishes a status.
@@ -69,12 +70,7 @@ impl StatusFile {
     }
 
     fn failed(&self, action: &'static str, source: io::Error) -> StatusFileError {
-        StatusFileError {
-            action,
-            writer: self.writer,
-            path: self.path.clone(),
-            source,
-        }
+        StatusFileError { action, writer: self.writer, path: self.path.clone(), source }
     }
 }
 
@@ -144,16 +140,10 @@ mod tests {
         std::fs::write(dir.path().join("status.json"), "{").unwrap();
         let file = StatusFile::new(dir.path(), "agent");
         let error = file.read::<Vec<u32>>().unwrap_err().to_string();
-        assert!(
-            error.starts_with("cannot read the agent's status "),
-            "{error}"
-        );
+        assert!(error.starts_with("cannot read the agent's status "), "{error}");
         assert!(error.contains("status.json"), "{error}");
         let nowhere = StatusFile::new(&dir.path().join("none"), "daemon");
         let error = nowhere.write(&1).unwrap_err().to_string();
-        assert!(
-            error.starts_with("cannot write the daemon's status "),
-            "{error}"
-        );
+        assert!(error.starts_with("cannot write the daemon's status "), "{error}");
     }
 }

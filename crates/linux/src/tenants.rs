@@ -47,10 +47,7 @@ struct Range {
 impl Tenants {
     /// As the file says; it need not be there.
     pub fn new(path: PathBuf) -> Tenants {
-        let mut tenants = Tenants {
-            path,
-            ..Tenants::default()
-        };
+        let mut tenants = Tenants { path, ..Tenants::default() };
         tenants.refresh();
         tenants
     }
@@ -105,11 +102,7 @@ fn parse(text: &str) -> Vec<Range> {
             "root" | "0" => None,
             _ => Some(*firsts.entry(name).or_insert(first)),
         };
-        ranges.push(Range {
-            first,
-            last: first.saturating_add(count - 1),
-            tenant,
-        });
+        ranges.push(Range { first, last: first.saturating_add(count - 1), tenant });
     }
     ranges.sort_unstable();
     ranges

@@ -10,22 +10,17 @@
 //! hold spaces and parentheses, so fields are counted from the last `)`. Start times are in clock
 //! ticks since boot (field 22).
 
-use std::fmt;
 use std::fs::File;
-use std::io;
 use std::io::Read;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use crate::ids::Pid;
-pub use crate::ids::Tid;
+pub use crate::ids::{Pid, Tid};
 use crate::printable::printable;
-use crate::procfs::ProcFs;
-use crate::procfs::is_gone;
+use crate::procfs::{ProcFs, is_gone};
 
 /// When a thread started, in clock ticks since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -128,10 +123,7 @@ impl ThreadError {
         if is_gone(&source) {
             ThreadError::Gone(path.display().to_string())
         } else {
-            ThreadError::Read {
-                path: path.to_owned(),
-                source,
-            }
+            ThreadError::Read { path: path.to_owned(), source }
         }
     }
 }
@@ -211,11 +203,7 @@ impl ThreadRef {
     /// The thread `tid` of `pid` as it is now.
     pub fn read(procfs: &ProcFs, pid: Pid, tid: Tid) -> Result<ThreadRef, ThreadError> {
         let stat = ThreadStat::read(&procfs.task(pid, tid))?;
-        Ok(ThreadRef {
-            pid,
-            tid,
-            start: stat.start,
-        })
+        Ok(ThreadRef { pid, tid, start: stat.start })
     }
 
     /// The process `pid` as it is now, by its first thread.
@@ -226,11 +214,7 @@ impl ThreadRef {
     /// The thread's `stat`, if it is still the same thread.
     pub fn stat(&self, procfs: &ProcFs) -> Result<ThreadStat, ThreadError> {
         let stat = ThreadStat::read(&procfs.task(self.pid, self.tid))?;
-        if stat.start == self.start {
-            Ok(stat)
-        } else {
-            Err(ThreadError::Gone(self.to_string()))
-        }
+        if stat.start == self.start { Ok(stat) } else { Err(ThreadError::Gone(self.to_string())) }
     }
 
     /// Whether the thread exists: started when it did, and not ended since. Where the kernel does not let us look (no more open
@@ -286,14 +270,7 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for text in [
-            "",
-            "8935",
-            "8935 (cat",
-            "8935 (cat)",
-            "8935 (cat) R 1 2",
-            ")(",
-        ] {
+        for text in ["", "8935", "8935 (cat", "8935 (cat)", "8935 (cat) R 1 2", ")("] {
             assert_eq!(ThreadStat::parse(text), None, "{text}");
         }
     }
@@ -303,10 +280,7 @@ mod tests {
         let procfs = ProcFs::host();
         let me = ThreadRef::of_process(&procfs, Pid(std::process::id())).unwrap();
         assert!(me.is_alive(&procfs));
-        let other = ThreadRef {
-            start: StartTime(me.start.0 + 1),
-            ..me
-        };
+        let other = ThreadRef { start: StartTime(me.start.0 + 1), ..me };
         assert!(!other.is_alive(&procfs));
         assert!(other.stat(&procfs).unwrap_err().is_gone());
     }

@@ -19,26 +19,14 @@
 //! A setting that is none of those that the journal says Tandem made is somebody else's, and stays.
 
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use crate::affinity::Threads;
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupId;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::CpuController;
-use crate::cgroup::Knob;
+use crate::cgroup::{CgroupError, CgroupId, CgroupPath, CpuController, Knob};
 use crate::ids::Tid;
-use crate::journal::Entry;
-use crate::journal::Journal;
-use crate::journal::Key;
-use crate::journal::Record;
-use crate::restore::RestoreReport;
-use crate::restore::Undone;
-use crate::restore::gone_is_fine;
-use crate::restore::nearest;
-use crate::restore::restore_affinity;
+use crate::journal::{Entry, Journal, Key, Record};
+use crate::restore::{RestoreReport, Undone, gone_is_fine, nearest, restore_affinity};
 use crate::sched_attr::SchedAttrError;
 
 /// Undoes records: what they are about.
@@ -110,22 +98,16 @@ impl Undo<'_> {
         stuck: &[&'r Record],
         report: &mut RestoreReport,
     ) -> Stay {
-        let (identities, records): (Vec<&Record>, Vec<&Record>) = records
-            .into_iter()
-            .rev()
-            .partition(|record| is_identity(self.journal, record));
-        let (idle, others): (Vec<&Record>, Vec<&Record>) = records
-            .into_iter()
-            .partition(|record| is_of_idle_class(record));
+        let (identities, records): (Vec<&Record>, Vec<&Record>) =
+            records.into_iter().rev().partition(|record| is_identity(self.journal, record));
+        let (idle, others): (Vec<&Record>, Vec<&Record>) =
+            records.into_iter().partition(|record| is_of_idle_class(record));
         let mut failed = Failed::default();
         for record in stuck {
             failed.add(record, true);
         }
         for record in idle.into_iter().chain(others) {
-            let undone = match failed.keeps(record) {
-                true => Ok(Undone::Waits),
-                false => self.undo(record),
-            };
+            let undone = if failed.keeps(record) { Ok(Undone::Waits) } else { self.undo(record) };
             let is_stuck = undone.is_err();
             if report.count(undone, record) {
                 failed.add(record, is_stuck);
@@ -151,10 +133,7 @@ impl Undo<'_> {
                     Err(error) if error.is_gone() => return Ok(Undone::Nothing),
                     now => now.map_err(|error| error.to_string())?,
                 };
-                let now = Record::Affinity {
-                    thread: *thread,
-                    original: now,
-                };
+                let now = Record::Affinity { thread: *thread, original: now };
                 match self.journal.is_ours(&now) {
                     true => restore_affinity(self.threads, thread, original),
                     false => Ok(foreign(&now)),
@@ -162,22 +141,12 @@ impl Undo<'_> {
             }
             Record::Nice { thread, original } => self.of_thread(
                 record,
-                |tid| {
-                    Ok(Record::Nice {
-                        thread: *thread,
-                        original: self.threads.nice(tid)?,
-                    })
-                },
+                |tid| Ok(Record::Nice { thread: *thread, original: self.threads.nice(tid)? }),
                 |tid| self.threads.set_nice(tid, *original),
             ),
             Record::Slice { thread, original } => self.of_thread(
                 record,
-                |tid| {
-                    Ok(Record::Slice {
-                        thread: *thread,
-                        original: self.threads.slice(tid)?,
-                    })
-                },
+                |tid| Ok(Record::Slice { thread: *thread, original: self.threads.slice(tid)? }),
                 |tid| self.threads.set_slice(tid, *original),
             ),
             Record::Moved { thread, from, to } => {
@@ -190,46 +159,40 @@ impl Undo<'_> {
                         return Ok(Undone::Nothing);
                     }
                     let from = nearest(from, |cgroup| self.controller.exists(cgroup));
-                    self.controller
-                        .move_thread(thread.tid, &from)
-                        .map(|()| Undone::PutBack)
+                    self.controller.move_thread(thread.tid, &from).map(|()| Undone::PutBack)
                 }))
             }
-            Record::Knob {
-                cgroup,
-                id,
-                knob,
-                original,
-            } => gone_is_fine(self.controller.id(cgroup).and_then(|now| {
-                // Without the controller there is no knob, and its value went with it; a restore
-                // that was killed half-way may have got that far.
-                if now != *id || !self.controller.missing_enables(cgroup)?.is_empty() {
-                    return Ok(Undone::Nothing);
-                }
-                let now = self.controller.read_knob(cgroup, *knob)?;
-                if now == *original {
-                    return Ok(Undone::Nothing);
-                }
-                // Ours is undone before: somebody else put it into the idle class, where there is no weight.
-                if *knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
-                    return Ok(Undone::Nothing);
-                }
-                let now = Record::Knob {
-                    cgroup: cgroup.clone(),
-                    id: *id,
-                    knob: *knob,
-                    original: now,
-                };
-                if !self.journal.is_ours(&now) {
-                    return Ok(foreign(&now));
-                }
-                self.controller.write_knob(cgroup, *knob, original)?;
-                Ok(Undone::PutBack)
-            })),
+            Record::Knob { cgroup, id, knob, original } => {
+                gone_is_fine(self.controller.id(cgroup).and_then(|now| {
+                    // Without the controller there is no knob, and its value went with it; a restore
+                    // that was killed half-way may have got that far.
+                    if now != *id || !self.controller.missing_enables(cgroup)?.is_empty() {
+                        return Ok(Undone::Nothing);
+                    }
+                    let now = self.controller.read_knob(cgroup, *knob)?;
+                    if now == *original {
+                        return Ok(Undone::Nothing);
+                    }
+                    // Ours is undone before: somebody else put it into the idle class, where there is no weight.
+                    if *knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
+                        return Ok(Undone::Nothing);
+                    }
+                    let now = Record::Knob {
+                        cgroup: cgroup.clone(),
+                        id: *id,
+                        knob: *knob,
+                        original: now,
+                    };
+                    if !self.journal.is_ours(&now) {
+                        return Ok(foreign(&now));
+                    }
+                    self.controller.write_knob(cgroup, *knob, original)?;
+                    Ok(Undone::PutBack)
+                }))
+            }
             Record::Created { cgroup } => match self.controller.exists(cgroup) {
-                true => gone_is_fine(self.is_ours(cgroup).and_then(|is_ours| match is_ours {
-                    true => self.remove_group(cgroup),
-                    false => Ok(Undone::Nothing),
+                true => gone_is_fine(self.is_ours(cgroup).and_then(|is_ours| {
+                    if is_ours { self.remove_group(cgroup) } else { Ok(Undone::Nothing) }
                 })),
                 false => Ok(Undone::Nothing),
             },
@@ -257,10 +220,7 @@ impl Undo<'_> {
         now: impl Fn(Tid) -> Result<Record, SchedAttrError>,
         put_back: impl Fn(Tid) -> Result<(), SchedAttrError>,
     ) -> Result<Undone, String> {
-        let Some(thread) = record
-            .thread()
-            .filter(|thread| self.threads.is_alive(thread))
-        else {
+        let Some(thread) = record.thread().filter(|thread| self.threads.is_alive(thread)) else {
             return Ok(Undone::Nothing);
         };
         let undone = now(thread.tid).and_then(|now| {
@@ -327,18 +287,12 @@ impl Undo<'_> {
 /// What is there was set by somebody else.
 fn foreign(now: &Record) -> Undone {
     let stays = match now {
-        Record::Knob {
-            cgroup,
-            knob,
-            original,
-            ..
-        } => format!("the {knob} '{original}' of cgroup {cgroup}"),
+        Record::Knob { cgroup, knob, original, .. } => {
+            format!("the {knob} '{original}' of cgroup {cgroup}")
+        }
         Record::Affinity { thread, original } => format!("{thread} on pCPUs {original}"),
         Record::Nice { thread, original } => format!("the nice value {original} of {thread}"),
-        Record::Slice {
-            thread,
-            original: Some(slice),
-        } => format!("the slice {slice} of {thread}"),
+        Record::Slice { thread, original: Some(slice) } => format!("the slice {slice} of {thread}"),
         other => other.to_string(),
     };
     Undone::Left(format!("{stays} stays: somebody else set it meanwhile"))
@@ -354,9 +308,7 @@ pub(crate) fn is_identity(journal: &Journal, record: &Record) -> bool {
 
 /// Which cgroups they are that a journal says were made.
 pub(crate) fn identities(journal: &Journal) -> HashMap<CgroupPath, CgroupId> {
-    let identities = journal
-        .records()
-        .filter(|record| is_identity(journal, record));
+    let identities = journal.records().filter(|record| is_identity(journal, record));
     let each = identities.filter_map(|record| match record {
         Record::Enabled { cgroup, id } => Some((cgroup.clone(), *id)),
         _ => None,
@@ -365,13 +317,7 @@ pub(crate) fn identities(journal: &Journal) -> HashMap<CgroupPath, CgroupId> {
 }
 
 fn is_of_idle_class(record: &Record) -> bool {
-    matches!(
-        record,
-        Record::Knob {
-            knob: Knob::Idle,
-            ..
-        }
-    )
+    matches!(record, Record::Knob { knob: Knob::Idle, .. })
 }
 
 /// The cgroup that the record is about, if it needs the controller from those above it.
@@ -404,11 +350,7 @@ impl<'r> Failed<'r> {
         let _ = paths.try_for_each(|above| self.above.insert(above).then_some(()));
         match record {
             Record::Moved { to, .. } => drop(self.holding.insert(to)),
-            Record::Knob {
-                cgroup,
-                knob: Knob::Idle,
-                ..
-            } => drop(self.idle.insert(cgroup)),
+            Record::Knob { cgroup, knob: Knob::Idle, .. } => drop(self.idle.insert(cgroup)),
             _ => {}
         }
     }
@@ -420,11 +362,7 @@ impl<'r> Failed<'r> {
             Record::Created { cgroup } => {
                 self.holding.contains(cgroup) || self.above.contains(cgroup.0.trim_end_matches('/'))
             }
-            Record::Knob {
-                cgroup,
-                knob: Knob::Weight,
-                ..
-            } => self.idle.contains(cgroup),
+            Record::Knob { cgroup, knob: Knob::Weight, .. } => self.idle.contains(cgroup),
             _ => false,
         }
     }

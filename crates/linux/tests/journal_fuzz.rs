@@ -3,29 +3,26 @@
 //! How to go on for hours, and how to repeat an input: `fuzz`.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
+#[path = "it/fake_host.rs"]
 mod fake_host;
 #[allow(dead_code, reason = "not every fuzzer uses all of it")]
-mod fuzz;
+use tandem_testing::fuzz;
+
+#[global_allocator]
+static ALLOCATOR: fuzz::Counting = fuzz::Counting;
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
 use fake_host::Fake;
-use fuzz::below;
-use fuzz::each_input;
+use fuzz::{below, each_input};
 use rand_core::Rng;
 use rand_pcg::Pcg64;
 use tandem_linux::actuator::Actuator;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Version;
-use tandem_linux::journal::Entry;
-use tandem_linux::journal::Journal;
-use tandem_linux::journal::Record;
-use tandem_linux::journal::Stamp;
-use tandem_policy::Nice;
-use tandem_policy::PcpuId;
-use tandem_policy::Weight;
+use tandem_linux::cgroup::{CgroupPath, Version};
+use tandem_linux::journal::{Entry, Journal, Record, Stamp};
+use tandem_model::{Nice, PcpuId, Weight};
 
 /// What a value may be replaced with.
 const TOKENS: [&str; 24] = [
@@ -64,10 +61,7 @@ fn place(random: &mut Pcg64, text: &[u8]) -> usize {
 fn damage(random: &mut Pcg64, text: &mut Vec<u8>) {
     let (a, b) = (place(random, text), place(random, text));
     let (from, to) = (a.min(b), a.max(b));
-    let mut lines: Vec<Vec<u8>> = text
-        .split_inclusive(|&b| b == b'\n')
-        .map(Vec::from)
-        .collect();
+    let mut lines: Vec<Vec<u8>> = text.split_inclusive(|&b| b == b'\n').map(Vec::from).collect();
     let (one, other) = (below(random, lines.len()), below(random, lines.len()));
     match below(random, 10) {
         0 if !text.is_empty() => {
@@ -81,9 +75,7 @@ fn damage(random: &mut Pcg64, text: &mut Vec<u8>) {
             text.splice(from..from, zeros);
         }
         4 => {
-            let bytes: Vec<u8> = (0..below(random, 40))
-                .map(|_| random.next_u32() as u8)
-                .collect();
+            let bytes: Vec<u8> = (0..below(random, 40)).map(|_| random.next_u32() as u8).collect();
             text.splice(from..from, bytes);
         }
         5 if !lines.is_empty() => {
@@ -134,9 +126,7 @@ fn left(version: Version, dir: &Path) -> (Fake, Vec<u8>) {
     for weight in [300.0, 400.0, 500.0] {
         actuator.set_weight(&own, Weight::constant(weight)).unwrap();
     }
-    actuator
-        .prepare_idle(&own, Weight::constant(500.0))
-        .unwrap();
+    actuator.prepare_idle(&own, Weight::constant(500.0)).unwrap();
     actuator.set_idle(&own, true).unwrap();
     actuator.abandon();
     let journal = fs::read(dir.join("journal")).unwrap();
@@ -146,9 +136,7 @@ fn left(version: Version, dir: &Path) -> (Fake, Vec<u8>) {
 /// What is in a journal: records, and what each thing was given.
 fn contents(journal: &Journal<Record>) -> Vec<(Record, Vec<Record>)> {
     let records = journal.records();
-    records
-        .map(|record| (record.clone(), journal.written(&record.key()).to_vec()))
-        .collect()
+    records.map(|record| (record.clone(), journal.written(&record.key()).to_vec())).collect()
 }
 
 #[test]

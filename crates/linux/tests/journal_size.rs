@@ -1,24 +1,13 @@
 //! What the journal of a full host takes: its file and this process's memory, with as many vCPUs as a daemon looks after, and with cgroups whose
 //! paths are as long as they may be.
 
-use std::alloc::GlobalAlloc;
-use std::alloc::Layout;
-use std::alloc::System;
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::LONGEST;
-use tandem_linux::cgroup::Version;
-use tandem_linux::journal::Journal;
-use tandem_linux::journal::JournalError;
-use tandem_linux::journal::Record;
-use tandem_linux::journal::Stamp;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
+use tandem_linux::cgroup::{CgroupPath, LONGEST, Version};
+use tandem_linux::journal::{Journal, JournalError, Record, Stamp};
+use tandem_linux::thread::{Pid, StartTime, ThreadRef, Tid};
 
 /// The host's bounds.
 const VCPUS: u32 = 65_536;
@@ -123,10 +112,7 @@ fn a_full_hosts_journal_fits_into_what_the_daemon_may_have() {
             100 => assert!(refused.is_empty(), "{}", refused[0]),
             _ => {
                 let said = refused[0].to_string();
-                assert!(
-                    said.contains("user 1000 ") && said.contains("10 MiB"),
-                    "{said}"
-                );
+                assert!(said.contains("user 1000 ") && said.contains("10 MiB"), "{said}");
                 // Who has fewer is not refused for who has more.
                 let last = refused.iter().map(JournalError::to_string);
                 let kinds: std::collections::BTreeSet<String> = last.collect();
@@ -134,13 +120,7 @@ fn a_full_hosts_journal_fits_into_what_the_daemon_may_have() {
             }
         }
         // The file lies in memory, and there are two while it is replaced.
-        assert!(
-            filling + 2 * file < MEMORY_MAX * 3 / 4,
-            "{filling} and {file} bytes"
-        );
-        assert!(
-            reading + 2 * file < MEMORY_MAX * 3 / 4,
-            "{reading} and {file} bytes"
-        );
+        assert!(filling + 2 * file < MEMORY_MAX * 3 / 4, "{filling} and {file} bytes");
+        assert!(reading + 2 * file < MEMORY_MAX * 3 / 4, "{reading} and {file} bytes");
     }
 }

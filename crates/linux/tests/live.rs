@@ -10,12 +10,7 @@
 mod daemon;
 #[path = "live/disks.rs"]
 mod disks;
-#[path = "live/harness.rs"]
-mod harness;
-#[path = "live/helper.rs"]
-mod helper;
-#[path = "live/host.rs"]
-mod host;
+use tandem_testing::{harness, helper, host};
 #[path = "live/knobs.rs"]
 mod knobs;
 #[path = "live/tests.rs"]

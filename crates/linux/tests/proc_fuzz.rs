@@ -4,27 +4,21 @@
 //! hours: `fuzz`.
 
 #[allow(dead_code, reason = "not every fuzzer uses all of it")]
-mod fuzz;
+use tandem_testing::fuzz;
+
+#[global_allocator]
+static ALLOCATOR: fuzz::Counting = fuzz::Counting;
 
 use std::fs;
 use std::path::PathBuf;
 
-use fuzz::Mutator;
-use fuzz::below;
-use fuzz::bytes;
-use fuzz::each_input;
-use tandem_linux::ProcFs;
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::Version;
+use fuzz::{Mutator, below, bytes, each_input};
+use tandem_linux::cgroup::{CgroupError, Version};
 use tandem_linux::printable::printable;
 use tandem_linux::procfs::user_of;
 use tandem_linux::sampler::Sampler;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::ThreadStat;
-use tandem_linux::thread::Tid;
+use tandem_linux::thread::{Pid, StartTime, ThreadRef, ThreadStat, Tid};
+use tandem_linux::{ProcFs, cgroup};
 
 const STATS: [&str; 4] = [
     "8935 (cat) R 8931 8930 4578 0 -1 4194304 97 0 0 0 0 0 0 0 20 0 7 0 191178 3133440 361 18446744073709551615 94 94 140 0 0 0 0 0 0 0 0 0 17 1 0 0 0 33 0 \
@@ -69,19 +63,11 @@ struct Machine {
 impl Machine {
     fn new() -> Machine {
         let root = fuzz::folder();
-        let thread = ThreadRef {
-            pid: Pid(100),
-            tid: Tid(101),
-            start: StartTime(191_178),
-        };
+        let thread = ThreadRef { pid: Pid(100), tid: Tid(101), start: StartTime(191_178) };
         for folder in ["proc/100/task/101", "sys/devices/system/cpu", "cg"] {
             fs::create_dir_all(root.path().join(folder)).unwrap();
         }
-        let machine = Machine {
-            procfs: ProcFs::at(root.path()),
-            root,
-            thread,
-        };
+        let machine = Machine { procfs: ProcFs::at(root.path()), root, thread };
         machine.put("proc/100/task/101/stat", STATS[0].as_bytes());
         machine
     }
@@ -116,10 +102,8 @@ fn stat_lines_are_read_or_refused_and_names_shift_no_field() {
             let name: Vec<u8> = bytes(random, 16).into_iter().filter(|&b| b != 0).collect();
             let open = plain.iter().position(|&b| b == b'(').unwrap();
             let close = plain.iter().rposition(|&b| b == b')').unwrap();
-            machine.put(
-                "proc/100/task/101/stat",
-                &[&plain[..=open], &name, &plain[close..]].concat(),
-            );
+            machine
+                .put("proc/100/task/101/stat", &[&plain[..=open], &name, &plain[close..]].concat());
             let wanted = ThreadStat {
                 comm: printable(&String::from_utf8_lossy(&name)).into_owned(),
                 ..ThreadStat::parse(std::str::from_utf8(&plain).unwrap()).unwrap()

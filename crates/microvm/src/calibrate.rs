@@ -11,8 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::host_library;
@@ -112,9 +111,6 @@ mod tests {
         let c = Calibration::measure();
         // 100 MHz to 10 GHz; one multiplication and one addition take 1 to 100 cycles.
         assert!((100_000..10_000_000).contains(&c.tsc_khz), "{c:?}");
-        assert!(
-            ((1 << 20) / 100..1 << 20).contains(&c.steps_per_mebicycle),
-            "{c:?}"
-        );
+        assert!(((1 << 20) / 100..1 << 20).contains(&c.steps_per_mebicycle), "{c:?}");
     }
 }

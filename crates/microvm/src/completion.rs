@@ -14,8 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Times below this power of two are in the first bucket.
 pub const FROM: u32 = 10;
@@ -189,10 +188,7 @@ mod tests {
             assert_eq!(completion_bucket(from), bucket);
             if let Some(to) = to {
                 assert_eq!(completion_bucket(to - 1), bucket);
-                assert!(
-                    bucket == 0 || (to - from) * 8 <= from,
-                    "bucket {bucket} is wide"
-                );
+                assert!(bucket == 0 || (to - from) * 8 <= from, "bucket {bucket} is wide");
                 at = to;
             }
         }
@@ -210,10 +206,7 @@ mod tests {
         times.push(1 << 20);
         let mixed = histogram(times);
         assert!(mixed.quantile(0.99).unwrap() < 4608.0);
-        assert_eq!(
-            mixed.quantile(0.991),
-            Some(f64::from((1 << 20) + (1 << 16)))
-        );
+        assert_eq!(mixed.quantile(0.991), Some(f64::from((1 << 20) + (1 << 16))));
         // Below all buckets and above.
         assert_eq!(histogram([3]).quantile(0.5), Some(512.0));
         assert_eq!(histogram([u64::MAX]).quantile(0.99), Some(2f64.powi(37)));
@@ -259,10 +252,7 @@ mod tests {
     fn a_histogram_is_read_as_it_was_written() {
         let written = histogram([100, 5_000, 5_000, 1 << 40]);
         let json = serde_json::to_string(&written).unwrap();
-        assert_eq!(
-            json,
-            r#"{"cycles":1099511637876,"counts":{"0":1,"18":2,"217":1}}"#
-        );
+        assert_eq!(json, r#"{"cycles":1099511637876,"counts":{"0":1,"18":2,"217":1}}"#);
         assert_eq!(serde_json::from_str::<Histogram>(&json).unwrap(), written);
     }
 }

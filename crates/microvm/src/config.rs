@@ -6,15 +6,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::calibrate::Calibration;
 use crate::ring::Ring;
-use crate::workload::ParameterError;
-use crate::workload::Parameters;
-use crate::workload::Workload;
+use crate::workload::{ParameterError, Parameters, Workload};
 
 /// The most vCPUs a microVM can have.
 pub const MAX_VCPUS: u32 = 64;
@@ -199,11 +196,7 @@ impl MicrovmConfig {
         let workload = self.workload();
         let least = workload.least_vcpus();
         if self.vcpus < least {
-            return Err(ConfigError::TooFewVcpus {
-                workload,
-                vcpus: self.vcpus,
-                least,
-            });
+            return Err(ConfigError::TooFewVcpus { workload, vcpus: self.vcpus, least });
         }
         let value = |name| self.parameters.get(name);
         match (value("every"), value("serve")) {
@@ -247,10 +240,7 @@ mod tests {
         assert_eq!(config.check(), Ok(()));
         config.parameters.set("serve", "4k").unwrap();
         let error = config.check().unwrap_err().to_string();
-        assert!(
-            error.contains("every=5000 is longer than serve=4000; give serve"),
-            "{error}"
-        );
+        assert!(error.contains("every=5000 is longer than serve=4000; give serve"), "{error}");
         config.parameters.set("every", "4k").unwrap();
         assert_eq!(config.check(), Ok(()));
     }
@@ -260,9 +250,6 @@ mod tests {
         let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Burn);
         assert_eq!(config.pin(3), None);
         config.pins = vec![4, 6];
-        assert_eq!(
-            [0, 1, 2, 3].map(|i| config.pin(i)),
-            [Some(4), Some(6), Some(4), Some(6)]
-        );
+        assert_eq!([0, 1, 2, 3].map(|i| config.pin(i)), [Some(4), Some(6), Some(4), Some(6)]);
     }
 }

@@ -4,22 +4,16 @@
 //! The VMM sets it directly, as a boot loader and a kernel would have left it; the guest has no boot
 //! code. Formats: Intel SDM volume 3A, chapters 2, 3 and 11.
 
-use kvm_bindings::CpuId;
-use kvm_bindings::KVM_MP_STATE_RUNNABLE;
-use kvm_bindings::kvm_cpuid_entry2;
-use kvm_bindings::kvm_dtable;
-use kvm_bindings::kvm_lapic_state;
-use kvm_bindings::kvm_mp_state;
-use kvm_bindings::kvm_regs;
-use kvm_bindings::kvm_segment;
-use kvm_bindings::kvm_sregs;
+use kvm_bindings::{
+    CpuId, KVM_MP_STATE_RUNNABLE, kvm_cpuid_entry2, kvm_dtable, kvm_lapic_state, kvm_mp_state,
+    kvm_regs, kvm_segment, kvm_sregs,
+};
 use kvm_ioctls::VcpuFd;
 
-use crate::image;
 use crate::image::Entry;
-use crate::memory;
 use crate::memory::SHARED_START;
 use crate::ring::Ring;
+use crate::{image, memory};
 
 const CR0_PROTECTED_PAGING: u64 = 1 << 31 | 1 << 16 | 1 << 5 | 1 << 4 | 1 << 1 | 1;
 const CR4_PAE: u64 = 1 << 5;
@@ -42,22 +36,17 @@ pub(crate) fn set(
     supported: &CpuId,
     ring: Ring,
 ) -> Result<(), (&'static str, kvm_ioctls::Error)> {
-    vcpu.set_cpuid2(&cpuid(supported, index))
-        .map_err(|e| ("KVM_SET_CPUID2", e))?;
+    vcpu.set_cpuid2(&cpuid(supported, index)).map_err(|e| ("KVM_SET_CPUID2", e))?;
     let mut sregs = vcpu.get_sregs().map_err(|e| ("KVM_GET_SREGS", e))?;
     system_registers(&mut sregs, index, ring);
     vcpu.set_sregs(&sregs).map_err(|e| ("KVM_SET_SREGS", e))?;
-    vcpu.set_regs(&registers(index))
-        .map_err(|e| ("KVM_SET_REGS", e))?;
+    vcpu.set_regs(&registers(index)).map_err(|e| ("KVM_SET_REGS", e))?;
     let mut lapic = vcpu.get_lapic().map_err(|e| ("KVM_GET_LAPIC", e))?;
     local_apic(&mut lapic);
     vcpu.set_lapic(&lapic).map_err(|e| ("KVM_SET_LAPIC", e))?;
     // Only vCPU 0 starts runnable by itself; the others would wait for a start-up IPI.
-    let runnable = kvm_mp_state {
-        mp_state: KVM_MP_STATE_RUNNABLE,
-    };
-    vcpu.set_mp_state(runnable)
-        .map_err(|e| ("KVM_SET_MP_STATE", e))
+    let runnable = kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE };
+    vcpu.set_mp_state(runnable).map_err(|e| ("KVM_SET_MP_STATE", e))
 }
 
 /// What KVM supports, with this vCPU's APIC id and the x2APIC that the guest uses.
@@ -87,19 +76,12 @@ fn system_registers(sregs: &mut kvm_sregs, index: u32, ring: Ring) {
         Ring::User => (memory::USER_CODE, memory::USER_DATA),
     };
     let data = segment(data, 0b0011, ring.into());
-    sregs.cs = kvm_segment {
-        l: 1,
-        db: 0,
-        ..segment(code, 0b1011, ring.into())
-    };
+    sregs.cs = kvm_segment { l: 1, db: 0, ..segment(code, 0b1011, ring.into()) };
     sregs.ss = data;
     sregs.ds = data;
     sregs.es = data;
     sregs.fs = data;
-    sregs.gs = kvm_segment {
-        base: tables.record,
-        ..data
-    };
+    sregs.gs = kvm_segment { base: tables.record, ..data };
     sregs.tr = kvm_segment {
         base: tables.tss.0,
         limit: tables.tss.1,
@@ -108,10 +90,7 @@ fn system_registers(sregs: &mut kvm_sregs, index: u32, ring: Ring) {
         present: 1,
         ..Default::default()
     };
-    sregs.ldt = kvm_segment {
-        unusable: 1,
-        ..Default::default()
-    };
+    sregs.ldt = kvm_segment { unusable: 1, ..Default::default() };
     sregs.gdt = table(tables.gdt);
     sregs.idt = table(tables.idt);
     sregs.cr0 = CR0_PROTECTED_PAGING;
@@ -138,11 +117,7 @@ fn segment(selector: u16, type_: u8, privilege: u8) -> kvm_segment {
 }
 
 fn table((base, limit): (u64, u16)) -> kvm_dtable {
-    kvm_dtable {
-        base,
-        limit,
-        ..Default::default()
-    }
+    kvm_dtable { base, limit, ..Default::default() }
 }
 
 fn registers(index: u32) -> kvm_regs {
@@ -163,10 +138,7 @@ fn local_apic(lapic: &mut kvm_lapic_state) {
             lapic.regs[offset + place] = byte as _;
         }
     };
-    put(
-        APIC_SPURIOUS,
-        APIC_SOFTWARE_ENABLE | u32::from(memory::VECTOR_SPURIOUS),
-    );
+    put(APIC_SPURIOUS, APIC_SOFTWARE_ENABLE | u32::from(memory::VECTOR_SPURIOUS));
     put(APIC_TIMER, u32::from(memory::VECTOR_WAKE));
     put(APIC_TIMER_DIVIDER, DIVIDE_BY_16);
 }

@@ -65,9 +65,7 @@ mod tests {
             Entry::Spurious,
             Entry::Fault,
         ] {
-            let offset = address(entry)
-                .checked_sub(IMAGE_START)
-                .expect("in the image");
+            let offset = address(entry).checked_sub(IMAGE_START).expect("in the image");
             assert!((64..IMAGE.len() as u64).contains(&offset), "{entry:?}");
         }
     }

@@ -5,23 +5,15 @@
 //! Documentation/virt/kvm/api.rst of Linux.
 
 use std::ffi::CStr;
-use std::os::fd::AsRawFd;
-use std::os::fd::FromRawFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use kvm_bindings::CpuId;
-use kvm_bindings::KVM_CAP_SPLIT_IRQCHIP;
-use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
-use kvm_bindings::kvm_enable_cap;
-use kvm_bindings::kvm_userspace_memory_region;
-use kvm_ioctls::Cap;
-use kvm_ioctls::Error as Errno;
-use kvm_ioctls::Kvm;
-use kvm_ioctls::VcpuFd;
-use kvm_ioctls::VmFd;
+use kvm_bindings::{
+    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_MAX_CPUID_ENTRIES, kvm_enable_cap,
+    kvm_userspace_memory_region,
+};
+use kvm_ioctls::{Cap, Error as Errno, Kvm, VcpuFd, VmFd};
 use thiserror::Error;
-use vm_memory::GuestMemoryBackend;
-use vm_memory::GuestMemoryRegion;
+use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
 use crate::cpu_state;
 use crate::ring::Ring;
@@ -110,13 +102,11 @@ pub(crate) fn create(area: &SharedArea, vcpus: u32, ring: Ring) -> Result<KvmVm,
     let vm = kvm.create_vm().map_err(step("KVM_CREATE_VM"))?;
     add_memory(&vm, area)?;
     if vm.check_extension(Cap::SetTssAddr) {
-        vm.set_tss_address(INTEL_TSS)
-            .map_err(step("KVM_SET_TSS_ADDR"))?;
+        vm.set_tss_address(INTEL_TSS).map_err(step("KVM_SET_TSS_ADDR"))?;
     }
     add_interrupt_controllers(&vm)?;
-    let supported = kvm
-        .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
-        .map_err(step("KVM_GET_SUPPORTED_CPUID"))?;
+    let supported =
+        kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(step("KVM_GET_SUPPORTED_CPUID"))?;
     let vcpus = (0..vcpus)
         .map(|index| create_vcpu(&vm, index, &supported, ring))
         .collect::<Result<Vec<_>, _>>()?;
@@ -151,18 +141,12 @@ fn open_error(path: String, error: Errno) -> KvmError {
     match error.errno() {
         libc::ENOENT | libc::ENODEV | libc::ENXIO => KvmError::Missing { path },
         libc::EACCES | libc::EPERM => KvmError::Permission { path },
-        _ => KvmError::Unusable {
-            path,
-            cause: error.to_string(),
-        },
+        _ => KvmError::Unusable { path, cause: error.to_string() },
     }
 }
 
 fn step(name: &'static str) -> impl Fn(Errno) -> KvmError {
-    move |cause| KvmError::Step {
-        step: name.to_owned(),
-        cause,
-    }
+    move |cause| KvmError::Step { step: name.to_owned(), cause }
 }
 
 fn add_memory(vm: &VmFd, area: &SharedArea) -> Result<(), KvmError> {
@@ -195,13 +179,9 @@ fn add_interrupt_controllers(vm: &VmFd) -> Result<(), KvmError> {
 }
 
 fn create_vcpu(vm: &VmFd, index: u32, supported: &CpuId, ring: Ring) -> Result<VcpuFd, KvmError> {
-    let failed = |step: &str, cause| KvmError::Step {
-        step: format!("{step} for vCPU {index}"),
-        cause,
-    };
-    let vcpu = vm
-        .create_vcpu(u64::from(index))
-        .map_err(|e| failed("KVM_CREATE_VCPU", e))?;
+    let failed =
+        |step: &str, cause| KvmError::Step { step: format!("{step} for vCPU {index}"), cause };
+    let vcpu = vm.create_vcpu(u64::from(index)).map_err(|e| failed("KVM_CREATE_VCPU", e))?;
     cpu_state::set(&vcpu, index, supported, ring).map_err(|(step, e)| failed(step, e))?;
     Ok(vcpu)
 }
@@ -216,18 +196,12 @@ mod tests {
         assert!(matches!(error, KvmError::Missing { .. }), "{error}");
         assert!(error.to_string().contains("--backend threads"));
         let error = open(c"/dev/null").unwrap_err().to_string();
-        assert!(
-            error.contains("/dev/null") && error.contains("--backend threads"),
-            "{error}"
-        );
+        assert!(error.contains("/dev/null") && error.contains("--backend threads"), "{error}");
     }
 
     #[test]
     fn no_permission_says_how_to_get_it() {
         let error = open_error("/dev/kvm".into(), Errno::new(libc::EACCES)).to_string();
-        assert!(
-            error.contains("group") && error.contains("--backend threads"),
-            "{error}"
-        );
+        assert!(error.contains("group") && error.contains("--backend threads"), "{error}");
     }
 }

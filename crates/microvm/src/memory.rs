@@ -13,19 +13,14 @@
 
 use std::fs::File;
 
-use rustix::fs::MemfdFlags;
-use rustix::fs::memfd_create;
+use rustix::fs::{MemfdFlags, memfd_create};
 use thiserror::Error;
-use vm_memory::Bytes;
-use vm_memory::FileOffset;
-use vm_memory::GuestAddress;
-use vm_memory::GuestMemoryMmap;
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
 
 use crate::config::MAX_VCPUS;
-use crate::image;
 use crate::image::Entry;
-use crate::shared;
 use crate::shared::SharedArea;
+use crate::{image, shared};
 
 const GDT: u64 = 0x1000;
 const IDT: u64 = 0x2000;
@@ -102,12 +97,7 @@ pub(crate) fn for_kvm(vcpus: u32) -> Result<SharedArea, MemoryError> {
         // rsp0, at offset 4: the stack that interrupts of CPL 3 start on.
         write(memory, "TSS", tss + 4, &kernel_stack(index).to_le_bytes())?;
     }
-    write(
-        memory,
-        "PML4",
-        PML4,
-        &words(&[PDPT | PRESENT_WRITABLE_USER]),
-    )?;
+    write(memory, "PML4", PML4, &words(&[PDPT | PRESENT_WRITABLE_USER]))?;
     write(memory, "PDPT", PDPT, &words(&[PD | PRESENT_WRITABLE_USER]))?;
     let large = |page: u64| (page * LARGE_PAGE) | PRESENT_WRITABLE_USER | LARGE;
     write(memory, "PD", PD, &words(&[large(0), large(1)]))?;
@@ -154,11 +144,8 @@ fn area(vcpus: u32, start: u64) -> Result<SharedArea, MemoryError> {
     let file = memory_file(&shared::file_name(vcpus, start), bytes as u64);
     let file = file.map(|file| FileOffset::new(file, 0));
     let ranges = [(GuestAddress(0), bytes, file)];
-    let memory =
-        GuestMemoryMmap::<()>::from_ranges_with_files(ranges).map_err(|e| MemoryError::Map {
-            bytes,
-            cause: e.to_string(),
-        })?;
+    let memory = GuestMemoryMmap::<()>::from_ranges_with_files(ranges)
+        .map_err(|e| MemoryError::Map { bytes, cause: e.to_string() })?;
     SharedArea::at(memory, start).ok_or(MemoryError::Shared(start))
 }
 
@@ -174,13 +161,11 @@ fn write(
     address: u64,
     bytes: &[u8],
 ) -> Result<(), MemoryError> {
-    memory
-        .write_slice(bytes, GuestAddress(address))
-        .map_err(|e| MemoryError::Write {
-            what,
-            address,
-            cause: e.to_string(),
-        })
+    memory.write_slice(bytes, GuestAddress(address)).map_err(|e| MemoryError::Write {
+        what,
+        address,
+        cause: e.to_string(),
+    })
 }
 
 fn words(words: &[u64]) -> Vec<u8> {
@@ -189,13 +174,7 @@ fn words(words: &[u64]) -> Vec<u8> {
 
 /// Null, CPL 0 code, CPL 3 data, CPL 3 code, CPL 0 data: present, accessed, and long where code.
 fn gdt() -> [u64; 5] {
-    [
-        0,
-        0x00af_9b00_0000_ffff,
-        0x00cf_f300_0000_ffff,
-        0x00af_fb00_0000_ffff,
-        0x00cf_9300_0000_ffff,
-    ]
+    [0, 0x00af_9b00_0000_ffff, 0x00cf_f300_0000_ffff, 0x00af_fb00_0000_ffff, 0x00cf_9300_0000_ffff]
 }
 
 /// Interrupt gates into CPL 0: exceptions, interrupts, and the two that CPL 3 may call.

@@ -1,8 +1,6 @@
 //! Pinning a vCPU's thread to one pCPU, as operators do to avoid stacking.
 
-use std::fs;
-use std::io;
-use std::thread;
+use std::{fs, io, thread};
 
 use thiserror::Error;
 
@@ -25,12 +23,7 @@ pub struct PinError {
 
 /// Pins the calling thread, which runs vCPU `vcpu`, to `pcpu`.
 pub(crate) fn pin_this_thread(vcpu: u32, pcpu: u32) -> Result<(), PinError> {
-    set_affinity(pcpu).map_err(|cause| PinError {
-        vcpu,
-        pcpu,
-        cause,
-        online: online(),
-    })
+    set_affinity(pcpu).map_err(|cause| PinError { vcpu, pcpu, cause, online: online() })
 }
 
 /// Whether a thread of this process can be pinned to each of `pins`, which are the vCPUs' in turn.

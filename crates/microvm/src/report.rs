@@ -3,16 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Calibration;
-use crate::completion::Completion;
-use crate::completion::Histogram;
+use crate::completion::{Completion, Histogram};
 use crate::config::Backend;
 use crate::ring::Ring;
-use crate::snapshot::Snapshot;
-use crate::snapshot::VcpuSnapshot;
+use crate::snapshot::{Snapshot, VcpuSnapshot};
 use crate::vm::Microvm;
 use crate::workload::Workload;
 
@@ -97,10 +94,7 @@ impl Report {
             .zip(&last.vcpus)
             .map(|(first, last)| {
                 let times = last.completions.since(&first.completions);
-                VcpuReport {
-                    completion: completion(&times),
-                    ..vcpu_between(first, last, seconds)
-                }
+                VcpuReport { completion: completion(&times), ..vcpu_between(first, last, seconds) }
             })
             .collect();
         let work = vcpus.iter().map(|vcpu| vcpu.work).sum();
@@ -138,10 +132,7 @@ fn vcpu_between(first: &VcpuSnapshot, last: &VcpuSnapshot, seconds: f64) -> Vcpu
         work,
         work_per_second: rate(work, seconds),
         cpu_ns: grown(|vcpu| vcpu.cpu_ns),
-        wait_ns: last
-            .wait_ns
-            .zip(first.wait_ns)
-            .map(|(last, first)| last.saturating_sub(first)),
+        wait_ns: last.wait_ns.zip(first.wait_ns).map(|(last, first)| last.saturating_sub(first)),
         halts: grown(|vcpu| vcpu.halts),
         ipis: grown(|vcpu| vcpu.ipis),
         acks: grown(|vcpu| vcpu.acks),
@@ -151,9 +142,5 @@ fn vcpu_between(first: &VcpuSnapshot, last: &VcpuSnapshot, seconds: f64) -> Vcpu
 }
 
 fn rate(items: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 {
-        items as f64 / seconds
-    } else {
-        0.0
-    }
+    if seconds > 0.0 { items as f64 / seconds } else { 0.0 }
 }

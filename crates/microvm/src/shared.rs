@@ -6,20 +6,13 @@
 //! exact for some instant during the reading.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Acquire;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
-use vm_memory::GuestAddress;
-use vm_memory::GuestMemoryBackend;
-use vm_memory::GuestMemoryMmap;
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 use crate::calibrate::Calibration;
-use crate::completion::BUCKETS;
-use crate::completion::Histogram;
+use crate::completion::{BUCKETS, Histogram};
 use crate::config::MicrovmConfig;
 use crate::signals;
 
@@ -140,10 +133,7 @@ impl SharedArea {
         if !(base as usize).is_multiple_of(align_of::<Header>()) {
             return None;
         }
-        Some(SharedArea {
-            memory: Arc::new(memory),
-            base,
-        })
+        Some(SharedArea { memory: Arc::new(memory), base })
     }
 
     /// The memory it lies in.
@@ -168,10 +158,7 @@ impl SharedArea {
 
     /// The record of vCPU `index`.
     pub(crate) fn vcpu(&self, index: u32) -> &VcpuRecord {
-        assert!(
-            index < crate::config::MAX_VCPUS,
-            "vCPU {index} is beyond the shared memory"
-        );
+        assert!(index < crate::config::MAX_VCPUS, "vCPU {index} is beyond the shared memory");
         // SAFETY: within the `size()` bytes that `at` found mapped, aligned as the header is, and
         // all atomics; the test below compares the layout with C's.
         unsafe { &*self.base.add(vcpu_offset(index) as usize).cast() }
@@ -188,12 +175,8 @@ impl SharedArea {
     /// Critical sections finished, counted without atomics by the workloads that have a lock.
     pub(crate) fn guarded(&self) -> u64 {
         // SAFETY: an aligned u64 within the area, by C's own offset.
-        let counter: &AtomicU64 = unsafe {
-            &*self
-                .base
-                .add(layout().guarded_at as usize)
-                .cast::<AtomicU64>()
-        };
+        let counter: &AtomicU64 =
+            unsafe { &*self.base.add(layout().guarded_at as usize).cast::<AtomicU64>() };
         counter.load(Relaxed)
     }
 
@@ -209,10 +192,7 @@ impl SharedArea {
 
     /// Runs the workload as vCPU `index` on this thread until the VM stops.
     pub(crate) fn run_thread(&self, index: u32) {
-        assert!(
-            index < crate::config::MAX_VCPUS,
-            "vCPU {index} is beyond the shared memory"
-        );
+        assert!(index < crate::config::MAX_VCPUS, "vCPU {index} is beyond the shared memory");
         // SAFETY: the area is mapped and set up, and `self` keeps it so.
         unsafe { tandem_thread_main(self.base, index) }
     }
@@ -241,26 +221,14 @@ mod tests {
         assert_eq!(layout().vcpus_at as usize, size_of::<Header>());
         assert_eq!(layout().params_at as usize, offset_of!(Header, params));
         assert_eq!(layout().vcpu_size as usize, size_of::<VcpuRecord>());
-        assert_eq!(
-            layout().fingerprint_at as usize,
-            offset_of!(VcpuRecord, fingerprint)
-        );
+        assert_eq!(layout().fingerprint_at as usize, offset_of!(VcpuRecord, fingerprint));
         assert_eq!(layout().tid_at as usize, offset_of!(VcpuRecord, tid));
         assert!(layout().guarded_at < layout().vm_size);
-        assert_eq!(
-            layout().completions_at as usize,
-            offset_of!(VcpuRecord, completions)
-        );
+        assert_eq!(layout().completions_at as usize, offset_of!(VcpuRecord, completions));
         assert_eq!(layout().buckets as usize, BUCKETS);
         let private = offset_of!(VcpuRecord, private);
-        assert_eq!(
-            layout().steps_at as usize,
-            private + offset_of!(PrivateLine, steps)
-        );
-        assert_eq!(
-            offset_of!(PrivateLine, spins),
-            offset_of!(PrivateLine, steps) + 8
-        );
+        assert_eq!(layout().steps_at as usize, private + offset_of!(PrivateLine, steps));
+        assert_eq!(offset_of!(PrivateLine, spins), offset_of!(PrivateLine, steps) + 8);
     }
 
     #[test]

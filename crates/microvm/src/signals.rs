@@ -7,10 +7,8 @@
 //! return at once (Documentation/virt/kvm/api.rst, "KVM_RUN").
 
 use std::cell::Cell;
-use std::io;
-use std::mem;
-use std::ptr;
 use std::sync::OnceLock;
+use std::{io, mem, ptr};
 
 use kvm_bindings::kvm_run;
 
@@ -64,11 +62,7 @@ pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let result = INSTALLED.get_or_init(|| {
         handle(kick(), on_kick, 0)?;
-        handle(
-            shootdown(),
-            host_library::shootdown_handler(),
-            libc::SA_RESTART,
-        )
+        handle(shootdown(), host_library::shootdown_handler(), libc::SA_RESTART)
     });
     result.map_err(io::Error::from_raw_os_error)
 }
@@ -80,9 +74,7 @@ fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) -> Result<(), i3
     action.sa_flags = flags;
     // SAFETY: `action` is complete; both handlers only do what signal handlers may.
     if unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } != 0 {
-        return Err(io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or_default());
+        return Err(io::Error::last_os_error().raw_os_error().unwrap_or_default());
     }
     Ok(())
 }

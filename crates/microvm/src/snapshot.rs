@@ -3,8 +3,7 @@
 //! The form is also the line that `tandem vm run --control-stdio` prints, so that a program in
 //! another process reads the same thing.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::completion::Histogram;
 

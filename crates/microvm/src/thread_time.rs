@@ -10,8 +10,7 @@
 use std::fs;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Times accounted to one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,10 +44,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live timespec that is ours alone.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return None;
@@ -77,9 +73,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_gone_has_no_times() {
         // SAFETY: gettid has no arguments and cannot fail.
-        let tid = std::thread::spawn(|| unsafe { libc::gettid() })
-            .join()
-            .expect("no panic");
+        let tid = std::thread::spawn(|| unsafe { libc::gettid() }).join().expect("no panic");
         // The kernel removes the thread's entry a moment after its joiner has been woken.
         let gone = (0..1000).any(|_| {
             std::thread::yield_now();

@@ -3,11 +3,9 @@
 //! The kernel handles all that the guest does in normal operation; KVM_RUN returns for a signal or
 //! because something is broken. There is nothing to wait for in user space between two KVM_RUNs.
 
-use kvm_ioctls::VcpuExit;
-use kvm_ioctls::VcpuFd;
+use kvm_ioctls::{VcpuExit, VcpuFd};
 use thiserror::Error;
-use vm_memory::Bytes;
-use vm_memory::GuestAddress;
+use vm_memory::{Bytes, GuestAddress};
 
 use crate::shared::SharedArea;
 use crate::signals::KickTarget;
@@ -83,19 +81,13 @@ pub(crate) fn run(mut vcpu: VcpuFd, index: u32, area: &SharedArea) -> Result<(),
 fn exception(vcpu: &VcpuFd, index: u32, area: &SharedArea) -> VcpuError {
     let stack = vcpu.get_regs().map(|regs| regs.rsp).unwrap_or_default();
     let word = |place: u64| -> u64 {
-        area.memory()
-            .read_obj(GuestAddress(stack + place * 8))
-            .unwrap_or_default()
+        area.memory().read_obj(GuestAddress(stack + place * 8)).unwrap_or_default()
     };
     let vector = word(0);
     VcpuError::Exception {
         index,
         vector,
-        rip: word(if WITH_ERROR_CODE.contains(&vector) {
-            2
-        } else {
-            1
-        }),
+        rip: word(if WITH_ERROR_CODE.contains(&vector) { 2 } else { 1 }),
         address: vcpu.get_sregs().map(|sregs| sregs.cr2).unwrap_or_default(),
     }
 }
@@ -103,17 +95,14 @@ fn exception(vcpu: &VcpuFd, index: u32, area: &SharedArea) -> VcpuError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kvm;
-    use crate::memory;
     use crate::ring::Ring;
+    use crate::{kvm, memory};
 
     /// Runs a vCPU from `code`, put where the guest's stacks are.
     fn run_code(code: &[u8]) -> Option<VcpuError> {
         const CODE: u64 = 0x6_0000;
         let area = memory::for_kvm(1).expect("memory for a guest");
-        area.memory()
-            .write_slice(code, GuestAddress(CODE))
-            .expect("the code fits");
+        area.memory().write_slice(code, GuestAddress(CODE)).expect("the code fits");
         let mut machine = match kvm::create(&area, 1, Ring::User) {
             Ok(machine) => machine,
             Err(error) => {
@@ -136,23 +125,12 @@ mod tests {
                 panic!("{error}");
             };
             assert_eq!((vector, rip), (6, 0x6_0001));
-            assert!(
-                error
-                    .to_string()
-                    .contains("exception 6 in the guest at 0x60001"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("exception 6 in the guest at 0x60001"), "{error}");
         }
         // NOP; MOV EAX, [0x40000000], which is not mapped: vector 14, with an error code.
         let load = [0x90, 0x8b, 0x04, 0x25, 0x00, 0x00, 0x00, 0x40];
         if let Some(error) = run_code(&load) {
-            let VcpuError::Exception {
-                vector,
-                rip,
-                address,
-                ..
-            } = error
-            else {
+            let VcpuError::Exception { vector, rip, address, .. } = error else {
                 panic!("{error}");
             };
             assert_eq!((vector, rip, address), (14, 0x6_0001, 0x4000_0000));

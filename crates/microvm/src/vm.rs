@@ -5,43 +5,26 @@
 //! then on a thread is in KVM_RUN, or in the workload itself with the threads backend, until the VM
 //! stops. Dropping a [`Microvm`] stops it.
 
-use std::io;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::OnceLock;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc;
-use std::thread;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
+use std::{io, thread};
 
-use kvm_ioctls::VcpuFd;
-use kvm_ioctls::VmFd;
-use rustix::event::EventfdFlags;
-use rustix::event::eventfd;
-use rustix::fd::AsFd;
-use rustix::fd::BorrowedFd;
-use rustix::fd::OwnedFd;
+use kvm_ioctls::{VcpuFd, VmFd};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use thiserror::Error;
 
 use crate::calibrate::Calibration;
-use crate::config::Backend;
-use crate::config::ConfigError;
-use crate::config::MicrovmConfig;
-use crate::kvm;
+use crate::config::{Backend, ConfigError, MicrovmConfig};
 use crate::kvm::KvmError;
-use crate::memory;
 use crate::memory::MemoryError;
-use crate::pin;
 use crate::pin::PinError;
 use crate::shared::SharedArea;
-use crate::signals;
-use crate::snapshot::Snapshot;
-use crate::snapshot::VcpuSnapshot;
-use crate::thread_time::ThreadTime;
-use crate::thread_time::monotonic_ns;
-use crate::vcpu;
+use crate::snapshot::{Snapshot, VcpuSnapshot};
+use crate::thread_time::{ThreadTime, monotonic_ns};
 use crate::vcpu::VcpuError;
+use crate::{kvm, memory, pin, signals, vcpu};
 
 /// Enough for the loop around KVM_RUN or a workload; small, so that hundreds of VMs fit.
 const STACK_SIZE: usize = 128 * 1024;
@@ -260,11 +243,7 @@ impl Microvm {
                 .stack_size(STACK_SIZE)
                 .spawn(move || thread.run())
                 .map_err(|cause| StartError::Thread { index, cause })?;
-            self.vcpus.push(VcpuThread {
-                tid: 0,
-                last,
-                handle: Some(handle),
-            });
+            self.vcpus.push(VcpuThread { tid: 0, last, handle: Some(handle) });
         }
         drop(ready);
         for _ in 0..self.vcpus.len() {
@@ -303,10 +282,7 @@ impl VcpuThread {
     /// The thread's times; those at its end once it has ended.
     fn time(&self) -> ThreadTime {
         let last = || self.last.get().copied();
-        last()
-            .or_else(|| ThreadTime::of(self.tid))
-            .or_else(last)
-            .unwrap_or_default()
+        last().or_else(|| ThreadTime::of(self.tid)).or_else(last).unwrap_or_default()
     }
 }
 
@@ -314,10 +290,7 @@ impl Failure {
     fn new() -> Result<Failure, StartError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| host("an eventfd")(e.into()))?;
-        Ok(Failure {
-            first: Mutex::new(None),
-            event,
-        })
+        Ok(Failure { first: Mutex::new(None), event })
     }
 
     fn get(&self) -> Option<VcpuError> {

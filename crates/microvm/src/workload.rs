@@ -11,8 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// What the vCPUs of a microVM do.
@@ -120,14 +119,7 @@ pub enum ParameterError {
 const MOST_CYCLES: u64 = 1_000_000_000_000;
 
 const fn cycles(name: &'static str, default: u64, least: u64, help: &'static str) -> Parameter {
-    Parameter {
-        name,
-        unit: Unit::Cycles,
-        default,
-        least,
-        most: MOST_CYCLES,
-        help,
-    }
+    Parameter { name, unit: Unit::Cycles, default, least, most: MOST_CYCLES, help }
 }
 
 const fn jitter(default: u64) -> Parameter {
@@ -161,10 +153,7 @@ const fn spin() -> Parameter {
     cycles("spin", 10_000, 0, "how long to spin before halting")
 }
 
-static BURN: [Parameter; 2] = [
-    cycles("work", 100_000, 100, "computation per item"),
-    jitter(0),
-];
+static BURN: [Parameter; 2] = [cycles("work", 100_000, 100, "computation per item"), jitter(0)];
 
 static SPINLOCK: [Parameter; 3] = [
     cycles("outside", 20_000, 0, "computation outside the lock"),
@@ -188,18 +177,8 @@ static BARRIER: [Parameter; 4] = [
 
 static FORKJOIN: [Parameter; 5] = [
     cycles("serial", 100_000, 0, "computation of the serial part"),
-    cycles(
-        "parallel",
-        200_000,
-        100,
-        "computation per vCPU in the parallel part",
-    ),
-    choice(
-        "rotate",
-        &["no", "yes"],
-        0,
-        "whether each round has another vCPU do the serial part",
-    ),
+    cycles("parallel", 200_000, 100, "computation per vCPU in the parallel part"),
+    choice("rotate", &["no", "yes"], 0, "whether each round has another vCPU do the serial part"),
     spin(),
     jitter(20),
 ];
@@ -227,24 +206,14 @@ static PIPELINE: [Parameter; 5] = [
 ];
 
 static SHOOTDOWN: [Parameter; 3] = [
-    cycles(
-        "gap",
-        200_000,
-        0,
-        "computation of vCPU 0 between two shootdowns",
-    ),
+    cycles("gap", 200_000, 0, "computation of vCPU 0 between two shootdowns"),
     cycles("work", 100_000, 100, "computation per item of the others"),
     jitter(20),
 ];
 
 static BURSTY: [Parameter; 4] = [
     cycles("work", 2_000_000, 100, "computation per burst"),
-    cycles(
-        "period",
-        20_000_000,
-        10_000,
-        "time from one burst to the next, whatever the service",
-    ),
+    cycles("period", 20_000_000, 10_000, "time from one burst to the next, whatever the service"),
     Parameter {
         name: "backlog",
         unit: Unit::Items,
@@ -260,31 +229,14 @@ static BURSTY: [Parameter; 4] = [
 const MOST_MICROS: u64 = 3_600_000_000;
 
 const fn micros(name: &'static str, default: u64, least: u64, help: &'static str) -> Parameter {
-    Parameter {
-        name,
-        unit: Unit::Micros,
-        default,
-        least,
-        most: MOST_MICROS,
-        help,
-    }
+    Parameter { name, unit: Unit::Micros, default, least, most: MOST_MICROS, help }
 }
 
 static SERVER: [Parameter; 5] = [
     micros("busy", 3_000_000, 0, "how long to compute without a pause"),
-    micros(
-        "serve",
-        1_500_000,
-        100,
-        "how long to serve requests after that",
-    ),
+    micros("serve", 1_500_000, 100, "how long to serve requests after that"),
     micros("every", 5_000, 100, "time from one request to the next"),
-    micros(
-        "request",
-        200,
-        1,
-        "computation per request, on an undisturbed pCPU",
-    ),
+    micros("request", 200, 1, "computation per request, on an undisturbed pCPU"),
     Parameter {
         name: "jitter",
         unit: Unit::Percent,
@@ -412,10 +364,7 @@ impl Parameter {
 
     fn parse(&self, workload: Workload, text: &str) -> Result<u64, ParameterError> {
         let value = match self.unit {
-            Unit::Choice(words) => words
-                .iter()
-                .position(|word| *word == text)
-                .map(|i| i as u64),
+            Unit::Choice(words) => words.iter().position(|word| *word == text).map(|i| i as u64),
             _ => number(text),
         };
         value.ok_or_else(|| ParameterError::NotAValue {
@@ -452,10 +401,7 @@ pub struct Parameters {
 impl Parameters {
     /// The defaults of `workload`.
     pub fn defaults(workload: Workload) -> Parameters {
-        Parameters {
-            workload,
-            values: workload.parameters().iter().map(|p| p.default).collect(),
-        }
+        Parameters { workload, values: workload.parameters().iter().map(|p| p.default).collect() }
     }
 
     /// The workload they belong to.
@@ -478,12 +424,6 @@ impl Parameters {
         self.set(name.trim(), value.trim())
     }
 
-    /// Sets one parameter to a number.
-    pub fn set_number(&mut self, name: &str, value: u64) -> Result<(), ParameterError> {
-        let (place, parameter) = self.find(name)?;
-        self.put(place, parameter, value)
-    }
-
     /// The value of one parameter; none if the workload has no such one.
     pub fn get(&self, name: &str) -> Option<u64> {
         let (place, _) = self.find(name).ok()?;
@@ -493,9 +433,7 @@ impl Parameters {
     /// How long it takes until the workload does the same again, where that is long enough to matter to whoever measures it.
     pub fn round(&self) -> Option<Duration> {
         match self.workload {
-            Workload::Server => Some(Duration::from_micros(
-                self.get("busy")? + self.get("serve")?,
-            )),
+            Workload::Server => Some(Duration::from_micros(self.get("busy")? + self.get("serve")?)),
             _ => None,
         }
     }
@@ -507,23 +445,18 @@ impl Parameters {
 
     /// Each parameter with its value.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Parameter, u64)> + '_ {
-        self.workload
-            .parameters()
-            .iter()
-            .zip(self.values.iter().copied())
+        self.workload.parameters().iter().zip(self.values.iter().copied())
     }
 
     fn find(&self, name: &str) -> Result<(usize, &'static Parameter), ParameterError> {
         let table = self.workload.parameters();
-        table
-            .iter()
-            .enumerate()
-            .find(|(_, parameter)| parameter.name == name)
-            .ok_or_else(|| ParameterError::UnknownParameter {
+        table.iter().enumerate().find(|(_, parameter)| parameter.name == name).ok_or_else(|| {
+            ParameterError::UnknownParameter {
                 workload: self.workload,
                 name: name.to_owned(),
                 valid: table.iter().map(|p| p.name).collect::<Vec<_>>().join(", "),
-            })
+            }
+        })
     }
 
     fn put(
@@ -573,18 +506,11 @@ mod tests {
         for workload in Workload::ALL {
             assert_eq!(workload.name().parse::<Workload>(), Ok(workload));
             for p in workload.parameters() {
-                assert!(
-                    (p.least..=p.most).contains(&p.default),
-                    "{workload} {}",
-                    p.name
-                );
+                assert!((p.least..=p.most).contains(&p.default), "{workload} {}", p.name);
             }
         }
         let error = "sleep".parse::<Workload>().unwrap_err().to_string();
-        assert!(
-            error.contains("'sleep'") && error.contains("burn, spinlock"),
-            "{error}"
-        );
+        assert!(error.contains("'sleep'") && error.contains("burn, spinlock"), "{error}");
     }
 
     #[test]
@@ -612,10 +538,7 @@ mod tests {
     #[test]
     fn bad_settings_say_what_would_be_right() {
         let error = |setting: &str| {
-            Parameters::defaults(Workload::Barrier)
-                .set_from(setting)
-                .unwrap_err()
-                .to_string()
+            Parameters::defaults(Workload::Barrier).set_from(setting).unwrap_err().to_string()
         };
         assert!(error("speed=3").contains("it has work, wait, spin, jitter"));
         assert!(error("work").contains("key=value"));

@@ -5,12 +5,8 @@ mod common;
 
 use std::fs;
 
-use common::config;
-use common::each_has;
-use common::start;
-use common::wait_until;
-use tandem_microvm::Backend;
-use tandem_microvm::Workload;
+use common::{config, each_has, start, wait_until};
+use tandem_microvm::{Backend, Workload};
 
 /// How many starts and stops.
 const ROUNDS: u32 = 100;

@@ -7,19 +7,10 @@ mod common;
 use std::collections::HashSet;
 use std::fs;
 
-use common::config;
-use common::each_has;
-use common::run_until;
-use common::start;
-use common::wait_until;
+use common::{config, each_has, run_until, start, wait_until};
 use rand_core::Rng;
 use rand_pcg::Lcg64Xsh32;
-use tandem_microvm::Backend;
-use tandem_microvm::Calibration;
-use tandem_microvm::Microvm;
-use tandem_microvm::Report;
-use tandem_microvm::Snapshot;
-use tandem_microvm::Workload;
+use tandem_microvm::{Backend, Calibration, Microvm, Report, Snapshot, Workload};
 
 on_each_backend!(
     threads_are_named_after_vm_and_vcpu,
@@ -43,10 +34,7 @@ fn threads_are_named_after_vm_and_vcpu(backend: Backend) {
     config.name = "abcdefgh".parse().unwrap();
     let vm = start(config);
     for (tid, index) in vm.tids().into_iter().zip(0..) {
-        assert_eq!(
-            of_thread(tid, "comm").trim_end(),
-            format!("abcdefgh/vcpu{index}")
-        );
+        assert_eq!(of_thread(tid, "comm").trim_end(), format!("abcdefgh/vcpu{index}"));
     }
 }
 
@@ -62,17 +50,11 @@ fn kvm_vms_hold_the_descriptors_of_their_vcpus() {
         .map(|link| link.to_string_lossy().into_owned())
         .collect();
     for index in 0..3 {
-        assert!(
-            links.contains(&format!("anon_inode:kvm-vcpu:{index}")),
-            "{links:?}"
-        );
+        assert!(links.contains(&format!("anon_inode:kvm-vcpu:{index}")), "{links:?}");
     }
     // Kernels since 5.14 count for each vCPU; then what they count can be read from outside. Other tests' VMs are in this process too.
     let is_counted = |index: &u32| links.contains(&format!("anon_inode:kvm-vcpu-stats:{index}"));
-    assert!(
-        [0, 3].contains(&(0..3).filter(is_counted).count()),
-        "{links:?}"
-    );
+    assert!([0, 3].contains(&(0..3).filter(is_counted).count()), "{links:?}");
     drop(vm);
 }
 
@@ -99,18 +81,13 @@ fn sixty_four_vcpus_boot_and_work(backend: Backend) {
 /// The highest bit of every mask, and wake-ups of all by one.
 fn sixty_four_vcpus_meet_at_a_barrier(backend: Backend) {
     let settings = ["work=1k", "spin=0"];
-    run_until(
-        config(backend, Workload::Barrier, 64, &settings),
-        each_has(3),
-    );
+    run_until(config(backend, Workload::Barrier, 64, &settings), each_has(3));
 }
 
 fn sleeping_vms_stop_at_once(backend: Backend) {
     // The first burst comes at some time within these seven minutes.
     let vm = start(config(backend, Workload::Bursty, 4, &["period=1000G"]));
-    wait_until(&vm, |snapshot| {
-        snapshot.vcpus.iter().all(|vcpu| vcpu.halts > 0)
-    });
+    wait_until(&vm, |snapshot| snapshot.vcpus.iter().all(|vcpu| vcpu.halts > 0));
     let last = vm.stop();
     assert!(last.vcpus.iter().all(|vcpu| vcpu.work <= 1), "{last:?}");
 }
@@ -129,11 +106,7 @@ fn equal_seeds_give_the_sequence_of_pcg32(backend: Backend) {
         config.seed = seed;
         let last = run_until(config, each_has(64));
         for vcpu in &last.vcpus {
-            assert_eq!(
-                vcpu.fingerprint,
-                expected_fingerprint(seed, vcpu.index),
-                "{seed}"
-            );
+            assert_eq!(vcpu.fingerprint, expected_fingerprint(seed, vcpu.index), "{seed}");
         }
     }
 }
@@ -162,10 +135,7 @@ fn a_given_calibration_is_used(backend: Backend) {
     let measured = Calibration::measure();
     let burn = |steps_per_mebicycle| {
         let mut config = config(backend, Workload::Burn, 1, &["work=1M"]);
-        config.calibration = Some(Calibration {
-            steps_per_mebicycle,
-            ..measured
-        });
+        config.calibration = Some(Calibration { steps_per_mebicycle, ..measured });
         config
     };
     let steps = measured.steps_per_mebicycle;

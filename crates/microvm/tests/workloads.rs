@@ -7,19 +7,9 @@ mod common;
 
 use std::time::Instant;
 
-use common::config;
-use common::each_has;
-use common::run_until;
-use common::start;
-use common::wait_until;
-use tandem_microvm::Backend;
-use tandem_microvm::Histogram;
-use tandem_microvm::Microvm;
-use tandem_microvm::Report;
-use tandem_microvm::Ring;
-use tandem_microvm::Snapshot;
-use tandem_microvm::Workload;
+use common::{config, each_has, run_until, start, wait_until};
 use tandem_microvm::vcpu::VcpuError;
+use tandem_microvm::{Backend, Histogram, Microvm, Report, Ring, Snapshot, Workload};
 
 on_each_backend!(
     burn_computes_on_every_vcpu,
@@ -45,10 +35,7 @@ on_each_backend!(
 );
 
 fn sums(snapshot: &Snapshot) -> (u64, u64) {
-    (
-        snapshot.sum(|vcpu| vcpu.halts),
-        snapshot.sum(|vcpu| vcpu.ipis),
-    )
+    (snapshot.sum(|vcpu| vcpu.halts), snapshot.sum(|vcpu| vcpu.ipis))
 }
 
 fn work(snapshot: &Snapshot) -> Vec<u64> {
@@ -84,10 +71,7 @@ fn excludes(last: &Snapshot) {
 
 fn spinlock_excludes_and_never_halts(backend: Backend) {
     let settings = ["outside=2k", "inside=500"];
-    let last = run_until(
-        config(backend, Workload::Spinlock, 4, &settings),
-        each_has(100),
-    );
+    let last = run_until(config(backend, Workload::Spinlock, 4, &settings), each_has(100));
     excludes(&last);
     assert_eq!(sums(&last), (0, 0));
 }
@@ -104,53 +88,38 @@ fn mutex_excludes_halts_and_wakes(backend: Backend) {
 /// Attempts that meet within the few cycles between looking at the lock and taking it.
 fn mutex_excludes_when_everybody_wants_it(backend: Backend) {
     let settings = ["outside=200", "inside=200"];
-    let last = run_until(
-        config(backend, Workload::Mutex, 3, &settings),
-        each_has(300_000),
-    );
+    let last = run_until(config(backend, Workload::Mutex, 3, &settings), each_has(300_000));
     excludes(&last);
 }
 
 /// Wake-ups that come in the few instructions between looking for one and going to sleep.
 fn barrier_loses_no_wake_up(backend: Backend) {
     let settings = ["work=10k", "spin=0", "jitter=100"];
-    run_until(
-        config(backend, Workload::Barrier, 2, &settings),
-        each_has(10_000),
-    );
+    run_until(config(backend, Workload::Barrier, 2, &settings), each_has(10_000));
 }
 
 fn barrier_that_blocks_keeps_phases_together(backend: Backend) {
     let settings = ["work=20k", "spin=0"];
-    let last = run_until(
-        config(backend, Workload::Barrier, 4, &settings),
-        |snapshot| {
-            let (halts, ipis) = sums(snapshot);
-            each_has(100)(snapshot) && halts > 0 && ipis > 0
-        },
-    );
+    let last = run_until(config(backend, Workload::Barrier, 4, &settings), |snapshot| {
+        let (halts, ipis) = sums(snapshot);
+        each_has(100)(snapshot) && halts > 0 && ipis > 0
+    });
     assert!(spread(&last) <= 1, "{last:?}");
 }
 
 fn barrier_that_spins_never_halts(backend: Backend) {
     let settings = ["work=20k", "wait=spin"];
-    let last = run_until(
-        config(backend, Workload::Barrier, 3, &settings),
-        each_has(20),
-    );
+    let last = run_until(config(backend, Workload::Barrier, 3, &settings), each_has(20));
     assert!(spread(&last) <= 1, "{last:?}");
     assert_eq!(sums(&last), (0, 0));
 }
 
 fn forkjoin_keeps_rounds_together(backend: Backend) {
     let settings = ["serial=100k", "parallel=20k", "spin=0"];
-    let last = run_until(
-        config(backend, Workload::Forkjoin, 4, &settings),
-        |snapshot| {
-            let (halts, ipis) = sums(snapshot);
-            each_has(50)(snapshot) && halts > 0 && ipis > 0
-        },
-    );
+    let last = run_until(config(backend, Workload::Forkjoin, 4, &settings), |snapshot| {
+        let (halts, ipis) = sums(snapshot);
+        each_has(50)(snapshot) && halts > 0 && ipis > 0
+    });
     assert!(spread(&last) <= 1, "{last:?}");
     // Each serial part is one draw more for the vCPU that computes it.
     let draws = |index: usize| last.vcpus[index].draws;
@@ -160,29 +129,20 @@ fn forkjoin_keeps_rounds_together(backend: Backend) {
 
 fn forkjoin_with_a_rotating_leader_keeps_rounds_together(backend: Backend) {
     let settings = ["serial=20k", "parallel=20k", "rotate=yes"];
-    let last = run_until(
-        config(backend, Workload::Forkjoin, 4, &settings),
-        each_has(50),
-    );
+    let last = run_until(config(backend, Workload::Forkjoin, 4, &settings), each_has(50));
     assert!(spread(&last) <= 1, "{last:?}");
     for vcpu in &last.vcpus {
         let serial = vcpu.draws - vcpu.work;
-        assert!(
-            (vcpu.work / 4..=vcpu.work / 4 + 3).contains(&serial),
-            "{last:?}"
-        );
+        assert!((vcpu.work / 4..=vcpu.work / 4 + 3).contains(&serial), "{last:?}");
     }
 }
 
 fn pipeline_loses_and_doubles_no_item(backend: Backend) {
     let settings = ["work=5k", "capacity=4", "spin=0"];
-    let last = run_until(
-        config(backend, Workload::Pipeline, 4, &settings),
-        |snapshot| {
-            let (halts, ipis) = sums(snapshot);
-            each_has(100)(snapshot) && halts > 0 && ipis > 0
-        },
-    );
+    let last = run_until(config(backend, Workload::Pipeline, 4, &settings), |snapshot| {
+        let (halts, ipis) = sums(snapshot);
+        each_has(100)(snapshot) && halts > 0 && ipis > 0
+    });
     for stages in work(&last).windows(2) {
         // In between are at most a full queue and the item that the later stage holds; the earlier
         // stage counts an item only after it has put it, so it may be one behind.
@@ -198,10 +158,7 @@ fn pipeline_of_one_stage_runs(backend: Backend) {
 
 fn shootdown_is_acknowledged_by_every_other_vcpu(backend: Backend) {
     let settings = ["gap=10k", "work=10k"];
-    let last = run_until(
-        config(backend, Workload::Shootdown, 4, &settings),
-        each_has(20),
-    );
+    let last = run_until(config(backend, Workload::Shootdown, 4, &settings), each_has(20));
     let requests = last.vcpus[0].work;
     assert_eq!(last.vcpus[0].acks, 0);
     for vcpu in &last.vcpus[1..] {
@@ -210,10 +167,7 @@ fn shootdown_is_acknowledged_by_every_other_vcpu(backend: Backend) {
         assert_eq!(vcpu.ipis, 0);
     }
     let sent = last.vcpus[0].ipis;
-    assert!(
-        (requests * 3..=requests * 3 + 3).contains(&sent),
-        "{last:?}"
-    );
+    assert!((requests * 3..=requests * 3 + 3).contains(&sent), "{last:?}");
 }
 
 fn bursty_sleeps_between_bursts_and_keeps_to_the_clock(backend: Backend) {
@@ -237,10 +191,9 @@ fn bursty_sleeps_between_bursts_and_keeps_to_the_clock(backend: Backend) {
 
 fn bursty_that_cannot_keep_up_drops_the_backlog(backend: Backend) {
     let settings = ["work=2M", "period=100k", "backlog=2"];
-    let last = run_until(
-        config(backend, Workload::Bursty, 2, &settings),
-        |snapshot| snapshot.vcpus.iter().all(|vcpu| vcpu.dropped > 10),
-    );
+    let last = run_until(config(backend, Workload::Bursty, 2, &settings), |snapshot| {
+        snapshot.vcpus.iter().all(|vcpu| vcpu.dropped > 10)
+    });
     // Twenty periods pass in each burst: it can have slept at its very start only.
     for vcpu in &last.vcpus {
         assert!(vcpu.halts <= 3, "{last:?}");
@@ -275,10 +228,7 @@ fn bursts_are_timed_from_when_they_were_due(backend: Backend) {
         assert!(vcpu.completions.mean().unwrap() >= WORK / 4.0, "{last:?}");
     }
     let whole = report.completion.unwrap();
-    let of_vcpus = report
-        .vcpus
-        .iter()
-        .map(|vcpu| vcpu.completion.unwrap().count);
+    let of_vcpus = report.vcpus.iter().map(|vcpu| vcpu.completion.unwrap().count);
     assert_eq!(whole.count, of_vcpus.sum::<u64>());
     assert!(whole.count > 0, "{report:?}");
     assert!(whole.p50_ns <= whole.p99_ns, "{report:?}");
@@ -294,30 +244,18 @@ fn bursts_are_timed_from_when_they_were_due(backend: Backend) {
 /// burst on each was due ten periods at least before it began.
 fn bursts_that_wait_for_earlier_ones_are_late_by_so_much(backend: Backend) {
     let settings = ["work=2M", "period=100k", "backlog=10"];
-    let last = run_until(
-        config(backend, Workload::Bursty, 1, &settings),
-        each_has(20),
-    );
+    let last = run_until(config(backend, Workload::Bursty, 1, &settings), each_has(20));
     let times = completions(&last);
     assert!(times.quantile(0.5).unwrap() > 1e6, "{last:?}");
     assert!(times.quantile(0.99).unwrap() >= times.quantile(0.5).unwrap());
 }
 
 fn a_server_times_its_requests_and_not_its_busy_time(backend: Backend) {
-    let settings = [
-        "busy=20k",
-        "serve=20k",
-        "every=2k",
-        "request=100",
-        "jitter=0",
-    ];
+    let settings = ["busy=20k", "serve=20k", "every=2k", "request=100", "jitter=0"];
     let vm = start(config(backend, Workload::Server, 2, &settings));
     // Three rounds of ten requests each, at least.
     wait_until(&vm, |snapshot| {
-        snapshot
-            .vcpus
-            .iter()
-            .all(|vcpu| vcpu.completions.count() >= 30 && vcpu.halts > 0)
+        snapshot.vcpus.iter().all(|vcpu| vcpu.completions.count() >= 30 && vcpu.halts > 0)
     });
     let cycles = vm.calibration().tsc_khz as f64 / 1e3 * 100.0;
     let last = vm.stop();
@@ -333,10 +271,9 @@ fn a_server_times_its_requests_and_not_its_busy_time(backend: Backend) {
 /// One round is half a millisecond and its one request takes ten: twenty rounds pass in it.
 fn a_server_that_misses_a_round_drops_its_requests(backend: Backend) {
     let settings = ["busy=0", "serve=500", "every=500", "request=10k"];
-    let last = run_until(
-        config(backend, Workload::Server, 1, &settings),
-        |snapshot| snapshot.vcpus.iter().all(|vcpu| vcpu.dropped > 10),
-    );
+    let last = run_until(config(backend, Workload::Server, 1, &settings), |snapshot| {
+        snapshot.vcpus.iter().all(|vcpu| vcpu.dropped > 10)
+    });
     assert!(completions(&last).count() <= last.work(), "{last:?}");
 }
 
@@ -368,11 +305,7 @@ fn workloads_run_at_ring_0_too() {
         let failed = |vm: &Microvm| vm.failure().filter(|e| matches!(e, VcpuError::Exit { .. }));
         let begin = Instant::now();
         while failed(&vm).is_none() && !each_has(20)(&vm.snapshot()) {
-            assert!(
-                begin.elapsed() < common::PATIENCE,
-                "stuck: {:?}",
-                vm.snapshot()
-            );
+            assert!(begin.elapsed() < common::PATIENCE, "stuck: {:?}", vm.snapshot());
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         if let Some(error) = failed(&vm) {

@@ -83,8 +83,8 @@ struct thread_info {
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
-	int on_cpu;
-	int on_rq;
+	/* An int before 7.3, a u8 since. Unsigned, so that CO-RE adjusts the size of direct loads. */
+	unsigned int on_cpu;
 	int prio;
 	bool throttled;
 	unsigned int flags;

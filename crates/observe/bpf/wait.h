@@ -52,9 +52,13 @@ static __always_inline u64 running_on(struct pcpu *p, u32 cpu)
 	u64 address = p->task ? p->task : p->found;
 	struct task_struct *task = (struct task_struct *)address;
 	struct task_struct___old *old = (struct task_struct___old *)address;
-	u32 at;
+	u32 at, on_cpu = 0;
 
-	if (!address || !BPF_CORE_READ(task, on_cpu))
+	if (!address)
+		return 0;
+	/* Its size differs between kernels; the bytes behind it are other fields. */
+	bpf_core_read(&on_cpu, bpf_core_field_size(task->on_cpu), &task->on_cpu);
+	if (!on_cpu)
 		return 0;
 	if (bpf_core_field_exists(task->thread_info.cpu))
 		at = BPF_CORE_READ(task, thread_info.cpu);

@@ -11,8 +11,8 @@
 //! use tandem_observe::bpf::Bpf;
 //! use tandem_observe::bpf::Options;
 //! use tandem_observe::bpf::Watch;
-//! use tandem_policy::VcpuId;
-//! use tandem_policy::VmId;
+//! use tandem_model::VcpuId;
+//! use tandem_model::VmId;
 //!
 //! let mut bpf = Bpf::open(Options::default())?;
 //! for missing in bpf.missing() {
@@ -48,6 +48,7 @@
 //! It needs root (CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), BTF of the kernel, Linux 5.11 or newer, and clang when Tandem was built:
 //! [`BpfError`] says which of them is missing.
 
+mod columns;
 pub(crate) mod parties;
 mod reading;
 mod source;
@@ -70,21 +71,15 @@ mod without;
 use std::path::PathBuf;
 
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
+use tandem_model::{VcpuId, VmId};
 use thiserror::Error;
 
 #[cfg(with_bpf)]
 pub use observer::Bpf;
-pub use reading::Absence;
-pub use reading::BpfCost;
-pub use reading::BpfReading;
-pub use reading::Culprit;
-pub use reading::EdgeReading;
-pub use reading::LinkReading;
-pub use reading::MissingEvent;
-pub use reading::StateTimes;
-pub use reading::VcpuReading;
+pub use reading::{
+    Absence, BpfCost, BpfReading, Culprit, EdgeReading, LinkReading, MissingEvent, StateTimes,
+    VcpuReading,
+};
 pub use source::BpfSource;
 #[cfg(not(with_bpf))]
 pub use without::Bpf;
@@ -97,14 +92,14 @@ pub struct Options {
     /// Whether to look at every entry into a guest and every exit, which RUN and VMM are told apart by. The dearest part for
     /// guests that exit often. Default true.
     pub exits: bool,
+    /// A program that the kernel is made to refuse: for tests. Default none.
+    #[doc(hidden)]
+    pub refused: Option<&'static str>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            max_vcpus: 2048,
-            exits: true,
-        }
+        Options { max_vcpus: 2048, exits: true, refused: None }
     }
 }
 
@@ -259,9 +254,7 @@ mod tests {
     fn errors_say_what_would_be_right() {
         let error = BpfError::TooMany { given: 9, most: 8 };
         assert!(error.to_string().contains("raise Options::max_vcpus"));
-        let error = BpfError::NotPermitted {
-            missing: "CAP_BPF".to_owned(),
-        };
+        let error = BpfError::NotPermitted { missing: "CAP_BPF".to_owned() };
         assert!(error.to_string().ends_with("run as root"), "{error}");
     }
 }

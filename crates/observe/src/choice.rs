@@ -2,11 +2,9 @@
 
 use tandem_linux::procfs::ProcFs;
 
-use crate::bpf::BpfSource;
-use crate::bpf::Options;
+use crate::bpf::{BpfSource, Options};
 use crate::plain::Plain;
-use crate::source::ObserveError;
-use crate::source::Source;
+use crate::source::{ObserveError, Source};
 
 /// What measures a live host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -28,29 +28,15 @@ mod shape;
 mod situation;
 mod waits;
 
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::HostColumn;
-use tandem_policy::states::interval::Interval;
+use tandem_model::states::edges::EdgeKind;
+use tandem_model::states::interval::{Column, HostColumn, Interval};
+use tandem_model::{Nanos, State, VmId};
 
-pub use finding::Change;
-pub use finding::Cure;
-pub use finding::Finding;
-pub use finding::Findings;
-pub use finding::Kind;
-pub use finding::NotLookedFor;
-pub use finding::Severity;
-pub use situation::KnownHost;
-pub use situation::KnownQuota;
-pub use situation::KnownVm;
-pub use situation::Situation;
+pub use finding::{Change, Cure, Finding, Findings, Kind, NotLookedFor, Severity};
+pub use situation::{KnownHost, KnownQuota, KnownVm, Situation};
 
 use patient::Patient;
-use waits::Waits;
-use waits::Worth;
+use waits::{Waits, Worth};
 
 /// What is wrong with the VMs of `situation` for which `is_asked` says so. All others are looked at as culprits.
 pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findings {
@@ -66,9 +52,7 @@ pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findi
         findings.extend(shape::stacked(situation, patient, &mut waits));
         findings.extend(shape::too_many_vcpus(situation, patient, &mut waits));
         findings.extend(shape::pinned_hog(situation, patient, &patients, &mut waits));
-        findings.extend(shape::unfair_pins(
-            situation, patient, &patients, &mut waits,
-        ));
+        findings.extend(shape::unfair_pins(situation, patient, &patients, &mut waits));
         findings.extend(shape::slow_sibling(situation, patient, &mut waits));
         findings.extend(others::turns(situation, patient, &patients, &mut waits));
         findings.extend(others::own_threads(situation, patient, &mut waits));
@@ -83,20 +67,13 @@ pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findi
         };
         (order(one), &one.vm, one.pid, one.kind).cmp(&(order(two), &two.vm, two.pid, two.kind))
     });
-    Findings {
-        findings,
-        not_looked_for: not_looked_for(interval),
-    }
+    Findings { findings, not_looked_for: not_looked_for(interval) }
 }
 
 fn patients<'a>(situation: &'a Situation<'a>) -> Vec<Patient<'a>> {
     let vms = situation.interval.vms.iter();
     let patients = vms.filter_map(|vm| {
-        Some(Patient {
-            vm,
-            known: situation.vms.get(&vm.vm)?,
-            times: vm.times()?,
-        })
+        Some(Patient { vm, known: situation.vms.get(&vm.vm)?, times: vm.times()? })
     });
     patients.collect()
 }
@@ -130,18 +107,9 @@ fn not_looked_for(interval: &Interval) -> Vec<NotLookedFor> {
             Column::State(State::Costop),
             "vCPUs that idle only because a sibling does not run (co-stop)",
         ),
-        (
-            Column::Edges(EdgeKind::YieldUseless),
-            "spinning without progress (pause-loop exits)",
-        ),
-        (
-            Column::Host(HostColumn::VmThreads),
-            "emulator and vhost threads that take vCPUs' time",
-        ),
-        (
-            Column::Host(HostColumn::Processes),
-            "host processes that take VMs' time",
-        ),
+        (Column::Edges(EdgeKind::YieldUseless), "spinning without progress (pause-loop exits)"),
+        (Column::Host(HostColumn::VmThreads), "emulator and vhost threads that take vCPUs' time"),
+        (Column::Host(HostColumn::Processes), "host processes that take VMs' time"),
     ];
     let missing = needs.into_iter().filter_map(|(column, what)| {
         let missing = interval.missing.iter().find(|one| one.what == column)?;
@@ -149,29 +117,20 @@ fn not_looked_for(interval: &Interval) -> Vec<NotLookedFor> {
             true => format!("{} of {} VMs: ", missing.vms, missing.of),
             false => String::new(),
         };
-        Some(NotLookedFor {
-            what,
-            want: format!("{of}{}", missing.want),
-        })
+        Some(NotLookedFor { what, want: format!("{of}{}", missing.want) })
     });
     let never = [
-        (
-            "interrupts to vCPUs that do not run",
-            "no source records which vCPU an interrupt is for",
-        ),
+        ("interrupts to vCPUs that do not run", "no source records which vCPU an interrupt is for"),
         (
             "memory on another NUMA node, crossing of last-level caches",
             "no source records where a VM's memory is and what misses cost",
         ),
     ];
-    let never = never.map(|(what, want)| NotLookedFor {
-        what,
-        want: want.to_owned(),
-    });
+    let never = never.map(|(what, want)| NotLookedFor { what, want: want.to_owned() });
     let mut all: Vec<NotLookedFor> = missing.collect();
     let has_yields = interval.edges.total(EdgeKind::YieldUseless) > Nanos::ZERO;
     let said = |what: &str| all.iter().any(|one| one.what.starts_with(what));
-    if interval.source == tandem_policy::states::interval::SourceName::Plain
+    if interval.source == tandem_model::states::interval::SourceName::Plain
         && !has_yields
         && !said("spinning")
     {

@@ -38,48 +38,26 @@ mod round;
 mod spread;
 mod tasks;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use rustix::time::ClockId;
-use rustix::time::clock_gettime;
+use rustix::time::{ClockId, clock_gettime};
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CpuController;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
-use tandem_linux::sampler::SampleError;
-use tandem_linux::sampler::Sampler;
-use tandem_linux::sampler::VcpuSample;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::Missing;
-use tandem_policy::states::interval::SourceName;
+use tandem_linux::procfs::{ProcFs, read_text};
+use tandem_linux::sampler::{SampleError, Sampler, VcpuSample};
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::states::interval::{Interval, Missing, SourceName};
+use tandem_model::{Nanos, PcpuId, VcpuId, VmId};
 
-use crate::poll::NoPoll;
-use crate::poll::Polls;
-use crate::source::ObserveError;
-use crate::source::Source;
-use crate::source::WatchedVcpu;
-use crate::source::WatchedVm;
+use crate::poll::{NoPoll, Polls};
+use crate::source::{ObserveError, Source, WatchedVcpu, WatchedVm};
 
-use account::Account;
-use account::Before;
+use account::{Account, Before};
 use places::Places;
-use quota::Quotas;
-use quota::Wait;
-use round::NoGuest;
-use round::Round;
-use round::VmRound;
+use quota::{Quotas, Wait};
+use round::{NoGuest, Round, VmRound};
 use tasks::Tasks;
-pub(crate) use tasks::kernel_name;
-pub(crate) use tasks::vhost_of;
+pub(crate) use tasks::{kernel_name, vhost_of};
 
 /// Whether a vCPU of a VM that stood still waits is looked up after so many intervals.
 const RELOOK: u64 = 4;
@@ -182,9 +160,7 @@ fn did_little(before: &Before, now: &VcpuSample, at: Nanos) -> bool {
 /// How often a thread went to sleep of its own accord so far: each time it was woken, or will be.
 fn voluntary_switches(procfs: &ProcFs, thread: &ThreadRef) -> Option<u64> {
     let status = read_text(&procfs.task(thread.pid, thread.tid).join("status")).ok()?;
-    let count = status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     count?.trim().parse().ok()
 }
 
@@ -324,11 +300,7 @@ impl Plain {
                 && !is_due
                 && did_little(before, &sample, at)
             {
-                let now = Before {
-                    at,
-                    sample,
-                    ..before.clone()
-                };
+                let now = Before { at, sample, ..before.clone() };
                 read.push((*vcpu, now, Some(before.clone())));
                 continue;
             }
@@ -381,9 +353,7 @@ impl Plain {
             return;
         };
         // Also of vCPUs that are new: what is read of them now is where the next interval begins.
-        let limits = self
-            .quotas
-            .read(controller, round.cgroups.iter().map(|at| &**at));
+        let limits = self.quotas.read(controller, round.cgroups.iter().map(|at| &**at));
         let vcpus = round.vms.iter().flat_map(|vm| &vm.vcpus);
         let waits = vcpus.filter_map(|(_, account)| {
             Some(Wait {
@@ -393,11 +363,7 @@ impl Plain {
             })
         });
         let others = round.vms.iter().flat_map(|vm| &vm.other_waits);
-        let others = others.map(|(cgroup, time)| Wait {
-            cgroup,
-            time: *time,
-            is_over: true,
-        });
+        let others = others.map(|(cgroup, time)| Wait { cgroup, time: *time, is_over: true });
         let waits: Vec<Wait<'_>> = waits.chain(others).collect();
         let mut limited = self.quotas.limited(&waits, &limits).into_iter();
         for (_, account) in round.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
@@ -412,9 +378,7 @@ impl Plain {
         let mut by_pid: BTreeMap<Pid, (VmId, Vec<ThreadRef>)> = BTreeMap::new();
         let mut is_vcpu: BTreeSet<Tid> = BTreeSet::new();
         for vm in vms {
-            let (_, vcpus) = by_pid
-                .entry(vm.process.pid)
-                .or_insert_with(|| (vm.vm, Vec::new()));
+            let (_, vcpus) = by_pid.entry(vm.process.pid).or_insert_with(|| (vm.vm, Vec::new()));
             vcpus.extend(vm.vcpus.iter().map(|vcpu| vcpu.thread));
             is_vcpu.extend(vm.vcpus.iter().map(|vcpu| vcpu.thread.tid));
         }
@@ -452,10 +416,7 @@ impl Plain {
                     // Of a process that is new, what ran before the interval is not known.
                     None if before.is_empty() => sample,
                     // It may have been a vCPU until now.
-                    _ => self
-                        .vcpus
-                        .get(&thread)
-                        .map_or(VcpuSample::default(), |vcpu| vcpu.sample),
+                    _ => self.vcpus.get(&thread).map_or(VcpuSample::default(), |vcpu| vcpu.sample),
                 };
                 let ran = sample.ran.saturating_sub(then.ran);
                 let waited = sample.waited.saturating_sub(then.waited);
@@ -485,10 +446,7 @@ impl Plain {
     /// What a process and its vCPUs ran so far, where there is a clock of processes.
     fn ran_so_far(&mut self, pid: Pid, vcpus: &[ThreadRef]) -> Option<Listed> {
         let process = self.sampler.process_time(pid)?;
-        let mut ran = Listed {
-            process,
-            ..Listed::default()
-        };
+        let mut ran = Listed { process, ..Listed::default() };
         for vcpu in vcpus {
             ran.vcpus += self.vcpus.get(vcpu)?.sample.ran;
             ran.which.push(vcpu.tid);
@@ -528,21 +486,18 @@ impl Plain {
         for task in ran {
             let allowed = match task.kernel {
                 true => self.places.allowed(&task.process),
-                false => self
-                    .places
-                    .allowed_process(&task.process, task.time, round.length),
+                false => self.places.allowed_process(&task.process, task.time, round.length),
             };
             let vhost = tasks::vhost_of(&task.name).filter(|_| task.kernel);
             match vhost.and_then(|pid| vm_of.get(&pid)) {
                 Some(vm) => round.vm_thread(*vm, "vhost".to_owned(), task.time, allowed),
                 None => {
-                    let cgroup = match task.kernel {
-                        true => None,
-                        false => {
-                            let controller = self.controller.as_deref();
-                            let cgroup = self.places.cgroup(controller, &task.process);
-                            cgroup.map(|cgroup| cgroup.0.clone())
-                        }
+                    let cgroup = if task.kernel {
+                        None
+                    } else {
+                        let controller = self.controller.as_deref();
+                        let cgroup = self.places.cgroup(controller, &task.process);
+                        cgroup.map(|cgroup| cgroup.0.clone())
                     };
                     round.task(task, cgroup, allowed);
                 }

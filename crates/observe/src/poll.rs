@@ -22,23 +22,18 @@
 //! Source: Documentation/virt/kvm/api.rst, 4.133 KVM_GET_STATS_FD: a header, descriptors, data; little else is used here.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::{fs, io};
 
 use rustix::io::Errno;
-use rustix::process::PidfdFlags;
-use rustix::process::PidfdGetfdFlags;
-use rustix::process::pidfd_getfd;
-use rustix::process::pidfd_open;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tandem_linux::kernel_release;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// What a descriptor of a vCPU's figures reads, before the vCPU's number.
 const LINK: &str = "anon_inode:kvm-vcpu-stats:";
@@ -138,9 +133,7 @@ impl Layout {
             let at = u64::from(descriptors) + u64::from(index) * size as u64;
             file.read_exact_at(&mut descriptor, at)?;
             let name = descriptor[16..].split(|byte| *byte == 0).next();
-            let Some(figure) = FIGURES
-                .iter()
-                .position(|wanted| name == Some(wanted.as_bytes()))
+            let Some(figure) = FIGURES.iter().position(|wanted| name == Some(wanted.as_bytes()))
             else {
                 continue;
             };
@@ -153,9 +146,7 @@ impl Layout {
             offsets[figure] = Some(u64::from(data) + u64::from(word(&descriptor, 8)));
         }
         match offsets {
-            [Some(success), Some(fail)] => Ok(Layout {
-                offsets: [success, fail],
-            }),
+            [Some(success), Some(fail)] => Ok(Layout { offsets: [success, fail] }),
             _ => Err(bad("no halt polling")),
         }
     }
@@ -199,10 +190,7 @@ pub struct Polls {
 impl Polls {
     /// Nothing is looked at yet.
     pub fn new() -> Polls {
-        Polls {
-            is_safe: is_safe(&kernel_release::running()),
-            looked: BTreeMap::new(),
-        }
+        Polls { is_safe: is_safe(&kernel_release::running()), looked: BTreeMap::new() }
     }
 
     /// Why nothing can be read of any VM, as far as that is known beforehand.
@@ -220,11 +208,7 @@ impl Polls {
         if !self.is_safe {
             return Err(NoPoll::UnsafeKernel);
         }
-        let look = || Looked {
-            held: Held::look(procfs, process, vcpus),
-            vcpus,
-            age: 0,
-        };
+        let look = || Looked { held: Held::look(procfs, process, vcpus), vcpus, age: 0 };
         let looked = self.looked.entry(*process).or_insert_with(look);
         looked.age += 1;
         if looked.vcpus != vcpus || (looked.held.is_err() && looked.age > RETRY) {
@@ -239,8 +223,7 @@ impl Polls {
     /// Why there is nothing of a process, as far as it was looked at.
     pub fn why_not(&self, process: &ThreadRef) -> Option<NoPoll> {
         let looked = self.looked.get(process);
-        self.never()
-            .or_else(|| looked?.held.as_ref().err().copied())
+        self.never().or_else(|| looked?.held.as_ref().err().copied())
     }
 
     /// A file was not what it was when it was found: all are looked for again.
@@ -335,11 +318,7 @@ impl Held {
             0 => Err(NoPoll::NotHeld),
             count if count != vcpus => Err(NoPoll::Unclear),
             _ if files.windows(2).any(|pair| pair[0].1 == pair[1].1) => Err(NoPoll::Unclear),
-            _ => Ok(Held {
-                process: pidfd,
-                files,
-                layout: None,
-            }),
+            _ => Ok(Held { process: pidfd, files, layout: None }),
         }
     }
 }
@@ -413,16 +392,10 @@ mod tests {
     #[test]
     fn a_process_that_holds_none_has_none() {
         let procfs = ProcFs::host();
-        let mut child = std::process::Command::new("sleep")
-            .arg("1000")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = tandem_linux::thread::Pid(child.id());
         let process = ThreadRef::of_process(&procfs, pid).unwrap();
-        let mut polls = Polls {
-            is_safe: true,
-            looked: BTreeMap::new(),
-        };
+        let mut polls = Polls { is_safe: true, looked: BTreeMap::new() };
         let read = polls.of(&procfs, &process, 1).map(drop);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -474,10 +447,7 @@ mod tests {
         for release in ["6.4.16", "5.14.0-503.el9.x86_64", "6", "", "linux"] {
             assert!(!is_safe(release), "{release}");
         }
-        let mut polls = Polls {
-            is_safe: false,
-            looked: BTreeMap::new(),
-        };
+        let mut polls = Polls { is_safe: false, looked: BTreeMap::new() };
         let me = tandem_linux::thread::Pid(std::process::id());
         let me = ThreadRef::of_process(&ProcFs::host(), me).unwrap();
         let read = polls.of(&ProcFs::host(), &me, 1).map(drop);

@@ -33,24 +33,18 @@ mod wanted;
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::Nanos;
+use serde::{Deserialize, Serialize};
+use tandem_model::Nanos;
 use thiserror::Error;
 
 pub use damage::Damage;
-pub use frame::Frame;
-pub use frame::RecordedVm;
+pub use frame::{Frame, RecordedVm};
 pub use reader::Record;
-pub use recorder::DEFAULT_MAX_BYTES;
-pub use recorder::Finished;
-pub use recorder::LEAST_MAX_BYTES;
-pub use recorder::Recorder;
+pub use recorder::{DEFAULT_MAX_BYTES, Finished, LEAST_MAX_BYTES, Recorder};
 #[cfg(doc)]
-use tandem_policy::states::interval::Interval;
+use tandem_model::states::interval::Interval;
 pub use wanted::Wanted;
 
 /// The version of what is written. Raised when a column changes its meaning or goes; columns may be added.
@@ -167,10 +161,7 @@ impl RecordError {
     }
 
     fn damaged(path: &Path, why: impl ToString) -> RecordError {
-        RecordError::Damaged {
-            path: path.to_owned(),
-            why: why.to_string(),
-        }
+        RecordError::Damaged { path: path.to_owned(), why: why.to_string() }
     }
 }
 

@@ -17,15 +17,12 @@
 //! # Ok::<(), tandem_observe::ObserveError>(())
 //! ```
 //!
-//! What it answers is [`tandem_policy::states::interval`]: the same for every source, and for a simulated host.
+//! What it answers is [`tandem_model::states::interval`]: the same for every source, and for a simulated host.
 
 use tandem_linux::sampler::SampleError;
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::Missing;
-use tandem_policy::states::interval::SourceName;
+use tandem_model::states::interval::{Interval, Missing, SourceName};
+use tandem_model::{VcpuId, VmId};
 use thiserror::Error;
 
 use crate::bpf::BpfError;

@@ -30,7 +30,7 @@ mod tracer;
 mod without;
 
 #[cfg(doc)]
-use tandem_policy::states::trace::HostTrace;
+use tandem_model::states::trace::HostTrace;
 
 #[cfg(with_bpf)]
 pub use tracer::Tracer;
@@ -48,9 +48,6 @@ pub struct TraceOptions {
 
 impl Default for TraceOptions {
     fn default() -> TraceOptions {
-        TraceOptions {
-            ring_bytes: 16 << 20,
-            most_events: 4_000_000,
-        }
+        TraceOptions { ring_bytes: 16 << 20, most_events: 4_000_000 }
     }
 }

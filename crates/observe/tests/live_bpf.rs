@@ -4,56 +4,31 @@
 //! one. Harness and helper are those of the live tests of `tandem-linux`.
 
 mod bpf_cases;
+mod bpf_refused;
 mod bpf_span;
-#[path = "../../linux/tests/live/harness.rs"]
-mod harness;
-#[allow(dead_code, reason = "other live tests use the rest of it")]
-#[path = "../../linux/tests/live/helper.rs"]
-mod helper;
+use tandem_testing::{harness, helper};
 
 use std::process::ExitCode;
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_linux::ProcFs;
-use tandem_linux::affinity::affinity;
-use tandem_linux::affinity::set_affinity;
+use tandem_linux::affinity::{affinity, set_affinity};
 use tandem_linux::sched_attr::set_nice;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_microvm::Microvm;
-use tandem_microvm::MicrovmConfig;
-use tandem_microvm::Workload;
-use tandem_observe::Source;
-use tandem_observe::WatchedVcpu;
-use tandem_observe::WatchedVm;
-use tandem_observe::bpf::Bpf;
-use tandem_observe::bpf::BpfError;
-use tandem_observe::bpf::BpfReading;
-use tandem_observe::bpf::BpfSource;
-use tandem_observe::bpf::Culprit;
-use tandem_observe::bpf::Options;
-use tandem_observe::bpf::VcpuReading;
-use tandem_observe::bpf::Watch;
-use tandem_observe::poll::NoPoll;
-use tandem_observe::poll::Polls;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::programs::NotCounted;
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_microvm::{Microvm, MicrovmConfig, Workload};
+use tandem_model::states::edges::{EdgeKind, Evidence, Party};
+use tandem_model::states::interval::SourceName;
+use tandem_model::states::programs::NotCounted;
+use tandem_model::{Nanos, Nice, PcpuSet, State, VcpuId, VmId};
+use tandem_observe::bpf::{
+    Bpf, BpfError, BpfReading, BpfSource, Culprit, Options, VcpuReading, Watch,
+};
+use tandem_observe::poll::{NoPoll, Polls};
+use tandem_observe::{Source, WatchedVcpu, WatchedVm};
 
 use bpf_span::Span;
-use harness::Skip;
-use harness::Test;
+use harness::{Skip, Test};
 use helper::Helper;
 
 /// All tests, in the order in which they run.
@@ -69,21 +44,14 @@ const ALL: &[(&str, Test)] = &[
     ("halted_kvm_vcpus_poll", polling),
     ("exits_tell_vmm_from_run", exits),
     ("the_source_names_culprits_and_keeps_the_sums", source),
-    (
-        "nothing_that_the_kernel_describes_is_refused",
-        bpf_cases::nothing_is_refused,
-    ),
+    ("nothing_that_the_kernel_describes_is_refused", bpf_cases::nothing_is_refused),
+    ("a_refused_program_costs_only_its_columns", bpf_refused::columns),
+    ("threads_end_and_wait_without_refused_programs", bpf_refused::threads),
     ("who_is_moved_while_it_waits_waits_on", bpf_cases::migrating),
     ("who_stays_on_a_pcpu_is_named", bpf_cases::staying),
-    (
-        "another_thread_of_that_number_is_not_taken_for_it",
-        bpf_cases::renumbered,
-    ),
+    ("another_thread_of_that_number_is_not_taken_for_it", bpf_cases::renumbered),
     ("the_source_does_not_watch_the_dead", bpf_cases::dead),
-    (
-        "who_sleeps_for_a_sibling_that_waits_is_co_stopped",
-        bpf_cases::costop,
-    ),
+    ("who_sleeps_for_a_sibling_that_waits_is_co_stopped", bpf_cases::costop),
     ("what_was_not_told_is_known_of_nobody", bpf_cases::not_told),
     (
         "threads_in_the_kernel_compete_though_their_quota_is_used_up",
@@ -122,10 +90,7 @@ fn watch(threads: &[ThreadRef]) -> Vec<Watch> {
 /// A pCPU where the first of these threads may run.
 fn one_pcpu(threads: &[ThreadRef], nth: usize) -> Option<PcpuSet> {
     let allowed = affinity(threads[0].tid).expect("an affinity");
-    allowed
-        .iter()
-        .nth(nth)
-        .map(|pcpu| [pcpu].into_iter().collect())
+    allowed.iter().nth(nth).map(|pcpu| [pcpu].into_iter().collect())
 }
 
 /// A VM of which the first threads spin on one pCPU.
@@ -169,10 +134,7 @@ fn sums(vcpu: &VcpuReading, lasted: [Duration; 2]) {
     let [least, most] = lasted.map(|time| time.as_nanos() as f64);
     // Some kernels do not tell of every switch.
     let wall = (vcpu.wall + vcpu.unseen).0 as f64;
-    assert!(
-        wall >= least * 0.99 && wall <= most * 1.01,
-        "{vcpu:?} of {lasted:?}"
-    );
+    assert!(wall >= least * 0.99 && wall <= most * 1.01, "{vcpu:?} of {lasted:?}");
 }
 
 /// About a tick: the kernel moves the account of what a thread ran with the tick.
@@ -186,10 +148,7 @@ fn stacked() -> Result<(), Skip> {
     let span = Span::measure(&mut bpf, &threads, Duration::from_millis(1500));
     let reading = &span.reading;
     // Some kernels do not tell of every switch.
-    let lost = NotCounted {
-        events: reading.lost.events,
-        ..NotCounted::default()
-    };
+    let lost = NotCounted { events: reading.lost.events, ..NotCounted::default() };
     assert_eq!(reading.lost, lost);
     for (n, vcpu) in reading.vcpus.iter().enumerate() {
         sums(vcpu, span.lasted);
@@ -197,13 +156,7 @@ fn stacked() -> Result<(), Skip> {
         assert!(ran, "{vcpu:?}: {:?}", span.accounts);
         // The kernel counts a wait when it is over: at each end one of some ms can be open.
         let ready = vcpu.times.ready;
-        let waited = span.agrees(
-            ready,
-            n,
-            |sample| sample.waited,
-            0.03,
-            Nanos::from_millis(12),
-        );
+        let waited = span.agrees(ready, n, |sample| sample.waited, 0.03, Nanos::from_millis(12));
         assert!(waited, "{vcpu:?}: {:?}", span.accounts);
         let edges = all_waits(reading, vcpu.index);
         assert!(is_near(edges, ready, 0.03), "{vcpu:?}: {edges} in edges");
@@ -223,8 +176,7 @@ fn culprits() -> Result<(), Skip> {
         vm.tell("spin 3");
     }
     // C and D are not watched, so they are tasks of the host; B is.
-    bpf.watch(&watch(&threads[..2]))
-        .expect("they can be watched");
+    bpf.watch(&watch(&threads[..2])).expect("they can be watched");
     let span = Span::measure(&mut bpf, &threads, Duration::from_secs(2));
     let reading = &span.reading;
     let is_what_it_ran = |time: Nanos, n: usize| span.agrees(time, n, |s| s.ran, 0.05, TICK);
@@ -239,16 +191,9 @@ fn culprits() -> Result<(), Skip> {
     let of_b = waited_for(reading, 0, &Culprit::Watched(1));
     let of_c = waited_for(reading, 0, &task(2));
     for (time, n) in [(of_a, 0), (of_b, 1), (of_c, 2)] {
-        assert!(
-            is_what_it_ran(time, n),
-            "for {n}: {time}; {:?}",
-            span.accounts
-        );
+        assert!(is_what_it_ran(time, n), "for {n}: {time}; {:?}", span.accounts);
     }
-    assert!(
-        of_c.0 * 2 < of_b.0,
-        "C has a third of B's weight: {of_c}, {of_b}"
-    );
+    assert!(of_c.0 * 2 < of_b.0, "C has a third of B's weight: {of_c}, {of_b}");
     assert_eq!(task(3), Culprit::Idle, "D ran elsewhere");
     let Culprit::Task { pid, comm, .. } = task(2) else {
         panic!("C is a task of the host");
@@ -258,11 +203,7 @@ fn culprits() -> Result<(), Skip> {
 }
 
 /// A thread that sleeps 5 ms at a time, until the sender is gone.
-fn start_sleeper() -> (
-    Tid,
-    std::sync::mpsc::Sender<()>,
-    std::thread::JoinHandle<()>,
-) {
+fn start_sleeper() -> (Tid, std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
     let (sender, until) = std::sync::mpsc::channel::<()>();
     let (tell, told) = std::sync::mpsc::channel();
     let body = move || {
@@ -292,10 +233,7 @@ fn sleeper() -> Result<(), Skip> {
     assert!(on_pcpu.0 < vcpu.wall.0 / 10, "{vcpu:?}");
     let runs = |from: usize, to: usize| span.accounts[to][0].runs - span.accounts[from][0].runs;
     let (least, most) = (runs(1, 2), runs(0, 3));
-    assert!(
-        vcpu.runs >= least && vcpu.runs <= most,
-        "{vcpu:?}: {least} to {most} runs"
-    );
+    assert!(vcpu.runs >= least && vcpu.runs <= most, "{vcpu:?}: {least} to {most} runs");
     assert!(least > 5, "it was woken again and again");
     let woken = vcpu.latency.count();
     assert!(woken > 5 && woken <= vcpu.runs, "{vcpu:?}");
@@ -326,9 +264,7 @@ fn wakers() -> Result<(), Skip> {
     });
     let back = to_first.clone();
     let two = std::thread::spawn(move || {
-        tell_second
-            .send((1, helper::gettid()))
-            .expect("the test waits");
+        tell_second.send((1, helper::gettid())).expect("the test waits");
         for _ in 0..ROUNDS {
             if second.recv().is_err() {
                 break;
@@ -339,10 +275,7 @@ fn wakers() -> Result<(), Skip> {
             }
         }
     });
-    let mut tids = [
-        told.recv().expect("it starts"),
-        told.recv().expect("it starts"),
-    ];
+    let mut tids = [told.recv().expect("it starts"), told.recv().expect("it starts")];
     tids.sort();
     let threads = tids.map(|(_, tid)| myself(Tid(tid)));
     bpf.watch(&watch(&threads)).expect("they can be watched");
@@ -372,8 +305,7 @@ fn wakers() -> Result<(), Skip> {
 fn ending() -> Result<(), Skip> {
     let mut bpf = open()?;
     let (tid, sender, thread) = start_sleeper();
-    bpf.watch(&watch(&[myself(tid)]))
-        .expect("it can be watched");
+    bpf.watch(&watch(&[myself(tid)])).expect("it can be watched");
     bpf.read().expect("a reading");
     drop(sender);
     thread.join().expect("it ends");
@@ -390,22 +322,13 @@ fn ending() -> Result<(), Skip> {
 
 /// Indices go to other threads, and places in the maps with them.
 fn changing() -> Result<(), Skip> {
-    let options = Options {
-        max_vcpus: 3,
-        ..Options::default()
-    };
+    let options = Options { max_vcpus: 3, ..Options::default() };
     let _ = open()?;
     let mut bpf = Bpf::open(options).expect("it was possible just now");
     let (_vm, threads) = spinning(5, 2);
-    bpf.watch(&watch(&threads[..3]))
-        .expect("they can be watched");
-    let error = bpf
-        .watch(&watch(&threads[..4]))
-        .expect_err("there is no room");
-    assert!(
-        matches!(error, BpfError::TooMany { given: 4, most: 3 }),
-        "{error}"
-    );
+    bpf.watch(&watch(&threads[..3])).expect("they can be watched");
+    let error = bpf.watch(&watch(&threads[..4])).expect_err("there is no room");
+    assert!(matches!(error, BpfError::TooMany { given: 4, most: 3 }), "{error}");
     for round in 0..20 {
         let chosen = match round % 2 {
             0 => [threads[3], threads[0], threads[1]],
@@ -422,10 +345,7 @@ fn changing() -> Result<(), Skip> {
     for vcpu in &reading.vcpus {
         sums(vcpu, span.lasted);
         let edges = all_waits(reading, vcpu.index);
-        assert!(
-            is_near(edges, vcpu.times.ready, 0.05),
-            "{vcpu:?}: {edges} in edges"
-        );
+        assert!(is_near(edges, vcpu.times.ready, 0.05), "{vcpu:?}: {edges} in edges");
     }
     let tids: Vec<Tid> = reading.vcpus.iter().map(|vcpu| vcpu.tid).collect();
     assert_eq!(tids, [threads[1].tid, threads[4].tid, threads[0].tid]);
@@ -470,10 +390,7 @@ fn halting_microvm() -> Result<Microvm, Skip> {
     let mut config = MicrovmConfig::new("bpfpoll".parse().expect("a name"), Workload::Bursty);
     config.vcpus = 2;
     for setting in ["period=300k", "work=20k"] {
-        config
-            .parameters
-            .set_from(setting)
-            .expect("a parameter of the workload");
+        config.parameters.set_from(setting).expect("a parameter of the workload");
     }
     Microvm::start(config).map_err(|error| Skip(format!("no KVM microVM: {error}")))
 }
@@ -495,14 +412,10 @@ fn polling() -> Result<(), Skip> {
     let mut polls = Polls::new();
     let mut said = || -> Result<Vec<Nanos>, NoPoll> {
         let mut reader = polls.of(&procfs, &process, threads.len())?;
-        (0..threads.len())
-            .map(|index| reader.polled(index))
-            .collect()
+        (0..threads.len()).map(|index| reader.polled(index)).collect()
     };
     let missing = bpf.missing().into_iter().map(|missing| missing.to_string());
-    let sees_functions = !missing
-        .into_iter()
-        .any(|line| line.contains("kvm_vcpu_halt"));
+    let sees_functions = !missing.into_iter().any(|line| line.contains("kvm_vcpu_halt"));
     let before = said();
     let span = Span::measure(&mut bpf, &threads, Duration::from_secs(2));
     let after = said();
@@ -562,9 +475,7 @@ fn exits() -> Result<(), Skip> {
         let (Some(vmm), Some(exits)) = (vcpu.times.vmm, vcpu.exits) else {
             return Err(bpf_cases::excuse(&bpf, &["kvm_entry", "kvm_exit"]));
         };
-        let halts = vcpu
-            .halts
-            .expect("a KVM that tells of exits tells of halts");
+        let halts = vcpu.halts.expect("a KVM that tells of exits tells of halts");
         assert!(exits >= halts, "each halt is an exit: {vcpu:?}");
         assert!(vmm > Nanos::ZERO && vmm < vcpu.times.on_pcpu(), "{vcpu:?}");
         assert_eq!(vcpu.times.sum(), vcpu.wall);
@@ -580,32 +491,20 @@ fn source() -> Result<(), Skip> {
     let (_neighbour, others) = spinning(1, 1);
     let mut source =
         BpfSource::open(ProcFs::host(), Options::default()).expect("it was possible just now");
-    let vcpus = (0..).zip(&threads).map(|(n, thread)| WatchedVcpu {
-        vcpu: VcpuId(n),
-        thread: *thread,
-    });
+    let vcpus =
+        (0..).zip(&threads).map(|(n, thread)| WatchedVcpu { vcpu: VcpuId(n), thread: *thread });
     let process = ThreadRef::of_process(&ProcFs::host(), vm.pid()).expect("it lives");
-    let vms = [WatchedVm {
-        vm: VmId(7),
-        process,
-        vcpus: vcpus.collect(),
-    }];
+    let vms = [WatchedVm { vm: VmId(7), process, vcpus: vcpus.collect() }];
     source.begin(&vms).expect("it begins");
     sleep(Duration::from_millis(1000));
     let interval = source.interval(&vms).expect("an interval");
     assert_eq!(interval.source, SourceName::Bpf);
-    let party = |n: u32| Party::Vcpu {
-        vm: VmId(7),
-        vcpu: VcpuId(n),
-    };
+    let party = |n: u32| Party::Vcpu { vm: VmId(7), vcpu: VcpuId(n) };
     let name = std::fs::read_to_string(format!("/proc/{}/comm", others[0].pid)).expect("it lives");
     for (vcpu, sibling) in interval.vms[0].vcpus.iter().zip([1, 0]) {
         let ready = vcpu.times.get(State::Ready).expect("it is measured");
         assert!(ready.0 > vcpu.times.wall().0 / 2, "{vcpu:?}");
-        let edges: Vec<_> = interval
-            .edges
-            .of(&party(vcpu.vcpu.0), EdgeKind::Pcpu)
-            .collect();
+        let edges: Vec<_> = interval.edges.of(&party(vcpu.vcpu.0), EdgeKind::Pcpu).collect();
         let sum = edges.iter().map(|edge| edge.time()).sum();
         assert!(is_near(sum, ready, 0.03), "{sum} of {ready}: {edges:?}");
         assert!(edges.iter().all(|edge| edge.evidence == Evidence::Measured));
@@ -623,10 +522,7 @@ fn source() -> Result<(), Skip> {
             waited_for(&neighbour),
         ];
         let (least, most) = (three.iter().min().unwrap(), three.iter().max().unwrap());
-        assert!(
-            *least > TICK && most.0 < least.0 * 3 / 2,
-            "{three:?} of {ready}: {edges:?}"
-        );
+        assert!(*least > TICK && most.0 < least.0 * 3 / 2, "{three:?} of {ready}: {edges:?}");
         let unseen = waited_for(&|culprit| *culprit == Party::Unseen);
         assert!(unseen.0 < ready.0 / 20, "{unseen} of {ready}");
     }
@@ -634,16 +530,8 @@ fn source() -> Result<(), Skip> {
     assert!(interval.host.idle.is_some() && interval.host.tasks > Nanos::ZERO);
     // One more vCPU: it is in the next interval but one, from its begin.
     let mut more = vms.clone();
-    more[0].vcpus.push(WatchedVcpu {
-        vcpu: VcpuId(2),
-        thread: io,
-    });
-    assert_eq!(
-        source.interval(&more).expect("an interval").vms[0]
-            .vcpus
-            .len(),
-        2
-    );
+    more[0].vcpus.push(WatchedVcpu { vcpu: VcpuId(2), thread: io });
+    assert_eq!(source.interval(&more).expect("an interval").vms[0].vcpus.len(), 2);
     sleep(Duration::from_millis(100));
     let interval = source.interval(&more).expect("an interval");
     assert_eq!(interval.vms[0].vcpus.len(), 3);

@@ -3,40 +3,21 @@
 //! A program of its own instead of libtest's, because it is also the VM that it looks at: it starts itself again as
 //! one. Harness and helper are those of the live tests of `tandem-linux`.
 
-#[path = "../../linux/tests/live/harness.rs"]
-mod harness;
-#[allow(dead_code, reason = "other live tests use the rest of it")]
-#[path = "../../linux/tests/live/helper.rs"]
-mod helper;
+use tandem_testing::{harness, helper};
 
 use std::process::ExitCode;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_linux::ProcFs;
-use tandem_linux::affinity::affinity;
-use tandem_linux::affinity::set_affinity;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_microvm::Microvm;
-use tandem_microvm::MicrovmConfig;
-use tandem_microvm::Workload;
-use tandem_observe::Interval;
-use tandem_observe::Plain;
-use tandem_observe::Source;
-use tandem_observe::WatchedVcpu;
-use tandem_observe::WatchedVm;
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::Column;
+use tandem_linux::affinity::{affinity, set_affinity};
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_microvm::{Microvm, MicrovmConfig, Workload};
+use tandem_model::states::edges::Party;
+use tandem_model::states::interval::Column;
+use tandem_model::{Nanos, State, VcpuId, VcpuTimes, VmId};
+use tandem_observe::{Interval, Plain, Source, WatchedVcpu, WatchedVm};
 
-use harness::Skip;
-use harness::Test;
+use harness::{Skip, Test};
 use helper::Helper;
 
 /// All tests, in the order in which they run.
@@ -56,15 +37,9 @@ fn main() -> ExitCode {
 }
 
 fn watched(process: ThreadRef, threads: &[ThreadRef]) -> WatchedVm {
-    let vcpus = threads.iter().zip(0..).map(|(thread, n)| WatchedVcpu {
-        vcpu: VcpuId(n),
-        thread: *thread,
-    });
-    WatchedVm {
-        vm: VmId(1),
-        process,
-        vcpus: vcpus.collect(),
-    }
+    let vcpus =
+        threads.iter().zip(0..).map(|(thread, n)| WatchedVcpu { vcpu: VcpuId(n), thread: *thread });
+    WatchedVm { vm: VmId(1), process, vcpus: vcpus.collect() }
 }
 
 const LOOK: Duration = Duration::from_millis(300);
@@ -126,19 +101,11 @@ fn accounts() -> Result<(), Skip> {
             let ran = sum(&[State::Run, State::Poll, State::Vmm]);
             // The kernel counts for a thread that runs at its ticks: at one end of an interval it may not have counted what it has at the other.
             let least_ran = least(0).min(vcpu.times.wall().0);
-            assert!(
-                (least_ran..=most(0)).contains(&ran),
-                "ran {ran} of {least_ran} … {}",
-                most(0)
-            );
+            assert!((least_ran..=most(0)).contains(&ran), "ran {ran} of {least_ran} … {}", most(0));
             // A wait that began before the interval is cut; one that fills it the kernel has not counted yet.
             let waited = sum(&[State::Ready, State::Limited]);
             let room = vcpu.times.wall().0 - ran;
-            assert!(
-                waited >= least(1).min(room),
-                "waited {waited} of {} at least",
-                least(1)
-            );
+            assert!(waited >= least(1).min(room), "waited {waited} of {} at least", least(1));
             // If a thread is moved while it waits, the wait begins by one CPU's clock and ends by another's, and what was counted may even shrink.
             let clocks_apart = 2_000_000;
             assert!(
@@ -195,14 +162,9 @@ fn stacked() -> Result<(), Skip> {
         let vcpus = &interval.vms[0].vcpus;
         let share = |n: usize, state| vcpus[n].times.share(state).unwrap_or(0.0);
         assert_eq!(share(2, State::Run), 0.0, "it sleeps");
-        let sibling = Party::Vcpu {
-            vm: VmId(1),
-            vcpu: VcpuId(1),
-        };
-        let waits_for_it = interval
-            .edges
-            .iter()
-            .any(|edge| *edge.culprit == sibling && edge.time() > Nanos::ZERO);
+        let sibling = Party::Vcpu { vm: VmId(1), vcpu: VcpuId(1) };
+        let waits_for_it =
+            interval.edges.iter().any(|edge| *edge.culprit == sibling && edge.time() > Nanos::ZERO);
         waits_for_it && (0..2).all(|n| share(n, State::Run) > 0.05 && share(n, State::Ready) > 0.2)
     });
     Ok(())
@@ -213,10 +175,7 @@ fn polling() -> Result<(), Skip> {
     let mut config = MicrovmConfig::new("poll".parse().expect("a name"), Workload::Bursty);
     config.vcpus = 2;
     for setting in ["period=300k", "work=20k"] {
-        config
-            .parameters
-            .set_from(setting)
-            .expect("a parameter of the workload");
+        config.parameters.set_from(setting).expect("a parameter of the workload");
     }
     let microvm =
         Microvm::start(config).map_err(|error| Skip(format!("no KVM microVM: {error}")))?;
@@ -229,10 +188,8 @@ fn polling() -> Result<(), Skip> {
         .map(|tid| ThreadRef::read(&procfs, me, Tid(tid as u32)).expect("its thread lives"))
         .collect();
     let interval = look(&[watched(process, &threads)]);
-    let missing = interval
-        .missing
-        .iter()
-        .find(|missing| missing.what == Column::State(State::Poll));
+    let missing =
+        interval.missing.iter().find(|missing| missing.what == Column::State(State::Poll));
     if let Some(missing) = missing {
         return Err(Skip(missing.to_string()));
     }
@@ -243,11 +200,7 @@ fn polling() -> Result<(), Skip> {
     let own = std::fs::read_dir("/proc/self/fd").expect("own files");
     let links = own.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     let held = links.filter(|link| link.to_string_lossy().contains("kvm-vcpu-stats"));
-    assert_eq!(
-        held.count(),
-        2,
-        "the VM's own two; the source closed its duplicates"
-    );
+    assert_eq!(held.count(), 2, "the VM's own two; the source closed its duplicates");
     let path = "/sys/module/kvm/parameters/halt_poll_ns";
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim() != "0" => {}
@@ -259,9 +212,7 @@ fn polling() -> Result<(), Skip> {
     helper::wait_until("KVM polls", || {
         let interval = look(&vms);
         let vcpus = &interval.vms[0].vcpus;
-        runs_all_the_time = vcpus
-            .iter()
-            .all(|vcpu| vcpu.ran.0 > LOOK.as_nanos() as u64 / 20 * 19);
+        runs_all_the_time = vcpus.iter().all(|vcpu| vcpu.ran.0 > LOOK.as_nanos() as u64 / 20 * 19);
         let all = vcpus.iter().map(|vcpu| &vcpu.times);
         let sum = VcpuTimes::sum(all).expect("two vCPUs");
         polls = sum.get(State::Poll) > Some(Nanos::ZERO);

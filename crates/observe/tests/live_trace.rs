@@ -2,38 +2,21 @@
 //!
 //! A program of its own instead of libtest's, because it is also the VM that it looks at. Harness and helper are those of the live tests of `tandem-linux`.
 
-#[path = "../../linux/tests/live/harness.rs"]
-mod harness;
-#[allow(dead_code, reason = "other live tests use the rest of it")]
-#[path = "../../linux/tests/live/helper.rs"]
-mod helper;
+use tandem_testing::{harness, helper};
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use tandem_linux::ProcFs;
-use tandem_linux::affinity::affinity;
-use tandem_linux::affinity::set_affinity;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_observe::WatchedVcpu;
-use tandem_observe::WatchedVm;
-use tandem_observe::bpf::Bpf;
-use tandem_observe::bpf::BpfError;
-use tandem_observe::bpf::Options;
-use tandem_observe::trace::TraceOptions;
-use tandem_observe::trace::Tracer;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Party;
+use tandem_linux::affinity::{affinity, set_affinity};
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::states::edges::{EdgeKind, Party};
+use tandem_model::{Nanos, PcpuSet, State, VcpuId, VmId};
+use tandem_observe::bpf::{Bpf, BpfError, Options};
+use tandem_observe::trace::{TraceOptions, Tracer};
+use tandem_observe::{WatchedVcpu, WatchedVm};
 
-use harness::Skip;
-use harness::Test;
+use harness::{Skip, Test};
 use helper::Helper;
 
 /// All tests, in the order in which they run.
@@ -75,10 +58,8 @@ fn vm() -> (Helper, WatchedVm) {
         let spins = |thread: &ThreadRef| thread.stat(&procfs).is_ok_and(|s| s.state.is_runnable());
         threads[..2].iter().all(spins)
     });
-    let vcpus = (0..).zip(&threads).map(|(n, thread)| WatchedVcpu {
-        vcpu: VcpuId(n),
-        thread: *thread,
-    });
+    let vcpus =
+        (0..).zip(&threads).map(|(n, thread)| WatchedVcpu { vcpu: VcpuId(n), thread: *thread });
     let watched = WatchedVm {
         vm: VmId(3),
         process: ThreadRef::of_process(&procfs, vm.pid()).expect("it lives"),
@@ -100,26 +81,13 @@ fn turns() -> Result<(), Skip> {
         for two in pcpu.ran.windows(2) {
             assert!(two[0].to <= two[1].from, "pCPU {number}: {two:?}");
         }
-        let ran: Nanos = pcpu
-            .ran
-            .iter()
-            .map(|ran| ran.to.saturating_sub(ran.from))
-            .sum();
-        assert!(
-            ran + pcpu.idle <= length,
-            "{ran} and {} of {length}",
-            pcpu.idle
-        );
+        let ran: Nanos = pcpu.ran.iter().map(|ran| ran.to.saturating_sub(ran.from)).sum();
+        assert!(ran + pcpu.idle <= length, "{ran} and {} of {length}", pcpu.idle);
     }
-    let [interval] = &trace.intervals(length)[..] else {
-        panic!("one is as long as the trace")
-    };
+    let [interval] = &trace.intervals(length)[..] else { panic!("one is as long as the trace") };
     let vcpus = &interval.vms[0].vcpus;
     assert_eq!(vcpus.len(), 3, "{vcpus:#?}");
-    let party = |vcpu| Party::Vcpu {
-        vm: VmId(3),
-        vcpu: VcpuId(vcpu),
-    };
+    let party = |vcpu| Party::Vcpu { vm: VmId(3), vcpu: VcpuId(vcpu) };
     // There are kernels that do not tell when some threads leave: who came after them is not known for a moment.
     let walls = vcpus[..2].iter().map(|vcpu| vcpu.times.wall());
     let unknown: Nanos = walls.map(|wall| length.saturating_sub(wall)).sum();
@@ -145,10 +113,7 @@ fn turns() -> Result<(), Skip> {
             of.waited
         );
     }
-    assert_eq!(
-        vcpus[2].times.get(State::Halted),
-        Some(vcpus[2].times.wall())
-    );
+    assert_eq!(vcpus[2].times.get(State::Halted), Some(vcpus[2].times.wall()));
     Ok(())
 }
 
@@ -156,10 +121,8 @@ fn turns() -> Result<(), Skip> {
 fn timers() -> Result<(), Skip> {
     let tracer = open(TraceOptions::default())?;
     let programs = Bpf::open(Options::default()).map_err(|error| Skip(error.to_string()))?;
-    if let Some(missing) = programs
-        .missing()
-        .iter()
-        .find(|missing| missing.event.ends_with("__preempt_count"))
+    if let Some(missing) =
+        programs.missing().iter().find(|missing| missing.event.ends_with("__preempt_count"))
     {
         return Err(Skip(missing.to_string()));
     }
@@ -186,9 +149,7 @@ fn timers() -> Result<(), Skip> {
         }],
     };
     let trace = tracer
-        .trace(&[spinning, sleeping], Duration::from_millis(1_000), || {
-            false
-        })
+        .trace(&[spinning, sleeping], Duration::from_millis(1_000), || false)
         .expect("a trace");
     drop(end);
     sleeper.join().expect("it ends");
@@ -206,19 +167,11 @@ fn timers() -> Result<(), Skip> {
 
 fn no_room() -> Result<(), Skip> {
     let (_vm, watched) = vm();
-    let few = TraceOptions {
-        most_events: 20,
-        ..TraceOptions::default()
-    };
-    let trace = open(few)?
-        .trace(&[watched], Duration::from_secs(5), || false)
-        .expect("a trace");
+    let few = TraceOptions { most_events: 20, ..TraceOptions::default() };
+    let trace = open(few)?.trace(&[watched], Duration::from_secs(5), || false).expect("a trace");
     assert!(trace.lost > 0, "{} events", trace.woken.len());
     let length = trace.end.saturating_sub(trace.begin);
-    assert!(
-        length < Nanos::from_secs(5),
-        "it ends where there is no room: {length}"
-    );
+    assert!(length < Nanos::from_secs(5), "it ends where there is no room: {length}");
     for vcpu in &trace.vcpus {
         for did in &vcpu.did {
             assert!(did.from >= trace.begin && did.to <= trace.end, "{did:?}");

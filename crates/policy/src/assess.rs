@@ -9,15 +9,11 @@
 
 use serde::Serialize;
 
-use crate::accounting_group::Component;
-use crate::accounting_group::components;
-use crate::fair_share::Claim;
-use crate::fair_share::LeveledClaim;
-use crate::fair_share::fair_shares_by_level;
-use crate::observation::VmObservation;
-use crate::pcpu_set::PcpuSet;
-use crate::units::Nanos;
-use crate::units::VmId;
+use crate::fair_share::{Claim, LeveledClaim, fair_shares_by_level};
+use tandem_model::accounting_group::{Component, components};
+use tandem_model::observation::VmObservation;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{Nanos, VmId};
 
 /// One VM's account over a window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -34,12 +30,7 @@ pub struct Assessment {
 
 impl Assessment {
     pub(crate) fn new(vm: VmId, fair: Nanos, received: Nanos) -> Assessment {
-        Assessment {
-            vm,
-            fair,
-            received,
-            lag: lag(fair, received),
-        }
+        Assessment { vm, fair, received, lag: lag(fair, received) }
     }
 }
 
@@ -61,10 +52,8 @@ pub fn accounting_groups(vms: &[VmObservation]) -> Vec<Component> {
 ///
 /// VMs that may run nowhere (no vCPU, empty affinity) are due nothing.
 pub fn assess(window: Nanos, vms: &[VmObservation]) -> Vec<Assessment> {
-    let mut assessments: Vec<Assessment> = vms
-        .iter()
-        .map(|vm| Assessment::new(vm.vm, Nanos::ZERO, vm.received()))
-        .collect();
+    let mut assessments: Vec<Assessment> =
+        vms.iter().map(|vm| Assessment::new(vm.vm, Nanos::ZERO, vm.received())).collect();
     for group in accounting_groups(vms) {
         let members: Vec<&VmObservation> = group.members.iter().map(|&i| &vms[i]).collect();
         for (&i, fair) in group.members.iter().zip(group_shares(window, &members)) {
@@ -96,21 +85,18 @@ fn group_shares(window: Nanos, members: &[&VmObservation]) -> Vec<Nanos> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::VcpuObservation;
-    use crate::units::VcpuId;
-    use crate::units::Weight;
+    use tandem_model::observation::VcpuObservation;
+    use tandem_model::units::{VcpuId, Weight};
 
     const T: Nanos = Nanos::from_millis(100);
 
     /// A VM of two vCPUs on two pCPUs that ran and waited so many ms each.
     fn vm(id: u64, vcpus: [(u64, u64); 2]) -> VmObservation {
-        let vcpus = (0u32..)
-            .zip(vcpus)
-            .map(|(n, (ran, waited))| VcpuObservation {
-                ran: Nanos::from_millis(ran),
-                waited: Nanos::from_millis(waited),
-                ..VcpuObservation::new(VcpuId(n), (0..2).map(crate::units::PcpuId).collect())
-            });
+        let vcpus = (0u32..).zip(vcpus).map(|(n, (ran, waited))| VcpuObservation {
+            ran: Nanos::from_millis(ran),
+            waited: Nanos::from_millis(waited),
+            ..VcpuObservation::new(VcpuId(n), (0..2).map(tandem_model::units::PcpuId).collect())
+        });
         VmObservation::new(VmId(id), Weight::constant(1.0), vcpus.collect())
     }
 
@@ -135,11 +121,7 @@ mod tests {
     fn vcpus_runnable_at_the_same_time_are_said_to_be_due_more_than_gps_at_the_others_cost() {
         // Both vCPUs of the first could run in the same 50 ms of 100; the others never sleep. GPS: 40, 80 and 80 ms, and that is what they
         // received. From sums its backlog looks like 100 ms.
-        let vms = [
-            vm(1, [(20, 30); 2]),
-            vm(2, [(40, 60); 2]),
-            vm(3, [(40, 60); 2]),
-        ];
+        let vms = [vm(1, [(20, 30); 2]), vm(2, [(40, 60); 2]), vm(3, [(40, 60); 2])];
         let ms = |time: Nanos| time.0 as f64 / 1e6;
         for account in assess(T, &vms) {
             assert!((ms(account.fair) - 200.0 / 3.0).abs() < 0.01, "{account:?}");
@@ -149,11 +131,7 @@ mod tests {
     #[test]
     fn who_takes_turns_is_due_its_share_in_a_period_in_which_it_had_none() {
         // The third waited all along; that counts when it is over.
-        let mut vms = [
-            vm(1, [(60, 40); 2]),
-            vm(2, [(40, 60); 2]),
-            vm(3, [(0, 5); 2]),
-        ];
+        let mut vms = [vm(1, [(60, 40); 2]), vm(2, [(40, 60); 2]), vm(3, [(0, 5); 2])];
         let due = |vms: &[VmObservation]| assess(T, vms)[2].fair.0 / 1_000_000;
         assert!(due(&vms) < 10);
         for vm in &mut vms {
@@ -168,9 +146,7 @@ mod tests {
         let mut vms = [vm(1, [(25, 25); 2]), vm(2, [(75, 25); 2])];
         let due = |vms: &[VmObservation]| -> Vec<u64> {
             let due = assess(T, vms);
-            due.iter()
-                .map(|account| account.fair.0 / 1_000_000)
-                .collect()
+            due.iter().map(|account| account.fair.0 / 1_000_000).collect()
         };
         assert_eq!(due(&vms), [100, 100], "without the cap");
         vms[0].in_force.quota = Some(0.5);
@@ -181,7 +157,7 @@ mod tests {
         // A cap above it does the same, though nothing is known of its throttling.
         let beside = [vm(1, [(25, 75); 2]), vms[1].clone()];
         let [mut below, mut other] = beside;
-        let level = |group, quota| crate::observation::Level {
+        let level = |group, quota| tandem_model::observation::Level {
             group,
             weight: Weight::constant(1.0),
             quota,

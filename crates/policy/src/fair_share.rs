@@ -14,7 +14,7 @@
 //!   more, and the rest goes to the others. A VM that never sleeps has b_i = 1.
 //! - A VM is never entitled to more than the time its vCPUs could have run.
 //!
-//! Where b_i is an upper bound (see [`crate::VmObservation::backlogged`]), a VM that sleeps may be entitled to more than GPS gives it,
+//! Where b_i is an upper bound (see [`tandem_model::VmObservation::backlogged`]), a VM that sleeps may be entitled to more than GPS gives it,
 //! though never to more than x_i nor to more than it could have run. The others pay for that: entitlements fill the capacity,
 //! so a larger b_i lowers λ, and with it the x of everybody who is backlogged. Two vCPUs runnable in the *same* half of the
 //! time are the worst case: entitled to x_i, where GPS gives x_i ÷ 2
@@ -30,10 +30,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::observation::Level;
-use crate::observation::under_quota;
-use crate::units::Nanos;
-use crate::units::Weight;
+use tandem_model::observation::{Level, under_quota};
+use tandem_model::units::{Nanos, Weight};
 
 /// What one VM brings to the division of a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +44,7 @@ pub struct Claim {
     pub received: Nanos,
     /// Sum over its vCPUs of the time each could have run.
     pub could_run: Nanos,
-    /// Time in which at least one of its vCPUs could have run, or an upper bound of it ([`crate::observation`]).
+    /// Time in which at least one of its vCPUs could have run, or an upper bound of it ([`tandem_model::observation`]).
     pub backlogged: Nanos,
 }
 
@@ -54,13 +52,7 @@ impl Claim {
     /// A VM that wants all it can get, whatever it received: the paper's case.
     pub fn always_runnable(weight: Weight, peak: Nanos, period: Nanos) -> Claim {
         let received = Nanos::ZERO;
-        Claim {
-            weight,
-            peak,
-            received,
-            could_run: peak,
-            backlogged: period,
-        }
+        Claim { weight, peak, received, could_run: peak, backlogged: period }
     }
 
     /// The GPS service at level `lambda` (ns of CPU time per unit of weight).
@@ -201,24 +193,12 @@ pub fn fair_shares(capacity: Nanos, period: Nanos, claims: &[Claim]) -> Vec<Nano
     if period == Nanos::ZERO {
         return vec![Nanos::ZERO; claims.len()];
     }
-    let total = |lambda: f64| {
-        claims
-            .iter()
-            .map(|c| c.entitled(lambda, period))
-            .sum::<f64>()
-    };
-    let lightest = claims
-        .iter()
-        .map(|c| c.weight.value())
-        .fold(f64::INFINITY, f64::min);
+    let total = |lambda: f64| claims.iter().map(|c| c.entitled(lambda, period)).sum::<f64>();
+    let lightest = claims.iter().map(|c| c.weight.value()).fold(f64::INFINITY, f64::min);
     let largest = claims.iter().map(|c| c.peak.0).max().unwrap_or(0) as f64;
     let mut low = 0.0;
     // At this level every claim is at its peak.
-    let mut high = if claims.is_empty() {
-        0.0
-    } else {
-        largest / lightest
-    };
+    let mut high = if claims.is_empty() { 0.0 } else { largest / lightest };
     let wanted = capacity.0 as f64;
     if total(high) > wanted {
         // Each step halves the interval; 100 of them exhaust the 53 bits of an f64 from any start.
@@ -231,10 +211,7 @@ pub fn fair_shares(capacity: Nanos, period: Nanos, claims: &[Claim]) -> Vec<Nano
             }
         }
     }
-    claims
-        .iter()
-        .map(|c| Nanos(c.entitled(high, period).round() as u64))
-        .collect()
+    claims.iter().map(|c| Nanos(c.entitled(high, period).round() as u64)).collect()
 }
 
 #[cfg(test)]
@@ -256,10 +233,7 @@ mod tests {
 
     #[test]
     fn spec_10_unfair_host_is_fair_at_two_and_two() {
-        assert_eq!(
-            shares(4, &[burner(1024.0, 4), burner(1024.0, 3)]),
-            [2.0, 2.0]
-        );
+        assert_eq!(shares(4, &[burner(1024.0, 4), burner(1024.0, 3)]), [2.0, 2.0]);
     }
 
     #[test]
@@ -277,12 +251,7 @@ mod tests {
     #[test]
     fn fixing_one_peak_can_make_the_next_weight_infeasible() {
         // 4 pCPUs, weights 8:3:1:1. 8/13 × 4 > 1; then 3/5 × 3 > 1; the last two share 2.
-        let claims = [
-            burner(8.0, 1),
-            burner(3.0, 1),
-            burner(1.0, 4),
-            burner(1.0, 4),
-        ];
+        let claims = [burner(8.0, 1), burner(3.0, 1), burner(1.0, 4), burner(1.0, 4)];
         assert_eq!(shares(4, &claims), [1.0, 1.0, 1.0, 1.0]);
         // 3 pCPUs: 8/13 × 3 > 1 → 1; 3/5 × 2 > 1 → 1; the rest share 1.
         assert_eq!(shares(3, &claims), [1.0, 1.0, 0.5, 0.5]);
@@ -301,10 +270,7 @@ mod tests {
             backlogged: Nanos::ZERO,
             ..burner(1.0, 2)
         };
-        assert_eq!(
-            shares(2, &[asleep, burner(1.0, 2), burner(1.0, 2)]),
-            [0.0, 1.0, 1.0]
-        );
+        assert_eq!(shares(2, &[asleep, burner(1.0, 2), burner(1.0, 2)]), [0.0, 1.0, 1.0]);
     }
 
     #[test]
@@ -336,35 +302,22 @@ mod tests {
     }
 
     fn level(group: u32, weight: f64) -> Level {
-        Level {
-            group,
-            weight: Weight::constant(weight),
-            quota: None,
-        }
+        Level { group, weight: Weight::constant(weight), quota: None }
     }
 
     fn capped(group: u32, weight: f64, quota: f64) -> Level {
-        Level {
-            quota: Some(quota),
-            ..level(group, weight)
-        }
+        Level { quota: Some(quota), ..level(group, weight) }
     }
 
     fn by_level(pcpus: u64, claims: &[LeveledClaim<'_>]) -> Vec<f64> {
         let shares = fair_shares_by_level(Nanos(T.0 * pcpus), T, claims);
-        shares
-            .into_iter()
-            .map(|s| (s.0 as f64 / T.0 as f64 * 1e6).round() / 1e6)
-            .collect()
+        shares.into_iter().map(|s| (s.0 as f64 / T.0 as f64 * 1e6).round() / 1e6).collect()
     }
 
     #[test]
     fn delegated_weights_and_numbers_of_vms_divide_what_the_tenant_has() {
         let (machine, user) = ([level(1, 100.0)], [level(2, 100.0), level(3, 100.0)]);
-        let neighbours = [
-            at(&machine, burner(100.0, 2)),
-            at(&machine, burner(100.0, 2)),
-        ];
+        let neighbours = [at(&machine, burner(100.0, 2)), at(&machine, burner(100.0, 2))];
         let beside = |tenant: &[LeveledClaim<'_>]| {
             let all: Vec<_> = neighbours.iter().chain(tenant).copied().collect();
             by_level(2, &all)
@@ -389,18 +342,10 @@ mod tests {
             backlogged: Nanos::ZERO,
             ..burner(1.0, 2)
         };
-        let claims = [
-            at(&a, burner(1.0, 4)),
-            at(&b, asleep),
-            at(&b, burner(1.0, 1)),
-        ];
+        let claims = [at(&a, burner(1.0, 4)), at(&b, asleep), at(&b, burner(1.0, 1))];
         assert_eq!(by_level(4, &claims), [3.0, 0.0, 1.0]);
         // Within its cgroup an idle VM leaves its part to its siblings, not to the neighbours.
-        let claims = [
-            at(&a, burner(1.0, 4)),
-            at(&b, asleep),
-            at(&b, burner(1.0, 4)),
-        ];
+        let claims = [at(&a, burner(1.0, 4)), at(&b, asleep), at(&b, burner(1.0, 4))];
         assert_eq!(by_level(4, &claims), [1.0, 0.0, 3.0]);
     }
 
@@ -418,17 +363,11 @@ mod tests {
     #[test]
     fn a_cgroup_with_a_hard_cap_is_due_no_more_than_that_and_the_others_have_the_rest() {
         let (a, b) = ([capped(1, 100.0, 0.5)], [level(2, 100.0)]);
-        let claims = [
-            at(&a, burner(300.0, 2)),
-            at(&a, burner(100.0, 2)),
-            at(&b, burner(100.0, 2)),
-        ];
+        let claims = [at(&a, burner(300.0, 2)), at(&a, burner(100.0, 2)), at(&b, burner(100.0, 2))];
         assert_eq!(by_level(2, &claims), [0.375, 0.125, 1.5]);
         // The cap of a cgroup further down, beside one that has none.
-        let (a, c) = (
-            [level(1, 100.0), capped(3, 100.0, 0.25)],
-            [level(1, 100.0), level(4, 100.0)],
-        );
+        let (a, c) =
+            ([level(1, 100.0), capped(3, 100.0, 0.25)], [level(1, 100.0), level(4, 100.0)]);
         let two = [at(&a, burner(100.0, 2)), at(&b, burner(100.0, 2))];
         assert_eq!(by_level(2, &two), [0.25, 1.75]);
         let claims = [two[0], two[1], at(&c, burner(100.0, 2))];
@@ -455,9 +394,6 @@ mod tests {
     #[test]
     fn nobody_there_means_nothing_to_share() {
         assert_eq!(fair_shares(T, T, &[]), []);
-        assert_eq!(
-            fair_shares(T, Nanos::ZERO, &[burner(1.0, 1)]),
-            [Nanos::ZERO]
-        );
+        assert_eq!(fair_shares(T, Nanos::ZERO, &[burner(1.0, 1)]), [Nanos::ZERO]);
     }
 }

@@ -25,35 +25,25 @@
 //! - **Fair window.** The paper resets all r_i. Here only those VMs are reset that were not backlogged
 //!   throughout the window and whose r_i is above w_i: they are the ones that could have hoarded weight.
 //! - **Hard caps.** A VM is due no more than its quota leaves it, and what its quota throttles answers to no weight, so it is no lag
-//!   ([`crate::observation`]). What such a VM has above w_i, from before its quota was known, goes back step by step.
+//!   ([`tandem_model::observation`]). What such a VM has above w_i, from before its quota was known, goes back step by step.
 //!
 //! Not done here: placing vCPUs (see [`crate::placement`]), finding spinning vCPUs (FlexS).
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::assess::Assessment;
-use crate::assess::accounting_groups;
+use crate::assess::{Assessment, accounting_groups};
 use crate::asymmetric::report::LeftAlone;
-use crate::decision::Because;
-use crate::decision::Decision;
-use crate::decision::Target;
-use crate::fair_share::Claim;
-use crate::fair_share::LeveledClaim;
-use crate::fair_share::fair_shares_by_level;
+use crate::fair_share::{Claim, LeveledClaim, fair_shares_by_level};
 use crate::flexs::report::SpinReport;
 use crate::host::knobs::WeightKnob;
-use crate::host::observation::HostObservation;
-use crate::host::observation::IdleTimes;
-use crate::observation::VmObservation;
-use crate::pcpu_set::PcpuSet;
+use crate::host::observation::{HostObservation, IdleTimes};
 use crate::turns::Rotation;
-use crate::units::Nanos;
-use crate::units::VcpuId;
-use crate::units::VmId;
-use crate::units::Weight;
+use tandem_model::decision::{Because, Decision, Target};
+use tandem_model::observation::VmObservation;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{Nanos, VcpuId, VmId, Weight};
 
 /// Tunables of FlexW.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -234,19 +224,12 @@ pub struct FlexW {
 impl FlexW {
     /// A controller that has seen nothing yet.
     pub fn new(config: FlexWConfig) -> FlexW {
-        FlexW {
-            config,
-            vms: BTreeMap::new(),
-            groups: BTreeMap::new(),
-            window: Nanos::ZERO,
-        }
+        FlexW { config, vms: BTreeMap::new(), groups: BTreeMap::new(), window: Nanos::ZERO }
     }
 
     /// The VM's real-time weight r_i, if it was in the last period.
     pub fn real_time_weight(&self, vm: VmId) -> Option<Weight> {
-        self.vms
-            .get(&vm)
-            .map(|state| Weight::saturating(state.real_time))
+        self.vms.get(&vm).map(|state| Weight::saturating(state.real_time))
     }
 
     /// Takes in what happened in a period and decides the next one's weights, of those VMs that are `adjustable`; the others
@@ -258,9 +241,7 @@ impl FlexW {
         host: &HostObservation,
         adjustable: impl Fn(&VmObservation) -> bool,
     ) -> Round {
-        let HostObservation {
-            period, vms, idle, ..
-        } = host;
+        let HostObservation { period, vms, idle, .. } = host;
         let period = *period;
         if period == Nanos::ZERO {
             return Round::default();
@@ -314,10 +295,7 @@ impl FlexW {
                     state.comes = false;
                     state
                 }
-                None => VmState {
-                    comes: !is_first,
-                    ..now
-                },
+                None => VmState { comes: !is_first, ..now },
             };
             // Steps too small for the knob add up. Anything else in force than what was asked for is what counts.
             if vm.in_force.rotating {
@@ -349,11 +327,7 @@ impl FlexW {
     ) -> GroupState {
         let total = period.0 as f64 * pcpus.len() as f64;
         let received: f64 = members.iter().map(|vm| self.vms[&vm.vm].received).sum();
-        let idle: u64 = pcpus
-            .iter()
-            .filter_map(|pcpu| idle.get(&pcpu))
-            .map(|t| t.0)
-            .sum();
+        let idle: u64 = pcpus.iter().filter_map(|pcpu| idle.get(&pcpu)).map(|t| t.0).sum();
         let idle_now = idle as f64 / period.0 as f64;
         let before = self.groups.get(pcpus);
         let idle = match before {
@@ -410,10 +384,7 @@ impl FlexW {
                 let is_behind = account.lag.abs() > self.config.dead_band;
                 let competes = is_behind || state.backlogged >= BACKLOGGED * period.0 as f64;
                 let (active, held) = active.entry(state.siblings).or_default();
-                match state.adjustable {
-                    true => active.push(wanted.len()),
-                    false => *held |= competes,
-                }
+                if state.adjustable { active.push(wanted.len()) } else { *held |= competes }
             }
             wanted.push((vm.vm, r, because));
         }
@@ -441,14 +412,9 @@ impl FlexW {
     /// The weight of one that comes, to be among those that share its pCPUs: the geometric mean of what these have of their configured weights
     /// is its own. `None` if it does not come, or there are none.
     fn among_others(&self, vm: &VmObservation, members: &[&VmObservation]) -> Option<f64> {
-        let state = self
-            .vms
-            .get(&vm.vm)
-            .filter(|state| state.comes && state.adjustable)?;
+        let state = self.vms.get(&vm.vm).filter(|state| state.comes && state.adjustable)?;
         let pcpus = allowed(vm);
-        let others = members
-            .iter()
-            .filter(|other| allowed(other).overlaps(&pcpus));
+        let others = members.iter().filter(|other| allowed(other).overlaps(&pcpus));
         let ratios: Vec<f64> = others
             .filter_map(|other| self.vms.get(&other.vm))
             .filter(|other| other.adjustable && !other.comes)
@@ -505,11 +471,7 @@ impl FlexW {
         let error = (fair.max(received) / fair.min(received) - 1.0).min(MAX_RELATIVE_ERROR);
         let elasticity = state.elasticity.max(MIN_ELASTICITY);
         let factor = (1.0 + self.config.gain * error / elasticity).min(MAX_STEP);
-        if received < fair {
-            factor
-        } else {
-            1.0 / factor
-        }
+        if received < fair { factor } else { 1.0 / factor }
     }
 
     /// Scales the active VMs' weights so that they sum up to Σ w_i again. Where that would press the
@@ -519,21 +481,14 @@ impl FlexW {
         let w = |vm: &VmId| self.vms[vm].configured;
         let configured: f64 = active.iter().map(|&i| w(&wanted[i].0)).sum();
         let sum: f64 = active.iter().map(|&i| wanted[i].1).sum();
-        let moved = active
-            .iter()
-            .any(|&i| wanted[i].1 != self.vms[&wanted[i].0].real_time);
+        let moved = active.iter().any(|&i| wanted[i].1 != self.vms[&wanted[i].0].real_time);
         if !moved || sum <= 0.0 {
             return;
         }
         let spread = self.config.spread;
-        let least = active
-            .iter()
-            .map(|&i| wanted[i].1 / w(&wanted[i].0))
-            .fold(f64::INFINITY, f64::min);
-        let scale = match held {
-            true => 1.0,
-            false => (configured / sum).max(1.0 / (spread * least)),
-        };
+        let least =
+            active.iter().map(|&i| wanted[i].1 / w(&wanted[i].0)).fold(f64::INFINITY, f64::min);
+        let scale = if held { 1.0 } else { (configured / sum).max(1.0 / (spread * least)) };
         for &i in active {
             let w = w(&wanted[i].0);
             wanted[i].1 = (wanted[i].1 * scale).clamp(w / spread, w * spread);

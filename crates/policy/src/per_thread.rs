@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::pcpu_set::PcpuSet;
-use crate::units::PcpuId;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::PcpuId;
 
 /// Which thread is on which vCPU. `T` names a thread for as long as it lives.
 #[derive(Clone, Debug)]
@@ -20,10 +20,7 @@ pub struct PerThread<T> {
 impl<T: Copy + Ord> PerThread<T> {
     /// For these vCPUs, none of them in use.
     pub fn new(vcpus: &PcpuSet) -> PerThread<T> {
-        PerThread {
-            load: vcpus.iter().map(|vcpu| (vcpu, 0)).collect(),
-            places: BTreeMap::new(),
-        }
+        PerThread { load: vcpus.iter().map(|vcpu| (vcpu, 0)).collect(), places: BTreeMap::new() }
     }
 
     /// The threads there are now: those that are new, each with its vCPU, in the order given. A new thread gets the
@@ -40,9 +37,7 @@ impl<T: Copy + Ord> PerThread<T> {
             stays
         });
         let placed = threads.iter().map(|&thread| (thread, self.add(thread)));
-        placed
-            .filter_map(|(thread, vcpu)| Some((thread, vcpu?)))
-            .collect()
+        placed.filter_map(|(thread, vcpu)| Some((thread, vcpu?))).collect()
     }
 
     /// One more thread: its vCPU, if it is new and there are any.

@@ -16,18 +16,13 @@
 //! PPoPP 2014, section 4.2), which swaps vCPUs on the run queues of Xen; pins on a Linux host are the
 //! operator's, so this policy is used only where the operator allows it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::decision::Because;
-use crate::decision::Decision;
 use crate::flexw::GroupReport;
-use crate::observation::VmObservation;
-use crate::pcpu_set::PcpuSet;
-use crate::units::Nanos;
-use crate::units::PcpuId;
-use crate::units::VmId;
+use tandem_model::decision::{Because, Decision};
+use tandem_model::observation::VmObservation;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{Nanos, PcpuId, VmId};
 
 /// A vCPU to move to another pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +66,8 @@ impl Rebalancer {
         let mut decisions = Vec::new();
         let mut memory = BTreeMap::new();
         for group in groups {
-            let (mut lasting, mut quiet) = self
-                .groups
-                .get(&group.pcpus)
-                .copied()
-                .unwrap_or((0, SETTLE));
+            let (mut lasting, mut quiet) =
+                self.groups.get(&group.pcpus).copied().unwrap_or((0, SETTLE));
             quiet = quiet.saturating_add(1);
             let least = Nanos((period.0 as f64 * WORTH) as u64);
             let behind = group.saturated
@@ -106,11 +98,8 @@ fn group_move(
     movable: &impl Fn(&VmObservation) -> bool,
 ) -> Option<Decision> {
     let by_id: BTreeMap<VmId, &VmObservation> = vms.iter().map(|vm| (vm.vm, vm)).collect();
-    let members: Vec<&VmObservation> = group
-        .vms
-        .iter()
-        .filter_map(|account| by_id.get(&account.vm).copied())
-        .collect();
+    let members: Vec<&VmObservation> =
+        group.vms.iter().filter_map(|account| by_id.get(&account.vm).copied()).collect();
     let fair: Vec<Nanos> = group.vms.iter().map(|account| account.fair).collect();
     let found = best_move(period, &group.pcpus, &members, &fair, least, movable)?;
     let gain = found.gain.0 as f64 / period.0 as f64;
@@ -118,21 +107,12 @@ fn group_move(
         vm: members[found.vm].vm,
         vcpu: members[found.vm].vcpus[found.vcpu].vcpu,
         pcpus: [found.to].into_iter().collect(),
-        because: Because::PinsInfeasible {
-            from: found.from,
-            gain,
-        },
+        because: Because::PinsInfeasible { from: found.from, gain },
     })
 }
 
 /// Groups larger than this are left alone: the search tries each pinned vCPU on each pCPU.
 const MAX_PCPUS: usize = 128;
-
-/// What part of a period cannot be divided fairly under the pins that the VMs have.
-pub fn shortfall(period: Nanos, pcpus: &PcpuSet, vms: &[&VmObservation], fair: &[Nanos]) -> Nanos {
-    let wanted: Nanos = fair.iter().copied().sum();
-    wanted.saturating_sub(Network::new(period, pcpus, vms, fair).max_flow())
-}
 
 /// The move that gains most, if one gains more than `least`.
 ///
@@ -168,10 +148,7 @@ pub fn best_move(
             if !crowded.contains(&from) {
                 continue;
             }
-            for to in pcpus
-                .iter()
-                .filter(|to| !crowded.contains(to) && !pinned.contains_key(to))
-            {
+            for to in pcpus.iter().filter(|to| !crowded.contains(to) && !pinned.contains_key(to)) {
                 let mut moved = (*observation).clone();
                 moved.vcpus[vcpu].allowed = [to].into_iter().collect();
                 let mut others = vms.to_vec();
@@ -179,13 +156,7 @@ pub fn best_move(
                 let flow = Network::new(period, pcpus, &others, fair).max_flow();
                 let gain = flow.saturating_sub(before);
                 if gain > best.map_or(least, |best| best.gain) {
-                    best = Some(Move {
-                        vm,
-                        vcpu,
-                        from,
-                        to,
-                        gain,
-                    });
+                    best = Some(Move { vm, vcpu, from, to, gain });
                 }
             }
         }
@@ -225,10 +196,7 @@ impl Network {
             .iter()
             .map(|vm| {
                 let allowed = vm.allowed();
-                let reach = pcpus
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, pcpu)| allowed.contains(**pcpu));
+                let reach = pcpus.iter().enumerate().filter(|(_, pcpu)| allowed.contains(**pcpu));
                 reach.map(|(position, _)| (position, period.0)).collect()
             })
             .collect();
@@ -310,11 +278,8 @@ impl Network {
             amount = amount.min(capacity);
         }
         for (step, pair) in path.windows(2).enumerate() {
-            let (vm, pcpu, forward) = if step % 2 == 0 {
-                (pair[0], pair[1], true)
-            } else {
-                (pair[1], pair[0], false)
-            };
+            let (vm, pcpu, forward) =
+                if step % 2 == 0 { (pair[0], pair[1], true) } else { (pair[1], pair[0], false) };
             let edge = self.edges[vm].entry(pcpu).or_insert(0);
             let flow = self.flows[vm].entry(pcpu).or_insert(0);
             if forward {
@@ -334,20 +299,15 @@ impl Network {
     fn crowded(&self) -> BTreeSet<PcpuId> {
         let (came_to_pcpu, _, _) = self.search();
         let reached = self.pcpus.iter().zip(&came_to_pcpu);
-        reached
-            .filter(|(_, came)| came.is_some())
-            .map(|(&pcpu, _)| pcpu)
-            .collect()
+        reached.filter(|(_, came)| came.is_some()).map(|(&pcpu, _)| pcpu).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::VcpuObservation;
-    use crate::units::VcpuId;
-    use crate::units::VmId;
-    use crate::units::Weight;
+    use tandem_model::observation::VcpuObservation;
+    use tandem_model::units::{VcpuId, VmId, Weight};
 
     const T: Nanos = Nanos::from_millis(100);
 
@@ -370,24 +330,12 @@ mod tests {
 
     fn find(pcpus: &str, vms: &[VmObservation], fair: &[Nanos]) -> Option<Move> {
         let members: Vec<&VmObservation> = vms.iter().collect();
-        best_move(
-            T,
-            &pcpus.parse().unwrap(),
-            &members,
-            fair,
-            Nanos(T.0 / 100),
-            |_| true,
-        )
+        best_move(T, &pcpus.parse().unwrap(), &members, fair, Nanos(T.0 / 100), |_| true)
     }
 
     #[test]
     fn three_single_vcpu_vms_on_one_pcpu_of_two_need_a_move() {
-        let vms = [
-            vm(1, &["0", "1"]),
-            vm(2, &["0"]),
-            vm(3, &["0"]),
-            vm(4, &["0"]),
-        ];
+        let vms = [vm(1, &["0", "1"]), vm(2, &["0"]), vm(3, &["0"]), vm(4, &["0"])];
         let moved = find("0-1", &vms, &halves(&[1, 1, 1, 1])).unwrap();
         assert_eq!((moved.vm, moved.from, moved.to), (1, PcpuId(0), PcpuId(1)));
         assert_eq!(moved.gain, Nanos(T.0 / 2));
@@ -395,12 +343,7 @@ mod tests {
 
     #[test]
     fn a_feasible_division_moves_nobody() {
-        let vms = [
-            vm(1, &["0", "1"]),
-            vm(2, &["0"]),
-            vm(3, &["1"]),
-            vm(4, &["0"]),
-        ];
+        let vms = [vm(1, &["0", "1"]), vm(2, &["0"]), vm(3, &["1"]), vm(4, &["0"])];
         assert_eq!(find("0-1", &vms, &halves(&[1, 1, 1, 1])), None);
         let vms = [vm(1, &["0", "1", "0"]), vm(2, &["0"])];
         assert_eq!(find("0-1", &vms, &halves(&[2, 2])), None);
@@ -413,14 +356,9 @@ mod tests {
         let vms = [vm(1, &["1", "2"]), vm(2, &["0", "1"]), vm(3, &["0"])];
         let members: Vec<&VmObservation> = vms.iter().collect();
         let pcpus = "0-2".parse().unwrap();
-        assert_eq!(
-            shortfall(T, &pcpus, &members, &halves(&[2, 2, 2])),
-            Nanos::ZERO
-        );
-        assert_eq!(
-            shortfall(T, &pcpus, &members, &halves(&[2, 2, 3])),
-            Nanos(T.0 / 2)
-        );
+        let flow = |fair| Network::new(T, &pcpus, &members, &halves(fair)).max_flow();
+        assert_eq!(flow(&[2, 2, 2]), Nanos(T.0 * 3));
+        assert_eq!(flow(&[2, 2, 3]), Nanos(T.0 * 3));
     }
 
     #[test]
@@ -436,9 +374,6 @@ mod tests {
         let vms = [vm(1, &["0", "1"]), vm(2, &["0-1"])];
         let pcpus: PcpuSet = "0-1".parse().unwrap();
         let members: Vec<&VmObservation> = vms.iter().collect();
-        assert_eq!(
-            best_move(T, &pcpus, &members, &halves(&[4, 4]), Nanos(1), |_| true),
-            None
-        );
+        assert_eq!(best_move(T, &pcpus, &members, &halves(&[4, 4]), Nanos(1), |_| true), None);
     }
 }

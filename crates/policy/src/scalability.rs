@@ -13,7 +13,7 @@
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
 /// How many times as fast as on one unit of execution.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
@@ -145,16 +145,6 @@ fn efficiency(lost: Nanos, available: Nanos) -> Result<Fraction, ScalabilityErro
 /// Speedup = N × efficiency.
 fn speedup(units: u32, efficiency: Fraction) -> Speedup {
     Speedup(f64::from(units) * efficiency.0)
-}
-
-/// Amdahl's law: 1 ÷ (s + (1 − s) ÷ N) for a serial part s of the work.
-pub fn amdahl(serial: Fraction, units: u32) -> Result<Speedup, ScalabilityError> {
-    match units {
-        0 => Err(ScalabilityError::NoUnits),
-        units => Ok(Speedup(
-            1.0 / (serial.0 + (1.0 - serial.0) / f64::from(units)),
-        )),
-    }
 }
 
 /// Potential of an application on a VM in one allocation period:

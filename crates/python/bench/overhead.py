@@ -1,9 +1,9 @@
 """What it costs to run a scenario from Python rather than by the command: CPU time of one over that of the other.
 
     make wheel && pip install target/wheels/tandem_sched-*.whl && cargo build --release -p tandem-cli
-    TANDEM=target/release/tandem python crates/python/bench/overhead.py [SCENARIO.toml] [--rounds N] [--json FILE]
+    TANDEM=target/release/tandem-sim python crates/python/bench/overhead.py [SCENARIO.toml] [--rounds N] [--json FILE]
 
-Each round runs both, in turn the one and the other first: the command in a process of its own (`tandem sim run SCENARIO --json FILE`), and in
+Each round runs both, in turn the one and the other first: the command in a process of its own (`tandem-sim run SCENARIO --json FILE`), and in
 another process `run` with the same JSON written, counted from the reading of the scenario on. So Python's start and the import of the wheel
 are no part of it; they are told beside it. CPU time is the kernel's of user and system (getrusage), of all threads. The result is the geometric
 mean of the ratios with the least and the largest of them. Both must be release builds of one version, and nothing else should run.
@@ -50,7 +50,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json")
     asked = parser.parse_args()
-    tandem = os.environ.get("TANDEM", str(REPOSITORY / "target/release/tandem"))
+    tandem = os.environ.get("TANDEM", str(REPOSITORY / "target/release/tandem-sim"))
     ratios, starts = [], []
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = Path(folder) / "python.json", Path(folder) / "command.json"
@@ -62,7 +62,7 @@ def main():
             return run
 
         def command():
-            return cpu_of([tandem, "sim", "run", asked.scenario, "--json", str(theirs)])[0]
+            return cpu_of([tandem, "run", asked.scenario, "--json", str(theirs)])[0]
 
         for number in range(asked.rounds):
             if number % 2:

@@ -3,9 +3,7 @@
 
 use std::error::Error;
 
-use pyo3::exceptions::PyOSError;
-use pyo3::exceptions::PyRuntimeError;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tandem_experiment::columns::ColumnError;
 use tandem_experiment::compare::CompareError;
@@ -13,8 +11,7 @@ use tandem_experiment::execute::ExecuteError;
 use tandem_experiment::sweep::division::DivisionError;
 use tandem_experiment::sweep::grid::GridError;
 use tandem_report::explain;
-use tandem_sim::scenario::load::LoadError;
-use tandem_sim::scenario::load::Place;
+use tandem_sim::scenario::load::{LoadError, Place};
 
 pyo3::create_exception!(
     tandem_sched,
@@ -30,16 +27,13 @@ pub fn load(py: Python<'_>, error: &LoadError) -> PyErr {
     }
     let raised = ScenarioError::new_err(explain(error));
     let (file, line) = match error {
-        LoadError::Wrong {
-            place: Place::Line { file, line },
-            ..
-        } => (Some(file.to_string()), Some(*line)),
+        LoadError::Wrong { place: Place::Line { file, line }, .. } => {
+            (Some(file.to_string()), Some(*line))
+        }
         _ => (None, None),
     };
     let value = raised.value(py);
-    let set = value
-        .setattr("file", file)
-        .and_then(|()| value.setattr("line", line));
+    let set = value.setattr("file", file).and_then(|()| value.setattr("line", line));
     match set {
         Ok(()) => raised,
         Err(error) => error,

@@ -1,7 +1,7 @@
 //! The simulator from Python: the native half of the wheel `tandem-sched`.
 //!
 //! - `scenario`: scenarios of TOML and dictionaries.
-//! - `simulate`: `run` and `compare` with what comes out; `sweep`: grids, whole or in shards; `published`: `survey` and `reproduce`.
+//! - `simulate`: `run` and `compare` with what comes out; `sweep`: grids, whole or in shards.
 //! - `policy`: policies written in Python.
 //! - `table`: figures as Arrow, which other libraries take without copying (the Arrow PyCapsule interface).
 //! - `watch`: work on another thread, while this one tells progress and hears Ctrl-C.
@@ -13,7 +13,6 @@
 
 mod errors;
 mod policy;
-mod published;
 mod scenario;
 mod simulate;
 mod sweep;
@@ -25,14 +24,6 @@ mod watch;
 mod native {
     #[pymodule_export]
     use crate::errors::ScenarioError;
-    #[pymodule_export]
-    use crate::published::Reproduction;
-    #[pymodule_export]
-    use crate::published::Survey;
-    #[pymodule_export]
-    use crate::published::run_reproduction;
-    #[pymodule_export]
-    use crate::published::run_survey;
     #[pymodule_export]
     use crate::scenario::Source;
     #[pymodule_export]

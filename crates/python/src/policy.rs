@@ -6,21 +6,16 @@
 
 use std::ffi::c_long;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use pyo3::exceptions::PyKeyboardInterrupt;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use tandem_experiment::progress::Progress;
-use tandem_policy::Decision;
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
+use tandem_model::{Decision, Nanos, VcpuId};
 use tandem_policy::flexw::Round;
-use tandem_policy::host::HostObservation;
-use tandem_policy::host::Policy;
 use tandem_policy::host::policy::Scope;
+use tandem_policy::host::{HostObservation, Policy};
 
 /// The exception that ended everything, if one did.
 #[derive(Clone, Default)]

@@ -52,10 +52,7 @@ impl Source {
     fn with_settings(&self, py: Python<'_>, settings: Vec<(String, String)>) -> PyResult<Source> {
         let mut source = self.source.clone();
         for (key, value) in settings {
-            source.set(Setting {
-                option: "setting",
-                ..Setting::new(key, value)
-            });
+            source.set(Setting { option: "setting", ..Setting::new(key, value) });
         }
         let text = self.text.clone();
         Source { source, text }.checked(py)

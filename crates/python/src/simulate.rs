@@ -1,39 +1,24 @@
 //! `run` and `compare`, with what comes out.
 
 use pyo3::prelude::*;
-use tandem_experiment::compare;
-use tandem_experiment::execute;
 use tandem_experiment::execute::ExecuteError;
-use tandem_experiment::input;
-use tandem_experiment::metrics;
-use tandem_experiment::policies;
-use tandem_experiment::vary;
 use tandem_experiment::vary::Combination;
-use tandem_policy::PolicySet;
+use tandem_experiment::{compare, execute, input, metrics, policies, vary};
+use tandem_model::PolicySet;
 use tandem_policy::flexw::Round;
 use tandem_policy::host::HostObservation;
 use tandem_report::json;
-use tandem_report::simulation;
-use tandem_report::simulation::comparison_page;
-use tandem_report::simulation::comparison_page::Data;
-use tandem_report::simulation::comparison_table;
-use tandem_report::simulation::run_page;
-use tandem_report::simulation::run_tables;
-use tandem_sim::Results;
-use tandem_sim::Scenario;
-use tandem_sim::World;
 use tandem_sim::scenario::load;
 use tandem_sim::scenario::load::Setting;
+use tandem_sim::{Results, Scenario, World};
+use tandem_sim_report::comparison_page::Data;
+use tandem_sim_report::{comparison_page, comparison_table, run_page, run_tables};
 
 use crate::errors;
-use crate::policy::Failure;
-use crate::policy::PythonPolicy;
-use crate::policy::UntilFailure;
+use crate::policy::{Failure, PythonPolicy, UntilFailure};
 use crate::scenario::Source;
-use crate::table::Line;
-use crate::table::Table;
-use crate::watch::interruptible;
-use crate::watch::watched;
+use crate::table::{Line, Table};
+use crate::watch::{interruptible, watched};
 
 /// One run.
 #[pyclass(frozen, module = "tandem_sched._native")]
@@ -46,34 +31,26 @@ pub struct Run {
 
 #[pymethods]
 impl Run {
-    /// What `tandem sim run --json` writes.
+    /// What `tandem-sim run --json` writes.
     fn json(&self) -> PyResult<String> {
-        let text = json::text(&simulation::versioned(&self.results));
-        text.map(|text| text + "\n")
-            .map_err(|error| errors::argument(&error))
+        let text = json::text(&tandem_sim_report::versioned(&self.results));
+        text.map(|text| text + "\n").map_err(|error| errors::argument(&error))
     }
 
-    /// What `tandem sim run` prints.
+    /// What `tandem-sim run` prints.
     fn text(&self) -> String {
         run_tables::text(&self.scenario, &self.results)
     }
 
     /// A page with charts; it says that `command` made it.
     fn html(&self, command: &str) -> String {
-        run_page::html(
-            &self.scenario,
-            &self.results,
-            command,
-            &simulation::footer(),
-        )
+        run_page::html(&self.scenario, &self.results, command, &tandem_sim_report::footer())
     }
 
     /// What the controller saw and decided in each period, as JSON: a list of pairs.
     fn decided(&self) -> PyResult<String> {
         let pairs = self.decided.iter();
-        let pairs: Vec<_> = pairs
-            .map(|(host, round)| (host, &round.decisions))
-            .collect();
+        let pairs: Vec<_> = pairs.map(|(host, round)| (host, &round.decisions)).collect();
         serde_json::to_string(&pairs).map_err(|error| errors::argument(&error))
     }
 
@@ -134,11 +111,7 @@ pub fn run(
         return Err(error);
     }
     let (results, decided) = done.map_err(errors::execute)?;
-    Ok(Run {
-        scenario,
-        results,
-        decided,
-    })
+    Ok(Run { scenario, results, decided })
 }
 
 /// Whether any host policy acts on any VM, so that there is a controller.
@@ -184,14 +157,13 @@ impl Comparison {
 
 #[pymethods]
 impl Comparison {
-    /// What `tandem sim compare --json` writes.
+    /// What `tandem-sim compare --json` writes.
     fn json(&self) -> PyResult<String> {
         let text = json::text(&self.outcome.comparison);
-        text.map(|text| text + "\n")
-            .map_err(|error| errors::argument(&error))
+        text.map(|text| text + "\n").map_err(|error| errors::argument(&error))
     }
 
-    /// What `tandem sim compare` prints.
+    /// What `tandem-sim compare` prints.
     #[pyo3(signature = (metrics=None))]
     fn text(&self, metrics: Option<&str>) -> PyResult<String> {
         let shown = self.shown(metrics)?;
@@ -203,7 +175,7 @@ impl Comparison {
     fn html(&self, command: &str, metrics: Option<&str>) -> PyResult<String> {
         let shown = self.shown(metrics)?;
         let data = self.data(&shown, command);
-        Ok(comparison_page::html(&data, &simulation::footer()))
+        Ok(comparison_page::html(&data, &tandem_sim_report::footer()))
     }
 
     /// A picture of the metrics, SVG.
@@ -250,9 +222,7 @@ pub fn run_comparison(
     let combinations = combinations(&policies, &vary)?;
     let plan = compare::Plan::read(&source.source, combinations, runs);
     let plan = plan.map_err(|error| errors::compare(py, &error))?;
-    let outcome = watched(py, listener.as_ref(), |progress| {
-        plan.run(workers, watch, progress)
-    })?;
+    let outcome = watched(py, listener.as_ref(), |progress| plan.run(workers, watch, progress))?;
     let outcome = outcome.map_err(|error| errors::compare(py, &error))?;
     Ok(Comparison { plan, outcome })
 }

@@ -4,31 +4,24 @@
 //! divided and which of them are there, and joins them. Whoever spreads shards (Dask, in `python/tandem_sched/_dask.py`) does no more
 //! than call it elsewhere. A [`Sweep`] is what comes out of a whole grid or a shard.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use pyo3::exceptions::PyOSError;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use tandem_experiment::compare;
-use tandem_experiment::input;
 use tandem_experiment::metrics::Metric;
-use tandem_experiment::sweep;
 use tandem_experiment::sweep::division::Division;
 use tandem_experiment::sweep::file::Reader;
-use tandem_experiment::sweep::grid;
 use tandem_experiment::sweep::grid::Shard;
 use tandem_experiment::sweep::merge::Merge;
-use tandem_experiment::sweep::place;
+use tandem_experiment::sweep::{grid, place};
 use tandem_experiment::vary::Combination;
+use tandem_experiment::{compare, input, sweep};
 use tandem_sim::scenario::load;
 
 use crate::errors;
 use crate::scenario::Source;
-use crate::simulate::Comparison;
-use crate::simulate::combinations;
-use crate::table::Line;
-use crate::table::Table;
+use crate::simulate::{Comparison, combinations};
+use crate::table::{Line, Table};
 use crate::watch::watched;
 
 /// What stands for a text of a damaged file.
@@ -137,9 +130,7 @@ impl Grid {
         let shard = self.shard(py, shard)?;
         let whole = (shard == Shard::WHOLE).then(|| self.asked.clone());
         let cells = shard.cells(self.grid.cells());
-        watched(py, None, |progress| {
-            written(&out, cells, whole, &|| progress.is_cancelled())
-        })?
+        watched(py, None, |progress| written(&out, cells, whole, &|| progress.is_cancelled()))?
     }
 
     /// Into how many shards it is divided whose file is `out`, where their files are, and which are there. With `force` shards that
@@ -276,14 +267,8 @@ fn written(
     let lines: Vec<Line<'_>> = rows
         .iter()
         .map(|row| {
-            let text = [
-                &row.scenario,
-                &row.combination,
-                &row.vm,
-                &row.metric,
-                &row.unit,
-            ]
-            .map(|bytes| bytes.as_utf8().unwrap_or(NO_TEXT));
+            let text = [&row.scenario, &row.combination, &row.vm, &row.metric, &row.unit]
+                .map(|bytes| bytes.as_utf8().unwrap_or(NO_TEXT));
             Line {
                 cell: row.cell,
                 scenario: text[0],
@@ -305,9 +290,5 @@ fn written(
         figures.push(own.iter().filter_map(metric).collect());
         begin = end;
     }
-    Ok(Sweep {
-        table: Table::new(true, reader.parameters(), lines.into_iter())?,
-        figures,
-        whole,
-    })
+    Ok(Sweep { table: Table::new(true, reader.parameters(), lines.into_iter())?, figures, whole })
 }

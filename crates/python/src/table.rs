@@ -1,34 +1,24 @@
 //! Figures as an Arrow table, in long form: a row for each figure of each VM and run, with a column for each parameter.
 //!
-//! The columns are those of the files that `tandem sim --table` writes. The table is handed out through the Arrow PyCapsule interface
+//! The columns are those of the files that `tandem-sim --table` writes. The table is handed out through the Arrow PyCapsule interface
 //! (<https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html>), so pyarrow and polars take it
 //! without copying. A schema that a consumer would rather have is not looked at, which the interface allows.
 
 use std::sync::Arc;
 
-use arrow_array::Array;
-use arrow_array::ArrayRef;
-use arrow_array::Float64Array;
-use arrow_array::Int64Array;
-use arrow_array::RecordBatch;
-use arrow_array::RecordBatchIterator;
-use arrow_array::StringArray;
-use arrow_array::UInt64Array;
 use arrow_array::builder::StringBuilder;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use arrow_schema::ArrowError;
-use arrow_schema::DataType;
-use arrow_schema::Field;
-use arrow_schema::Schema;
+use arrow_array::{
+    Array, ArrayRef, Float64Array, Int64Array, RecordBatch, RecordBatchIterator, StringArray,
+    UInt64Array,
+};
 use arrow_schema::ffi::FFI_ArrowSchema;
-use pyo3::exceptions::PyKeyError;
-use pyo3::exceptions::PyRuntimeError;
+use arrow_schema::{ArrowError, DataType, Field, Schema};
+use pyo3::exceptions::{PyKeyError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use tandem_experiment::columns;
-use tandem_experiment::parameters::Column;
-use tandem_experiment::parameters::Kind;
-use tandem_experiment::parameters::Value;
+use tandem_experiment::parameters::{Column, Kind, Value};
 
 /// One figure and whose it is.
 pub struct Line<'a> {
@@ -209,10 +199,7 @@ impl Table {
             return numbers.values().to_vec().into_pyobject(py);
         }
         let texts = column.downcast_ref::<StringArray>();
-        let texts: Vec<&str> = texts
-            .into_iter()
-            .flat_map(|texts| texts.iter().flatten())
-            .collect();
+        let texts: Vec<&str> = texts.into_iter().flat_map(|texts| texts.iter().flatten()).collect();
         texts.into_pyobject(py)
     }
 }

@@ -5,15 +5,13 @@
 //! progress ends the work early, and is raised once it has ended.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tandem_experiment::progress::Progress;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// How often it is looked whether there is a signal, and progress is told.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -56,10 +54,7 @@ impl State {
             return Ok(());
         };
         let seconds = |time: &AtomicU64| Nanos(time.load(Ordering::Relaxed)).as_secs_f64();
-        let what = self
-            .what
-            .lock()
-            .map_or_else(|_| String::new(), |what| what.clone());
+        let what = self.what.lock().map_or_else(|_| String::new(), |what| what.clone());
         listener.call1((seconds(&self.done), seconds(&self.total), what))?;
         Ok(())
     }

@@ -1,6 +1,6 @@
 """What the tests of the wheel share: a scenario, the command to compare with, and what libraries there are.
 
-TANDEM names the binary whose results the wheel must have to the byte, REPOSITORY the folder of its sources; scripts/test-wheel sets both.
+TANDEM names the tandem-sim whose results the wheel must have to the byte, REPOSITORY the folder of its sources; scripts/test-wheel sets both.
 """
 
 import importlib.util
@@ -55,7 +55,7 @@ class Case(unittest.TestCase):
         """What the command writes into a file whose name is the last argument."""
         if not Path(TANDEM).is_file():
             self.skipTest("TANDEM names no binary to compare with")
-        command = [TANDEM, "sim", *map(str, arguments)]
+        command = [TANDEM, *map(str, arguments)]
         done = subprocess.run(command, cwd=self.path, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         return (self.path / str(arguments[-1])).read_bytes()

@@ -1,4 +1,4 @@
-"""Tests of the wheel tandem-sched as it is installed: objects, pictures, surveys, published figures, policies that are ports.
+"""Tests of the wheel tandem-sched as it is installed: objects, pictures, policies that are ports.
 
 What they share is in support.py; scripts/test-wheel runs them.
 """
@@ -90,31 +90,6 @@ class Pictures(Case):
         self.assertIn("<th>metric</th>", shown)
         for page in (ts.run(self.scenario), ts.compare(self.scenario, VARY, runs=1)):
             self.assertIn("<iframe srcdoc=", page._repr_html_())
-
-
-class Published(Case):
-    def test_claims_are_the_commands_to_the_byte(self):
-        settings = {"duration": "60ms", "warmup": "10ms"}
-        ours = ts.reproduce(["gleaner.t2.A"], settings, runs=1)
-        arguments = ["--claims", "gleaner.t2.A", "--set", "duration=60ms", "--set", "warmup=10ms", "--runs", 1]
-        self.assertEqual(ours.json().encode(), self.tandem("reproduce", *arguments, "--json", "r.json"))
-        self.assertEqual([claim["id"] for claim in ours.to_list()], ["gleaner.t2.A"])
-        self.assertIn("gleaner.t2.A", str(ours))
-        self.assertIn("<iframe", ours._repr_html_())
-        with self.assertRaisesRegex(ValueError, "no such claim"):
-            ts.reproduce(["nobody"])
-
-    def test_a_survey_runs_anywhere_and_is_the_commands_to_the_byte(self):
-        told = []
-        ours = ts.survey("aple", ["ebizzy"], [1], runs=1, progress=lambda *far: told.append(far))
-        arguments = ["--policies", "aple", "--workloads", "ebizzy", "--overcommit", 1, "--runs", 1]
-        self.assertEqual(ours.json().encode(), self.tandem("survey", *arguments, "--json", "s.json"))
-        self.assertEqual([entry["policy"] for entry in ours.to_list()], ["stock", "aple"])
-        self.assertIn("aple", str(ours))
-        self.assertTrue(ours.html().startswith("<!DOCTYPE html>"))
-        self.assertEqual(told[-1][0], told[-1][1])
-        with self.assertRaisesRegex(ValueError, "1, 2 or 4"):
-            ts.survey(overcommit=[3])
 
 
 class Ports(Case):

@@ -4,8 +4,7 @@
 //! tmux capture-pane -e -p | cargo run --release -p tandem-report --example terminal_svg > picture.svg
 //! ```
 
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 
 fn main() -> std::io::Result<()> {
     let mut text = String::new();

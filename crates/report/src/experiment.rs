@@ -8,14 +8,9 @@
 //! The JSON form is flat: a mode that could not be measured has `"measured": false` and a
 //! `"reason"`, and none of the figures; there is no zero that means "unknown".
 
-use serde::Serialize;
-use serde::Serializer;
+use serde::{Serialize, Serializer};
 
-use crate::service::Alone;
-use crate::service::Completion;
-use crate::service::SpinFigures;
-use crate::service::Waits;
-use crate::service::WindowFigures;
+use crate::service::{Alone, Completion, SpinFigures, Waits, WindowFigures};
 
 /// The mode that others are compared against: a cgroup per VM with the VM's weight, as clouds do it.
 pub const STOCK: &str = "equal-weights";
@@ -183,9 +178,7 @@ impl Experiment {
 
     /// Whether all VMs run the same workload, so that their items of work can be added up.
     pub fn one_workload(&self) -> bool {
-        self.vms
-            .windows(2)
-            .all(|two| two[0].workload == two[1].workload)
+        self.vms.windows(2).all(|two| two[0].workload == two[1].workload)
     }
 
     /// What each VM did in a mode of what its share deserves, as a part of it; none where a VM was not measured, or not alone.
@@ -258,10 +251,7 @@ mod tests {
                 work_per_second,
                 work_of_alone: None,
                 windows: Vec::new(),
-                waits: Waits {
-                    runs: 0,
-                    mean_ns: None,
-                },
+                waits: Waits { runs: 0, mean_ns: None },
                 completion: None,
             })
             .collect();
@@ -302,10 +292,7 @@ mod tests {
 
     #[test]
     fn nothing_to_compare_with_is_no_figure() {
-        assert_eq!(
-            work_against(&figures(&[(0.0, 0.0)]), &figures(&[(1.0, 1.0)])),
-            None
-        );
+        assert_eq!(work_against(&figures(&[(0.0, 0.0)]), &figures(&[(1.0, 1.0)])), None);
     }
 
     #[test]
@@ -316,14 +303,9 @@ mod tests {
 
     #[test]
     fn a_mode_that_was_not_measured_has_a_reason_and_no_figures() {
-        let result = ModeResult {
-            mode: "hard-cap".to_owned(),
-            outcome: Err("no cfs quota".to_owned()),
-        };
+        let result =
+            ModeResult { mode: "hard-cap".to_owned(), outcome: Err("no cfs quota".to_owned()) };
         let json = serde_json::to_string(&result).unwrap();
-        assert_eq!(
-            json,
-            r#"{"mode":"hard-cap","measured":false,"reason":"no cfs quota"}"#
-        );
+        assert_eq!(json, r#"{"mode":"hard-cap","measured":false,"reason":"no cfs quota"}"#);
     }
 }

@@ -6,24 +6,15 @@
 
 use std::cmp::Ordering;
 
-use maud::Markup;
-use maud::html;
+use maud::{Markup, html};
+use tandem_model::averages::geometric_mean;
 
-use crate::chart::BarChart;
-use crate::chart::LineChart;
-use crate::chart::bar::Bar;
-use crate::chart::bar::BarGroup;
+use crate::chart::bar::{Bar, BarGroup};
 use crate::chart::line::LineSeries;
-use crate::experiment::Experiment;
-use crate::experiment::Figures;
-use crate::experiment::ModeResult;
-use crate::experiment::STOCK;
-use crate::experiment::VmFigures;
-use crate::experiment_table;
-use crate::figure;
-use crate::page;
-use crate::service::geometric_mean;
+use crate::chart::{BarChart, LineChart};
+use crate::experiment::{Experiment, Figures, ModeResult, STOCK, VmFigures};
 use crate::table::Tone;
+use crate::{experiment_table, figure, page};
 
 const TITLE: &str = "Work and CPU shares of VMs on one host";
 
@@ -139,16 +130,10 @@ pub fn finding(experiment: &Experiment) -> String {
 
 /// Work against what shares deserve, with the VM that is worst off; none where VMs were not measured alone.
 fn work_finding(experiment: &Experiment) -> Option<String> {
-    let (stock, tandem) = (
-        experiment.deserved_work(STOCK)?,
-        experiment.deserved_work("tandem")?,
-    );
+    let (stock, tandem) = (experiment.deserved_work(STOCK)?, experiment.deserved_work("tandem")?);
     let before = geometric_mean(stock.iter().copied())?;
     let after = geometric_mean(tandem.iter().copied())?;
-    let (worst, least) = tandem
-        .iter()
-        .enumerate()
-        .min_by(|a, b| a.1.total_cmp(b.1))?;
+    let (worst, least) = tandem.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1))?;
     let verdict = match compared_as_shown(before, after) {
         Ordering::Less => "VMs got more of their deserved work done with Tandem",
         Ordering::Equal => "VMs got as much of their deserved work done with Tandem",
@@ -196,16 +181,9 @@ fn of_alone(experiment: &Experiment) -> BarChart {
         },
     };
     BarChart {
-        title: format!(
-            "Work of each VM per mode, relative to alone. {}",
-            finding(experiment)
-        ),
+        title: format!("Work of each VM per mode, relative to alone. {}", finding(experiment)),
         unit: "of its work alone".to_owned(),
-        series: experiment
-            .vms
-            .iter()
-            .map(|vm| format!("{}: {}", vm.name, vm.workload))
-            .collect(),
+        series: experiment.vms.iter().map(|vm| format!("{}: {}", vm.name, vm.workload)).collect(),
         marker: Some("deserved".to_owned()),
         reference: None,
         groups: experiment.modes.iter().map(group).collect(),
@@ -235,15 +213,10 @@ fn tiles(experiment: &Experiment) -> Markup {
         None => absent(),
     };
     let mean = |mode: &str| match experiment.figures(mode) {
-        Some(figures) => format!(
-            "mean over the VMs {}",
-            figure::percent(figures.mean_abs_lag)
-        ),
+        Some(figures) => format!("mean over the VMs {}", figure::percent(figures.mean_abs_lag)),
         None => String::new(),
     };
-    let work = experiment
-        .figures("tandem")
-        .and_then(|figures| figures.work_vs_stock);
+    let work = experiment.figures("tandem").and_then(|figures| figures.work_vs_stock);
     html! {
         div.tiles {
             @if deserved(STOCK).or(deserved("tandem")).is_some() {
@@ -285,11 +258,7 @@ fn class(tone: Tone) -> &'static str {
 fn shares(experiment: &Experiment) -> BarChart {
     let group = |result: &ModeResult| BarGroup {
         label: result.mode.clone(),
-        bars: result
-            .outcome
-            .as_ref()
-            .map_err(Clone::clone)
-            .map(share_bars),
+        bars: result.outcome.as_ref().map_err(Clone::clone).map(share_bars),
     };
     BarChart {
         title: format!("Shares of each VM per mode. {}", finding(experiment)),
@@ -364,29 +333,16 @@ fn one_bar(
 }
 
 fn lags(experiment: &Experiment) -> BarChart {
-    one_bar(
-        experiment,
-        "Largest absolute lag per mode",
-        "% of the fair share",
-        |figures| {
-            Some((
-                figures.max_abs_lag * 100.0,
-                figure::percent(figures.max_abs_lag),
-            ))
-        },
-    )
+    one_bar(experiment, "Largest absolute lag per mode", "% of the fair share", |figures| {
+        Some((figures.max_abs_lag * 100.0, figure::percent(figures.max_abs_lag)))
+    })
 }
 
 fn work(experiment: &Experiment) -> BarChart {
-    one_bar(
-        experiment,
-        "Useful work per mode against stock",
-        "% of stock",
-        |figures| {
-            let ratio = figures.work_vs_stock?;
-            Some((ratio * 100.0, figure::percent(ratio)))
-        },
-    )
+    one_bar(experiment, "Useful work per mode against stock", "% of stock", |figures| {
+        let ratio = figures.work_vs_stock?;
+        Some((ratio * 100.0, figure::percent(ratio)))
+    })
 }
 
 fn idle(experiment: &Experiment) -> BarChart {

@@ -3,16 +3,9 @@
 //! A lag within [`FAIR`] is shown as good, one beyond [`UNFAIR`] as bad; between them it is plain.
 //! The words and numbers are the same with and without colour.
 
-use crate::experiment::Experiment;
-use crate::experiment::Figures;
-use crate::experiment::STOCK;
-use crate::experiment::VmDescription;
-use crate::experiment::VmFigures;
+use crate::experiment::{Experiment, Figures, STOCK, VmFigures};
 use crate::figure;
-use crate::table::Align;
-use crate::table::Cell;
-use crate::table::Table;
-use crate::table::Tone;
+use crate::table::{Align, Cell, Table, Tone};
 
 /// Lags up to here are as fair as scheduling in time slices gets.
 pub const FAIR: f64 = 0.05;
@@ -20,39 +13,38 @@ pub const FAIR: f64 = 0.05;
 /// Lags from here on are what this project is about.
 pub const UNFAIR: f64 = 0.10;
 
-/// Every VM in every mode.
-pub fn per_vm(experiment: &Experiment) -> Table {
-    let mut table = Table::new(&[
-        ("mode", Align::Left),
-        ("VM", Align::Left),
-        ("vCPUs", Align::Right),
-        ("weight", Align::Right),
-        ("received", Align::Right),
-        ("fair", Align::Right),
-        ("lag", Align::Right),
-        ("work/s", Align::Right),
-        ("of alone", Align::Right),
-        ("deserved", Align::Right),
-    ]);
+/// A table with a row for each VM in each mode, the first of which names the mode; VMs without `cells` have none.
+fn by_vm(
+    columns: &[&'static str],
+    experiment: &Experiment,
+    cells: impl Fn(usize, &VmFigures) -> Option<Vec<Cell>>,
+) -> Table {
+    let names = ["mode", "VM"].map(|name| (name, Align::Left));
+    let figures = columns.iter().map(|&name| (name, Align::Right));
+    let mut table = Table::new(&names.into_iter().chain(figures).collect::<Vec<_>>());
     for result in &experiment.modes {
-        let name = Cell::toned(result.mode.clone(), Tone::Strong);
-        match &result.outcome {
-            Ok(figures) => vm_rows(&mut table, name, figures, &experiment.vms),
-            Err(_) => {
-                table.row([name, Cell::toned(figure::NOT_MEASURED, Tone::Faint)]);
-            }
+        let mut mode = Some(Cell::toned(result.mode.clone(), Tone::Strong));
+        let Ok(figures) = &result.outcome else {
+            table.row([mode.unwrap_or_default(), absent()]);
+            continue;
+        };
+        for (i, vm) in figures.vms.iter().enumerate() {
+            let Some(cells) = cells(i, vm) else {
+                continue;
+            };
+            let names = [mode.take().unwrap_or_default(), vm.name.clone().into()];
+            table.row(names.into_iter().chain(cells));
         }
     }
     table
 }
 
-fn vm_rows(table: &mut Table, mode: Cell, figures: &Figures, described: &[VmDescription]) {
-    let mut mode = Some(mode);
-    for (i, vm) in figures.vms.iter().enumerate() {
-        let deserved = described.get(i).and_then(|vm| Some(vm.alone?.deserved));
-        table.row([
-            mode.take().unwrap_or_default(),
-            vm.name.clone().into(),
+/// Every VM in every mode.
+pub fn per_vm(experiment: &Experiment) -> Table {
+    let columns = ["vCPUs", "weight", "received", "fair", "lag", "work/s", "of alone", "deserved"];
+    by_vm(&columns, experiment, |i, vm| {
+        let deserved = experiment.vms.get(i).and_then(|vm| Some(vm.alone?.deserved));
+        Some(vec![
             vm.vcpus.to_string().into(),
             figure::plain(vm.weight).into(),
             figure::pcpus(vm.share).into(),
@@ -61,8 +53,8 @@ fn vm_rows(table: &mut Table, mode: Cell, figures: &Figures, described: &[VmDesc
             figure::rate(vm.work_per_second).into(),
             part(vm.work_of_alone),
             part(deserved),
-        ]);
-    }
+        ])
+    })
 }
 
 /// What is to be said of [`service`].
@@ -71,33 +63,14 @@ pub const SERVICE: &str = "Least and greatest part of its due that a VM received
 
 /// How every VM was served in every mode: over short windows, and wait by wait.
 pub fn service(experiment: &Experiment) -> Table {
-    let mut table = Table::new(&[
-        ("mode", Align::Left),
-        ("VM", Align::Left),
-        ("250 ms", Align::Right),
-        ("1 s", Align::Right),
-        ("wait", Align::Right),
-        ("runs/s", Align::Right),
-    ]);
-    for result in &experiment.modes {
-        let mut name = Some(Cell::toned(result.mode.clone(), Tone::Strong));
-        let Ok(figures) = &result.outcome else {
-            table.row([name.unwrap_or_default(), absent()]);
-            continue;
-        };
-        for vm in &figures.vms {
-            let wait = vm.waits.mean_ns.map(figure::time);
-            table.row([
-                name.take().unwrap_or_default(),
-                vm.name.clone().into(),
-                window(vm, 0.25),
-                window(vm, 1.0),
-                wait.map_or_else(absent, Cell::from),
-                figure::rate(vm.waits.runs as f64 / experiment.seconds).into(),
-            ]);
-        }
-    }
-    table
+    by_vm(&["250 ms", "1 s", "wait", "runs/s"], experiment, |_, vm| {
+        Some(vec![
+            window(vm, 0.25),
+            window(vm, 1.0),
+            time(vm.waits.mean_ns),
+            figure::rate(vm.waits.runs as f64 / experiment.seconds).into(),
+        ])
+    })
 }
 
 /// What is to be said of [`completion`].
@@ -107,44 +80,23 @@ pub const COMPLETION: &str = "Completion: how long bursts and requests took, eac
 /// How long bursts and requests took in every mode; none where no VM has any.
 pub fn completion(experiment: &Experiment) -> Option<Table> {
     let measured = experiment.modes.iter().flat_map(|result| &result.outcome);
-    if !measured
-        .flat_map(|figures| &figures.vms)
-        .any(|vm| vm.completion.is_some())
-    {
+    if !measured.flat_map(|figures| &figures.vms).any(|vm| vm.completion.is_some()) {
         return None;
     }
-    let mut table = Table::new(&[
-        ("mode", Align::Left),
-        ("VM", Align::Left),
-        ("done", Align::Right),
-        ("given up", Align::Right),
-        ("mean", Align::Right),
-        ("p50", Align::Right),
-        ("p99", Align::Right),
-    ]);
-    for result in &experiment.modes {
-        let mut name = Some(Cell::toned(result.mode.clone(), Tone::Strong));
-        let Ok(figures) = &result.outcome else {
-            table.row([name.unwrap_or_default(), absent()]);
-            continue;
-        };
-        for vm in &figures.vms {
-            let Some(times) = &vm.completion else {
-                continue;
-            };
-            let time = |ns: Option<f64>| ns.map(figure::time).map_or_else(absent, Cell::from);
-            table.row([
-                name.take().unwrap_or_default(),
-                vm.name.clone().into(),
-                times.count.to_string().into(),
-                times.dropped.to_string().into(),
-                time(times.mean_ns),
-                time(times.p50_ns),
-                time(times.p99_ns),
-            ]);
-        }
-    }
-    Some(table)
+    Some(by_vm(&["done", "given up", "mean", "p50", "p99"], experiment, |_, vm| {
+        let times = vm.completion.as_ref()?;
+        Some(vec![
+            times.count.to_string().into(),
+            times.dropped.to_string().into(),
+            time(times.mean_ns),
+            time(times.p50_ns),
+            time(times.p99_ns),
+        ])
+    }))
+}
+
+fn time(ns: Option<f64>) -> Cell {
+    ns.map(figure::time).map_or_else(absent, Cell::from)
 }
 
 fn window(vm: &VmFigures, seconds: f64) -> Cell {
@@ -180,21 +132,15 @@ pub fn per_mode(experiment: &Experiment) -> Table {
             Ok(figures) => {
                 table.row([
                     name,
-                    Cell::toned(
-                        figure::percent(figures.mean_abs_lag),
-                        tone(figures.mean_abs_lag),
-                    ),
-                    Cell::toned(
-                        figure::percent(figures.max_abs_lag),
-                        tone(figures.max_abs_lag),
-                    ),
+                    Cell::toned(figure::percent(figures.mean_abs_lag), tone(figures.mean_abs_lag)),
+                    Cell::toned(figure::percent(figures.max_abs_lag), tone(figures.max_abs_lag)),
                     figure::pcpus(figures.idle).into(),
                     total_work(experiment, figures),
                     against_stock(&result.mode, figures),
                 ]);
             }
             Err(_) => {
-                table.row([name, Cell::toned(figure::NOT_MEASURED, Tone::Faint)]);
+                table.row([name, absent()]);
             }
         }
     }
@@ -214,7 +160,7 @@ fn against_stock(mode: &str, figures: &Figures) -> Cell {
     match figures.work_vs_stock {
         _ if mode == STOCK => Cell::toned("stock", Tone::Faint),
         Some(ratio) => figure::signed_percent(ratio - 1.0).into(),
-        None => Cell::toned(figure::NOT_MEASURED, Tone::Faint),
+        None => absent(),
     }
 }
 

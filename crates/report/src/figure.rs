@@ -4,7 +4,7 @@
 //! are fractions inside the program and per cent on paper; work is counted in items per second, with
 //! a decimal prefix once it no longer fits a table cell.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// What stands where nothing was measured.
 pub const NOT_MEASURED: &str = "not measured";
@@ -64,29 +64,12 @@ pub fn time(ns: f64) -> String {
 
 /// A weight or another small number without needless zeros: `1`, `2.5`.
 pub fn plain(value: f64) -> String {
-    format!("{value:.3}")
-        .trim_end_matches('0')
-        .trim_end_matches('.')
-        .to_owned()
-}
-
-/// A value with the three digits that matter; what is no number was not measured.
-pub fn three_digits(value: f64) -> String {
-    match value.abs() {
-        _ if !value.is_finite() => NOT_MEASURED.to_owned(),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
+    format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// -0.04 would print as `-0.0`.
 fn no_negative_zero(value: f64, decimals: i32) -> f64 {
-    if value.abs() < 0.5 * 10f64.powi(-decimals) {
-        0.0
-    } else {
-        value
-    }
+    if value.abs() < 0.5 * 10f64.powi(-decimals) { 0.0 } else { value }
 }
 
 #[cfg(test)]
@@ -125,14 +108,6 @@ mod tests {
         assert_eq!(time(12_345_678.0), "12.3 ms");
         assert_eq!(time(4.2e9), "4.20 s");
         assert_eq!(time(987_654.0), "988 µs");
-    }
-
-    #[test]
-    fn three_digits_are_enough() {
-        assert_eq!(three_digits(517.4), "517");
-        assert_eq!(three_digits(-12.34), "-12.3");
-        assert_eq!(three_digits(1.349), "1.35");
-        assert_eq!(three_digits(f64::INFINITY), NOT_MEASURED);
     }
 
     #[test]

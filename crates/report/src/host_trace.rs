@@ -7,20 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::sum::IntervalSum;
-use tandem_policy::states::trace::Did;
-use tandem_policy::states::trace::HostTrace;
-use tandem_policy::states::trace::VcpuTrace;
+use tandem_model::states::edges::Party;
+use tandem_model::states::interval::Interval;
+use tandem_model::states::sum::IntervalSum;
+use tandem_model::states::trace::{Did, HostTrace, VcpuTrace};
+use tandem_model::{Nanos, State, VmId};
 
-use crate::perfetto::Point;
-use crate::perfetto::Trace;
-use crate::perfetto::TrackId;
-use crate::perfetto::Value;
+use crate::perfetto::{Point, Trace, TrackId, Value};
 use crate::record_page::RecordPage;
 
 /// Steps of a page.
@@ -29,11 +22,7 @@ const STEPS: u64 = 120;
 /// A trace for ui.perfetto.dev. Times are ns since the trace's begin.
 pub fn perfetto(host: &HostTrace, names: &BTreeMap<VmId, String>) -> Trace {
     let at = |time: Nanos| time.saturating_sub(host.begin).0;
-    let parties: Vec<String> = host
-        .parties
-        .iter()
-        .map(|party| name(party, names))
-        .collect();
+    let parties: Vec<String> = host.parties.iter().map(|party| name(party, names)).collect();
     let mut trace = Trace::new();
     let group = trace.track(None, "Host");
     for (number, pcpu) in &host.pcpus {
@@ -66,16 +55,8 @@ pub fn perfetto(host: &HostTrace, names: &BTreeMap<VmId, String>) -> Trace {
         let runs = runs_after(&host.vcpus[woken.vcpu].did, woken.at);
         match (waker, runs) {
             (Some(waker), Some(runs)) => {
-                let from = Point {
-                    track: tracks[waker],
-                    name: "wakes",
-                    at_ns: at(woken.at),
-                };
-                let to = Point {
-                    track: target,
-                    name: "runs, woken",
-                    at_ns: at(runs),
-                };
+                let from = Point { track: tracks[waker], name: "wakes", at_ns: at(woken.at) };
+                let to = Point { track: target, name: "runs, woken", at_ns: at(runs) };
                 trace.arrow("wakeup", from, to);
             }
             _ => {
@@ -112,9 +93,7 @@ fn is(vcpu: &VcpuTrace, party: &Party) -> bool {
 fn runs_after(did: &[Did], at: Nanos) -> Option<Nanos> {
     let first = did.partition_point(|did| did.from < at);
     let mut later = did[first..].iter();
-    later
-        .find(|did| did.state == State::Run)
-        .map(|did| did.from)
+    later.find(|did| did.state == State::Run).map(|did| did.from)
 }
 
 /// What a page shows of a trace.
@@ -137,11 +116,7 @@ impl TracePage {
         }
         let mut selected: Vec<VmId> = host.vcpus.iter().map(|vcpu| vcpu.vm).collect();
         selected.dedup();
-        Some(TracePage {
-            steps,
-            whole: sum.finish()?,
-            selected,
-        })
+        Some(TracePage { steps, whole: sum.finish()?, selected })
     }
 
     /// For [`RecordPage::html`].
@@ -167,23 +142,16 @@ impl TracePage {
 #[cfg(test)]
 mod tests {
     use prost::Message;
-    use tandem_policy::PcpuId;
-    use tandem_policy::VcpuId;
-    use tandem_policy::states::trace::PcpuTrace;
-    use tandem_policy::states::trace::Ran;
-    use tandem_policy::states::trace::Woken;
+    use tandem_model::states::trace::{PcpuTrace, Ran, Woken};
+    use tandem_model::{PcpuId, VcpuId};
 
     use super::*;
     use crate::perfetto::message;
-    use crate::perfetto::message::Data;
-    use crate::perfetto::message::Kind;
+    use crate::perfetto::message::{Data, Kind};
 
     /// Two vCPUs on one pCPU for 100 ns: the second runs after the first, which wakes it.
     fn host() -> HostTrace {
-        let party = |vcpu| Party::Vcpu {
-            vm: VmId(1),
-            vcpu: VcpuId(vcpu),
-        };
+        let party = |vcpu| Party::Vcpu { vm: VmId(1), vcpu: VcpuId(vcpu) };
         let did = |state, from: u64, to: u64| Did {
             state,
             pcpu: Some(PcpuId(0)),
@@ -196,21 +164,15 @@ mod tests {
             allowed: "0".parse().unwrap(),
             did: did.to_vec(),
         };
-        let ran = |who, from: u64, to: u64| Ran {
-            who,
-            from: Nanos(1_000 + from),
-            to: Nanos(1_000 + to),
-        };
+        let ran =
+            |who, from: u64, to: u64| Ran { who, from: Nanos(1_000 + from), to: Nanos(1_000 + to) };
         HostTrace {
             begin: Nanos(1_000),
             end: Nanos(1_100),
             parties: vec![party(0), party(1), Party::Unseen],
             pcpus: BTreeMap::from([(
                 PcpuId(0),
-                PcpuTrace {
-                    ran: vec![ran(0, 0, 60), ran(1, 60, 100)],
-                    idle: Nanos::ZERO,
-                },
+                PcpuTrace { ran: vec![ran(0, 0, 60), ran(1, 60, 100)], idle: Nanos::ZERO },
             )]),
             vcpus: vec![
                 vcpu(0, &[did(State::Run, 0, 60), did(State::Halted, 60, 100)]),
@@ -224,16 +186,8 @@ mod tests {
                 ),
             ],
             woken: vec![
-                Woken {
-                    by: 0,
-                    vcpu: 1,
-                    at: Nanos(1_020),
-                },
-                Woken {
-                    by: 2,
-                    vcpu: 0,
-                    at: Nanos(1_090),
-                },
+                Woken { by: 0, vcpu: 1, at: Nanos(1_020) },
+                Woken { by: 2, vcpu: 0, at: Nanos(1_090) },
             ],
             lost: 0,
         }
@@ -250,11 +204,7 @@ mod tests {
         let (mut tracks, mut known) = (Vec::new(), BTreeMap::new());
         let (mut begun, mut flows) = (Vec::new(), 0);
         for packet in trace.packet {
-            for name in packet
-                .interned_data
-                .iter()
-                .flat_map(|data| &data.event_names)
-            {
+            for name in packet.interned_data.iter().flat_map(|data| &data.event_names) {
                 known.insert(name.iid.unwrap(), name.name.clone().unwrap());
             }
             match packet.data {
@@ -283,10 +233,7 @@ mod tests {
         ] {
             assert!(has(at, name), "{at} {name}: {begun:?}");
         }
-        assert_eq!(
-            flows, 2,
-            "one arrow, and one wake-up by nobody who was seen"
-        );
+        assert_eq!(flows, 2, "one arrow, and one wake-up by nobody who was seen");
     }
 
     #[test]
@@ -295,18 +242,11 @@ mod tests {
         assert_eq!(page.steps.len(), 100, "a step is a ns at least");
         assert_eq!(page.steps[1].0, Nanos(5_001));
         let names = names();
-        let html = page.page(
-            "trace",
-            &names,
-            vec!["3 events were lost".to_owned()],
-            |at| at.to_string(),
-        );
+        let html =
+            page.page("trace", &names, vec!["3 events were lost".to_owned()], |at| at.to_string());
         let html = html.html("tandem host record --trace", "tandem");
-        for expected in [
-            "3 events were lost",
-            "db: states over time",
-            "db waited 40 ns for itself",
-        ] {
+        for expected in ["3 events were lost", "db: states over time", "db waited 40 ns for itself"]
+        {
             assert!(html.contains(expected), "{expected}");
         }
         assert!(TracePage::of(&HostTrace::default(), Nanos(0)).is_none());

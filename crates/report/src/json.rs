@@ -1,8 +1,7 @@
 //! Figures as JSON files: indented, with a line end, so that they can be read and compared by people too.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thiserror::Error;
@@ -41,10 +40,7 @@ pub fn text(figures: &impl Serialize) -> Result<String, JsonError> {
 /// Writes figures to a file.
 pub fn write(path: &Path, figures: &impl Serialize) -> Result<(), JsonError> {
     let text = text(figures)? + "\n";
-    std::fs::write(path, text).map_err(|source| JsonError::Write {
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::write(path, text).map_err(|source| JsonError::Write { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

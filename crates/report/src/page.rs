@@ -4,10 +4,7 @@
 //! fonts are the reader's own. Light and dark follow the reader's system; `page.css` defines the
 //! colours once, as variables that the charts use too. Text is escaped by the template engine.
 
-use maud::DOCTYPE;
-use maud::Markup;
-use maud::PreEscaped;
-use maud::html;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -64,9 +61,7 @@ mod tests {
     #[test]
     fn a_page_refers_to_nothing_outside_itself() {
         let page = page("t", html! { p { "x" } }, "f");
-        for outside in [
-            "http:", "https:", "src=", "href=", "@import", "url(", "<script",
-        ] {
+        for outside in ["http:", "https:", "src=", "href=", "@import", "url(", "<script"] {
             assert!(!page.contains(outside), "{outside}");
         }
         assert!(page.starts_with("<!DOCTYPE html>"));

@@ -20,16 +20,11 @@ use std::collections::BTreeMap;
 use prost::Message as _;
 use thiserror::Error;
 
-use message::ChildOrdering;
-use message::Data;
-use message::DebugAnnotation;
-use message::Interned;
-use message::InternedData;
-use message::Kind;
-use message::TracePacket;
-use message::TrackDescriptor;
-use message::TrackEvent;
 pub use message::Value;
+use message::{
+    ChildOrdering, Data, DebugAnnotation, Interned, InternedData, Kind, TracePacket,
+    TrackDescriptor, TrackEvent,
+};
 
 /// All packets are of one sequence.
 const SEQUENCE: u32 = 1;
@@ -130,12 +125,7 @@ impl Names {
 
     fn interned(&self) -> Vec<Interned> {
         let numbered = (1..).zip(&self.list);
-        numbered
-            .map(|(iid, name)| Interned {
-                iid: Some(iid),
-                name: Some(name.clone()),
-            })
-            .collect()
+        numbered.map(|(iid, name)| Interned { iid: Some(iid), name: Some(name.clone()) }).collect()
     }
 }
 
@@ -170,10 +160,7 @@ impl Trace {
     /// Adds a track, under another or at the top. Tracks are shown in the order in which they are
     /// added.
     pub fn track(&mut self, parent: Option<TrackId>, name: impl Into<String>) -> TrackId {
-        self.tracks.push(Track {
-            parent,
-            name: name.into(),
-        });
+        self.tracks.push(Track { parent, name: name.into() });
         TrackId(self.tracks.len() as u32 - 1)
     }
 

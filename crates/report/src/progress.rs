@@ -1,14 +1,11 @@
 //! Progress on stderr: a bar on a terminal, plain lines elsewhere; never on stdout, which belongs to
 //! the result. Nothing where nothing but results is wanted ([`crate::terminal`]).
 
-use std::io::IsTerminal;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
-use indicatif::ProgressBar;
-use indicatif::ProgressStyle;
+use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::terminal::has_colour;
-use crate::terminal::is_quiet;
+use crate::terminal::{has_colour, is_quiet};
 
 /// Progress of something with a known number of steps.
 #[derive(Debug)]
@@ -38,29 +35,17 @@ impl Progress {
             }
             bar
         });
-        Progress {
-            bar,
-            prefix: String::new(),
-            owner: true,
-        }
+        Progress { bar, prefix: String::new(), owner: true }
     }
 
     /// A progress nobody sees.
     pub fn hidden() -> Progress {
-        Progress {
-            bar: Some(ProgressBar::hidden()),
-            prefix: String::new(),
-            owner: true,
-        }
+        Progress { bar: Some(ProgressBar::hidden()), prefix: String::new(), owner: true }
     }
 
     /// The same progress for a part of the work, whose name goes before its messages.
     pub fn within(&self, part: &str) -> Progress {
-        Progress {
-            bar: self.bar.clone(),
-            prefix: format!("{}{part}, ", self.prefix),
-            owner: false,
-        }
+        Progress { bar: self.bar.clone(), prefix: format!("{}{part}, ", self.prefix), owner: false }
     }
 
     /// What is being done from now on.

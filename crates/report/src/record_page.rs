@@ -7,25 +7,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use maud::html;
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::VmInterval;
+use tandem_model::states::interval::{Interval, VmInterval};
+use tandem_model::{Nanos, State, VcpuTimes, VmId};
 
 use crate::chart::StackChart;
-use crate::chart::over_time::TimeBar;
-use crate::chart::over_time::TimeStack;
-use crate::chart::stack::Part;
-use crate::chart::stack::Whole;
-use crate::figure;
-use crate::page;
-use crate::table::Align;
-use crate::table::Cell;
-use crate::table::Table;
-use crate::table::Tone;
-use crate::waits_matrix;
+use crate::chart::over_time::{TimeBar, TimeStack};
+use crate::chart::stack::{Part, Whole};
+use crate::table::{Align, Cell, Table, Tone};
+use crate::{figure, page, waits_matrix};
 
 /// VMs with a picture of their own at most: those that waited most.
 pub const MOST_VMS: usize = 16;
@@ -70,11 +59,8 @@ impl RecordPage<'_> {
     /// The whole page; `command` made it.
     pub fn html(&self, command: &str, footer: &str) -> String {
         let whole = self.whole;
-        let mut shown: Vec<&VmInterval> = whole
-            .vms
-            .iter()
-            .filter(|vm| self.selected.contains(&vm.vm))
-            .collect();
+        let mut shown: Vec<&VmInterval> =
+            whole.vms.iter().filter(|vm| self.selected.contains(&vm.vm)).collect();
         let waited = |vm: &VmInterval| vm.times().map_or(0.0, |times| lost(&times));
         shown.sort_by(|one, two| waited(two).total_cmp(&waited(one)));
         let mut notes = self.notes.clone();
@@ -141,10 +127,7 @@ impl RecordPage<'_> {
             let times = step.vms.iter().find(|other| other.vm == vm)?.times()?;
             Some(TimeBar {
                 time: (seconds(step.start.0), end(step)),
-                values: COLOURS
-                    .iter()
-                    .map(|(state, _)| percent(&times, *state))
-                    .collect(),
+                values: COLOURS.iter().map(|(state, _)| percent(&times, *state)).collect(),
                 tooltip: format!("{}: {}", (self.moment)(*at), in_words(&times)),
             })
         });
@@ -156,9 +139,7 @@ impl RecordPage<'_> {
             parts: parts(),
             bars: bars.collect(),
             time: (0.0, self.steps.last().map_or(1.0, |(_, step)| end(step))),
-            ticks: ticks
-                .map(|(at, step)| (seconds(step.start.0), self.tick(*at)))
-                .collect(),
+            ticks: ticks.map(|(at, step)| (seconds(step.start.0), self.tick(*at))).collect(),
             most: 100.0,
             size: (1000.0, 170.0),
         }
@@ -187,10 +168,7 @@ impl RecordPage<'_> {
             let values = COLOURS.iter().map(|(state, _)| percent(&times, *state));
             let label = |(state, _): &(State, Option<usize>)| {
                 let time = times.get(*state);
-                time.map_or_else(
-                    || figure::NOT_MEASURED.to_owned(),
-                    |t| figure::time(t.0 as f64),
-                )
+                time.map_or_else(|| figure::NOT_MEASURED.to_owned(), |t| figure::time(t.0 as f64))
             };
             Some(Whole {
                 name: self.name(vm.vm),
@@ -211,12 +189,7 @@ impl RecordPage<'_> {
         let (host, length) = (&self.whole.host, self.whole.length.0.max(1) as f64);
         let pcpus = |time: Nanos| figure::pcpus(time.0 as f64 / length);
         let of = format!("of {} pCPUs", host.pcpus);
-        let times: Vec<VcpuTimes> = self
-            .whole
-            .vms
-            .iter()
-            .filter_map(VmInterval::times)
-            .collect();
+        let times: Vec<VcpuTimes> = self.whole.vms.iter().filter_map(VmInterval::times).collect();
         let all = VcpuTimes::sum(&times);
         let ready = all.and_then(|times| times.get(State::Ready));
         let not = || figure::NOT_MEASURED.to_owned();
@@ -228,11 +201,7 @@ impl RecordPage<'_> {
                 "pCPUs that they lacked, on average".to_owned(),
             ),
             ("Idle", host.idle.map_or_else(not, pcpus), of),
-            (
-                "Host processes",
-                pcpus(host.tasks),
-                format!("kernel threads {}", pcpus(host.kernel)),
-            ),
+            ("Host processes", pcpus(host.tasks), format!("kernel threads {}", pcpus(host.kernel))),
         ]
     }
 
@@ -312,14 +281,10 @@ pub fn footer() -> String {
 
 #[cfg(test)]
 mod tests {
-    use tandem_policy::VcpuId;
-    use tandem_policy::states::edges::EdgesBuilder;
-    use tandem_policy::states::interval::Column;
-    use tandem_policy::states::interval::HostTotals;
-    use tandem_policy::states::interval::Missing;
-    use tandem_policy::states::interval::SourceName;
-    use tandem_policy::states::interval::VcpuInterval;
-    use tandem_policy::states::sum::IntervalSum;
+    use tandem_model::VcpuId;
+    use tandem_model::states::edges::EdgesBuilder;
+    use tandem_model::states::interval::{Column, HostTotals, Missing, SourceName, VcpuInterval};
+    use tandem_model::states::sum::IntervalSum;
 
     use super::*;
 
@@ -351,10 +316,7 @@ mod tests {
                 })
                 .collect(),
             edges: EdgesBuilder::new().all(),
-            host: HostTotals {
-                pcpus: 2,
-                ..HostTotals::default()
-            },
+            host: HostTotals { pcpus: 2, ..HostTotals::default() },
             missing: vec![Missing::of_all(Column::State(State::Poll), "run as root")],
             programs: None,
         }

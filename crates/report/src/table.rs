@@ -10,15 +10,9 @@
 use std::fmt;
 use std::io::IsTerminal;
 
-use comfy_table::Attribute;
-use comfy_table::Cell as ComfyCell;
-use comfy_table::CellAlignment;
-use comfy_table::Color;
-use comfy_table::Table as ComfyTable;
-use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use maud::Markup;
-use maud::html;
+use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
+use comfy_table::{Attribute, Cell as ComfyCell, CellAlignment, Color, Table as ComfyTable};
+use maud::{Markup, html};
 
 use crate::terminal::has_colour;
 
@@ -65,10 +59,7 @@ pub struct Heading {
 
 impl From<(&str, Align)> for Heading {
     fn from((text, align): (&str, Align)) -> Heading {
-        Heading {
-            text: text.to_owned(),
-            align,
-        }
+        Heading { text: text.to_owned(), align }
     }
 }
 
@@ -106,10 +97,7 @@ pub struct Cell {
 impl Cell {
     /// A cell with a tone.
     pub fn toned(text: impl Into<String>, tone: Tone) -> Cell {
-        Cell {
-            text: text.into(),
-            tone,
-        }
+        Cell { text: text.into(), tone }
     }
 }
 
@@ -264,10 +252,7 @@ mod tests {
 
     fn example() -> Table {
         let mut table = Table::new(&[("mode", Align::Left), ("lag", Align::Right)]);
-        table.row([
-            Cell::toned("as-is", Tone::Strong),
-            Cell::toned("42.0 %", Tone::Bad),
-        ]);
+        table.row([Cell::toned("as-is", Tone::Strong), Cell::toned("42.0 %", Tone::Bad)]);
         table.row(["tandem".into(), Cell::toned("1.0 %", Tone::Good)]);
         table
     }

@@ -3,9 +3,7 @@
 //! The binary's options `--color` and `--quiet` say so once for the process, before anything is written. Without them it is as terminals
 //! are used to: colour on a terminal unless `NO_COLOR` is set and not empty (no-color.org).
 
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU8;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// When there is colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

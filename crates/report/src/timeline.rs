@@ -211,15 +211,9 @@ impl Timeline {
             let x = self.x(at_ns);
             line(
                 svg,
-                format_args!(
-                    "<path class=\"grid\" d=\"M{x:.1} {:.1} V{bottom:.1}\"/>",
-                    TOP - 4.0
-                ),
+                format_args!("<path class=\"grid\" d=\"M{x:.1} {:.1} V{bottom:.1}\"/>", TOP - 4.0),
             );
-            let anchor = match x > WIDTH - 50.0 {
-                true => "end",
-                false => "middle",
-            };
+            let anchor = if x > WIDTH - 50.0 { "end" } else { "middle" };
             text(svg, (x, TOP - 9.0), "tick", anchor, &time(at_ns, step));
             at_ns += step;
         }
@@ -267,9 +261,8 @@ impl Timeline {
     }
 
     fn fill(&self, kind: usize) -> Option<String> {
-        self.kinds.get(kind).map(|found| match found.hatched {
-            true => format!("url(#h{kind})"),
-            false => found.colour.clone(),
+        self.kinds.get(kind).map(|found| {
+            if found.hatched { format!("url(#h{kind})") } else { found.colour.clone() }
         })
     }
 
@@ -281,20 +274,15 @@ impl Timeline {
         if !inside(arrow.from.2) || !inside(arrow.to.2) || arrow.from.0 >= self.groups.len() {
             return;
         }
-        let (from, to) = (
-            self.lane_top(arrow.from.0, arrow.from.1),
-            self.lane_top(arrow.to.0, arrow.to.1),
-        );
+        let (from, to) =
+            (self.lane_top(arrow.from.0, arrow.from.1), self.lane_top(arrow.to.0, arrow.to.1));
         // From the near edge of one lane to the near edge of the other.
         let (y1, y2) = match to >= from {
             true => (from + LANE * 0.7, to + LANE * 0.3),
             false => (from + LANE * 0.3, to + LANE * 0.7),
         };
         let (x1, x2) = (self.x(arrow.from.2), self.x(arrow.to.2));
-        let dash = match kind.dashed {
-            true => " stroke-dasharray=\"4 3\"",
-            false => "",
-        };
+        let dash = if kind.dashed { " stroke-dasharray=\"4 3\"" } else { "" };
         line(
             svg,
             format_args!(
@@ -336,10 +324,7 @@ impl Timeline {
         }
         for (k, kind) in self.arrow_kinds.iter().enumerate() {
             let (x, y) = place(&kind.name);
-            let dash = match kind.dashed {
-                true => " stroke-dasharray=\"4 3\"",
-                false => "",
-            };
+            let dash = if kind.dashed { " stroke-dasharray=\"4 3\"" } else { "" };
             line(
                 &mut entries,
                 format_args!(
@@ -412,9 +397,7 @@ fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, text: &
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -422,12 +405,8 @@ mod tests {
     use super::*;
 
     fn picture() -> Timeline {
-        let span = |from_ns, to_ns, label: &str| Span {
-            from_ns,
-            to_ns,
-            kind: 0,
-            label: label.to_owned(),
-        };
+        let span =
+            |from_ns, to_ns, label: &str| Span { from_ns, to_ns, kind: 0, label: label.to_owned() };
         Timeline {
             title: "a < b".to_owned(),
             from_ns: 1_000,
@@ -454,16 +433,8 @@ mod tests {
                 dashed: false,
             }],
             arrows: vec![
-                Arrow {
-                    from: (0, 0, 3_000),
-                    to: (0, 1, 4_000),
-                    kind: 0,
-                },
-                Arrow {
-                    from: (0, 0, 3_000),
-                    to: (0, 1, 40_000),
-                    kind: 0,
-                },
+                Arrow { from: (0, 0, 3_000), to: (0, 1, 4_000), kind: 0 },
+                Arrow { from: (0, 0, 3_000), to: (0, 1, 40_000), kind: 0 },
             ],
             marks: "exit".to_owned(),
         }
@@ -476,10 +447,9 @@ mod tests {
         assert!(!svg.contains("outside"), "{svg}");
         // Half of the window, from its begin on.
         let width = (WIDTH - LEFT - RIGHT) / 2.0;
-        assert!(svg.contains(&format!(
-            "x=\"{LEFT:.1}\" y=\"{:.1}\" width=\"{width:.1}\"",
-            TOP + GROUP
-        )));
+        assert!(
+            svg.contains(&format!("x=\"{LEFT:.1}\" y=\"{:.1}\" width=\"{width:.1}\"", TOP + GROUP))
+        );
         // One arrow of the two, and one in the legend; one mark of the two, and one in the legend.
         assert_eq!(svg.matches("class=\"arrow\"").count(), 2);
         assert_eq!(svg.matches("class=\"mark\"").count(), 2);

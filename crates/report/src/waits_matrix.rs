@@ -8,25 +8,15 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use maud::Markup;
-use maud::html;
-use tandem_policy::Nanos;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Edge;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Edges;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::Interval;
+use maud::{Markup, html};
+use tandem_model::states::edges::{Edge, EdgeKind, Edges, Evidence, Party};
+use tandem_model::states::interval::{Column, Interval};
+use tandem_model::{Nanos, VmId};
 
 use crate::chart::Matrix;
 use crate::chart::matrix::MatrixCell;
 use crate::figure;
-use crate::table::Align;
-use crate::table::Cell;
-use crate::table::Table;
-use crate::table::Tone;
+use crate::table::{Align, Cell, Table, Tone};
 
 /// Rows, and columns, of a matrix at most.
 pub const MOST: usize = 24;
@@ -45,10 +35,7 @@ pub fn section(interval: &Interval, names: &BTreeMap<VmId, String>) -> Markup {
     if interval.edges.is_empty() && unseen.is_empty() {
         return html! {};
     }
-    let waits = Waits {
-        walls: walls(interval),
-        names,
-    };
+    let waits = Waits { walls: walls(interval), names };
     let of_vms = interval.edges.by_vm();
     let is_estimated = |edge: Edge<'_>| edge.evidence == Evidence::Estimated;
     html! {
@@ -106,10 +93,7 @@ fn walls(interval: &Interval) -> BTreeMap<Party, Nanos> {
     for vm in &interval.vms {
         for vcpu in &vm.vcpus {
             let wall = vcpu.times.wall();
-            let party = Party::Vcpu {
-                vm: vm.vm,
-                vcpu: vcpu.vcpu,
-            };
+            let party = Party::Vcpu { vm: vm.vm, vcpu: vcpu.vcpu };
             *walls.entry(party).or_default() += wall;
             *walls.entry(Party::Vm(vm.vm)).or_default() += wall;
         }
@@ -196,10 +180,7 @@ impl Waits<'_> {
         }
         let part = self.part(victim, time);
         let in_words = figure::time(time.0 as f64);
-        let whom = match victim == culprit {
-            true => "itself".to_owned(),
-            false => self.name(culprit),
-        };
+        let whom = if victim == culprit { "itself".to_owned() } else { self.name(culprit) };
         let of = part.map_or_else(String::new, |part| {
             format!(", {} of the time of its vCPUs", figure::percent(part))
         });
@@ -262,26 +243,18 @@ fn longest<'a>(times: impl Iterator<Item = (&'a Party, Nanos)>) -> Vec<&'a Party
 
 #[cfg(test)]
 mod tests {
-    use tandem_policy::State;
-    use tandem_policy::VcpuId;
-    use tandem_policy::VcpuTimes;
-    use tandem_policy::states::edges::Amount;
-    use tandem_policy::states::edges::EdgesBuilder;
-    use tandem_policy::states::interval::HostTotals;
-    use tandem_policy::states::interval::Missing;
-    use tandem_policy::states::interval::SourceName;
-    use tandem_policy::states::interval::VcpuInterval;
-    use tandem_policy::states::interval::VmInterval;
+    use tandem_model::states::edges::{Amount, EdgesBuilder};
+    use tandem_model::states::interval::{
+        HostTotals, Missing, SourceName, VcpuInterval, VmInterval,
+    };
+    use tandem_model::{State, VcpuId, VcpuTimes};
 
     use super::*;
 
     const SECOND: Nanos = Nanos::from_secs(1);
 
     fn vcpu(vm: u64, vcpu: u32) -> Party {
-        Party::Vcpu {
-            vm: VmId(vm),
-            vcpu: VcpuId(vcpu),
-        }
+        Party::Vcpu { vm: VmId(vm), vcpu: VcpuId(vcpu) }
     }
 
     /// VMs of two vCPUs over one second, and these waits in ms.
@@ -354,19 +327,12 @@ mod tests {
             (2..60).map(|vm| (vcpu(1, 0), vcpu(vm, 0), vm)).collect();
         let all = interval(1, &waits);
         let names = names();
-        let waits = Waits {
-            walls: walls(&all),
-            names: &names,
-        };
+        let waits = Waits { walls: walls(&all), names: &names };
         let (matrix, left_out) = waits.matrix(&all.edges.by_vm(), EdgeKind::Pcpu).unwrap();
         assert_eq!((matrix.columns.len(), left_out), (MOST, 0));
         assert_eq!(matrix.columns.last().map(String::as_str), Some("others"));
         assert_eq!(matrix.columns[0], "VM 59");
-        let sum: f64 = matrix.cells[0]
-            .iter()
-            .flatten()
-            .map(|cell| cell.value)
-            .sum();
+        let sum: f64 = matrix.cells[0].iter().flatten().map(|cell| cell.value).sum();
         let expected = (2..60).sum::<u64>() as f64 / 2_000.0;
         assert!((sum - expected).abs() < 1e-9, "{sum} {expected}");
     }
@@ -386,9 +352,6 @@ mod tests {
         let what = Column::Edges(EdgeKind::Pcpu);
         quiet.missing = vec![Missing::of_all(what, "run as root")];
         let page = section(&quiet, &names()).into_string();
-        assert!(
-            page.contains("who takes pCPUs not measured: run as root"),
-            "{page}"
-        );
+        assert!(page.contains("who takes pCPUs not measured: run as root"), "{page}");
     }
 }

@@ -1,10 +1,8 @@
 //! Whether a file could be written, asked before the work whose results are to be in it.
 
-use std::fs;
 use std::fs::OpenOptions;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use thiserror::Error;
 
@@ -30,17 +28,11 @@ pub fn check_writable(path: &Path) -> Result<(), NotWritable> {
     if path.is_dir() {
         return Err(NotWritable::Directory(path.to_owned()));
     }
-    let refused = |cause| NotWritable::Refused {
-        path: path.to_owned(),
-        cause,
-    };
+    let refused = |cause| NotWritable::Refused { path: path.to_owned(), cause };
     let is_new = fs::symlink_metadata(path).is_err();
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(refused)?;
-    match is_new {
-        true => fs::remove_file(path).map_err(refused),
-        false => Ok(()),
-    }
+    if is_new { fs::remove_file(path).map_err(refused) } else { Ok(()) }
 }
 
 #[cfg(test)]

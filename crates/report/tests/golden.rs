@@ -7,21 +7,12 @@
 use std::fs;
 use std::path::PathBuf;
 
-use tandem_report::experiment::Experiment;
-use tandem_report::experiment::Figures;
-use tandem_report::experiment::Host;
-use tandem_report::experiment::ModeResult;
-use tandem_report::experiment::Sample;
-use tandem_report::experiment::VmDescription;
-use tandem_report::experiment::VmFigures;
-use tandem_report::experiment::mean_and_max;
-use tandem_report::experiment_page;
-use tandem_report::experiment_table;
-use tandem_report::service::Alone;
-use tandem_report::service::Completion;
-use tandem_report::service::Waits;
-use tandem_report::service::WindowFigures;
+use tandem_report::experiment::{
+    Experiment, Figures, Host, ModeResult, Sample, VmDescription, VmFigures, mean_and_max,
+};
+use tandem_report::service::{Alone, Completion, Waits, WindowFigures};
 use tandem_report::table::Look;
+use tandem_report::{experiment_page, experiment_table};
 
 fn figures(shares: [f64; 3], idle: f64) -> Figures {
     let fair = shares.iter().sum::<f64>() / 3.0;
@@ -44,19 +35,10 @@ fn figures(shares: [f64; 3], idle: f64) -> Figures {
                 greatest: Some(greatest),
             })
             .to_vec(),
-        waits: Waits {
-            runs: 1000,
-            mean_ns: Some(2.5e6),
-        },
+        waits: Waits { runs: 1000, mean_ns: Some(2.5e6) },
         // One VM has bursts; where it received just half a pCPU, none was done.
         completion: (i == 2).then(|| match shares[i] {
-            0.5 => Completion {
-                count: 0,
-                dropped: 7,
-                mean_ns: None,
-                p50_ns: None,
-                p99_ns: None,
-            },
+            0.5 => Completion { count: 0, dropped: 7, mean_ns: None, p50_ns: None, p99_ns: None },
             share => Completion {
                 count: 500,
                 dropped: 0,
@@ -78,20 +60,14 @@ fn figures(shares: [f64; 3], idle: f64) -> Figures {
         series: (-4..=20)
             .map(|i| Sample {
                 t: f64::from(i) / 2.0,
-                shares: shares
-                    .iter()
-                    .map(|s| s + f64::from((i * 7) % 5) / 100.0)
-                    .collect(),
+                shares: shares.iter().map(|s| s + f64::from((i * 7) % 5) / 100.0).collect(),
             })
             .collect(),
     }
 }
 
 fn mode(mode: &str, outcome: Result<Figures, &str>) -> ModeResult {
-    ModeResult {
-        mode: mode.to_owned(),
-        outcome: outcome.map_err(str::to_owned),
-    }
+    ModeResult { mode: mode.to_owned(), outcome: outcome.map_err(str::to_owned) }
 }
 
 fn experiment() -> Experiment {
@@ -116,11 +92,7 @@ fn experiment() -> Experiment {
                 workload: "burn".to_owned(),
                 pins: (0..[4, 2, 1][i]).map(|vcpu| vcpu % 2).collect(),
                 entitlement: 2.0 / 3.0,
-                alone: Some(Alone {
-                    work_per_second: 2e4,
-                    share: 2.0,
-                    deserved: 1.0 / 3.0,
-                }),
+                alone: Some(Alone { work_per_second: 2e4, share: 2.0, deserved: 1.0 / 3.0 }),
             })
             .collect(),
         notes: vec!["A note & its reason.".to_owned()],
@@ -137,18 +109,13 @@ fn experiment() -> Experiment {
 
 /// Compares with a golden file; a difference shows the first line that differs.
 fn golden(name: &str, text: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     let text = format!("{}\n", text.trim_end());
     if std::env::var_os("TANDEM_UPDATE_GOLDEN").is_some() {
         fs::write(&path, &text).unwrap();
     }
     let expected = fs::read_to_string(&path).unwrap_or_default();
-    let at = text
-        .lines()
-        .zip(expected.lines())
-        .position(|(got, wanted)| got != wanted);
+    let at = text.lines().zip(expected.lines()).position(|(got, wanted)| got != wanted);
     let line = at.unwrap_or_else(|| text.lines().count().min(expected.lines().count()));
     assert!(
         text == expected,
@@ -164,10 +131,7 @@ fn golden(name: &str, text: &str) {
 fn finding_with(factor: f64) -> String {
     let mut experiment = experiment();
     let stock = experiment.figures("equal-weights").unwrap().clone();
-    let mode = experiment
-        .modes
-        .iter_mut()
-        .find(|mode| mode.mode == "tandem");
+    let mode = experiment.modes.iter_mut().find(|mode| mode.mode == "tandem");
     let figures = mode.unwrap().outcome.as_mut().unwrap();
     for (vm, of_stock) in figures.vms.iter_mut().zip(&stock.vms) {
         vm.work_of_alone = of_stock.work_of_alone.map(|work| work * factor);
@@ -194,9 +158,7 @@ fn tables() {
     let text = [
         experiment_table::per_vm(&experiment).text(Look::Plain),
         experiment_table::service(&experiment).text(Look::Plain),
-        experiment_table::completion(&experiment)
-            .unwrap()
-            .text(Look::Plain),
+        experiment_table::completion(&experiment).unwrap().text(Look::Plain),
         experiment_table::per_mode(&experiment).text(Look::Plain),
         experiment_table::reasons(&experiment).join("\n"),
     ];
@@ -211,20 +173,14 @@ fn page() {
 
 #[test]
 fn json() {
-    golden(
-        "experiment.json",
-        &serde_json::to_string_pretty(&experiment()).unwrap(),
-    );
+    golden("experiment.json", &serde_json::to_string_pretty(&experiment()).unwrap());
 }
 
 #[test]
 fn the_finding_is_made_from_the_figures() {
     let mut experiment = experiment();
     let finding = experiment_page::finding(&experiment);
-    assert!(
-        finding.contains("more of their deserved work done with Tandem"),
-        "{finding}"
-    );
+    assert!(finding.contains("more of their deserved work done with Tandem"), "{finding}");
     assert!(
         finding.contains("The worst VM with Tandem is vm0, with 99.0 %; in stock it did 112.5 %."),
         "{finding}"

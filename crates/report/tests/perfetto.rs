@@ -3,15 +3,8 @@
 use std::collections::BTreeMap;
 
 use prost::Message;
-use tandem_report::perfetto::PerfettoError;
-use tandem_report::perfetto::Point;
-use tandem_report::perfetto::Trace;
-use tandem_report::perfetto::Value;
-use tandem_report::perfetto::message;
-use tandem_report::perfetto::message::Data;
-use tandem_report::perfetto::message::Kind;
-use tandem_report::perfetto::message::TrackDescriptor;
-use tandem_report::perfetto::message::TrackEvent;
+use tandem_report::perfetto::message::{Data, Kind, TrackDescriptor, TrackEvent};
+use tandem_report::perfetto::{PerfettoError, Point, Trace, Value, message};
 
 /// What was written: track descriptors, and events with their times and names.
 fn read(bytes: &[u8]) -> (Vec<TrackDescriptor>, Vec<(u64, String, TrackEvent)>) {
@@ -109,16 +102,8 @@ fn an_arrow_connects_two_instants() {
     let (a, b) = (trace.track(None, "a"), trace.track(None, "b"));
     for at_ns in [5, 7] {
         let (from, to) = (
-            Point {
-                track: a,
-                name: "sent",
-                at_ns,
-            },
-            Point {
-                track: b,
-                name: "handled",
-                at_ns: at_ns + 10,
-            },
+            Point { track: a, name: "sent", at_ns },
+            Point { track: b, name: "handled", at_ns: at_ns + 10 },
         );
         trace.arrow("ipi", from, to);
     }
@@ -127,25 +112,14 @@ fn an_arrow_connects_two_instants() {
         .iter()
         .map(|(at, _, event)| (*at, &event.flow_ids[..], &event.terminating_flow_ids[..]))
         .collect();
-    assert_eq!(
-        ends,
-        [
-            (5, &[1][..], &[][..]),
-            (7, &[2], &[]),
-            (15, &[], &[1]),
-            (17, &[], &[2]),
-        ]
-    );
+    assert_eq!(ends, [(5, &[1][..], &[][..]), (7, &[2], &[]), (15, &[], &[1]), (17, &[], &[2]),]);
 }
 
 #[test]
 fn values_are_kept() {
     let mut trace = Trace::new();
     let track = trace.track(None, "t");
-    let values = [
-        ("cpu", Value::Number(3)),
-        ("why", Value::Text("tick".to_owned())),
-    ];
+    let values = [("cpu", Value::Number(3)), ("why", Value::Text("tick".to_owned()))];
     trace.instant(track, "x", "c", 1, &values);
     let (_, events) = read(&trace.encode().unwrap());
     let found: Vec<Value> = events[0]

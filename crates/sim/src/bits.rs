@@ -21,10 +21,7 @@ pub(crate) fn next_bit(words: &[u64], from: u32, size: u32) -> Option<u32> {
 /// Sets or clears a bit.
 pub(crate) fn set_bit(words: &mut [u64], bit: u32, value: bool) {
     let mask = 1u64 << (bit % 64);
-    match value {
-        true => words[(bit / 64) as usize] |= mask,
-        false => words[(bit / 64) as usize] &= !mask,
-    }
+    if value { words[(bit / 64) as usize] |= mask } else { words[(bit / 64) as usize] &= !mask }
 }
 
 /// Whether a bit is set.

@@ -35,10 +35,7 @@ struct Entry {
 
 impl Entry {
     /// Of a place where nothing is: no entry is later.
-    const NOTHING: Entry = Entry {
-        key: u64::MAX,
-        slot: NOWHERE,
-    };
+    const NOTHING: Entry = Entry { key: u64::MAX, slot: NOWHERE };
 
     #[inline]
     fn time(self) -> u64 {
@@ -78,10 +75,7 @@ impl EventQueue {
 
     /// A queue in which the first `slots` slots can be set.
     pub fn new(slots: usize) -> EventQueue {
-        assert!(
-            slots <= EventQueue::MOST_SLOTS,
-            "{slots} slots are too many"
-        );
+        assert!(slots <= EventQueue::MOST_SLOTS, "{slots} slots are too many");
         EventQueue {
             heap: Vec::with_capacity((ROOT + slots).div_ceil(4)),
             nodes: 0,
@@ -119,10 +113,7 @@ impl EventQueue {
         if self.sequence >> SEQUENCE_BITS > 0 {
             self.number_anew();
         }
-        let entry = Entry {
-            key: time.min(LATEST) << SEQUENCE_BITS | self.sequence,
-            slot: slot.0,
-        };
+        let entry = Entry { key: time.min(LATEST) << SEQUENCE_BITS | self.sequence, slot: slot.0 };
         self.sequence += 1;
         let at = self.position[slot.0 as usize];
         if self.hollow && at == NOWHERE {
@@ -261,10 +252,7 @@ impl EventQueue {
             let [a, b, c, d] = [four[0].key, four[1].key, four[2].key, four[3].key];
             let (left, first) = if b < a { (1, b) } else { (0, a) };
             let (right, second) = if d < c { (3, d) } else { (2, c) };
-            let (least, key) = match second < first {
-                true => (right, second),
-                false => (left, first),
-            };
+            let (least, key) = if second < first { (right, second) } else { (left, first) };
             if entry.key <= key {
                 break;
             }
@@ -290,9 +278,7 @@ mod tests {
             queue.set(Slot(slot), 7);
         }
         queue.set(Slot(0), 7);
-        let order: Vec<u32> = std::iter::from_fn(|| queue.pop())
-            .map(|(_, s)| s.0)
-            .collect();
+        let order: Vec<u32> = std::iter::from_fn(|| queue.pop()).map(|(_, s)| s.0).collect();
         assert_eq!(order, [2, 3, 1, 0], "setting again is setting later");
     }
 

@@ -2,8 +2,8 @@
 //! results can be compared byte by byte.
 
 use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_policy::states::interval::Interval;
+use tandem_model::Nanos;
+use tandem_model::states::interval::Interval;
 
 /// Where a vCPU's time on a pCPU went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -59,12 +59,7 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram {
-            count: 0,
-            sum: Nanos::ZERO,
-            max: Nanos::ZERO,
-            buckets: vec![0; 65],
-        }
+        Histogram { count: 0, sum: Nanos::ZERO, max: Nanos::ZERO, buckets: vec![0; 65] }
     }
 }
 
@@ -300,4 +295,13 @@ pub struct Results {
     pub observed: Option<Observed>,
     /// Energy of all pCPUs in millijoules, by the costs' active, polling and idle power.
     pub energy_mj: u64,
+}
+
+impl Results {
+    /// The useful run time of a VM per second of simulated time. `None` if there is no such VM.
+    pub fn throughput(&self, vm: &str) -> Option<f64> {
+        let vm = self.vms.iter().find(|one| one.name == vm)?;
+        let useful: Nanos = vm.vcpus.iter().map(|vcpu| vcpu.ran.useful).sum();
+        Some(useful.as_secs_f64() / self.measured.as_secs_f64().max(f64::MIN_POSITIVE))
+    }
 }

@@ -3,15 +3,13 @@
 //! The allocator of this test counts. The world first runs until its buffers have grown, then for
 //! ten times as long while every allocation is counted.
 
+#[path = "it/common.rs"]
 mod common;
 
-use std::alloc::GlobalAlloc;
-use std::alloc::Layout;
-use std::alloc::System;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 use tandem_sim::World;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);

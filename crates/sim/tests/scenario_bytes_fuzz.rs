@@ -3,23 +3,19 @@
 //! Inputs are the scenarios and workloads of this repository with changes, as files, so that scenarios take in workloads; and `--set` with any key and value.
 //! Where `scenario_fuzz` changes one text piece by piece, these are of every kind that there is, and any bytes. How to go on for hours: `fuzz`.
 
-#[allow(dead_code, reason = "not every fuzzer uses all of it")]
-#[path = "../../linux/tests/fuzz/mod.rs"]
-mod fuzz;
+use tandem_testing::fuzz;
+
+#[global_allocator]
+static ALLOCATOR: fuzz::Counting = fuzz::Counting;
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use fuzz::Mutator;
-use fuzz::below;
-use fuzz::each_input;
+use fuzz::{Mutator, below, each_input};
 use tandem_sim::scenario::load;
-use tandem_sim::scenario::load::LoadError;
-use tandem_sim::scenario::load::Setting;
-use tandem_sim::scenario::load::Source;
+use tandem_sim::scenario::load::{LoadError, Setting, Source};
 
-/// The most memory that reading a scenario may take: what may be in one (`docs/scenarios.md`) is bounded.
+/// The most memory that reading a scenario may take: what may be in one (`docs/reference/scenarios.md`) is bounded.
 const MOST_BYTES: usize = 1 << 30;
 
 fn repository() -> PathBuf {
@@ -38,17 +34,14 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
             vec![(path, text)]
         }
     });
-    read.filter(|(path, _)| path.extension().is_some_and(|end| end == "toml"))
-        .collect()
+    read.filter(|(path, _)| path.extension().is_some_and(|end| end == "toml")).collect()
 }
 
 /// What is said names the file and the line, and is of one line that somebody can read.
 #[track_caller]
 fn check_said(error: &LoadError, files: &[&Path]) {
     let said = error.to_string();
-    let is_named = files
-        .iter()
-        .any(|file| said.contains(file.to_str().unwrap()));
+    let is_named = files.iter().any(|file| said.contains(file.to_str().unwrap()));
     assert!(is_named, "{said}");
     assert!(said.len() < 2_000, "{} bytes are said", said.len());
     assert!(!said.chars().any(char::is_control), "{said:?}");
@@ -64,10 +57,7 @@ fn any_bytes_are_a_scenario_or_an_error_with_its_place() {
     let workloads = files(&repository().join("workloads"));
     fs::create_dir(folder.path().join("workloads")).unwrap();
     for (path, text) in &workloads {
-        let copy = folder
-            .path()
-            .join("workloads")
-            .join(path.file_name().unwrap());
+        let copy = folder.path().join("workloads").join(path.file_name().unwrap());
         fs::write(copy, text).unwrap();
     }
     let scenarios = files(&repository().join("scenarios"));

@@ -1,5 +1,5 @@
 //! The same scenario and seed give the same bytes: every scenario of the repository against a golden
-//! file, in whichever profile this test is built (`scripts/test` runs it in debug and in release).
+//! file. `scripts/test-wheel` compares a release build with the debug build.
 //!
 //! A line of the file: scenario, events, work of all VMs, CPU time received, and a hash (FNV-1a, 64
 //! bits) of the whole results as JSON. The first three are there for who reviews a change of the
@@ -7,14 +7,11 @@
 //!
 //! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-sim --release --test scenario_golden` writes it anew.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use tandem_policy::Nanos;
-use tandem_sim::Results;
-use tandem_sim::Scenario;
-use tandem_sim::World;
+use tandem_model::Nanos;
 use tandem_sim::scenario::load;
+use tandem_sim::{Results, Scenario, World};
 
 /// Scenarios of the simulator's speed are long, and say nothing here that shorter ones do not.
 const LONG: &str = "bench-";
@@ -24,10 +21,7 @@ fn scenarios() -> Vec<Scenario> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "toml")
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
         .collect();
     files.sort();
     files
@@ -61,10 +55,8 @@ fn every_scenario_gives_the_bytes_of_the_golden_file() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/results.txt");
     let scenarios = scenarios();
     assert!(scenarios.len() >= 20, "{}", scenarios.len());
-    let lines: Vec<String> = scenarios
-        .iter()
-        .map(|scenario| line(&World::new(scenario).run()))
-        .collect();
+    let lines: Vec<String> =
+        scenarios.iter().map(|scenario| line(&World::new(scenario).run())).collect();
     if std::env::var_os("TANDEM_UPDATE_GOLDEN").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, lines.join("\n") + "\n").unwrap();
@@ -112,11 +104,7 @@ fn every_scenario_does_some_work() {
 
 #[test]
 fn running_in_portions_changes_nothing() {
-    for scenario in scenarios()
-        .iter()
-        .filter(|s| s.duration < Nanos::from_millis(400))
-        .take(8)
-    {
+    for scenario in scenarios().iter().filter(|s| s.duration < Nanos::from_millis(400)).take(8) {
         let whole = World::new(scenario).run();
         let mut world = World::new(scenario);
         let mut until = Nanos::ZERO;
@@ -129,10 +117,8 @@ fn running_in_portions_changes_nothing() {
 
 #[test]
 fn another_seed_gives_other_results() {
-    let mut scenario = scenarios()
-        .into_iter()
-        .find(|scenario| scenario.name == "pipeline")
-        .unwrap();
+    let mut scenario =
+        scenarios().into_iter().find(|scenario| scenario.name == "pipeline").unwrap();
     let first = World::new(&scenario).run();
     scenario.seed += 1;
     let second = World::new(&scenario).run();

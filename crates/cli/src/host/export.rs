@@ -6,51 +6,56 @@ use std::time::Duration;
 
 use clap::Args;
 use tandem_host::config::DEFAULT_STATE_DIR;
-use tandem_host::discovery::DiscoveryOptions;
-use tandem_host::export::DEFAULT_LISTEN;
-use tandem_host::export::Detail;
-use tandem_host::export::Export;
-use tandem_host::export::ExportConfig;
-use tandem_host::export::MOST_CULPRITS;
-use tandem_host::select::Selector;
+use tandem_host::export::{DEFAULT_LISTEN, Detail, Export, ExportConfig, MOST_CULPRITS};
+use tandem_host::select::VmPattern;
 use tandem_linux::service::Console;
 
-use super::look::SourceArgs;
-use super::look::seconds;
-use crate::console;
-use crate::number::whole;
+use super::look::{
+    FindArgs, MEASUREMENT, OUTPUT, SELECTION, SourceArgs, chosen, interval, parse_vm,
+};
+use tandem_command::console;
+use tandem_command::number::whole;
 
-/// What is measured how often, and where it is served.
+/// `tandem host export`
 #[derive(Debug, Args)]
-pub struct ServeArgs {
+pub struct ExportArgs {
+    /// VMs: a name or glob ('db-*'), a process id (4711), a cgroup ('/machine.slice/*') or a user (uid:1000) [default: all]
+    #[arg(value_name = "VM", value_parser = parse_vm)]
+    vms: Vec<VmPattern>,
+    /// Omit these VMs; may be repeated
+    #[arg(long, value_name = "VM", value_parser = parse_vm, help_heading = SELECTION)]
+    exclude: Vec<VmPattern>,
+    #[command(flatten)]
+    find: FindArgs,
     #[command(flatten)]
     source: SourceArgs,
-    /// Serve the metrics here. Whoever reaches an address that is not loopback reads names of VMs and processes
-    #[arg(long, default_value = DEFAULT_LISTEN, value_name = "ADDR:PORT")]
+    /// Serve metrics on this address; each client can read the names of VMs and processes
+    #[arg(long, default_value = DEFAULT_LISTEN, value_name = "ADDR:PORT", help_heading = OUTPUT)]
     listen: SocketAddr,
-    /// Length of an interval, 0.05 … 3600 s: so often is the host measured, however often somebody scrapes
-    #[arg(long, default_value = "5", value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
+    /// Length of an interval, 50ms … 1h, independent of scrapes
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = interval, allow_negative_numbers = true, help_heading = MEASUREMENT)]
     interval: Duration,
-    /// How many culprits of a VM, and processes of the host, have series of their own, 0 … 100; the rest is one
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = whole((0, MOST_CULPRITS), "culprits"))]
+    /// Maximum number of culprits per VM, and of host processes, with their own series, 0 … 100; the others are summed
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = whole((0, MOST_CULPRITS), "culprits"), help_heading = OUTPUT)]
     culprits: u64,
-    /// Series of each vCPU, too
-    #[arg(long)]
+    /// Export series of each vCPU, too
+    #[arg(long, help_heading = OUTPUT)]
     vcpus: bool,
-    /// Tell no names and cgroups of the host's processes; their time is told in sum
-    #[arg(long)]
+    /// Aggregate host processes; omit their names and cgroups
+    #[arg(long, help_heading = OUTPUT)]
     no_process_names: bool,
-    /// Where a running daemon keeps its state
-    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    /// State directory of a running daemon, for its weights
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR", help_heading = MEASUREMENT)]
     state_dir: PathBuf,
-    /// Print 'ready' on stdout once metrics are served
-    #[arg(long)]
+    /// Print 'ready' on standard output when metrics are served
+    #[arg(long, help_heading = OUTPUT)]
     print_ready: bool,
 }
 
-impl ServeArgs {
-    /// Serves metrics of the selected VMs until a signal.
-    pub fn run(self, find: DiscoveryOptions, selector: Selector) -> anyhow::Result<()> {
+impl ExportArgs {
+    /// Serves metrics of the selected VMs until a signal. A selection without a VM may match one that starts later.
+    pub fn run(self) -> anyhow::Result<()> {
+        let (_, selector) = chosen(&self.vms, &self.exclude)?;
         let mut console = Console {
             info: "info",
             error: "error",
@@ -60,7 +65,7 @@ impl ServeArgs {
         let export = Export::open(
             self.source.open()?,
             ExportConfig {
-                find,
+                find: self.find.options(),
                 selector,
                 state_dir: self.state_dir,
                 listen: self.listen,

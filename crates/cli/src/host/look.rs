@@ -2,19 +2,24 @@
 
 use std::time::Duration;
 
-use clap::Args;
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use tandem_host::columns::Style;
-use tandem_host::discovery::DiscoveryOptions;
-use tandem_host::discovery::check_named;
-use tandem_host::glob;
-use tandem_host::moment::in_units;
-use tandem_observe::Choice;
-use tandem_observe::Source;
+use tandem_host::config::{ConfigError, Select};
+use tandem_host::discovery::{DiscoveryOptions, check_named};
+use tandem_host::select::{Selector, VmPattern, WrongArgument};
+use tandem_observe::{Choice, Source};
 use tandem_report::terminal::has_colour;
 
-use crate::number::not_possible;
-use crate::number::real;
+use tandem_command::number::{duration, not_possible};
+
+/// Heading of options that select VMs.
+pub const SELECTION: &str = "Selection";
+/// Heading of options for VMMs that discovery does not know.
+const DISCOVERY: &str = "Discovery";
+/// Heading of options about what is printed.
+pub const OUTPUT: &str = "Output";
+/// Heading of options about what is measured.
+pub const MEASUREMENT: &str = "Measurement";
 
 /// How VMs and their vCPU threads are found.
 #[derive(Clone, Debug, Args)]
@@ -23,14 +28,15 @@ pub struct FindArgs {
     #[arg(
         long,
         value_name = "GLOB",
-        help = "Thread names of a VMM that is not known, with {\u{1b}[0mn} for the vCPU's number: 'cpu{\u{1b}[0mn}:*'"
+        help_heading = DISCOVERY,
+        help = "'cpu{\u{1b}[0mn}:*': thread names of an unknown VMM, with {\u{1b}[0mn} for the vCPU's number"
     )]
     pub thread_pattern: Option<String>,
     /// QMP sockets of QEMU processes: a path or glob; may be repeated
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = DISCOVERY)]
     pub qmp_socket: Vec<String>,
-    /// Take vCPU threads by their names where there is no KVM: of a process (PID), a user (uid:N) or cgroups (/vms/*); may be repeated
-    #[arg(long, value_name = "PID|uid:N|PATH", value_parser = without_kvm)]
+    /// Identify vCPU threads without KVM by their names, in a process (4711), of a user (uid:1000) or in cgroups ('/vms/*'); may be repeated
+    #[arg(long, value_name = "VM", value_parser = without_kvm, help_heading = DISCOVERY)]
     pub without_kvm: Vec<String>,
 }
 
@@ -49,17 +55,17 @@ impl FindArgs {
 /// What measures.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SourceArgs {
-    /// What measures
-    #[arg(long, value_enum, default_value_t = SourceName::Plain, value_name = "SOURCE")]
+    /// Source of the measurement
+    #[arg(long, value_enum, default_value_t = SourceName::Plain, value_name = "SOURCE", help_heading = MEASUREMENT)]
     source: SourceName,
 }
 
 /// `--source`
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SourceName {
-    /// Accounts that every kernel keeps; who takes pCPUs is estimated
+    /// Accounting of every kernel; the tasks that take pCPUs are estimated
     Plain,
-    /// BPF programs in the kernel, beside such accounts: exact, who takes pCPUs is seen; root, and a kernel with BTF
+    /// BPF programs in addition: exact; needs root and a kernel with BTF
     Bpf,
 }
 
@@ -86,17 +92,32 @@ fn without_kvm(text: &str) -> Result<String, String> {
     }
 }
 
-/// The name of a VM, or a glob of names.
-pub fn vm_name(text: &str) -> Result<String, String> {
-    match glob::for_names(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(expected) => Err(not_possible(text, expected)),
+/// A VM argument.
+pub fn parse_vm(text: &str) -> Result<VmPattern, String> {
+    text.parse()
+}
+
+/// Returns the selection of VM arguments and exclusions, and its compiled form. Without arguments, all VMs are selected.
+pub fn chosen(vms: &[VmPattern], exclude: &[VmPattern]) -> Result<(Select, Selector), ConfigError> {
+    let exclude = exclude.iter().map(ToString::to_string).collect();
+    let select = Select { exclude, ..Select::of(vms) };
+    let selector = Selector::from_config(&select)?;
+    Ok((select, selector))
+}
+
+/// An error if VMs of a user are asked for, which a record does not tell.
+pub fn check_recorded(vms: &[VmPattern]) -> Result<(), WrongArgument> {
+    match vms.iter().find(|vm| matches!(vm, VmPattern::User(_))) {
+        Some(user) => Err(WrongArgument(format!(
+            "{user}: a record has no users; give a name or glob ('db-*'), a process id or a cgroup"
+        ))),
+        None => Ok(()),
     }
 }
 
-/// `--interval`
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    real((0.05, 3600.0))(&in_units(text, "seconds")).map(Duration::from_secs_f64)
+/// The length of an interval or of a measurement.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    duration(Duration::from_millis(50), Duration::from_secs(3600))(text)
 }
 
 /// How text is to look: on a terminal as wide as that, with colour unless somebody said otherwise.

@@ -1,48 +1,40 @@
 //! `tandem host record` and `tandem host replay`.
 
 use std::io::IsTerminal;
-use std::path::Path;
-use std::path::PathBuf;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use tandem_host::config::DEFAULT_STATE_DIR;
-use tandem_host::moment;
-use tandem_host::moment::Moment;
-use tandem_host::record::HostFrames;
-use tandem_host::record::run;
-use tandem_host::record::summary;
-use tandem_host::replay;
+use tandem_host::record::{HostFrames, run, summary};
 use tandem_host::replay::Steps;
-use tandem_host::top;
-use tandem_host::trace;
-use tandem_host::why;
+use tandem_host::select::{VmPattern, WrongArgument};
+use tandem_host::{replay, top, trace, why};
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::service::Console;
-use tandem_observe::record::DEFAULT_MAX_BYTES;
-use tandem_observe::record::Damage;
-use tandem_observe::record::LEAST_MAX_BYTES;
-use tandem_observe::record::Record;
-use tandem_observe::record::Recorder;
-use tandem_observe::record::Wanted;
-use tandem_report::host_trace;
+use tandem_model::length;
+use tandem_observe::moment;
+use tandem_observe::moment::Moment;
+use tandem_observe::record::{
+    DEFAULT_MAX_BYTES, Damage, LEAST_MAX_BYTES, Record, Recorder, Wanted,
+};
 use tandem_report::host_trace::TracePage;
-use tandem_report::record_page;
 use tandem_report::record_page::RecordPage;
+use tandem_report::{host_trace, record_page};
 
-use super::look::FindArgs;
-use super::look::SourceArgs;
-use super::look::seconds;
-use super::look::style;
-use super::look::vm_name;
-use crate::console;
-use crate::output;
-use crate::sim::page::command;
+use super::look::{
+    FindArgs, MEASUREMENT, OUTPUT, SELECTION, SourceArgs, check_recorded, interval, parse_vm, style,
+};
+use tandem_command::invocation::command;
+use tandem_command::{console, output};
 
 /// Steps of time on a page.
 const STEPS: usize = 120;
+
+/// Limits of a trace's length.
+const MIN_TRACE: Duration = Duration::from_millis(50);
+const MAX_TRACE: Duration = Duration::from_secs(3600);
 
 /// The exit status where a part of what was asked for could not be read.
 const PARTIAL: i32 = 4;
@@ -54,67 +46,68 @@ pub struct RecordArgs {
     find: FindArgs,
     #[command(flatten)]
     source: SourceArgs,
-    /// The record: a folder that is not there yet; with --trace a file for ui.perfetto.dev
-    #[arg(short, long, value_name = "FOLDER")]
+    /// New folder for the record; with --trace a file for ui.perfetto.dev
+    #[arg(short, long, value_name = "FOLDER", help_heading = OUTPUT)]
     output: PathBuf,
-    /// Instead, trace so many seconds in full: every switch of every pCPU and what each vCPU did; root, BPF
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["interval", "length", "max_size", "source"])]
-    trace: Option<Duration>,
-    /// Write that trace as a page, too: states of each VM over time, who waited for whom
-    #[arg(long, value_name = "FILE", requires = "trace")]
+    /// Write a full trace instead: every switch of every pCPU and the states of each vCPU; needs --duration, root and BPF
+    #[arg(long, requires = "duration", conflicts_with_all = ["interval", "max_size", "source"], help_heading = MEASUREMENT)]
+    trace: bool,
+    /// Write the trace as a page, too: states of each VM over time, and waits
+    #[arg(long, value_name = "FILE", requires = "trace", help_heading = OUTPUT)]
     html: Option<PathBuf>,
-    /// Length of an interval, 0.05 … 3600 s
-    #[arg(long, default_value = "1", value_name = "S", value_parser = seconds)]
+    /// Length of an interval, 50ms … 1h
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = interval, help_heading = MEASUREMENT)]
     interval: Duration,
-    /// End after so long, such as 90s, 10m, 2h or 7d [default: when interrupted]
-    #[arg(long = "for", value_name = "TIME", value_parser = moment::length)]
-    length: Option<Duration>,
-    /// The oldest intervals go when the record would be larger, such as 64M or 2G [default: 256M]
-    #[arg(long, value_name = "SIZE", value_parser = moment::bytes(LEAST_MAX_BYTES))]
+    /// End after this time, such as 90s, 10m, 2h or 7d; a trace: 50ms … 1h [default: until interrupted]
+    #[arg(long, value_name = "TIME", value_parser = length::length, help_heading = MEASUREMENT)]
+    duration: Option<Duration>,
+    /// Maximum size of the record, such as 64M or 2G; the oldest intervals are dropped [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = length::bytes(LEAST_MAX_BYTES), help_heading = OUTPUT)]
     max_size: Option<u64>,
-    /// Where a running daemon keeps its state
-    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    /// State directory of a running daemon, for its weights
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR", help_heading = MEASUREMENT)]
     state_dir: PathBuf,
 }
 
 /// `tandem host replay`
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// The record: the folder that tandem host record wrote
+    /// Folder that 'tandem host record' wrote
+    #[arg(value_name = "FOLDER")]
     record: PathBuf,
-    /// Say what it holds: from when to when, VMs, gaps
-    #[arg(long, conflicts_with_all = ["at", "from", "to", "vcpus", "select_name"])]
+    /// VMs: a name or glob ('db-*'), a process id (4711) or a cgroup ('/machine.slice/*') [default: all]
+    #[arg(value_name = "VM", value_parser = parse_vm)]
+    vms: Vec<VmPattern>,
+    /// List the contents: begin and end, VMs, gaps
+    #[arg(long, conflicts_with_all = ["at", "from", "to", "vcpus", "vms"], help_heading = OUTPUT)]
     list: bool,
-    /// Show the interval of this time: 2026-11-23T14:05:00Z, +90s after the record's begin, -10m before its end
-    #[arg(long, value_name = "TIME", value_parser = moment::moment, allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
+    /// Show the interval at this time: 2026-11-23T14:05:00Z, +90s after the begin, -10m before the end
+    #[arg(long, value_name = "TIME", value_parser = moment::moment, allow_hyphen_values = true, conflicts_with_all = ["from", "to"], help_heading = SELECTION)]
     at: Option<Moment>,
-    /// Show what happened from this time on, in sum [default: the record's begin]
-    #[arg(long, value_name = "TIME", value_parser = moment::moment, allow_hyphen_values = true)]
+    /// Show the sum from this time on [default: the begin]
+    #[arg(long, value_name = "TIME", value_parser = moment::moment, allow_hyphen_values = true, help_heading = SELECTION)]
     from: Option<Moment>,
-    /// Show what happened until this time, in sum [default: the record's end]
-    #[arg(long, value_name = "TIME", value_parser = moment::moment, allow_hyphen_values = true)]
+    /// Show the sum until this time [default: the end]
+    #[arg(long, value_name = "TIME", value_parser = moment::moment, allow_hyphen_values = true, help_heading = SELECTION)]
     to: Option<Moment>,
-    /// Show VMs by name: a glob such as 'db-*'; may be repeated
-    #[arg(long, value_name = "GLOB", value_parser = vm_name)]
-    select_name: Vec<String>,
-    /// A line for each vCPU, too
-    #[arg(long, conflicts_with = "why")]
+    /// Print a line for each vCPU, too
+    #[arg(long, conflicts_with = "why", help_heading = OUTPUT)]
     vcpus: bool,
-    /// Say what was wrong with VMs, and what to do, as tandem host why does on a live host
-    #[arg(long, conflicts_with = "list")]
+    /// Name the causes of waits with remedies, as 'tandem host why' does
+    #[arg(long, conflicts_with = "list", help_heading = OUTPUT)]
     why: bool,
-    /// Write a page: states of each VM over time, who waited for whom, totals; one file that opens offline
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["list", "why", "json", "vcpus"])]
+    /// Write a page: states of each VM over time, waits and totals, in one file without external resources
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["list", "why", "json", "vcpus"], help_heading = OUTPUT)]
     html: Option<PathBuf>,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     json: bool,
 }
 
 pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     // Before the record is begun, so that no signal leaves it without an end.
     let interrupt = Interrupt::watch()?;
-    if let Some(length) = args.trace {
+    if let Some(length) = args.duration.filter(|_| args.trace) {
         return trace(args, length, &interrupt);
     }
     let begin = Instant::now();
@@ -122,32 +115,24 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     let max = args.max_size.unwrap_or(DEFAULT_MAX_BYTES);
     let recorder = Recorder::create(&args.output, max)?;
     note!("recording to {}; Ctrl-C ends it", args.output.display());
-    let end = args.length.and_then(|length| begin.checked_add(length));
-    let mut console = Console {
-        info: "info",
-        error: "error",
-        print_ready: false,
-        level: console::level(),
-    };
-    let recorded = run(
-        &mut frames,
-        recorder,
-        args.interval,
-        end,
-        &interrupt,
-        &mut console,
-    );
+    let end = args.duration.and_then(|length| begin.checked_add(length));
+    let mut console =
+        Console { info: "info", error: "error", print_ready: false, level: console::level() };
+    let recorded = run(&mut frames, recorder, args.interval, end, &interrupt, &mut console);
     let finished = recorded.context("recording ended; what was recorded before stays readable")?;
     note!("{}: {}", args.output.display(), summary(&finished));
     Ok(())
 }
 
 fn trace(args: &RecordArgs, length: Duration, interrupt: &Interrupt) -> anyhow::Result<()> {
+    if !(MIN_TRACE..=MAX_TRACE).contains(&length) {
+        let said = format!(
+            "--duration {length:?} is not possible for a trace: {MIN_TRACE:?} … {MAX_TRACE:?}"
+        );
+        bail!(WrongArgument(said));
+    }
     let files = [Some(&args.output), args.html.as_ref()];
-    files
-        .into_iter()
-        .flatten()
-        .try_for_each(|file| output::check(file))?;
+    files.into_iter().flatten().try_for_each(|file| output::check(file))?;
     let begun = moment::now();
     let traced = trace::trace(args.find.options(), length, interrupt)?;
     let remarks = traced.remarks();
@@ -165,6 +150,7 @@ fn trace(args: &RecordArgs, length: Duration, interrupt: &Interrupt) -> anyhow::
 }
 
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
+    check_recorded(&args.vms)?;
     let record = Record::open(&args.record)?;
     let style = style(std::io::stdout().is_terminal());
     if args.list {
@@ -182,14 +168,12 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     }
     let read = replay::replay(&record, wanted.clone())?;
     let (replayed, damages) = read.some(&wanted).with_context(of_record)?;
-    let shown = replayed
-        .shown_if_any(&args.select_name)
-        .with_context(of_record)?;
+    let shown = replayed.shown_if_any(&args.vms).with_context(of_record)?;
     let is_root = rustix::process::geteuid().is_root();
     console::print(&match (args.why, args.json) {
-        (true, true) => serde_json::to_string_pretty(&replayed.why(&args.select_name))?,
+        (true, true) => serde_json::to_string_pretty(&replayed.why(&args.vms))?,
         (true, false) => {
-            let why = why::text::text(&replayed.why(&args.select_name));
+            let why = why::text::text(&replayed.why(&args.vms));
             format!("{}\n{why}", replayed.heading())
         }
         (false, true) => serde_json::to_string(&shown)?,
@@ -215,7 +199,7 @@ pub(super) fn partial(damages: &[Damage], is_said: bool) -> anyhow::Result<()> {
 
 fn html(args: &ReplayArgs, record: &Record, wanted: Wanted, path: &Path) -> anyhow::Result<()> {
     output::check(path)?;
-    let read = Steps::read(record, wanted.clone(), &args.select_name, STEPS)?;
+    let read = Steps::read(record, wanted.clone(), &args.vms, STEPS)?;
     let (steps, damages) = read.some(&wanted)?;
     let page = RecordPage {
         title: &args.record.display().to_string(),

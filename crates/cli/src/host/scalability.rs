@@ -1,45 +1,49 @@
 //! `tandem host scalability`: how far VMs scale.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::scalability;
+use tandem_host::select::VmPattern;
 
 use super::look;
 use super::record::partial;
-use crate::console;
+use tandem_command::console;
 
 /// `tandem host scalability`
 #[derive(Debug, clap::Args)]
 pub struct ScalabilityArgs {
-    /// The VM, by name or process id [default: all]
-    vm: Option<String>,
+    /// VMs: a name or glob ('db-*'), a process id (4711), a cgroup ('/machine.slice/*') or a user (uid:1000) [default: all]
+    #[arg(value_name = "VM", value_parser = look::parse_vm)]
+    vms: Vec<VmPattern>,
     #[command(flatten)]
     find: look::FindArgs,
     #[command(flatten)]
     source: look::SourceArgs,
-    /// Of a record instead of now: the folder that tandem host record wrote
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["interval", "source"])]
+    /// Read this record of 'tandem host record' instead of measuring
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["duration", "source"], help_heading = look::MEASUREMENT)]
     from: Option<PathBuf>,
-    /// How long to look, 0.05 … 3600 s
-    #[arg(long, default_value = "5", value_name = "S", value_parser = look::seconds)]
-    interval: Duration,
+    /// Length of the measurement, 50ms … 1h
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = look::interval, help_heading = look::MEASUREMENT)]
+    duration: Duration,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, help_heading = look::OUTPUT)]
     json: bool,
 }
 
 /// Runs the command.
 pub fn main(args: &ScalabilityArgs) -> anyhow::Result<()> {
-    let asked = args.vm.as_deref();
+    let asked = &args.vms;
     let (found, damages) = match &args.from {
-        Some(folder) => scalability::of_record(folder, asked)?,
+        Some(folder) => {
+            look::check_recorded(asked)?;
+            scalability::of_record(folder, asked)?
+        }
         None => {
             let (source, find) = (args.source.open()?, args.find.options());
             let mut look = scalability::Look::open(source, find, Path::new(DEFAULT_STATE_DIR))?;
-            (look.look(asked, args.interval)?, Vec::new())
+            (look.look(asked, args.duration)?, Vec::new())
         }
     };
     console::print(&match args.json {

@@ -1,4 +1,4 @@
-//! `tandem host why`: what is wrong with a VM, what to do, and what that does.
+//! `tandem host why`: causes of waits, remedies, and trials of remedies.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -8,47 +8,50 @@ use anyhow::bail;
 use clap::Args;
 use tandem_host::columns::wrapped;
 use tandem_host::config::DEFAULT_STATE_DIR;
+use tandem_host::select::VmPattern;
 use tandem_host::why;
 use tandem_host::why::Why;
 use tandem_host::why::trial::TryOptions;
 use tandem_linux::interrupt::Interrupt;
 
-use super::look::FindArgs;
-use super::look::SourceArgs;
-use super::look::seconds;
-use super::look::style;
-use crate::console;
+use super::look::{FindArgs, MEASUREMENT, OUTPUT, SourceArgs, interval, parse_vm, style};
+use tandem_command::console;
+
+const REMEDIES: &str = "Remedies";
+
+/// Default length of a measurement.
+const LOOK: Duration = Duration::from_secs(2);
+/// Default length of each measurement of a trial.
+const TRIAL: Duration = Duration::from_secs(5);
 
 /// `tandem host why`
 #[derive(Debug, Args)]
 pub struct WhyArgs {
-    /// The VM, by name or process id [default: all]
-    vm: Option<String>,
+    /// VMs: a name or glob ('db-*'), a process id (4711), a cgroup ('/machine.slice/*') or a user (uid:1000) [default: all]
+    #[arg(value_name = "VM", value_parser = parse_vm)]
+    vms: Vec<VmPattern>,
     #[command(flatten)]
     find: FindArgs,
     #[command(flatten)]
     source: SourceArgs,
-    /// How long to look, 0.05 … 3600 s
-    #[arg(long, default_value = "2", value_name = "S", value_parser = seconds)]
-    interval: Duration,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    /// Try the cures of the VM that is named, one at a time: measure, change, measure, put back, measure; put everything back at the end
-    #[arg(long = "try")]
-    try_cures: bool,
-    /// How long each measurement of --try takes, 0.05 … 3600 s
-    #[arg(long, default_value = "5", value_name = "S", value_parser = seconds, requires = "try_cures")]
-    seconds: Duration,
-    /// With --try: what helped stays in force, until 'tandem host restore'
-    #[arg(long, requires = "try_cures")]
-    keep: bool,
-    /// With --try: change settings of the host too, and all VMs if none is named
-    #[arg(long, requires = "try_cures")]
-    yes: bool,
-    /// Where a running daemon keeps its state, and --try its journal
-    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    /// Length of a measurement, 50ms … 1h [default: 2s, with --try 5s]
+    #[arg(long, value_name = "TIME", value_parser = interval, help_heading = MEASUREMENT)]
+    duration: Option<Duration>,
+    /// State directory of a running daemon, and of the journal of --try
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR", help_heading = MEASUREMENT)]
     state_dir: PathBuf,
+    /// Print JSON
+    #[arg(long, help_heading = OUTPUT)]
+    json: bool,
+    /// Try the remedies of the named VMs one by one: measure, apply, measure, revert, measure; revert everything at the end
+    #[arg(long = "try", help_heading = REMEDIES)]
+    try_cures: bool,
+    /// With --try: leave remedies that helped until 'tandem host restore'
+    #[arg(long, requires = "try_cures", help_heading = REMEDIES)]
+    keep: bool,
+    /// With --try: allow settings of the host too, and all VMs if none is named
+    #[arg(long, requires = "try_cures", help_heading = REMEDIES)]
+    yes: bool,
 }
 
 /// Runs the command.
@@ -57,10 +60,11 @@ pub fn main(args: &WhyArgs) -> anyhow::Result<()> {
     if args.try_cures {
         return try_cures(&mut why, args);
     }
-    let found = why.look(args.vm.as_deref(), args.interval)?;
-    console::print(&match args.json {
-        true => serde_json::to_string_pretty(&found)?,
-        false => shown(&why::text::text(&found)),
+    let found = why.look(&args.vms, args.duration.unwrap_or(LOOK))?;
+    console::print(&if args.json {
+        serde_json::to_string_pretty(&found)?
+    } else {
+        shown(&why::text::text(&found))
     })
 }
 
@@ -70,18 +74,13 @@ fn shown(text: &str) -> String {
 }
 
 fn try_cures(why: &mut Why, args: &WhyArgs) -> anyhow::Result<()> {
-    let options = TryOptions {
-        length: args.seconds,
-        keep: args.keep,
-        yes: args.yes,
-    };
-    let trials = why.try_cures(args.vm.as_deref(), &options, &Interrupt::watch()?)?;
-    console::print(&match args.json {
-        true => serde_json::to_string_pretty(&trials)?,
-        false => shown(&why::trial::text(&trials)),
+    let options =
+        TryOptions { length: args.duration.unwrap_or(TRIAL), keep: args.keep, yes: args.yes };
+    let trials = why.try_cures(&args.vms, &options, &Interrupt::watch()?)?;
+    console::print(&if args.json {
+        serde_json::to_string_pretty(&trials)?
+    } else {
+        shown(&why::trial::text(&trials, &args.state_dir))
     })?;
-    match trials.is_put_back() {
-        true => Ok(()),
-        false => bail!("not everything could be put back; see above"),
-    }
+    if trials.is_put_back() { Ok(()) } else { bail!("not everything could be reverted; see above") }
 }

@@ -1,34 +1,20 @@
 //! Findings that are no matter of other VMs: halt polling, the VM's own other threads, spinning in vain, and waits for nobody that is seen. Each is
 //! made, and nearly made.
 
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
 use tandem_linux::affinity::set_affinity;
 use tandem_linux::thread::Tid;
-use tandem_policy::PcpuSet;
+use tandem_model::PcpuSet;
 
-use super::Allowed;
-use super::SECONDS;
-use super::harness::Skip;
-use super::harness::Test;
-use super::kinds;
-use super::look;
-use super::look_allowing;
-use super::name;
-use super::pcpus;
-use super::skip;
-use super::tandem;
-use super::text;
-use super::vm_support::Guard;
-use super::vm_support::start_vm;
-use super::why;
+use super::harness::{Skip, Test};
+use super::vm_support::{Guard, start_vm};
+use super::{DURATION, kinds, least_busy, look, name, pcpu, pcpus, skip, tandem, text, why};
 
 /// All that is here.
 pub const ALL: &[(&str, Test)] = &[
@@ -44,10 +30,7 @@ pub const ALL: &[(&str, Test)] = &[
         "processes_that_end_unseen_leave_waits_unexplained",
         processes_that_end_unseen_leave_waits_unexplained,
     ),
-    (
-        "spinning_in_vain_is_found_by_pause_exits",
-        spinning_in_vain_is_found_by_pause_exits,
-    ),
+    ("spinning_in_vain_is_found_by_pause_exits", spinning_in_vain_is_found_by_pause_exits),
 ];
 
 fn set(pcpu: &str) -> PcpuSet {
@@ -55,7 +38,7 @@ fn set(pcpu: &str) -> PcpuSet {
 }
 
 fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip> {
-    let [one, _] = pcpus()?;
+    let one = pcpu()?;
     let most = std::fs::read_to_string("/sys/module/kvm/parameters/halt_poll_ns");
     match most.as_deref().map(str::trim) {
         Ok("0") => return skip("KVM polls for nobody here: its halt_poll_ns is 0"),
@@ -66,10 +49,14 @@ fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip>
     let bursty = |work: &str, period: &str| {
         let (work, period) = (format!("work={work}"), format!("period={period}"));
         let bursty = ["--workload", "bursty", "--set", &work, "--set", &period];
-        start_vm(&name, &[bursty.as_slice(), &["--pin", &one]].concat())
+        start_vm(
+            env!("CARGO_BIN_EXE_tandem").as_ref(),
+            &name,
+            &[bursty.as_slice(), &["--pin", &one]].concat(),
+        )
     };
     let naps = bursty("20000", "500000");
-    let findings = look(&[&name], None)?;
+    let findings = look(&[&name])?;
     if findings.is_empty() && vms_take_a_pcpu() {
         return skip(
             "exits cost so much here that a VM that naps for half a millisecond runs all the time",
@@ -78,14 +65,11 @@ fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip>
     assert_eq!(kinds(&findings), ["halt-polling"], "{findings:#?}");
     let burned = findings[0]["burned_per_second"].as_f64().unwrap();
     assert!((0.1e9..1e9).contains(&burned), "{burned}");
-    assert_eq!(
-        findings[0]["lost_per_second"], 0,
-        "the VM itself loses nothing"
-    );
+    assert_eq!(findings[0]["lost_per_second"], 0, "the VM itself loses nothing");
     drop(naps);
     // Sleeps of some ms are longer than KVM polls, and so it soon gives up polling for them.
     let _sleeps = bursty("2000000", "25000000");
-    let findings = look(&[&name], None)?;
+    let findings = look(&[&name])?;
     assert!(findings.is_empty(), "{findings:#?}");
     Ok(())
 }
@@ -126,10 +110,7 @@ impl Asking {
             let mut answers = vec![0; 1 << 16];
             while output.read(&mut answers).is_ok_and(|read| read > 0) {}
         });
-        Asking {
-            stop,
-            threads: vec![ask, hear],
-        }
+        Asking { stop, threads: vec![ask, hear] }
     }
 }
 
@@ -146,68 +127,59 @@ impl Drop for Asking {
 fn a_vms_own_thread_is_found_on_its_pcpu_and_not_elsewhere() -> Result<(), Skip> {
     let [one, two] = pcpus()?;
     let name = name('o');
-    let mut vm = start_vm(&name, &["--workload", "burn", "--pin", &one]);
+    let mut vm = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &["--workload", "burn", "--pin", &one],
+    );
     let main = Tid(vm.0.id());
     set_affinity(main, &set(&one)).unwrap();
     let _asking = Asking::of(&mut vm, &set(&two));
-    // Who asks is this process.
-    let me = Some(std::process::id());
-    let findings = look(&[&name], me)?;
-    assert_eq!(
-        kinds(&findings).first(),
-        Some(&"own-threads"),
-        "{findings:#?}"
-    );
+    let findings = look(&[&name])?;
+    assert_eq!(kinds(&findings).first(), Some(&"own-threads"), "{findings:#?}");
     let lost = findings[0]["lost_per_second"].as_f64().unwrap();
     assert!((0.1e9..=0.7e9).contains(&lost), "{lost}");
     let commands = findings[0]["cure"]["commands"].as_array().unwrap();
     assert!(!commands.is_empty(), "{findings:#?}");
     // As busy as before, but not where its vCPU runs.
     set_affinity(main, &set(&two)).unwrap();
-    let findings = look(&[&name], me)?;
+    let findings = look(&[&name])?;
     assert!(!kinds(&findings).contains(&"own-threads"), "{findings:#?}");
     Ok(())
 }
 
 fn processes_that_end_unseen_leave_waits_unexplained() -> Result<(), Skip> {
-    let [one, _] = pcpus()?;
+    let one = pcpu()?;
     let name = name('n');
-    let _vm = start_vm(&name, &["--workload", "burn", "--pin", &one]);
+    let _vm = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &["--workload", "burn", "--pin", &one],
+    );
     // Each process computes for some ms and ends; the one that starts them does next to nothing.
     let script = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
-    let storm = Command::new("taskset")
-        .args(["-c", &one, "sh", "-c", script])
-        .spawn();
+    let storm = Command::new("taskset").args(["-c", &one, "sh", "-c", script]).spawn();
     let storm = match storm {
         Ok(child) => Guard(child),
         Err(error) => return skip(format!("taskset: {error}")),
     };
-    let unseen = Allowed {
-        burner: Some(storm.0.id()),
-        unseen: true,
-    };
-    let findings = look_allowing(&[&name], &unseen)?;
-    assert_eq!(
-        kinds(&findings).first(),
-        Some(&"unexplained"),
-        "{findings:#?}"
-    );
+    let findings = look(&[&name])?;
+    assert_eq!(kinds(&findings).first(), Some(&"unexplained"), "{findings:#?}");
     let evidence = findings[0]["evidence"].to_string();
     assert!(
         evidence.contains("nobody that was seen") && evidence.contains("tasks that ended"),
         "{evidence}"
     );
     drop(storm);
-    let findings = look(&[&name], None)?;
+    let findings = look(&[&name])?;
     assert!(!kinds(&findings).contains(&"unexplained"), "{findings:#?}");
     Ok(())
 }
 
 /// A look with BPF, or why there is none that sees pause exits.
 fn look_at_pause_exits(vm: &str) -> Result<Vec<Value>, Skip> {
-    let interval = SECONDS.to_string();
-    let arguments = ["host", "why", "--json", "--source", "bpf", "--interval"];
-    let output = tandem(&[arguments.as_slice(), &[&interval]].concat());
+    let arguments = ["host", "why", "--json", "--source", "bpf", "--duration"];
+    let output = tandem(&[arguments.as_slice(), &[DURATION]].concat());
     if !output.status.success() {
         return skip(text(&output.stderr).trim());
     }
@@ -222,23 +194,23 @@ fn look_at_pause_exits(vm: &str) -> Result<Vec<Value>, Skip> {
 }
 
 fn spinning_in_vain_is_found_by_pause_exits() -> Result<(), Skip> {
-    let [one, two] = pcpus()?;
+    let [one, two] = least_busy()?;
     let name = name('z');
     let both = format!("{one},{two}");
     // At CPL 0, where processors see pause loops.
     let pinned = ["--vcpus", "2", "--ring", "0", "--pin", &both, "--workload"];
     let spin = ["barrier", "--set", "wait=spin"];
-    let spins = start_vm(&name, &[pinned.as_slice(), &spin].concat());
+    let spins = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &[pinned.as_slice(), &spin].concat(),
+    );
     let hog = |pcpu: &str| {
-        let hog = Command::new("taskset")
-            .args(["-c", pcpu, "sh", "-c", "while :; do :; done"])
-            .spawn();
+        let hog =
+            Command::new("taskset").args(["-c", pcpu, "sh", "-c", "while :; do :; done"]).spawn();
         hog.map(Guard)
     };
-    let Ok(_hogs) = [hog(&one), hog(&two)]
-        .into_iter()
-        .collect::<Result<Vec<_>, _>>()
-    else {
+    let Ok(_hogs) = [hog(&one), hog(&two)].into_iter().collect::<Result<Vec<_>, _>>() else {
         return skip("taskset cannot be started");
     };
     let findings = look_at_pause_exits(&name)?;
@@ -248,11 +220,12 @@ fn spinning_in_vain_is_found_by_pause_exits() -> Result<(), Skip> {
         );
     }
     drop(spins);
-    let _burns = start_vm(&name, &[pinned.as_slice(), &["burn"]].concat());
-    let findings = look_at_pause_exits(&name)?;
-    assert!(
-        !kinds(&findings).contains(&"useless-spinning"),
-        "{findings:#?}"
+    let _burns = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &[pinned.as_slice(), &["burn"]].concat(),
     );
+    let findings = look_at_pause_exits(&name)?;
+    assert!(!kinds(&findings).contains(&"useless-spinning"), "{findings:#?}");
     Ok(())
 }

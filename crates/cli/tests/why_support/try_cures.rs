@@ -4,38 +4,23 @@
 //! What must be as it was is looked up after every run, whether the host was calm in it or not; what a trial says counts only if it was.
 
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::process::Pid as ProcessId;
-use rustix::process::Signal;
-use rustix::process::kill_process;
+use rustix::process::{Pid as ProcessId, Signal, kill_process};
 use serde_json::Value;
+use tandem_linux::actuator::Actuator;
 use tandem_linux::affinity::affinity;
-use tandem_linux::cgroup::Knob;
-use tandem_linux::claims::Claims;
-use tandem_linux::claims::HOST_CLAIMS;
-use tandem_linux::thread::ThreadRef;
+use tandem_linux::cgroup::{CgroupPath, Knob};
+use tandem_linux::claims::{Claims, HOST_CLAIMS};
+use tandem_linux::thread::{Pid, ThreadRef};
+use tandem_model::PcpuSet;
 
-use super::Allowed;
-use super::LOOKS;
-use super::SECONDS;
-use super::harness::Skip;
-use super::harness::Test;
-use super::is_calm;
-use super::limit;
-use super::name;
-use super::pcpus;
-use super::skip;
-use super::tandem;
-use super::text;
-use super::vcpus;
-use super::vm_support::Guard;
-use super::vm_support::start_vm;
+use super::harness::{Skip, Test};
+use super::vm_support::{Guard, start_vm};
+use super::{DURATION, least_busy, limit, name, pcpu, pcpus, places_of, skip, tandem, text, vcpus};
+use tandem_testing::quiet;
 
 /// All that is here.
 pub const ALL: &[(&str, Test)] = &[
@@ -43,26 +28,14 @@ pub const ALL: &[(&str, Test)] = &[
         "stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore",
         stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore,
     ),
-    (
-        "a_cure_that_does_not_help_is_put_back",
-        a_cure_that_does_not_help_is_put_back,
-    ),
+    ("a_cure_that_does_not_help_is_put_back", a_cure_that_does_not_help_is_put_back),
     (
         "a_trial_that_is_killed_is_put_back_by_restore",
         a_trial_that_is_killed_is_put_back_by_restore,
     ),
-    (
-        "a_vm_of_a_daemon_elsewhere_is_not_tried",
-        a_vm_of_a_daemon_elsewhere_is_not_tried,
-    ),
-    (
-        "an_interrupted_trial_puts_back_at_once",
-        an_interrupted_trial_puts_back_at_once,
-    ),
-    (
-        "nothing_is_tried_on_a_vm_that_nobody_named",
-        nothing_is_tried_on_a_vm_that_nobody_named,
-    ),
+    ("a_vm_of_a_daemon_elsewhere_is_not_tried", a_vm_of_a_daemon_elsewhere_is_not_tried),
+    ("an_interrupted_trial_puts_back_at_once", an_interrupted_trial_puts_back_at_once),
+    ("nothing_is_tried_on_a_vm_that_nobody_named", nothing_is_tried_on_a_vm_that_nobody_named),
 ];
 
 /// How long a trial may take until it changes something, on a busy host.
@@ -71,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A VM of two vCPUs that compute, on one pCPU.
 fn stacked(name: &str, pcpu: &str) -> Guard {
     let pinned = ["--vcpus", "2", "--workload", "burn", "--pin", pcpu];
-    start_vm(name, &pinned)
+    start_vm(env!("CARGO_BIN_EXE_tandem").as_ref(), name, &pinned)
 }
 
 /// Where threads may run.
@@ -85,42 +58,40 @@ fn arguments<'a>(vm: &'a str, state: &'a str, more: &[&'a str]) -> Vec<&'a str> 
     [all.as_slice(), more].concat()
 }
 
-/// How often a trial on a calm host may come out otherwise: it was calm before the change, and perhaps not after it.
+/// Maximum number of undisturbed trials: others may come between the change and the measurement after it.
 const CALM_RUNS: usize = 4;
 
-/// What a trial of a finding says, with this outcome or else the last one of some on a calm host. `check` is made after every run.
+/// A trial of a finding with this outcome, or else the last one of several. `check` is made after every run.
 fn tried(
+    pcpus: &PcpuSet,
     vm: &str,
     state: &str,
     more: &[&str],
     wanted: (&str, &str),
     check: impl Fn(&Value),
 ) -> Result<Value, Skip> {
-    let seconds = SECONDS.to_string();
-    let more = [more, &["--seconds", &seconds]].concat();
-    let mut calm = 0;
-    for _ in 0..LOOKS {
-        let output = tandem(&arguments(vm, state, &more));
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(said["schema"], 1);
-        check(&said);
-        let (kind, outcome) = wanted;
+    let more = [more, &["--duration", DURATION]].concat();
+    let (kind, outcome) = wanted;
+    let mut last = None;
+    for _ in 0..CALM_RUNS {
+        let said = quiet::measure(pcpus, || {
+            let output = tandem(&arguments(vm, state, &more));
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(said["schema"], 1);
+            check(&said);
+            said
+        })?;
         let trials = said["trials"].as_array().unwrap();
-        let trial = trials.iter().find(|trial| trial["kind"] == kind);
-        if !is_calm(&said["found"], &[vm], &Allowed::default()) {
-            continue;
-        }
-        calm += 1;
-        match trial {
-            Some(trial) if trial["outcome"] == outcome || calm >= CALM_RUNS => {
-                return Ok(trial.clone());
-            }
-            None if calm >= CALM_RUNS => panic!("no {kind} was tried: {said:#}"),
-            _ => {}
+        match trials.iter().find(|trial| trial["kind"] == kind) {
+            Some(trial) if trial["outcome"] == outcome => return Ok(trial.clone()),
+            trial => last = Some(trial.cloned().ok_or(said)),
         }
     }
-    skip("others use this host all the time")
+    match last.expect("it was tried") {
+        Ok(trial) => Ok(trial),
+        Err(said) => panic!("no {kind} was tried: {said:#}"),
+    }
 }
 
 fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Skip> {
@@ -133,7 +104,8 @@ fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Ski
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
     let stacked = ("stacked", "helped");
-    let trial = tried(&name, state, &[], stacked, |said| {
+    let both: PcpuSet = format!("{one},{two}").parse().unwrap();
+    let trial = tried(&both, &name, state, &[], stacked, |said| {
         assert_eq!(places(&vcpus), before, "{said:#}");
         assert_eq!(said["put_back"]["failures"], Value::Array(Vec::new()));
     })?;
@@ -145,13 +117,10 @@ fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Ski
     let cost = |when: &str| trial[when]["cost"].as_f64().unwrap();
     // Others may take some of the pCPU that they share, and of the time that they wait.
     assert!(cost("before") > 0.6e9 && cost("after") < 0.2e9, "{trial:#}");
-    assert!(
-        cost("again") > 0.6e9,
-        "without it, it is there again: {trial:#}"
-    );
+    assert!(cost("again") > 0.6e9, "without it, it is there again: {trial:#}");
 
     // A run that keeps puts back what the one before kept, so all of them begin alike.
-    let trial = tried(&name, state, &["--keep"], stacked, |said| {
+    let trial = tried(&both, &name, state, &["--keep"], stacked, |said| {
         let mut trials = said["trials"].as_array().unwrap().iter();
         let is_kept = trials.any(|trial| trial["in_force"] == true);
         assert_eq!(is_kept, places(&vcpus) != before, "{said:#}");
@@ -159,14 +128,14 @@ fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Ski
     assert_eq!(trial["in_force"], true, "{trial:#}");
     let kept = places(&vcpus);
     for place in &kept {
-        let place: tandem_policy::PcpuSet = place.parse().unwrap();
-        let has = |pcpu: &str| place.contains(tandem_policy::PcpuId(pcpu.parse().unwrap()));
+        let place: tandem_model::PcpuSet = place.parse().unwrap();
+        let has = |pcpu: &str| place.contains(tandem_model::PcpuId(pcpu.parse().unwrap()));
         assert!(has(&one) && has(&two), "{kept:?}");
     }
     // For a name that is mistyped nothing is undone.
     let output = tandem(&arguments("nosuch", state, &[]));
     assert!(!output.status.success());
-    assert!(text(&output.stderr).contains("no VM is called 'nosuch'"));
+    assert!(text(&output.stderr).contains("no VM matches 'nosuch'"));
     assert_eq!(places(&vcpus), kept);
     restore(state);
     assert_eq!(places(&vcpus), before);
@@ -179,9 +148,13 @@ fn restore(state: &str) {
 }
 
 fn a_cure_that_does_not_help_is_put_back() -> Result<(), Skip> {
-    let [one, _] = pcpus()?;
+    let one = pcpu()?;
     let name = name('u');
-    let vm = start_vm(&name, &["--workload", "burn", "--pin", &one]);
+    let vm = start_vm(
+        env!("CARGO_BIN_EXE_tandem").as_ref(),
+        &name,
+        &["--workload", "burn", "--pin", &one],
+    );
     let own = tempfile::tempdir().unwrap();
     // Whichever of the two is lifted, the other holds the VM back all the same.
     let names = [format!("why-{name}"), "inner".to_owned()];
@@ -198,7 +171,7 @@ fn a_cure_that_does_not_help_is_put_back() -> Result<(), Skip> {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
     let wanted = ("quota", "did-not-help");
-    let trial = tried(&name, state, &["--keep"], wanted, |said| {
+    let trial = tried(&places_of(&[&name]), &name, state, &["--keep"], wanted, |said| {
         assert_eq!(quotas(), before, "{said:#}");
     })?;
     assert_eq!(
@@ -211,95 +184,90 @@ fn a_cure_that_does_not_help_is_put_back() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A trial of the VM's stacked vCPUs, once it has changed where they may run.
-fn in_the_middle(
-    name: &str,
-    state: &str,
-    vcpus: &[ThreadRef],
-    before: &[String],
-) -> Result<Child, Skip> {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_tandem"))
-        .args(arguments(name, state, &["--seconds", "2"]))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
-        if places(vcpus) != before {
-            return Ok(child);
-        }
-        if child.try_wait().unwrap().is_some() {
-            return skip("the host was too busy for stacked vCPUs to be found");
-        }
-        sleep(Duration::from_millis(10));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    panic!("nothing was changed, and the trial goes on");
-}
-
-/// A VM of stacked vCPUs, and where these may run before anything is tried.
-struct Stacked {
+/// A VM with a quota, and its quota before anything is tried. The cgroup goes first.
+struct Limited {
     name: String,
-    _vm: Guard,
-    vcpus: Vec<ThreadRef>,
-    before: Vec<String>,
+    group: CgroupPath,
+    actuator: Actuator,
+    _journal: tempfile::TempDir,
+    vm: Guard,
+    before: String,
     state: tempfile::TempDir,
 }
 
-impl Stacked {
-    fn start(first: char) -> Result<Stacked, Skip> {
-        let [one, _] = pcpus()?;
+impl Limited {
+    fn start(first: char) -> Result<Limited, Skip> {
+        let [one, _] = least_busy()?;
         let name = name(first);
-        let vm = stacked(&name, &one);
-        let vcpus = vcpus(&vm);
-        Ok(Stacked {
-            name,
-            _vm: vm,
-            before: places(&vcpus),
-            vcpus,
-            state: tempfile::tempdir().unwrap(),
-        })
+        let burn = ["--workload", "burn", "--pin", &one];
+        let vm = start_vm(env!("CARGO_BIN_EXE_tandem").as_ref(), &name, &burn);
+        let journal = tempfile::tempdir().unwrap();
+        let (actuator, mut groups) = match limit(&vm, &[format!("why-{name}")], journal.path()) {
+            Ok(limited) => limited,
+            Err(error) => return skip(error),
+        };
+        let group = groups.remove(0);
+        let before = actuator.controller().read_knob(&group, Knob::Quota).unwrap();
+        let state = tempfile::tempdir().unwrap();
+        Ok(Limited { name, group, actuator, _journal: journal, vm, before, state })
     }
 
     fn state(&self) -> &str {
         self.state.path().to_str().unwrap()
     }
 
-    /// A trial that has changed where they may run.
-    fn trial(&self) -> Result<Child, Skip> {
-        in_the_middle(&self.name, self.state(), &self.vcpus, &self.before)
+    fn is_as_before(&self) -> bool {
+        let quota = self.actuator.controller().read_knob(&self.group, Knob::Quota);
+        quota.unwrap() == self.before
     }
 
-    fn is_as_before(&self) -> bool {
-        places(&self.vcpus) == self.before
+    /// A trial that has lifted the quota.
+    fn trial(&self) -> Result<Child, Skip> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tandem"))
+            .args(arguments(&self.name, self.state(), &["--duration", "2s"]))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            if !self.is_as_before() {
+                return Ok(child);
+            }
+            if child.try_wait().unwrap().is_some() {
+                return skip("the host was too busy for the quota to be found");
+            }
+            sleep(Duration::from_millis(10));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("nothing was changed, and the trial goes on");
     }
 }
 
 fn a_trial_that_is_killed_is_put_back_by_restore() -> Result<(), Skip> {
-    let stacked = Stacked::start('v')?;
-    let mut child = stacked.trial()?;
+    let limited = Limited::start('v')?;
+    let mut child = limited.trial()?;
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(!stacked.is_as_before(), "nobody could put it back");
-    restore(stacked.state());
-    assert!(stacked.is_as_before());
+    assert!(!limited.is_as_before(), "nobody could put it back");
+    restore(limited.state());
+    assert!(limited.is_as_before());
     Ok(())
 }
 
 fn a_vm_of_a_daemon_elsewhere_is_not_tried() -> Result<(), Skip> {
-    let stacked = Stacked::start('y')?;
+    let limited = Limited::start('y')?;
     let mut claims = match Claims::open(Path::new(HOST_CLAIMS)) {
         Ok(claims) => claims,
         Err(error) => return skip(error),
     };
     // As a daemon with another state directory does.
-    let pid = stacked.vcpus[0].pid;
-    assert!(claims.claim(pid).unwrap());
-    let wanted = ("stacked", "not-tried");
-    let trial = tried(&stacked.name, stacked.state(), &[], wanted, |said| {
-        assert!(stacked.is_as_before(), "{said:#}");
+    assert!(claims.claim(Pid(limited.vm.0.id())).unwrap());
+    let wanted = ("quota", "not-tried");
+    let pcpus = places_of(&[&limited.name]);
+    let trial = tried(&pcpus, &limited.name, limited.state(), &[], wanted, |said| {
+        assert!(limited.is_as_before(), "{said:#}");
     })?;
     let because = trial["because"].as_str().unwrap();
     assert!(because.contains("another state directory"), "{trial:#}");
@@ -307,23 +275,20 @@ fn a_vm_of_a_daemon_elsewhere_is_not_tried() -> Result<(), Skip> {
 }
 
 fn an_interrupted_trial_puts_back_at_once() -> Result<(), Skip> {
-    let stacked = Stacked::start('w')?;
-    let mut child = stacked.trial()?;
+    let limited = Limited::start('w')?;
+    let mut child = limited.trial()?;
     kill_process(ProcessId::from_child(&child), Signal::INT).unwrap();
     assert!(!child.wait().unwrap().success());
-    assert!(stacked.is_as_before());
+    assert!(limited.is_as_before());
     Ok(())
 }
 
 fn nothing_is_tried_on_a_vm_that_nobody_named() -> Result<(), Skip> {
-    let stacked = Stacked::start('x')?;
-    let output = tandem(&["host", "why", "--try", "--seconds", "0.5"]);
+    let limited = Limited::start('x')?;
+    let output = tandem(&["host", "why", "--try", "--duration", "0.5s"]);
     assert!(!output.status.success());
     let said = text(&output.stderr);
-    assert!(
-        said.contains("name the VM") && said.contains("--yes"),
-        "{said}"
-    );
-    assert!(stacked.is_as_before());
+    assert!(said.contains("name the VM") && said.contains("--yes"), "{said}");
+    assert!(limited.is_as_before());
     Ok(())
 }

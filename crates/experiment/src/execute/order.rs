@@ -5,8 +5,7 @@
 //! taken to be the longest. The order decides when results are there, never what they are.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::HashMap;
+use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
 use tandem_sim::Scenario;
@@ -53,12 +52,7 @@ impl Order {
         }
         let mut untried: Vec<usize> = (0..scenarios.len()).collect();
         untried.sort_by_key(|&number| (guesses[number], Reverse(number)));
-        Order {
-            scenarios,
-            scenario_of,
-            untried,
-            tried: BinaryHeap::new(),
-        }
+        Order { scenarios, scenario_of, untried, tried: BinaryHeap::new() }
     }
 
     /// The run to be made next.
@@ -105,13 +99,10 @@ fn vcpu_time(scenario: &Scenario) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tandem_policy::Nanos;
+    use tandem_model::Nanos;
 
     fn scenario(ms: u64) -> Scenario {
-        Scenario {
-            duration: Nanos(ms * 1_000_000),
-            ..super::super::tests::scenario()
-        }
+        Scenario { duration: Nanos(ms * 1_000_000), ..super::super::tests::scenario() }
     }
 
     #[test]

@@ -12,13 +12,9 @@
 //! as used.
 
 use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_policy::Weight;
-use tandem_policy::fair_share::Claim;
-use tandem_policy::fair_share::fair_shares;
-use tandem_policy::scalability::Features;
-use tandem_policy::scalability::PhysicalRun;
-use tandem_policy::scalability::VirtualRun;
+use tandem_model::{Nanos, Weight};
+use tandem_policy::fair_share::{Claim, fair_shares};
+use tandem_policy::scalability::{Features, PhysicalRun, VirtualRun};
 use tandem_sim::Scenario;
 use tandem_sim::results::VmResults;
 use tandem_sim::scenario::Mode;

@@ -9,24 +9,16 @@
 //! shards varies. What is in the merged file does not depend on it.
 
 use std::ffi::OsStr;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use tandem_policy::Nanos;
-use tandem_sim::Scenario;
-use tandem_sim::World;
+use tandem_model::Nanos;
+use tandem_sim::{Scenario, World};
 use thiserror::Error;
 
-use super::file::OpenError;
-use super::file::Reader;
-use super::grid::Grid;
-use super::grid::Identity;
-use super::grid::SHARDS;
-use super::grid::Shard;
+use super::file::{OpenError, Reader};
+use super::grid::{Grid, Identity, SHARDS, Shard};
 use crate::execute;
 use crate::execute::ExecuteError;
 use crate::progress::Progress;
@@ -167,10 +159,7 @@ impl Division {
 
     /// A shard's file.
     pub fn file(&self, number: u32) -> PathBuf {
-        self.folder.join(name(Shard {
-            number,
-            of: self.of,
-        }))
+        self.folder.join(name(Shard { number, of: self.of }))
     }
 
     /// The files of all shards.
@@ -180,9 +169,7 @@ impl Division {
 
     /// The shards that are not there yet.
     pub fn missing(&self) -> Vec<u32> {
-        (1..=self.of)
-            .filter(|number| self.done.binary_search(number).is_err())
-            .collect()
+        (1..=self.of).filter(|number| self.done.binary_search(number).is_err()).collect()
     }
 }
 
@@ -206,18 +193,13 @@ fn named(file: &str) -> Option<Shard> {
 }
 
 fn remove(path: &Path) -> Result<(), DivisionError> {
-    std::fs::remove_file(path).map_err(|cause| DivisionError::Remove {
-        path: path.to_owned(),
-        cause,
-    })
+    std::fs::remove_file(path)
+        .map_err(|cause| DivisionError::Remove { path: path.to_owned(), cause })
 }
 
 /// The shards' files in a folder, by name; none where there is no folder.
 fn files(folder: &Path) -> Result<Vec<(PathBuf, Shard)>, DivisionError> {
-    let cannot = |cause| DivisionError::Folder {
-        path: folder.to_owned(),
-        cause,
-    };
+    let cannot = |cause| DivisionError::Folder { path: folder.to_owned(), cause };
     if !folder.exists() {
         return Ok(Vec::new());
     }
@@ -235,10 +217,7 @@ fn files(folder: &Path) -> Result<Vec<(PathBuf, Shard)>, DivisionError> {
 /// Refuses a file that is not this shard of this grid, whole and as it was written.
 fn check(path: &Path, shard: Shard, grid: &Grid) -> Result<(), DivisionError> {
     let open_error = |cause: OpenError| match cause.is_of_file() {
-        true => DivisionError::Foreign {
-            path: path.to_owned(),
-            cause,
-        },
+        true => DivisionError::Foreign { path: path.to_owned(), cause },
         false => DivisionError::Read(cause),
     };
     let reader = Reader::open(path).map_err(open_error)?;
@@ -265,10 +244,7 @@ fn measured(grid: &Grid, progress: &dyn Progress) -> Result<u32, ExecuteError> {
         let Some(cell) = grid.cell(number) else {
             continue;
         };
-        let scenario = Scenario {
-            seed: cell.seed,
-            ..cell.scenario.clone()
-        };
+        let scenario = Scenario { seed: cell.seed, ..cell.scenario.clone() };
         let watch = Stopwatch::begin(progress);
         // One that was not done in time says enough.
         let _ = execute::run(&mut World::new(&scenario), scenario.duration, &watch);
@@ -297,11 +273,7 @@ struct Stopwatch<'a> {
 
 impl Stopwatch<'_> {
     fn begin(outer: &dyn Progress) -> Stopwatch<'_> {
-        Stopwatch {
-            outer,
-            began: Instant::now(),
-            simulated: AtomicU64::new(0),
-        }
+        Stopwatch { outer, began: Instant::now(), simulated: AtomicU64::new(0) }
     }
 }
 
@@ -323,8 +295,7 @@ impl Progress for Stopwatch<'_> {
 mod tests {
     use super::*;
     use crate::progress::Silent;
-    use crate::sweep;
-    use crate::vary;
+    use crate::{sweep, vary};
     use tandem_sim::scenario::load::Source;
 
     fn grid(duration: &str, runs: u32) -> Grid {
@@ -363,17 +334,11 @@ mod tests {
         let again = divide(None).unwrap();
         assert_eq!((again.of, again.done.as_slice()), (4, &[3][..]));
         assert_eq!(again.missing(), [1, 2, 4]);
-        assert!(matches!(
-            divide(Some(5)),
-            Err(DivisionError::Divided { .. })
-        ));
+        assert!(matches!(divide(Some(5)), Err(DivisionError::Divided { .. })));
         assert!(matches!(divide(Some(7)), Err(DivisionError::Number(7))));
         assert!(matches!(divide(Some(0)), Err(DivisionError::Number(0))));
         let other = Division::of(&grid("2ms", 3), &out, None, false, &Silent);
-        assert!(
-            matches!(other, Err(DivisionError::Other { .. })),
-            "{other:?}"
-        );
+        assert!(matches!(other, Err(DivisionError::Other { .. })), "{other:?}");
         std::fs::write(division.file(1), "nonsense").unwrap();
         assert!(matches!(divide(None), Err(DivisionError::Foreign { .. })));
     }
@@ -419,10 +384,7 @@ mod tests {
 
     #[test]
     fn only_names_of_shards_are_shards() {
-        assert_eq!(
-            named("0003-of-0120.parquet"),
-            Some(Shard { number: 3, of: 120 })
-        );
+        assert_eq!(named("0003-of-0120.parquet"), Some(Shard { number: 3, of: 120 }));
         for wrong in [
             "3-of-120.parquet",
             "0004-of-0003.parquet",

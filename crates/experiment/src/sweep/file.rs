@@ -17,37 +17,24 @@ use std::fs::File;
 use std::io;
 use std::num::TryFromIntError;
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parquet::basic::Type as PhysicalType;
 use parquet::column::reader::get_typed_column_reader;
-use parquet::data_type::ByteArray;
-use parquet::data_type::ByteArrayType;
-use parquet::data_type::DataType;
-use parquet::data_type::DoubleType;
-use parquet::data_type::Int64Type;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
-use parquet::file::reader::FileReader;
-use parquet::file::reader::RowGroupReader;
-use parquet::file::reader::SerializedFileReader;
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 use thiserror::Error;
 
-use super::grid::Fingerprint;
-use super::grid::Identity;
-use super::grid::IdentityError;
+use super::grid::{Fingerprint, Identity, IdentityError};
 use crate::columns;
-use crate::columns::ColumnError;
-use crate::columns::column;
-use crate::parameters::Column;
-use crate::parameters::FIGURES;
-use crate::parameters::Kind;
-use crate::parameters::Value;
+use crate::columns::{ColumnError, column};
+use crate::parameters::{Column, FIGURES, Kind, Value};
 
 /// What the schema is called.
 const NAME: &str = "sweep";
@@ -89,7 +76,7 @@ pub enum OpenError {
         cause: io::Error,
     },
     /// It is something else, or damaged.
-    #[error("{} is no complete file of tandem sim sweep", path.display())]
+    #[error("{} is no complete file of tandem-sim sweep", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -174,10 +161,7 @@ impl ContentError {
     pub fn of(self, path: &Path) -> OpenError {
         match self {
             ContentError::Io(cause) | ContentError::Descriptors(cause) => open_error(path, cause),
-            cause => OpenError::Foreign {
-                path: path.to_owned(),
-                cause,
-            },
+            cause => OpenError::Foreign { path: path.to_owned(), cause },
         }
     }
 
@@ -294,9 +278,8 @@ impl Writer {
     ) -> Result<Writer, ColumnError> {
         let pairs = identity.to_pairs().into_iter();
         let pairs = pairs.map(|(key, value)| KeyValue::new(key.to_owned(), value));
-        let properties = WriterProperties::builder()
-            .set_key_value_metadata(Some(pairs.collect()))
-            .build();
+        let properties =
+            WriterProperties::builder().set_key_value_metadata(Some(pairs.collect())).build();
         let schema = columns::schema(NAME, &columns::columns(true, parameters))?;
         Ok(Writer {
             writer: SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?,
@@ -324,10 +307,7 @@ impl Writer {
 
     /// The cell has no more rows.
     pub fn end_cell(&mut self) -> Result<(), ColumnError> {
-        match self.columns.cell.len() >= GROUP {
-            true => self.end_group(),
-            false => Ok(()),
-        }
+        if self.columns.cell.len() >= GROUP { self.end_group() } else { Ok(()) }
     }
 
     /// Ends the file and sees to it that it outlasts a loss of power; how many rows it has.
@@ -434,10 +414,7 @@ impl Reader {
         let found = self.digest.to_string();
         match found == self.wanted {
             true => Ok(true),
-            false => Err(ContentError::Digest {
-                found,
-                wanted: self.wanted.clone(),
-            }),
+            false => Err(ContentError::Digest { found, wanted: self.wanted.clone() }),
         }
     }
 
@@ -597,11 +574,7 @@ fn read_column<T: DataType>(
         let most = (rows - values.len()).min(GROUP);
         let (records, _, _) = reader.read_records(most, None, None, &mut values)?;
         if records == 0 {
-            return Err(ContentError::Short {
-                column: at,
-                values: values.len(),
-                rows,
-            });
+            return Err(ContentError::Short { column: at, values: values.len(), rows });
         }
     }
     Ok(values)
@@ -639,10 +612,7 @@ mod tests {
         };
         // The first three cells together go beyond a group, the fifth as well.
         let rows = [GROUP / 2, GROUP / 4, GROUP / 2, 1, GROUP + 1];
-        let column = |name: &str, kind| Column {
-            name: name.to_owned(),
-            kind,
-        };
+        let column = |name: &str, kind| Column { name: name.to_owned(), kind };
         let parameters = [
             column("policies", Kind::Text),
             column("vm.*.vcpus", Kind::Integer),

@@ -10,18 +10,15 @@
 
 use std::fmt;
 use std::fmt::Write;
-use std::num::ParseIntError;
-use std::num::TryFromIntError;
+use std::num::{ParseIntError, TryFromIntError};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use tandem_sim::Scenario;
-use tandem_sim::scenario::load::LoadError;
-use tandem_sim::scenario::load::Source;
+use tandem_sim::scenario::load::{LoadError, Source};
 use thiserror::Error;
 
-use crate::parameters::Parameters;
-use crate::parameters::Value;
+use crate::parameters::{Parameters, Value};
 use crate::vary::Combination;
 
 /// Shards of one grid.
@@ -193,12 +190,7 @@ impl Grid {
             .map(|combination| Ok((combination.name(), combination.scenario(source)?)))
             .collect::<Result<Vec<(String, Scenario)>, LoadError>>()?;
         let (_, first) = combinations.first().ok_or(GridError::Nothing)?;
-        Ok(Grid {
-            seed: first.seed,
-            combinations,
-            parameters,
-            runs,
-        })
+        Ok(Grid { seed: first.seed, combinations, parameters, runs })
     }
 
     /// How many cells there are.
@@ -236,12 +228,10 @@ impl Grid {
     /// Refuses a grid with another fingerprint than this.
     pub fn expect(&self, fingerprint: &str) -> Result<(), GridError> {
         let found = self.identity(Shard::WHOLE);
-        match found.fingerprint == fingerprint {
-            true => Ok(()),
-            false => Err(GridError::Unexpected {
-                found: Box::new(found),
-                expected: fingerprint.to_owned(),
-            }),
+        if found.fingerprint == fingerprint {
+            Ok(())
+        } else {
+            Err(GridError::Unexpected { found: Box::new(found), expected: fingerprint.to_owned() })
         }
     }
 
@@ -254,11 +244,7 @@ impl Grid {
         for (name, scenario) in &self.combinations {
             let _ = write!(fingerprint, "{name:?} {scenario:?} ");
         }
-        let names: Vec<&str> = self
-            .combinations
-            .iter()
-            .map(|(name, _)| name.as_str())
-            .collect();
+        let names: Vec<&str> = self.combinations.iter().map(|(name, _)| name.as_str()).collect();
         Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             scenario: self
@@ -280,11 +266,7 @@ fn sample(names: &[&str]) -> String {
     match names {
         [""] => "as it is".to_owned(),
         _ if names.len() <= SHOWN => names.join(" | "),
-        _ => format!(
-            "{} | … {} more",
-            names[..SHOWN].join(" | "),
-            names.len() - SHOWN
-        ),
+        _ => format!("{} | … {} more", names[..SHOWN].join(" | "), names.len() - SHOWN),
     }
 }
 
@@ -342,9 +324,7 @@ impl Identity {
             seed: number("tandem.seed")?,
             cells: number("tandem.cells")?,
             fingerprint: text("tandem.fingerprint")?,
-            shard: shard
-                .parse()
-                .map_err(|cause| IdentityError::Shard { text: shard, cause })?,
+            shard: shard.parse().map_err(|cause| IdentityError::Shard { text: shard, cause })?,
         };
         if u64::from(identity.shard.of) > identity.cells {
             return Err(IdentityError::TooManyShards {
@@ -357,10 +337,7 @@ impl Identity {
 
     /// The same for another part of the grid.
     pub fn with_shard(&self, shard: Shard) -> Identity {
-        Identity {
-            shard,
-            ..self.clone()
-        }
+        Identity { shard, ..self.clone() }
     }
 
     /// Whether both are of one grid, whichever part.
@@ -457,9 +434,8 @@ mod tests {
     fn every_cell_is_in_one_shard() {
         for cells in 0..20u64 {
             for of in 1..=7 {
-                let mut all: Vec<u64> = (1..=of)
-                    .flat_map(|number| Shard { number, of }.cells(cells))
-                    .collect();
+                let mut all: Vec<u64> =
+                    (1..=of).flat_map(|number| Shard { number, of }.cells(cells)).collect();
                 all.sort_unstable();
                 assert!(all.into_iter().eq(0..cells), "{cells} cells, {of} shards");
             }

@@ -4,16 +4,12 @@
 //! of it is read, so a thousand shards need no more file descriptors than two. Every cell must be there once, in the shard that it
 //! belongs to, and the rows of every shard must be those that were written.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::file::ContentError;
-use super::file::OpenError;
-use super::file::Reader;
-use super::grid::Identity;
-use super::grid::Shard;
+use super::file::{ContentError, OpenError, Reader};
+use super::grid::{Identity, Shard};
 use super::place;
 use super::place::WriteError;
 
@@ -180,10 +176,7 @@ impl Merge {
         let mut parts: Vec<Part> = Vec::new();
         for path in shards {
             let reader = Reader::open(path)?;
-            parts.push(Part {
-                path: path.clone(),
-                reader,
-            });
+            parts.push(Part { path: path.clone(), reader });
         }
         in_order(parts)
     }
@@ -217,9 +210,7 @@ impl Merge {
         place::write(out, whole, &parameters, is_interrupted, |writer| {
             let shards = parts.len() as u64;
             for cell in 0..whole.cells {
-                let part = parts
-                    .get_mut((cell % shards) as usize)
-                    .ok_or(MergeError::Nothing)?;
+                let part = parts.get_mut((cell % shards) as usize).ok_or(MergeError::Nothing)?;
                 let mut rows = 0;
                 while let Some(row) = part.reader.next_of(cell).map_err(part_error(&part.path))? {
                     writer.push(row);
@@ -229,10 +220,9 @@ impl Merge {
                     let path = part.path.clone();
                     return Err(MergeError::Gap { path, cell });
                 }
-                writer.end_cell().map_err(|cause| WriteError::Write {
-                    path: out.to_owned(),
-                    cause,
-                })?;
+                writer
+                    .end_cell()
+                    .map_err(|cause| WriteError::Write { path: out.to_owned(), cause })?;
             }
             for part in parts {
                 if !part.reader.is_at_end().map_err(part_error(&part.path))? {
@@ -278,10 +268,7 @@ fn in_order(mut parts: Vec<Part>) -> Result<Merge, MergeError> {
             });
         }
         if part.reader.parameters() != parameters {
-            return Err(MergeError::Columns {
-                path: part.path.clone(),
-                other: path,
-            });
+            return Err(MergeError::Columns { path: part.path.clone(), other: path });
         }
     }
     parts.sort_by_key(|part| part.reader.identity().shard.number);
@@ -306,13 +293,7 @@ fn in_order(mut parts: Vec<Part>) -> Result<Merge, MergeError> {
         .map(|shard| shard.to_string())
         .collect();
     if !missing.is_empty() {
-        return Err(MergeError::Missing {
-            shards: missing,
-            identity: Box::new(identity),
-        });
+        return Err(MergeError::Missing { shards: missing, identity: Box::new(identity) });
     }
-    Ok(Merge {
-        whole: identity.with_shard(Shard::WHOLE),
-        parts,
-    })
+    Ok(Merge { whole: identity.with_shard(Shard::WHOLE), parts })
 }

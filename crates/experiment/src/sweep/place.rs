@@ -7,24 +7,17 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::hash::BuildHasher;
-use std::hash::Hasher;
-use std::hash::RandomState;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::file::ContentError;
-use super::file::OpenError;
-use super::file::Reader;
-use super::grid::Identity;
-use super::grid::Shard;
+use super::file::{ContentError, OpenError, Reader};
+use super::grid::{Identity, Shard};
 use super::writer::Writer;
 use crate::columns::ColumnError;
-use crate::figures::Format;
-use crate::figures::NoTable;
+use crate::figures::{Format, NoTable};
 use crate::parameters::Column;
 
 /// Why a file may not be replaced.
@@ -136,10 +129,7 @@ pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> Result<bool, Occu
         Ok(reader) if reader.identity() == wanted => {
             let checked = reader.check().map(|()| true);
             checked.map_err(|cause| match cause.is_of_file() {
-                true => OccupiedError::Damaged {
-                    path: path.to_owned(),
-                    cause,
-                },
+                true => OccupiedError::Damaged { path: path.to_owned(), cause },
                 false => OccupiedError::Read(cause.of(path)),
             })
         }
@@ -159,10 +149,7 @@ pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> Result<bool, Occu
 
 /// Whether a shard's file may be called so.
 pub fn check_name(path: &Path, shard: Shard) -> Result<(), WriteError> {
-    if path
-        .extension()
-        .is_some_and(|extension| extension == "toml")
-    {
+    if path.extension().is_some_and(|extension| extension == "toml") {
         return Err(WriteError::Scenario(path.to_owned()));
     }
     if path.is_dir() {
@@ -191,10 +178,7 @@ pub fn write<E: From<WriteError>>(
 ) -> Result<u64, E> {
     let format = Format::of(path).map_err(WriteError::Name)?;
     let (partial, file) = Partial::create(path)?;
-    let cannot = |cause: ColumnError| WriteError::Write {
-        path: path.to_owned(),
-        cause,
-    };
+    let cannot = |cause: ColumnError| WriteError::Write { path: path.to_owned(), cause };
     let writer = Writer::new(file, format, identity, parameters);
     let mut writer = writer.map_err(cannot)?;
     rows(&mut writer)?;
@@ -227,13 +211,9 @@ struct Partial(PathBuf);
 
 impl Partial {
     fn create(path: &Path) -> Result<(Partial, File), WriteError> {
-        let name = path
-            .file_name()
-            .ok_or_else(|| WriteError::NoName(path.to_owned()))?;
-        Partial::drawn(path, name, random).map_err(|cause| WriteError::Write {
-            path: path.to_owned(),
-            cause: cause.into(),
-        })
+        let name = path.file_name().ok_or_else(|| WriteError::NoName(path.to_owned()))?;
+        Partial::drawn(path, name, random)
+            .map_err(|cause| WriteError::Write { path: path.to_owned(), cause: cause.into() })
     }
 
     /// Draws until there is no such file.

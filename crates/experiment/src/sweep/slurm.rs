@@ -2,19 +2,17 @@
 //!
 //! The script is whole: it needs nothing but `sbatch`, the program and a folder that all nodes see. It finds out by itself
 //! which shards are missing, so a failed sweep goes on by running it again (its own text says how). A task runs
-//! `tandem sim sweep --shard I/N`, whose file appears only once it is complete.
+//! `tandem-sim sweep --shard I/N`, whose file appears only once it is complete.
 //!
 //! Nothing here talks to Slurm. The grid's fingerprint is in the script, and whatever runs or joins shards is told to refuse another: a
 //! scenario that was edited since is an error and not another result.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use super::division::Division;
-use super::grid::Grid;
-use super::grid::Shard;
+use super::grid::{Grid, Shard};
 
 /// What the script is made of.
 const TEMPLATE: &str = include_str!("slurm.sh");
@@ -44,7 +42,7 @@ pub enum ScriptError {
     },
 }
 
-/// What the script's tasks are asked for, as it was given to `tandem sim sweep`.
+/// What the script's tasks are asked for, as it was given to `tandem-sim sweep`.
 #[derive(Clone, Copy, Debug)]
 pub struct Script<'a> {
     /// The scenario's file.
@@ -91,9 +89,8 @@ impl Script<'_> {
         grid: &Grid,
         division: &Division,
     ) -> Result<String, ScriptError> {
-        let safe = |letter: char| match letter.is_ascii_alphanumeric() || "-_.".contains(letter) {
-            true => letter,
-            false => '_',
+        let safe = |letter: char| {
+            if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '_' }
         };
         let identity = grid.identity(Shard::WHOLE);
         let name: String = identity.scenario.chars().take(NAME).map(safe).collect();
@@ -111,7 +108,7 @@ impl Script<'_> {
         Ok(filled(TEMPLATE, &values))
     }
 
-    /// What follows `tandem sim sweep`.
+    /// What follows `tandem-sim sweep`.
     fn arguments(&self) -> Result<String, ScriptError> {
         let mut words = vec![word(&absolute(self.scenario)?)?];
         let mut option = |name: &str, value: &str| words.push(quoted(&format!("--{name}={value}")));
@@ -137,7 +134,7 @@ impl Script<'_> {
 
 /// Whether a text is that of such a script.
 fn is_ours(text: &str) -> bool {
-    text.contains("written by `tandem sim sweep --slurm`")
+    text.contains("written by `tandem-sim sweep --slurm`")
 }
 
 fn cannot(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ScriptError {
@@ -234,7 +231,7 @@ mod tests {
         for line in [
             "#SBATCH --job-name=tandem-a_b_c",
             "#SBATCH --array=1-12",
-            "# A sweep of 100 cells in 12 shards, written by `tandem sim sweep --slurm`.",
+            "# A sweep of 100 cells in 12 shards, written by `tandem-sim sweep --slurm`.",
             "arguments=('/data/my host.toml' --seed=7 --policies=stock --policies=aple '--vary=vm.*.vcpus=1,2' --runs=50)",
             "folder=/data/all.parquet.shards",
             &format!("fingerprint={}", grid.identity(Shard::WHOLE).fingerprint),

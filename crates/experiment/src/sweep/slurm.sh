@@ -3,7 +3,7 @@
 #SBATCH --array=1-@OF@
 #SBATCH --cpus-per-task=1
 #SBATCH --output=/dev/null
-# A sweep of @CELLS@ cells in @OF@ shards, written by `tandem sim sweep --slurm`.
+# A sweep of @CELLS@ cells in @OF@ shards, written by `tandem-sim sweep --slurm`.
 #
 #   bash THIS [SBATCH OPTION …]   submits the shards that are missing as one array, and a job that joins them once all are there
 #   bash THIS status              says how many are there, and shows the logs of those that failed
@@ -52,7 +52,7 @@ log() {
 
 shard() {
     log "$1"
-    "$tandem" sim sweep "${arguments[@]}" --expect "$fingerprint" --workers 1 --shard "$1/$of" --out "$(file "$1")"
+    "$tandem" sweep "${arguments[@]}" --expect "$fingerprint" --workers 1 --shard "$1/$of" --out "$(file "$1")"
 }
 
 merge() {
@@ -60,7 +60,7 @@ merge() {
     for ((number = 1; number <= of; number++)); do
         files+=("$(file "$number")")
     done
-    "$tandem" sim sweep merge --expect "$fingerprint" "$out" "${files[@]}"
+    "$tandem" sweep merge --expect "$fingerprint" "$out" "${files[@]}"
 }
 
 status() {
@@ -79,7 +79,7 @@ submit() {
     local numbers array join
     if [[ -e $out ]]; then
         # It is read, and nothing else is done: of something else, or damaged, it is an error.
-        "$tandem" sim sweep "${arguments[@]}" --expect "$fingerprint" --out "$out"
+        "$tandem" sweep "${arguments[@]}" --expect "$fingerprint" --out "$out"
         return
     fi
     mkdir -p "$folder"

@@ -9,8 +9,7 @@ use super::file::Row;
 use super::grid::Identity;
 use crate::columns;
 use crate::columns::ColumnError;
-use crate::figures::CsvTable;
-use crate::figures::Format;
+use crate::figures::{CsvTable, Format};
 use crate::parameters::Column;
 
 /// A file that is being written.

@@ -4,20 +4,15 @@
 //! for while a cpuset shrinks and grows (8f9ea86fdf99), whoever asked and whenever, so there is nothing to note, and nothing to put back but what
 //! the agent itself asked for. Earlier ones forget it: threads that were bound when the agent began are noted, and have that again.
 
-use tandem_linux::affinity::AffinityError;
-use tandem_linux::affinity::Threads;
+use tandem_linux::affinity::{AffinityError, Threads};
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::journal::Entry;
 use tandem_linux::kernel_release;
-use tandem_linux::restore::Undone;
-use tandem_linux::restore::restore_affinity;
+use tandem_linux::restore::{Undone, restore_affinity};
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::PcpuSet;
+use tandem_model::PcpuSet;
 
-use super::Actuator;
-use super::ActuatorError;
-use super::foreign;
-use super::threads_of;
+use super::{Actuator, ActuatorError, foreign, threads_of};
 use crate::journal::Change;
 
 /// The first release that keeps what a thread asked for while its cpuset shrinks and grows.
@@ -75,10 +70,7 @@ impl Actuator {
         original: PcpuSet,
     ) -> Result<(), ActuatorError> {
         self.note_affinity(thread, original)?;
-        let record = Change::Affinity {
-            thread,
-            original: vcpus.clone(),
-        };
+        let record = Change::Affinity { thread, original: vcpus.clone() };
         let key = record.key();
         self.journal.will_write(record)?;
         let bound = self.threads.set_affinity(thread.tid, vcpus);
@@ -101,10 +93,7 @@ impl Actuator {
             Err(AffinityError::Gone(_)) => return Ok(Undone::Nothing),
             now => now.map_err(|error| error.to_string())?,
         };
-        let found = Change::Affinity {
-            thread: *thread,
-            original: now.clone(),
-        };
+        let found = Change::Affinity { thread: *thread, original: now.clone() };
         // Where the kernel forgets what is asked for, what is there tells nothing of who asked.
         if kernel_release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) && !self.journal.is_ours(&found) {
             return Ok(foreign(&format!("{thread}, bound to vCPUs {now},")));
@@ -117,8 +106,7 @@ impl Actuator {
 mod tests {
     use std::process::Command;
 
-    use tandem_linux::affinity::affinity;
-    use tandem_linux::affinity::set_affinity;
+    use tandem_linux::affinity::{affinity, set_affinity};
     use tandem_linux::procfs::ProcFs;
     use tandem_linux::thread::Pid;
 

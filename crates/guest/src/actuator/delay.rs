@@ -6,20 +6,13 @@
 
 use tandem_linux::affinity::Threads;
 use tandem_linux::journal::Entry;
-use tandem_linux::restore::RestoreReport;
-use tandem_linux::restore::Undone;
+use tandem_linux::restore::{RestoreReport, Undone};
 use tandem_linux::sched_attr;
 use tandem_linux::sched_attr::FairScheduling;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::ThreadStat;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
+use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
+use tandem_model::Nanos;
 
-use super::Actuator;
-use super::ActuatorError;
-use super::foreign;
-use super::threads_of;
+use super::{Actuator, ActuatorError, foreign, threads_of};
 use crate::delaying;
 use crate::journal::Change;
 
@@ -63,10 +56,7 @@ impl Actuator {
         if now == scheduling && (!is_new || now == original) {
             return Ok(());
         }
-        let key = self.before(
-            record(if is_new { original } else { now }),
-            record(scheduling),
-        )?;
+        let key = self.before(record(if is_new { original } else { now }), record(scheduling))?;
         let set = sched_attr::set_fair_scheduling(thread.tid, scheduling);
         if set.is_err() {
             self.journal.was_not_written(&key);
@@ -98,9 +88,8 @@ impl Actuator {
             same.any(|thread| self.threads.is_alive(thread))
         };
         for pid in self.heirs(threads()) {
-            let maker = delaying::maker(&self.procfs, pid, |pid| {
-                threads().any(|thread| thread.pid == pid)
-            });
+            let maker =
+                delaying::maker(&self.procfs, pid, |pid| threads().any(|thread| thread.pid == pid));
             for tid in threads_of(&self.procfs, pid) {
                 if known(tid) {
                     continue;
@@ -109,22 +98,16 @@ impl Actuator {
                 let slack = slacks.iter().find(|(t, _)| of(t)).or(slacks.first());
                 if let (Some(&(thread, original)), Ok(now)) =
                     (slack, delaying::timer_slack(&self.procfs, tid))
-                    && self.was_given(&Change::TimerSlack {
-                        thread: *thread,
-                        original: now,
-                    })
+                    && self.was_given(&Change::TimerSlack { thread: *thread, original: now })
                     && delaying::set_timer_slack(&self.procfs, tid, original).is_ok()
                 {
                     report.put_back += 1;
                 }
                 let scheduling = schedulings.iter().find(|(t, _)| of(t));
-                if let (Some(&(thread, original)), Ok(Some(now))) = (
-                    scheduling.or(schedulings.first()),
-                    sched_attr::fair_scheduling(tid),
-                ) && self.was_given(&Change::Scheduling {
-                    thread: *thread,
-                    original: now,
-                }) && sched_attr::set_fair_scheduling(tid, original).is_ok()
+                if let (Some(&(thread, original)), Ok(Some(now))) =
+                    (scheduling.or(schedulings.first()), sched_attr::fair_scheduling(tid))
+                    && self.was_given(&Change::Scheduling { thread: *thread, original: now })
+                    && sched_attr::set_fair_scheduling(tid, original).is_ok()
                 {
                     report.put_back += 1;
                 }
@@ -185,10 +168,7 @@ impl Actuator {
                         return Err(format!("cannot read the timer slack of {thread}: {error}"));
                     }
                 };
-                let found = Change::TimerSlack {
-                    thread: *thread,
-                    original: now,
-                };
+                let found = Change::TimerSlack { thread: *thread, original: now };
                 self.undo_one(now == *original, &found, || {
                     delaying::set_timer_slack(&self.procfs, thread.tid, *original)
                         .map_err(|error| error.to_string())
@@ -202,10 +182,7 @@ impl Actuator {
                     Err(error) if error.is_gone() => return Ok(Undone::Nothing),
                     Err(error) => return Err(error.to_string()),
                 };
-                let found = Change::Scheduling {
-                    thread: *thread,
-                    original: now,
-                };
+                let found = Change::Scheduling { thread: *thread, original: now };
                 self.undo_one(now == *original, &found, || {
                     sched_attr::set_fair_scheduling(thread.tid, *original)
                         .map_err(|error| error.to_string())

@@ -5,7 +5,7 @@
 //! clock that the instance has (`mono`).
 
 use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// Time stamp and length at the beginning of a page.
 const PAGE_HEADER: usize = 16;
@@ -70,10 +70,7 @@ pub struct Event {
 
 /// Events that are recorded: their folder in tracefs, the fields that are used. Those of the second half need not be there.
 pub const EVENTS: [(&str, &[&str]); 7] = [
-    (
-        "sched/sched_switch",
-        &["prev_pid", "prev_state", "next_pid"],
-    ),
+    ("sched/sched_switch", &["prev_pid", "prev_state", "next_pid"]),
     ("sched/sched_waking", &["pid"]),
     ("sched/sched_wakeup", &["pid", "target_cpu"]),
     ("sched/sched_process_fork", &["child_pid"]),
@@ -188,11 +185,7 @@ impl Formats {
         let value = |field: usize| format.value(field, data);
         let tid = |field: usize| value(field).map(|tid| Tid(tid as u32));
         let kind = match number {
-            0 => Kind::Switch {
-                prev: tid(0)?,
-                sleeps: value(1)? & ASLEEP != 0,
-                next: tid(2)?,
-            },
+            0 => Kind::Switch { prev: tid(0)?, sleeps: value(1)? & ASLEEP != 0, next: tid(2)? },
             1 => Kind::Waking(tid(0)?),
             2 => Kind::Woken(tid(0)?, value(1)? as u32),
             3 => Kind::Fork(tid(0)?),
@@ -207,13 +200,7 @@ impl Formats {
             }
             _ => Kind::Yield,
         };
-        Some(Event {
-            at,
-            cpu,
-            by: Tid(by),
-            in_interrupt: data.get(2)? & HARDIRQ != 0,
-            kind,
-        })
+        Some(Event { at, cpu, by: Tid(by), in_interrupt: data.get(2)? & HARDIRQ != 0, kind })
     }
 }
 
@@ -289,11 +276,7 @@ mod tests {
         let mut events = Vec::new();
         formats().page(&page, 3, &mut events);
         let kinds: Vec<Kind> = events.iter().map(|event| event.kind).collect();
-        let switch = |prev, sleeps, next| Kind::Switch {
-            prev: Tid(prev),
-            sleeps,
-            next: Tid(next),
-        };
+        let switch = |prev, sleeps, next| Kind::Switch { prev: Tid(prev), sleeps, next: Tid(next) };
         assert_eq!(
             kinds,
             [
@@ -314,10 +297,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_cut_off_or_made_up_gives_what_is_whole_in_it() {
-        let whole = page(&[
-            record(10, &switch(7, 1, 0, 0)),
-            record(3, &switch(0, 0, 8, 0)),
-        ]);
+        let whole = page(&[record(10, &switch(7, 1, 0, 0)), record(3, &switch(0, 0, 8, 0))]);
         for length in 0..200 {
             let mut events = Vec::new();
             formats().page(&whole[..length], 0, &mut events);
@@ -328,9 +308,7 @@ mod tests {
         let mut state = 1u64;
         for _ in 0..2000 {
             let bytes: Vec<u8> = std::iter::repeat_with(|| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (state >> 56) as u8
             })
             .take(600)

@@ -6,12 +6,8 @@
 use std::collections::HashMap;
 
 use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::application::Profile;
-use tandem_policy::application::SCHEMA;
-use tandem_policy::application::Spread;
-use tandem_policy::application::Step;
-use tandem_policy::application::ThreadProfile;
+use tandem_model::Nanos;
+use tandem_model::application::{Profile, SCHEMA, Spread, Step, ThreadProfile};
 
 use super::story::Story;
 use super::tree::Did;
@@ -79,11 +75,8 @@ fn add_story(profile: &mut Profile, seen: &Seen, story: Story) {
     profile.lock_like = story.lock_like();
     profile.idle_wake = median(&story.idle_wakes);
     profile.idle_send = median(&story.idle_sends);
-    let by_tid: HashMap<Tid, &ThreadProfile> = seen
-        .threads
-        .iter()
-        .map(|(tid, thread)| (*tid, thread))
-        .collect();
+    let by_tid: HashMap<Tid, &ThreadProfile> =
+        seen.threads.iter().map(|(tid, thread)| (*tid, thread)).collect();
     let mut told = Nanos::ZERO;
     for row in &story.rows {
         let mut thread = ThreadProfile::default();
@@ -136,11 +129,7 @@ fn add(all: &mut ThreadProfile, one: &ThreadProfile) {
     all.preempted += one.preempted;
     all.by_time.extend(&one.by_time);
     for asleep in &one.asleep_in {
-        match all
-            .asleep_in
-            .iter_mut()
-            .find(|other| other.what == asleep.what)
-        {
+        match all.asleep_in.iter_mut().find(|other| other.what == asleep.what) {
             Some(other) => other.samples += asleep.samples,
             None => all.asleep_in.push(asleep.clone()),
         }
@@ -150,8 +139,7 @@ fn add(all: &mut ThreadProfile, one: &ThreadProfile) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::event::Event;
-    use crate::record::event::Kind;
+    use crate::record::event::{Event, Kind};
 
     fn thread(tid: u32, ran: u64) -> (Tid, ThreadProfile) {
         let thread = ThreadProfile {
@@ -165,10 +153,7 @@ mod tests {
     }
 
     fn did(ran: u64, sleeps: u64) -> Did {
-        Did {
-            ran: Nanos(ran),
-            sleeps,
-        }
+        Did { ran: Nanos(ran), sleeps }
     }
 
     #[test]
@@ -191,20 +176,11 @@ mod tests {
             cpu: 0,
             by: Tid(prev),
             in_interrupt: false,
-            kind: Kind::Switch {
-                prev: Tid(prev),
-                sleeps,
-                next: Tid(next),
-            },
+            kind: Kind::Switch { prev: Tid(prev), sleeps, next: Tid(next) },
         };
         let mut story = Story::default();
         let events = [switch(0, 0, false, 1), switch(300, 1, true, 0)];
-        story.window(
-            &[(Tid(1), Nanos(300))],
-            (Nanos(0), Nanos(400)),
-            &events,
-            100,
-        );
+        story.window(&[(Tid(1), Nanos(300))], (Nanos(0), Nanos(400)), &events, 100);
         let seen = Seen {
             threads: vec![thread(1, 500), thread(2, 100)],
             within: did(3000, 1000),
@@ -215,10 +191,7 @@ mod tests {
         assert_eq!(profile.tracing_cost, 1.5);
         assert_eq!(profile.threads.len(), 1);
         let one = &profile.threads[0];
-        assert_eq!(
-            (one.name.as_str(), one.lives, one.ran),
-            ("t1", 1, Nanos(500))
-        );
+        assert_eq!((one.name.as_str(), one.lives, one.ran), ("t1", 1, Nanos(500)));
         assert_eq!(one.steps, [Step::Run(Nanos(200))]);
         assert_eq!(one.bursts.p50, Nanos(200));
         assert_eq!(profile.unseen, Nanos(100), "of thread 2");

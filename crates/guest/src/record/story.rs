@@ -10,19 +10,13 @@
 //! A sleep that was under way when the window began or ended is cut there, unless it was a wait for another thread. Nothing is made up for what was not
 //! seen: a wait that was over before it began (an item that was there already) is no step.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::application::LockLike;
-use tandem_policy::application::Step;
-use tandem_policy::application::WakeEdge;
+use tandem_model::Nanos;
+use tandem_model::application::{LockLike, Step, WakeEdge};
 
-use super::event::Event;
-use super::event::Kind;
+use super::event::{Event, Kind};
 
 /// Wake-ups by a clock are as regular as one if their distances differ by this part, and less than the sleeps between them.
 const CLOCK: f64 = 0.05;
@@ -134,10 +128,7 @@ impl Story {
         }
         // Steps are counted as they are seen: one for each event at most, and a run before it.
         let mut seen = 0;
-        for event in events
-            .iter()
-            .filter(|event| event.at >= begin && event.at <= end)
-        {
+        for event in events.iter().filter(|event| event.at >= begin && event.at <= end) {
             self.event(event, begin);
             seen += 2;
             if seen >= most {
@@ -297,14 +288,7 @@ impl Story {
     /// Who woke whom.
     pub fn wake_edges(&self) -> Vec<WakeEdge> {
         let edges = self.edges.iter();
-        edges
-            .map(|(&(from, to), &(count, slept))| WakeEdge {
-                from,
-                to,
-                count,
-                slept,
-            })
-            .collect()
+        edges.map(|(&(from, to), &(count, slept))| WakeEdge { from, to, count, slept }).collect()
     }
 
     /// Futexes on which at least two threads both wait and wake, the most used first.
@@ -313,11 +297,7 @@ impl Story {
         for futex in self.futexes.values() {
             let both = futex.waiters.intersection(&futex.wakers).count();
             if both > 1 {
-                found.push(LockLike {
-                    threads: both,
-                    waits: futex.waits,
-                    wakes: futex.wakes,
-                });
+                found.push(LockLike { threads: both, waits: futex.waits, wakes: futex.wakes });
             }
         }
         found.sort_by_key(|lock| std::cmp::Reverse(lock.waits));
@@ -420,10 +400,7 @@ fn middle(values: &[f64]) -> (f64, f64) {
         values.get(at).copied().unwrap_or_default()
     };
     let center = quarter(values.to_vec(), 2);
-    let spread = quarter(
-        values.iter().map(|value| (value - center).abs()).collect(),
-        3,
-    );
+    let spread = quarter(values.iter().map(|value| (value - center).abs()).collect(), 3);
     (center, spread)
 }
 

@@ -9,31 +9,20 @@
 //! Sources: Documentation/trace/ftrace.rst of Linux (instances, `set_event_pid`, `event-fork`); [`super::event`] reads the pages.
 
 use std::ffi::CStr;
-use std::fs;
 use std::fs::OpenOptions;
-use std::io;
-use std::io::Read;
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::fd::FromRawFd;
-use std::os::fd::OwnedFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use tandem_linux::ProcFs;
 use tandem_linux::procfs::read_text;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::Nanos;
 use thiserror::Error;
 
-use super::event::EVENTS;
-use super::event::Event;
-use super::event::Format;
-use super::event::Formats;
-use super::event::NEEDED;
+use super::event::{EVENTS, Event, Format, Formats, NEEDED};
 
 /// Where it is mounted.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -94,10 +83,8 @@ impl Tracefs {
         let me = ThreadRef::of_process(procfs, Pid(std::process::id()));
         let start = me.map_or(0, |me| me.start.0);
         let folder = instances.join(format!("{PREFIX}{}-{start}", std::process::id()));
-        fs::create_dir(&folder).map_err(|source| TraceError::File {
-            path: folder.clone(),
-            source,
-        })?;
+        fs::create_dir(&folder)
+            .map_err(|source| TraceError::File { path: folder.clone(), source })?;
         let mut tracefs = Tracefs {
             folder,
             formats: Formats::default(),
@@ -130,9 +117,7 @@ impl Tracefs {
         let entries = fs::read_dir(&path).map_err(|source| TraceError::File { path, source })?;
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let number = name
-                .to_str()
-                .and_then(|name| name.strip_prefix("cpu")?.parse().ok());
+            let number = name.to_str().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
             self.cpus.extend(number.map(|cpu| (cpu, entry.path())));
         }
         Ok(())
@@ -149,17 +134,10 @@ impl Tracefs {
     /// A window begins, of these threads and of those that they bear.
     pub fn begin(&self, threads: &[Tid]) -> Result<(), TraceError> {
         let path = self.folder.join("set_event_pid");
-        let failed = |source| TraceError::File {
-            path: path.clone(),
-            source,
-        };
+        let failed = |source| TraceError::File { path: path.clone(), source };
         for (number, some) in threads.chunks(TIDS).enumerate() {
             let (mut options, is_first) = (OpenOptions::new(), number == 0);
-            let file = options
-                .write(true)
-                .truncate(is_first)
-                .append(!is_first)
-                .open(&path);
+            let file = options.write(true).truncate(is_first).append(!is_first).open(&path);
             let text: Vec<String> = some.iter().map(Tid::to_string).collect();
             let written = file.and_then(|mut file| file.write_all(text.join(" ").as_bytes()));
             written.map_err(failed)?;
@@ -184,9 +162,7 @@ impl Tracefs {
                 .map_err(|source| TraceError::File { path, source })?;
             let stats = fs::read_to_string(folder.join("stats")).unwrap_or_default();
             if is_full(&stats) {
-                let last = events[before..]
-                    .last()
-                    .map_or(Nanos::ZERO, |event| event.at);
+                let last = events[before..].last().map_or(Nanos::ZERO, |event| event.at);
                 until = until.min(last);
             }
         }
@@ -198,10 +174,7 @@ impl Tracefs {
 
     fn pages(&self, path: &Path, cpu: u32, events: &mut Vec<Event>) -> io::Result<()> {
         let mut options = OpenOptions::new();
-        let mut file = options
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)?;
+        let mut file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let mut page = vec![0u8; self.page];
         loop {
             match file.read(&mut page) {
@@ -244,10 +217,7 @@ impl Drop for Tracefs {
 /// The folder of tracefs.
 pub(crate) fn root(procfs: &ProcFs) -> Result<(PathBuf, Option<OwnedFd>), TraceError> {
     let mounts = MOUNTS.map(|mount| procfs.resolve(mount));
-    if let Some(mount) = mounts
-        .into_iter()
-        .find(|mount| mount.join("instances").is_dir())
-    {
+    if let Some(mount) = mounts.into_iter().find(|mount| mount.join("instances").is_dir()) {
         return Ok((mount, None));
     }
     let own = open_unmounted().map_err(TraceError::NoTracefs)?;
@@ -270,16 +240,8 @@ fn open_unmounted() -> io::Result<OwnedFd> {
     let context = unsafe { OwnedFd::from_raw_fd(context) };
     let none = std::ptr::null::<libc::c_void>();
     // SAFETY: this command takes no key, no value and no number.
-    let created = unsafe {
-        libc::syscall(
-            libc::SYS_fsconfig,
-            context.as_raw_fd(),
-            CREATE,
-            none,
-            none,
-            0,
-        )
-    };
+    let created =
+        unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), CREATE, none, none, 0) };
     done(created)?;
     // SAFETY: the file is a file system's context; the flag is FSMOUNT_CLOEXEC, without attributes.
     let mount = done(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1, 0) })?;

@@ -6,21 +6,15 @@
 //!
 //! Looking costs time: threads are listed in `/proc/PID/task`, and each is some reads.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
 use tandem_linux::ProcFs;
 use tandem_linux::procfs::read_text;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::ThreadStat;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::application::AsleepIn;
-use tandem_policy::application::Sleeps;
-use tandem_policy::application::ThreadProfile;
+use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
+use tandem_model::Nanos;
+use tandem_model::application::{AsleepIn, Sleeps, ThreadProfile};
 
 /// Parts of the time in which sleeps are counted.
 const PART: Nanos = Nanos::from_millis(500);
@@ -74,13 +68,7 @@ pub struct Tree {
 impl Tree {
     /// Of this process. `is_new`: it begins now, so that all that it ever did counts.
     pub fn new(procfs: ProcFs, root: ThreadRef, now: Nanos, is_new: bool) -> Tree {
-        Tree {
-            procfs,
-            root,
-            seen: HashMap::new(),
-            began: now,
-            looks: u64::from(is_new),
-        }
+        Tree { procfs, root, seen: HashMap::new(), began: now, looks: u64::from(is_new) }
     }
 
     /// Looks at all threads there are.
@@ -111,19 +99,11 @@ impl Tree {
     fn look_at(&mut self, pid: Pid, tid: Tid, folder: &Path, now: Nanos) -> Option<Did> {
         let stat = ThreadStat::read(folder).ok()?;
         let counts = counts(folder)?;
-        let thread = ThreadRef {
-            pid,
-            tid,
-            start: stat.start,
-        };
+        let thread = ThreadRef { pid, tid, start: stat.start };
         let is_born_since = self.looks > 0;
         let began = self.began;
         let seen = self.seen.entry(thread).or_insert_with(|| {
-            let first = if is_born_since {
-                Counts::default()
-            } else {
-                counts
-            };
+            let first = if is_born_since { Counts::default() } else { counts };
             Seen {
                 tid,
                 name: String::new(),
@@ -177,9 +157,7 @@ impl Tree {
     pub fn threads(&self) -> Vec<(Tid, ThreadProfile)> {
         let mut all: Vec<_> = self.seen.values().collect();
         all.sort_by_key(|seen| (std::cmp::Reverse(seen.ran()), seen.tid));
-        all.into_iter()
-            .map(|seen| (seen.tid, seen.profile()))
-            .collect()
+        all.into_iter().map(|seen| (seen.tid, seen.profile())).collect()
     }
 }
 
@@ -191,10 +169,10 @@ impl Seen {
     fn profile(&self) -> ThreadProfile {
         let (first, last) = (self.first, self.last);
         let ran = self.ran();
-        let asleep_in = self.asleep_in.iter().map(|(what, samples)| AsleepIn {
-            what: (*what).to_owned(),
-            samples: *samples,
-        });
+        let asleep_in = self
+            .asleep_in
+            .iter()
+            .map(|(what, samples)| AsleepIn { what: (*what).to_owned(), samples: *samples });
         ThreadProfile {
             name: self.name.clone(),
             lives: 1,
@@ -319,11 +297,7 @@ mod tests {
         write(dir.path(), 7, 6, "20 0 1", 0, 'R');
         let did = tree.look(Nanos(1_000_000_000));
         assert_eq!((did.ran, did.sleeps), (Nanos(920), 6));
-        let there = [
-            (Tid(5), Nanos(600)),
-            (Tid(6), Nanos(300)),
-            (Tid(7), Nanos(20)),
-        ];
+        let there = [(Tid(5), Nanos(600)), (Tid(6), Nanos(300)), (Tid(7), Nanos(20))];
         assert_eq!(tree.there(), there);
         let threads = tree.threads();
         let (tid, first) = &threads[0];
@@ -331,10 +305,7 @@ mod tests {
         assert_eq!((first.ran, first.waited), (Nanos(600), Nanos(20)));
         assert_eq!((first.sleeps, first.preempted), (2, 0));
         assert_eq!(first.wall, Nanos(1_000_000_000));
-        let futex = AsleepIn {
-            what: "futex".to_owned(),
-            samples: 1,
-        };
+        let futex = AsleepIn { what: "futex".to_owned(), samples: 1 };
         assert_eq!(first.asleep_in, [futex]);
         let wall = Nanos(1_000_000_000);
         assert_eq!(first.by_time, [Sleeps { sleeps: 2, wall }]);

@@ -8,15 +8,11 @@
 //! What keeps a vCPU from the other's pCPU is its cpuset as a rule, as where libvirt pinned it. Policies see cpusets, and plan no such swap; one may change
 //! meanwhile.
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_policy::Decision;
-use tandem_policy::Knob;
-use tandem_policy::decision::Swap;
+use tandem_linux::actuator::{Actuator, ActuatorError};
+use tandem_model::decision::Swap;
+use tandem_model::{Decision, Knob};
 
-use super::Applied;
-use super::Refused;
-use super::apply;
+use super::{Applied, Refused, apply};
 use crate::managed::ManagedVm;
 
 impl Applied {
@@ -28,9 +24,7 @@ impl Applied {
         managed: &mut ManagedVm,
         actuator: &mut Actuator,
     ) {
-        let parts = decisions
-            .iter()
-            .filter(|decision| decision.swap() == Some(swap));
+        let parts = decisions.iter().filter(|decision| decision.swap() == Some(swap));
         let (moves, others): (Vec<&Decision>, Vec<&Decision>) =
             parts.partition(|decision| decision.knob() == Knob::Affinity);
         // Another policy has a place for one of the two after all.
@@ -85,15 +79,9 @@ fn make_all(
         };
         let back = made.iter().rev();
         let undone = back.filter_map(|before| apply(before, managed, actuator).err());
-        let failed: Vec<ActuatorError> = cause
-            .into_iter()
-            .chain(undone)
-            .filter(|error| !error.is_gone())
-            .collect();
-        return match failed.is_empty() {
-            true => Ok(false),
-            false => Err(failed),
-        };
+        let failed: Vec<ActuatorError> =
+            cause.into_iter().chain(undone).filter(|error| !error.is_gone()).collect();
+        return if failed.is_empty() { Ok(false) } else { Err(failed) };
     }
     Ok(true)
 }
@@ -118,24 +106,15 @@ fn before(decision: &Decision, managed: &ManagedVm) -> Option<Decision> {
 mod tests {
     use std::collections::BTreeMap;
     use std::fs;
-    use std::sync::Arc;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
-    use tandem_linux::affinity::AffinityError;
-    use tandem_linux::affinity::Threads;
+    use tandem_linux::affinity::{AffinityError, Threads};
     use tandem_linux::cgroup;
     use tandem_linux::procfs::ProcFs;
     use tandem_linux::sched_attr::SchedAttrError;
-    use tandem_linux::thread::ThreadRef;
-    use tandem_linux::thread::Tid;
-    use tandem_policy::Because;
-    use tandem_policy::Nanos;
-    use tandem_policy::Nice;
-    use tandem_policy::PcpuId;
-    use tandem_policy::PcpuSet;
-    use tandem_policy::VcpuId;
-    use tandem_policy::VmId;
-    use tandem_policy::flexs::CounterSource;
+    use tandem_linux::thread::{ThreadRef, Tid};
+    use tandem_model::branch_counters::CounterSource;
+    use tandem_model::{Because, Nanos, Nice, PcpuId, PcpuSet, VcpuId, VmId};
 
     use super::*;
     use crate::fixtures;
@@ -227,11 +206,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             fs::create_dir_all(dir.path().join("proc")).unwrap();
             fs::create_dir_all(dir.path().join("cg")).unwrap();
-            fs::write(
-                dir.path().join("proc/mounts"),
-                "cgroup2 /cg cgroup2 rw 0 0\n",
-            )
-            .unwrap();
+            fs::write(dir.path().join("proc/mounts"), "cgroup2 /cg cgroup2 rw 0 0\n").unwrap();
             fs::write(dir.path().join("cg/cgroup.controllers"), "cpu\n").unwrap();
             let controller = cgroup::open(&ProcFs::at(dir.path())).unwrap();
             let threads = Fake::default();
@@ -248,12 +223,7 @@ mod tests {
             let state_dir = dir.path().join("state");
             let all = Box::new(threads.clone());
             let (actuator, _) = Actuator::open_with(controller, all, &state_dir, "a boot").unwrap();
-            World {
-                _dir: dir,
-                threads,
-                actuator,
-                vms: BTreeMap::from([(VmId(1), managed)]),
-            }
+            World { _dir: dir, threads, actuator, vms: BTreeMap::from([(VmId(1), managed)]) }
         }
 
         fn apply(&mut self, decisions: &[Decision]) -> Applied {
@@ -287,12 +257,7 @@ mod tests {
                 min_bmpr: 0.001,
                 by: CounterSource::Synthetic,
             },
-            Because::TakesPlace {
-                of: VcpuId(0),
-                from: to,
-                to: from,
-                waited: 0.5,
-            },
+            Because::TakesPlace { of: VcpuId(0), from: to, to: from, waited: 0.5 },
         ];
         let nice = |n: usize, nice| Decision::SetNice {
             vm: VmId(1),
@@ -318,10 +283,7 @@ mod tests {
         let mut world = World::new();
         let applied = world.apply(&swap());
         assert!(applied.refused.is_empty(), "{:?}", applied.refused);
-        assert_eq!(
-            (applied.swaps.len(), applied.moved.len(), applied.others),
-            (1, 2, 2)
-        );
+        assert_eq!((applied.swaps.len(), applied.moved.len(), applied.others), (1, 2, 2));
         assert_eq!(world.places(), [("1".to_owned(), 5), ("0".to_owned(), 0)]);
     }
 

@@ -5,28 +5,18 @@
 //! again, and so blocks in futex often.
 
 use std::hint::black_box;
-use std::io;
-use std::sync::Arc;
-use std::sync::Barrier;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::Sender;
-use std::sync::mpsc::channel;
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use tandem_linux::affinity::set_affinity;
-use tandem_linux::ids::Pid;
-use tandem_linux::ids::Tid;
+use tandem_linux::ids::{Pid, Tid};
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::PcpuSet;
+use tandem_model::PcpuSet;
 
 /// Two readings of the clock that are further apart were not made in one run. Interrupts are shorter.
 const GAP: Duration = Duration::from_micros(500);
@@ -69,15 +59,13 @@ fn start_placed(
 ) -> io::Result<(ThreadRef, Sender<()>, JoinHandle<()>)> {
     let (say, told) = channel();
     let (go, may_go) = channel();
-    let handle = thread::Builder::new()
-        .name("tandem-check".to_owned())
-        .spawn(move || {
-            let _ = say.send(this_thread());
-            // Without a word the thread was not placed, and ends.
-            if may_go.recv().is_ok() {
-                body();
-            }
-        })?;
+    let handle = thread::Builder::new().name("tandem-check".to_owned()).spawn(move || {
+        let _ = say.send(this_thread());
+        // Without a word the thread was not placed, and ends.
+        if may_go.recv().is_ok() {
+            body();
+        }
+    })?;
     let thread = told.recv().map_err(io::Error::other)?;
     set_affinity(thread.tid, pcpus).map_err(io::Error::other)?;
     place(&thread).map_err(io::Error::other)?;
@@ -100,11 +88,7 @@ impl Burner {
         let its = shared.clone();
         let (thread, go, handle) = start_placed(pcpus, place, move || burn(&its))?;
         let _ = go.send(());
-        Ok(Burner {
-            thread,
-            shared,
-            handle: Some(handle),
-        })
+        Ok(Burner { thread, shared, handle: Some(handle) })
     }
 
     /// The moments so far at which it ran again.
@@ -172,11 +156,7 @@ impl Team {
         for go in gates {
             let _ = go.send(());
         }
-        Ok(Team {
-            threads,
-            stop,
-            handles,
-        })
+        Ok(Team { threads, stop, handles })
     }
 }
 

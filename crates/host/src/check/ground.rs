@@ -8,21 +8,14 @@
 //! What a check that was killed left behind holds no process; the next check, or `tandem host restore`, removes it and then takes the controller
 //! back.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::actuator::restore_all;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Version;
+use tandem_linux::actuator::{Actuator, ActuatorError, restore_all};
 use tandem_linux::cgroup::files::Hierarchy;
+use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController, Version};
 use tandem_linux::ids::Pid;
 use tandem_linux::journal::JournalError;
 use tandem_linux::procfs::ProcFs;
@@ -130,9 +123,7 @@ impl Ground {
     /// Moves a process there, with all its threads.
     pub fn take_in(&self, pid: Pid) -> Result<(), CgroupError> {
         match &self.top {
-            Some(top) => self
-                .files
-                .write(top, "cgroup.procs", &pid.to_string(), |_| ""),
+            Some(top) => self.files.write(top, "cgroup.procs", &pid.to_string(), |_| ""),
             None => Ok(()),
         }
     }
@@ -155,10 +146,7 @@ impl Ground {
 
 /// What is not complete stays in the journal.
 fn complete(report: RestoreReport) -> Result<(), GroundError> {
-    match report.is_complete() {
-        true => Ok(()),
-        false => Err(GroundError::NotPutBack(report)),
-    }
+    if report.is_complete() { Ok(()) } else { Err(GroundError::NotPutBack(report)) }
 }
 
 /// Removes a cgroup that may hold threads that are about to end.
@@ -222,8 +210,7 @@ mod tests {
     use tandem_linux::journal::is_pending;
 
     use super::*;
-    use crate::fixtures::hooked::Change;
-    use crate::fixtures::hooked::Hooked;
+    use tandem_testing::hooked::{Change, Hooked};
 
     /// A hierarchy of v2 whose root does not let the cpu controller down.
     struct Host {
@@ -250,10 +237,7 @@ mod tests {
                     Change::Knob(..) => {}
                 }),
             };
-            Host {
-                controller: Arc::new(controller),
-                root,
-            }
+            Host { controller: Arc::new(controller), root }
         }
 
         fn state_dir(&self) -> PathBuf {

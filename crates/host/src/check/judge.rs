@@ -6,11 +6,9 @@
 //!
 //! Shares are parts of what the threads of a test received in all, so that others who take some of the pCPU change nothing.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
-use super::report::Finding;
-use super::report::Subject;
-use super::report::Verdict;
+use super::report::{Finding, Subject, Verdict};
 
 /// How near to a figure counts as that figure, as a part of the distance between the two.
 pub const NEAR: f64 = 0.4;
@@ -120,9 +118,7 @@ pub fn vcpu_groups(inside: Received, outside: Received) -> Finding {
         inside.share(),
         outside.share()
     );
-    Finding { verdict, ..inner }
-        .figure(figure)
-        .value("vm_share", outside.share())
+    Finding { verdict, ..inner }.figure(figure).value("vm_share", outside.share())
 }
 
 /// How long a group waited each time it left the idle class while another entered; `None`: it did not run until the next switch.
@@ -151,11 +147,7 @@ pub fn idle_switch(waits: &[Option<Nanos>]) -> Finding {
         _ => format!("; {missed} of {} not at all", waits.len()),
     };
     Finding::new(subject, verdict)
-        .figure(format!(
-            "runs after {:.1} ms, {:.1} at worst{missed_words}",
-            ms(median),
-            ms(worst)
-        ))
+        .figure(format!("runs after {:.1} ms, {:.1} at worst{missed_words}", ms(median), ms(worst)))
         .value("median_ms", ms(median))
         .value("worst_ms", ms(worst))
         .value("missed", missed as f64)
@@ -177,11 +169,7 @@ pub fn slice(usual: Option<Nanos>, long: Option<Nanos>) -> Finding {
         _ => Verdict::Unclear,
     };
     Finding::new(subject, verdict)
-        .figure(format!(
-            "runs of {:.1} ms; {:.1} with the usual slice",
-            ms(long),
-            ms(usual)
-        ))
+        .figure(format!("runs of {:.1} ms; {:.1} with the usual slice", ms(long), ms(usual)))
         .value("run_ms", ms(long))
         .value("usual_run_ms", ms(usual))
 }
@@ -207,9 +195,7 @@ pub fn quota(capped: f64, uncapped: f64) -> Finding {
         return Finding::new(subject, Verdict::NotMeasured(why));
     }
     Finding::new(subject, verdict(capped, CAP, uncapped))
-        .figure(format!(
-            "{capped:.2} pCPUs; due {CAP:.2}; without {uncapped:.2}"
-        ))
+        .figure(format!("{capped:.2} pCPUs; due {CAP:.2}; without {uncapped:.2}"))
         .value("received_pcpus", capped)
         .value("uncapped_pcpus", uncapped)
 }

@@ -6,18 +6,13 @@
 
 use std::path::Path;
 
-use rustix::time::ClockId;
-use rustix::time::clock_getres;
+use rustix::time::{ClockId, clock_getres};
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::kernel_release;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
-use tandem_policy::Nanos;
+use tandem_linux::procfs::{ProcFs, read_text};
+use tandem_model::Nanos;
 
-use super::report::Finding;
-use super::report::Kernel;
-use super::report::Subject;
-use super::report::Verdict;
+use super::report::{Finding, Kernel, Subject, Verdict};
 
 const TUNABLES: &str = "/sys/kernel/debug/sched";
 

@@ -7,39 +7,24 @@
 use std::cell::Cell;
 use std::error::Error;
 use std::io;
-use std::io::BufRead;
-use std::io::Read;
-use std::io::Write;
+use std::io::{BufRead, Read, Write};
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_linux::affinity::set_affinity;
 use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::{CgroupPath, CpuController, Quota};
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
-use tandem_linux::sched_attr::schedulers_slice;
-use tandem_linux::sched_attr::set_nice;
-use tandem_linux::sched_attr::set_slice;
+use tandem_linux::sched_attr::{schedulers_slice, set_nice, set_slice};
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use tandem_policy::Weight;
+use tandem_model::{Nanos, Nice, PcpuSet, Weight};
 
-use super::burner::Burner;
-use super::burner::Team;
-use super::burner::this_thread;
+use super::burner::{Burner, Team, this_thread};
 use super::judge;
 use super::judge::Received;
-use super::report::Finding;
-use super::report::Subject;
-use super::report::Verdict;
+use super::report::{Finding, Subject, Verdict};
 
 const SETTLE: Duration = Duration::from_millis(60);
 
@@ -175,13 +160,7 @@ impl Bench {
         if let Some(there) = &there {
             set_affinity(this_thread().tid, there)?;
         }
-        Ok(Bench {
-            controller,
-            orders,
-            here,
-            there,
-            groups: Cell::new(0),
-        })
+        Ok(Bench { controller, orders, here, there, groups: Cell::new(0) })
     }
 
     /// Makes a group of a name that no other had: the kernel removes ended threads from their cgroup a moment later, so one that is done
@@ -193,10 +172,7 @@ impl Bench {
         for above in controller.missing_enables(&parent.child(&name))? {
             controller.enable(&above)?;
         }
-        Ok(Group {
-            controller,
-            path: controller.create_child(parent, &name)?,
-        })
+        Ok(Group { controller, path: controller.create_child(parent, &name)? })
     }
 
     fn group(&self, name: &str) -> Result<Group<'_>, Failure> {
@@ -213,11 +189,7 @@ impl Bench {
         heavy.set_weight(4.0)?;
         light.set_weight(1.0)?;
         let (one, other) = (heavy.burner(&self.here)?, light.burner(&self.here)?);
-        Ok(judge::weight(received(
-            WINDOW,
-            &[one.thread],
-            &[other.thread],
-        )?))
+        Ok(judge::weight(received(WINDOW, &[one.thread], &[other.thread])?))
     }
 
     /// Whether this kernel has the idle class at all.
@@ -233,11 +205,7 @@ impl Bench {
         self.need_idle(&idle)?;
         idle.set_idle(true)?;
         let (one, other) = (idle.burner(&self.here)?, normal.burner(&self.here)?);
-        Ok(judge::idle_class(received(
-            WINDOW,
-            &[one.thread],
-            &[other.thread],
-        )?))
+        Ok(judge::idle_class(received(WINDOW, &[one.thread], &[other.thread])?))
     }
 
     fn idle_switch(&self) -> Result<Finding, Failure> {
@@ -270,11 +238,7 @@ impl Bench {
         let beside = other.burner(&self.here)?;
         let threads = [vcpus[0].thread, vcpus[1].thread, beside.thread];
         let (window, ran) = ran(WINDOW, &threads)?;
-        let of = |one, others| Received {
-            window,
-            one,
-            others,
-        };
+        let of = |one, others| Received { window, one, others };
         // The two may compete for as little as their VM received; enough is judged by all three.
         let all = of(ran[0] + ran[1], ran[2]);
         let inside = Received {
@@ -289,11 +253,7 @@ impl Bench {
         let (one, other) = (group.burner(&self.here)?, group.burner(&self.here)?);
         set_nice(one.thread.tid, Nice(0))?;
         set_nice(other.thread.tid, Nice(5))?;
-        Ok(judge::nice(received(
-            WINDOW,
-            &[one.thread],
-            &[other.thread],
-        )?))
+        Ok(judge::nice(received(WINDOW, &[one.thread], &[other.thread])?))
     }
 
     fn slice(&self) -> Result<Finding, Failure> {
@@ -332,10 +292,7 @@ impl Bench {
         };
         let uncapped = pcpus(ran(WINDOW / 2, &[burner.thread])?);
         let period_us = 50_000;
-        let quota = Quota {
-            quota_us: (judge::CAP * period_us as f64) as u64,
-            period_us,
-        };
+        let quota = Quota { quota_us: (judge::CAP * period_us as f64) as u64, period_us };
         self.controller.set_quota(&group.path, Some(quota))?;
         let capped = ran(WINDOW, &[burner.thread]);
         // Before the burner is told to stop, which it can only hear while it runs.
@@ -351,11 +308,7 @@ impl Bench {
         let team = Team::start(&seats, |thread| blocking.take(thread))?;
         let burners = [burning.burner(&self.here)?, burning.burner(there)?];
         let others = [burners[0].thread, burners[1].thread];
-        Ok(judge::pinned_hog(received(
-            HOG_WINDOW,
-            &team.threads,
-            &others,
-        )?))
+        Ok(judge::pinned_hog(received(HOG_WINDOW, &team.threads, &others)?))
     }
 }
 
@@ -379,10 +332,7 @@ fn ran(window: Duration, threads: &[ThreadRef]) -> Result<(Nanos, Vec<Nanos>), F
     let after = sample()?;
     let took = Nanos(begin.elapsed().as_nanos() as u64);
     let ran = after.iter().zip(before);
-    Ok((
-        took,
-        ran.map(|(now, then)| now.saturating_sub(then)).collect(),
-    ))
+    Ok((took, ran.map(|(now, then)| now.saturating_sub(then)).collect()))
 }
 
 /// What the threads of one side received, and those of the other.
@@ -393,11 +343,7 @@ fn received(
 ) -> Result<Received, Failure> {
     let (window, ran) = ran(window, &[one, others].concat())?;
     let (first, rest) = ran.split_at(one.len());
-    Ok(Received {
-        window,
-        one: first.iter().copied().sum(),
-        others: rest.iter().copied().sum(),
-    })
+    Ok(Received { window, one: first.iter().copied().sum(), others: rest.iter().copied().sum() })
 }
 
 /// How long two burners that share a pCPU run in turn, in their own time.

@@ -22,46 +22,29 @@ mod real_time;
 pub mod report;
 
 use std::io;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::ChildStdin;
-use std::process::Command;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
-use std::sync::mpsc::RecvTimeoutError;
-use std::sync::mpsc::channel;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use tandem_linux::actuator::ActuatorError;
-use tandem_linux::affinity::AffinityError;
-use tandem_linux::affinity::affinity;
+use tandem_linux::affinity::{AffinityError, affinity};
 use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::ids::Pid;
-use tandem_linux::ids::Tid;
-use tandem_linux::interrupt::Interrupt;
-use tandem_linux::interrupt::Interrupted;
+use tandem_linux::cgroup::{CgroupError, CpuController};
+use tandem_linux::ids::{Pid, Tid};
+use tandem_linux::interrupt::{Interrupt, Interrupted};
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::restore::RestoreReport;
-use tandem_linux::sampler::SampleError;
-use tandem_linux::sampler::Sampler;
-use tandem_policy::PcpuSet;
+use tandem_linux::sampler::{SampleError, Sampler};
+use tandem_model::PcpuSet;
 use thiserror::Error;
 
 use self::ground::Ground;
 pub use self::ground::GroundError;
 use self::measure::Orders;
-use self::report::Finding;
-use self::report::Report;
-use self::report::Subject;
-use self::report::Verdict;
+use self::report::{Finding, Report, Subject, Verdict};
 
 /// The process that measures takes some seconds; one that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -136,17 +119,11 @@ pub fn run(
     let kernel = kernel::read(&procfs, controller.as_ref());
     let pcpus = quietest(interrupt)?;
     let mut findings = vec![real_time::measure(&pcpus)];
-    let CheckOptions {
-        enable_controller,
-        state_dir,
-    } = options;
+    let CheckOptions { enable_controller, state_dir } = options;
     let mut ground = Ground::new(&procfs, controller, state_dir, *enable_controller);
     match ground.make() {
         Ok(top) => {
-            let orders = Orders {
-                top: top.clone(),
-                pcpus: pcpus.clone(),
-            };
+            let orders = Orders { top: top.clone(), pcpus: pcpus.clone() };
             let (found, ended) = in_process(helper, &ground, &orders, interrupt)?;
             let missing = missing(&found, &ended);
             findings.extend(found);
@@ -157,12 +134,7 @@ pub fn run(
     ground.clear()?;
     findings.push(kernel::sched_ext(&procfs));
     findings.sort_by_key(|finding| finding.subject);
-    Ok(Report {
-        kernel,
-        pcpus,
-        seconds: begin.elapsed().as_secs_f64(),
-        findings,
-    })
+    Ok(Report { kernel, pcpus, seconds: begin.elapsed().as_secs_f64(), findings })
 }
 
 /// What should have been measured by the process and was not, and why.
@@ -213,11 +185,8 @@ fn in_process(
     interrupt: &Interrupt,
 ) -> Result<(Vec<Finding>, String), CheckError> {
     let failed = |action| move |source| CheckError::Process { action, source };
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(failed("start"))?;
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed("start"))?;
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(failed("speak to")(io::ErrorKind::BrokenPipe.into()));
     };
@@ -260,10 +229,8 @@ fn listen(
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
             Err(RecvTimeoutError::Timeout) => {
-                let why = format!(
-                    "the process that measures took longer than {} s",
-                    PATIENCE.as_secs()
-                );
+                let why =
+                    format!("the process that measures took longer than {} s", PATIENCE.as_secs());
                 return Ok((found, why));
             }
         }

@@ -4,18 +4,14 @@
 //! refuse it.
 
 use std::sync::mpsc::channel;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_linux::affinity::set_affinity;
 use tandem_linux::real_time::make_real_time;
-use tandem_policy::PcpuSet;
+use tandem_model::PcpuSet;
 
-use super::burner::Burner;
-use super::burner::this_thread;
-use super::report::Finding;
-use super::report::Subject;
-use super::report::Verdict;
+use super::burner::{Burner, this_thread};
+use super::report::{Finding, Subject, Verdict};
 
 const SLEEPS: u32 = 100;
 

@@ -5,11 +5,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_linux::cgroup::Version;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
+use tandem_model::{Nanos, PcpuSet};
 
 /// What is looked at, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -119,21 +117,13 @@ pub struct Finding {
 impl Finding {
     /// A finding without figures.
     pub fn new(subject: Subject, verdict: Verdict) -> Finding {
-        Finding {
-            subject,
-            verdict,
-            figure: String::new(),
-            values: BTreeMap::new(),
-        }
+        Finding { subject, verdict, figure: String::new(), values: BTreeMap::new() }
     }
 
     /// With this figure in words.
     #[must_use]
     pub fn figure(self, figure: impl Into<String>) -> Finding {
-        Finding {
-            figure: figure.into(),
-            ..self
-        }
+        Finding { figure: figure.into(), ..self }
     }
 
     /// With this number too.
@@ -183,10 +173,7 @@ impl Report {
     /// Whether anything was measured in cgroups.
     pub fn could_measure(&self) -> bool {
         let in_process = |finding: &&Finding| Subject::IN_PROCESS.contains(&finding.subject);
-        self.findings
-            .iter()
-            .filter(in_process)
-            .any(Finding::is_measured)
+        self.findings.iter().filter(in_process).any(Finding::is_measured)
     }
 }
 
@@ -199,10 +186,8 @@ mod tests {
         let measured = Finding::new(Subject::IdleSwitch, Verdict::Acts)
             .figure("median 2.0 ms")
             .value("median_ms", 2.0);
-        let missed = Finding::new(
-            Subject::Slice,
-            Verdict::NotMeasured("no slices here".to_owned()),
-        );
+        let missed =
+            Finding::new(Subject::Slice, Verdict::NotMeasured("no slices here".to_owned()));
         for finding in [measured, missed] {
             let text = serde_json::to_string(&finding).unwrap();
             assert_eq!(serde_json::from_str::<Finding>(&text).unwrap(), finding);

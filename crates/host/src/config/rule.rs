@@ -1,12 +1,9 @@
 //! What counts for single VMs: weights and policies, and whose VMs they are for.
 
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::Serializer;
 use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tandem_linux::settings::SettingsError;
-use tandem_policy::PolicySet;
+use tandem_model::PolicySet;
 use tandem_policy::host::registry;
 
 use crate::discovery::Vm;
@@ -75,11 +72,9 @@ impl VmRule {
             {
                 Some(glob) => match compile(glob) {
                     Ok(_) => Ok(()),
-                    Err(expected) => Err(SettingsError::value(
-                        &format!("{key}.{field}"),
-                        glob,
-                        expected,
-                    )),
+                    Err(expected) => {
+                        Err(SettingsError::value(&format!("{key}.{field}"), glob, expected))
+                    }
                 },
                 None => Ok(()),
             };
@@ -132,10 +127,7 @@ impl VmRule {
     /// Whether it is for this VM; where that comes from is found out when it is asked for.
     pub(crate) fn is_for<'a>(&self, vm: &Vm, origin: impl FnOnce() -> &'a Origin) -> bool {
         let is_it = self.pid.is_none_or(|pid| pid == vm.process.pid.0)
-            && self
-                .name
-                .as_ref()
-                .is_none_or(|name| name_matches(name, &vm.name));
+            && self.name.as_ref().is_none_or(|name| name_matches(name, &vm.name));
         if !is_it || (self.name.is_none() && self.cgroup.is_none() && self.uid.is_none()) {
             return is_it;
         }

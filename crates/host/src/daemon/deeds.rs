@@ -2,8 +2,7 @@
 
 use thiserror::Error;
 
-use crate::apply::Applied;
-use crate::apply::Refused;
+use crate::apply::{Applied, Refused};
 
 /// Nothing came of what a daemon was told to do.
 #[derive(Debug, Error)]
@@ -36,13 +35,7 @@ pub(super) struct Deeds {
 impl Deeds {
     /// Counts what came of a period's decisions, but for what was refused.
     pub fn did(&mut self, applied: &Applied) {
-        let Applied {
-            weights,
-            moved,
-            swaps,
-            others,
-            refused: _,
-        } = applied;
+        let Applied { weights, moved, swaps, others, refused: _ } = applied;
         self.changed |= *weights + *others > 0 || !moved.is_empty() || !swaps.is_empty();
     }
 
@@ -60,16 +53,10 @@ impl Deeds {
     /// How a daemon ends that ran until it was told to stop. In a dry run nothing is to be changed.
     pub fn end(&self, is_dry: bool) -> Result<(), InVain> {
         match self {
-            Deeds {
-                was_others: true,
-                took: false,
-                ..
-            } => Err(InVain::AllTaken),
-            Deeds {
-                was_refused: true,
-                changed: false,
-                ..
-            } if !is_dry => Err(InVain::NothingChanged),
+            Deeds { was_others: true, took: false, .. } => Err(InVain::AllTaken),
+            Deeds { was_refused: true, changed: false, .. } if !is_dry => {
+                Err(InVain::NothingChanged)
+            }
             _ => Ok(()),
         }
     }
@@ -80,12 +67,7 @@ mod tests {
     use super::*;
 
     fn refused(is_others: bool) -> Refused {
-        Refused {
-            vm: "a".to_owned(),
-            error: "no".to_owned(),
-            is_of_disk: false,
-            is_others,
-        }
+        Refused { vm: "a".to_owned(), error: "no".to_owned(), is_of_disk: false, is_others }
     }
 
     #[test]
@@ -95,17 +77,11 @@ mod tests {
         deeds.took = true;
         deeds.did(&Applied::default());
         deeds.could_not(&[refused(true)]);
-        assert!(
-            deeds.end(false).is_ok(),
-            "of its own VMs nothing was refused"
-        );
+        assert!(deeds.end(false).is_ok(), "of its own VMs nothing was refused");
         deeds.could_not(&[refused(false)]);
         assert!(matches!(deeds.end(false), Err(InVain::NothingChanged)));
         assert!(deeds.end(true).is_ok(), "nothing was to be changed");
-        deeds.did(&Applied {
-            weights: 1,
-            ..Applied::default()
-        });
+        deeds.did(&Applied { weights: 1, ..Applied::default() });
         assert!(deeds.end(false).is_ok(), "some of it went");
     }
 

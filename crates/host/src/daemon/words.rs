@@ -3,10 +3,8 @@
 use std::time::Instant;
 
 use tandem_linux::service::Reporter;
-use tandem_policy::Decision;
-use tandem_policy::Target;
-use tandem_policy::host::HostObservation;
-use tandem_policy::host::Period;
+use tandem_model::{Decision, Target};
+use tandem_policy::host::{HostObservation, Period};
 
 use super::Daemon;
 use crate::apply::Applied;

@@ -6,10 +6,9 @@
 //! So who has few VMs keeps them, whoever starts how many. Of one user, and among equals, those go first that were there first. Root's go before all.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
-use tandem_policy::VmId;
+use tandem_model::VmId;
 
 /// The most VMs that a user may have under care.
 pub const MOST_VMS_OF_USER: usize = 4096;
@@ -51,17 +50,11 @@ pub(super) enum Bound {
 }
 
 impl Size {
-    const OF_HOST: Size = Size {
-        vms: MOST_VMS_OF_HOST,
-        vcpus: MOST_VCPUS_OF_HOST,
-        threads: MOST_THREADS_OF_HOST,
-    };
+    const OF_HOST: Size =
+        Size { vms: MOST_VMS_OF_HOST, vcpus: MOST_VCPUS_OF_HOST, threads: MOST_THREADS_OF_HOST };
 
-    const OF_USER: Size = Size {
-        vms: MOST_VMS_OF_USER,
-        vcpus: MOST_VCPUS_OF_USER,
-        threads: MOST_THREADS_OF_HOST,
-    };
+    const OF_USER: Size =
+        Size { vms: MOST_VMS_OF_USER, vcpus: MOST_VCPUS_OF_USER, threads: MOST_THREADS_OF_HOST };
 
     fn and(self, other: Size) -> Size {
         Size {
@@ -143,11 +136,7 @@ mod tests {
             claims.push(Claim {
                 user: Some(user),
                 vm: VmId(claims.len() as u64),
-                size: Size {
-                    vms: 1,
-                    vcpus,
-                    threads: vcpus + 3,
-                },
+                size: Size { vms: 1, vcpus, threads: vcpus + 3 },
             });
         }
     }
@@ -156,8 +145,7 @@ mod tests {
     fn held(claims: &[Claim], user: u32) -> usize {
         let verdicts = admit(claims);
         let both = claims.iter().zip(&verdicts);
-        both.filter(|(claim, verdict)| claim.user == Some(user) && verdict.is_none())
-            .count()
+        both.filter(|(claim, verdict)| claim.user == Some(user) && verdict.is_none()).count()
     }
 
     #[test]

@@ -5,8 +5,7 @@
 //! ended: everybody's turn comes, and who has much waits for himself.
 
 use std::collections::HashMap;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A process has this part of a scan at a time.
 const SLICES: u32 = 16;
@@ -24,11 +23,7 @@ pub(super) struct Budget {
 impl Budget {
     /// A scan that begins now.
     pub(super) fn new(length: Duration) -> Budget {
-        Budget {
-            end: Instant::now() + length,
-            length,
-            spent: HashMap::new(),
-        }
+        Budget { end: Instant::now() + length, length, spent: HashMap::new() }
     }
 
     /// Whether all of it is spent.
@@ -45,10 +40,7 @@ impl Budget {
     /// A process of a user is looked at: until when, at most.
     pub(super) fn slice(&self) -> Slice {
         let began = Instant::now();
-        Slice {
-            began,
-            until: began + self.length / SLICES,
-        }
+        Slice { began, until: began + self.length / SLICES }
     }
 
     /// That is over.

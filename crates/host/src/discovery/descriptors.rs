@@ -6,11 +6,7 @@
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-use rustix::fs::Mode;
-use rustix::fs::OFlags;
-use rustix::fs::RawDir;
-use rustix::fs::SeekFrom;
-use rustix::fs::readlinkat_raw;
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, readlinkat_raw};
 use rustix::io::Errno;
 
 use super::budget::Slice;

@@ -1,34 +1,22 @@
 //! A process that holds at least one VM: its threads, and what they are called.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::os::unix::fs::DirEntryExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
 use std::time::Instant;
+use std::{fs, io};
 
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
+use tandem_model::{Nanos, VcpuId, VmId};
 
 use super::budget::Slice;
-use super::descriptors::Count;
-use super::descriptors::Counted;
+use super::descriptors::{Count, Counted};
 use super::look::Look;
-use super::vm::VcpuThread;
-use super::vm::Vm;
-use crate::vmm::ThreadPattern;
-use crate::vmm::VcpuName;
-use crate::vmm::Vmm;
+use super::vm::{VcpuThread, Vm};
+use crate::vmm::{ThreadPattern, VcpuName, Vmm};
 use tandem_linux::printable::printable;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_head;
+use tandem_linux::procfs::{ProcFs, read_head};
 use tandem_linux::tenants::Owner;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::ThreadStat;
-use tandem_linux::thread::Tid;
+use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
 
 /// The most vCPUs that a process may have under care: what KVM gives a VM on x86 (KVM_MAX_VCPUS).
 pub const MOST_VCPUS: usize = 4096;
@@ -100,11 +88,7 @@ impl Host {
     ) -> Host {
         Host {
             inode,
-            process: ThreadRef {
-                pid,
-                tid: pid.main_thread(),
-                start: stat.start,
-            },
+            process: ThreadRef { pid, tid: pid.main_thread(), start: stat.start },
             owner: Owner::default(),
             is_named: false,
             strict: false,
@@ -158,9 +142,8 @@ impl Host {
     ) -> bool {
         let pid = self.process.pid;
         self.is_unread = false;
-        self.is_crowded = self
-            .read_links(procfs)
-            .is_some_and(|links| links > MOST_THREADS as u64 + 2);
+        self.is_crowded =
+            self.read_links(procfs).is_some_and(|links| links > MOST_THREADS as u64 + 2);
         let listed = match self.is_crowded {
             true => Ok(Vec::new()),
             false => numbered_folders(&procfs.process(pid).join("task")),
@@ -169,10 +152,8 @@ impl Host {
             self.tasks.clear();
             return true;
         };
-        let listed: BTreeMap<Tid, u64> = listed
-            .into_iter()
-            .map(|(n, inode)| (Tid(n), inode))
-            .collect();
+        let listed: BTreeMap<Tid, u64> =
+            listed.into_iter().map(|(n, inode)| (Tid(n), inode)).collect();
         let before = self.tasks.len();
         self.tasks.retain(|tid, task| {
             listed.get(tid) == Some(&task.inode)
@@ -200,12 +181,7 @@ impl Host {
             };
             let vcpu = VcpuName::parse(&stat.comm).or_else(|| {
                 let index = pattern?.index(&stat.comm)?;
-                Some(VcpuName {
-                    vmm: Vmm::Other,
-                    index,
-                    vm: None,
-                    without_kvm: true,
-                })
+                Some(VcpuName { vmm: Vmm::Other, index, vm: None, without_kvm: true })
             });
             let look = match known {
                 None => {
@@ -219,17 +195,8 @@ impl Host {
                     look
                 }
             };
-            let thread = ThreadRef {
-                pid,
-                tid,
-                start: stat.start,
-            };
-            let task = Task {
-                inode,
-                thread,
-                vcpu,
-                look,
-            };
+            let thread = ThreadRef { pid, tid, start: stat.start };
+            let task = Task { inode, thread, vcpu, look };
             self.tasks.insert(tid, task);
         }
         changed
@@ -271,17 +238,12 @@ impl Host {
     /// A thread's vCPU, if its name counts in this process.
     fn vcpu_name<'a>(&self, task: &'a Task) -> Option<&'a VcpuName> {
         let counts = self.names_count();
-        task.vcpu
-            .as_ref()
-            .filter(|name| counts || (self.is_named && name.without_kvm))
+        task.vcpu.as_ref().filter(|name| counts || (self.is_named && name.without_kvm))
     }
 
     pub(super) fn holds_vm(&self) -> bool {
         self.kvm_vcpus.is_some_and(|count| count > 0)
-            || self
-                .tasks
-                .values()
-                .any(|task| self.vcpu_name(task).is_some())
+            || self.tasks.values().any(|task| self.vcpu_name(task).is_some())
     }
 
     /// How many threads can be vCPUs: no more than there are vCPUs, whatever threads are called.

@@ -50,10 +50,7 @@ impl Named {
     }
 
     fn add(&mut self, text: &str) -> Result<(), NamedError> {
-        let wrong = |why: &str| NamedError {
-            text: text.to_owned(),
-            why: why.to_owned(),
-        };
+        let wrong = |why: &str| NamedError { text: text.to_owned(), why: why.to_owned() };
         if text.starts_with('/') {
             let glob = glob::for_cgroups(text).map_err(|why| wrong(&why))?;
             self.cgroups.push(glob);
@@ -123,10 +120,7 @@ mod tests {
     fn other_texts_are_refused_with_what_would_be_right() {
         for text in ["", "-1", "db-*", "uid:", "uid:root", "uid:-1", "7 8"] {
             let error = check_named(text).unwrap_err().to_string();
-            assert!(
-                error.contains("uid:1000") && error.contains("/vms/*"),
-                "{error}"
-            );
+            assert!(error.contains("uid:1000") && error.contains("/vms/*"), "{error}");
         }
         assert!(check_named("/vms/[").unwrap_err().why.contains("a glob"));
     }

@@ -8,16 +8,11 @@
 //! sockets for VMs, and everybody who has a VM that waits to be asked about. All others together have one turn. What is kept is bounded, too.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::look::Look;
-use crate::qmp::FoundSocket;
-use crate::qmp::OpenSocket;
-use crate::qmp::QmpError;
-use crate::qmp::SocketPattern;
-use crate::qmp::SocketWalk;
+use crate::qmp::{FoundSocket, OpenSocket, QmpError, SocketPattern, SocketWalk};
 use tandem_linux::thread::Pid;
 
 /// The most sockets asked in one scan, so that a scan stays short when none answers.
@@ -101,9 +96,8 @@ impl QmpSockets {
         let known = self.sockets.iter().filter(|(_, socket)| is_wanted(socket));
         let known = known.filter_map(|(path, _)| FoundSocket::at(path.clone()));
         let found = known.chain(walked.sockets);
-        let mut due: BTreeMap<PathBuf, Maker> = found
-            .map(|socket| (socket.path, maker(socket.user)))
-            .collect();
+        let mut due: BTreeMap<PathBuf, Maker> =
+            found.map(|socket| (socket.path, maker(socket.user))).collect();
         due.extend(self.by_pid.values().map(|path| (path.clone(), Some(0))));
         due.retain(|path, _| {
             self.sockets.get(path).is_none_or(|socket| {
@@ -125,10 +119,8 @@ impl QmpSockets {
             let of_folder = folders.entry(folder_of(path)).or_default();
             *of_folder = socket.turn.max(*of_folder);
         }
-        let mut folders: BTreeMap<PathBuf, u64> = folders
-            .into_iter()
-            .map(|(folder, turn)| (folder.to_owned(), turn))
-            .collect();
+        let mut folders: BTreeMap<PathBuf, u64> =
+            folders.into_iter().map(|(folder, turn)| (folder.to_owned(), turn)).collect();
         let mut chosen = Vec::new();
         while chosen.len() < QMP_PER_SCAN {
             let waits = |at: &usize| {
@@ -184,12 +176,7 @@ impl QmpSockets {
 impl Default for Socket {
     /// Never asked, of nobody known, and named by the operator.
     fn default() -> Socket {
-        Socket {
-            owner: None,
-            look: None,
-            maker: Some(0),
-            turn: 0,
-        }
+        Socket { owner: None, look: None, maker: Some(0), turn: 0 }
     }
 }
 
@@ -206,10 +193,7 @@ mod tests {
     }
 
     fn due(path: &str, maker: Maker) -> DueSocket {
-        DueSocket {
-            path: PathBuf::from(path),
-            maker,
-        }
+        DueSocket { path: PathBuf::from(path), maker }
     }
 
     /// In which scan a socket is asked, of these that stay silent.
@@ -254,9 +238,8 @@ mod tests {
         let scan = asked_in(&mut sockets(), &all, "/run/z/web.qmp");
         assert!(scan.is_some_and(|scan| scan < 4), "{scan:?}");
         // Any number of users without VMs.
-        let mut all: Vec<DueSocket> = (0..1000)
-            .map(|n| due(&format!("/run/a/{n:04}.qmp"), None))
-            .collect();
+        let mut all: Vec<DueSocket> =
+            (0..1000).map(|n| due(&format!("/run/a/{n:04}.qmp"), None)).collect();
         all.push(due("/run/a/web.qmp", Some(9999)));
         assert_eq!(asked_in(&mut sockets(), &all, "/run/a/web.qmp"), Some(0));
     }

@@ -57,10 +57,7 @@ impl FakeProc {
     fn new() -> FakeProc {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("proc")).unwrap();
-        FakeProc {
-            root,
-            now: Instant::now(),
-        }
+        FakeProc { root, now: Instant::now() }
     }
 
     fn folder(&self, pid: u32) -> PathBuf {
@@ -77,11 +74,7 @@ impl FakeProc {
         let folder = self.folder(p.pid);
         fs::create_dir_all(folder.join("fd")).unwrap();
         let threads = p.threads.len() + 1;
-        fs::write(
-            folder.join("stat"),
-            stat(p.pid, p.start, p.comm, threads, 0),
-        )
-        .unwrap();
+        fs::write(folder.join("stat"), stat(p.pid, p.start, p.comm, threads, 0)).unwrap();
         fs::write(folder.join("cmdline"), p.cmdline.replace(' ', "\0")).unwrap();
         self.thread(p.pid, p.pid, p.start, p.comm, threads);
         for &(tid, comm) in &p.threads {
@@ -148,30 +141,20 @@ fn vms_of_each_vmm_are_found_with_their_vcpus_in_order() {
     proc.add(&qemu());
     proc.add(&process(1, "systemd"));
     proc.add(
-        &process(200, "firecracker")
-            .cmdline("firecracker --id f1")
-            .kvm(1)
-            .thread(201, "fc_vcpu 0"),
+        &process(200, "firecracker").cmdline("firecracker --id f1").kvm(1).thread(201, "fc_vcpu 0"),
     );
     proc.add(&process(300, "cloud-hyperviso").kvm(1).thread(301, "vcpu0"));
     proc.add(&process(400, "java").thread(401, "vcpu0"));
     proc.add(&process(500, "qemu-system-arm").thread(501, "CPU 0/TCG"));
     let vms = proc.scan(&mut proc.discovery(named(&["500"])), 0);
-    let found: Vec<_> = vms
-        .iter()
-        .map(|vm| (vm.process.pid.0, vm.name.as_str(), vm.vmm, vcpus(vm)))
-        .collect();
+    let found: Vec<_> =
+        vms.iter().map(|vm| (vm.process.pid.0, vm.name.as_str(), vm.vmm, vcpus(vm))).collect();
     assert_eq!(
         found,
         [
             (100, "web", Vmm::Qemu, vec![(0, 102), (1, 103)]),
             (200, "f1", Vmm::Firecracker, vec![(0, 201)]),
-            (
-                300,
-                "cloud-hyperviso-300",
-                Vmm::CloudHypervisor,
-                vec![(0, 301)]
-            ),
+            (300, "cloud-hyperviso-300", Vmm::CloudHypervisor, vec![(0, 301)]),
             (500, "qemu-system-arm-500", Vmm::Qemu, vec![(0, 501)]),
         ]
     );
@@ -182,10 +165,7 @@ fn vms_of_each_vmm_are_found_with_their_vcpus_in_order() {
 #[test]
 fn several_vms_in_one_process_are_told_apart_by_name() {
     let mut proc = FakeProc::new();
-    let p = process(9, "tandem")
-        .kvm(3)
-        .thread(11, "b/vcpu0")
-        .thread(12, "a/vcpu0");
+    let p = process(9, "tandem").kvm(3).thread(11, "b/vcpu0").thread(12, "a/vcpu0");
     proc.add(&p.thread(13, "b/vcpu1"));
     let vms = proc.scan(&mut proc.discovery(DiscoveryOptions::default()), 0);
     let found: Vec<_> = vms.iter().map(|vm| (vm.name.as_str(), vcpus(vm))).collect();
@@ -196,12 +176,7 @@ fn several_vms_in_one_process_are_told_apart_by_name() {
 #[test]
 fn vcpus_without_a_known_thread_are_counted() {
     let mut proc = FakeProc::new();
-    proc.add(
-        &process(7, "toy")
-            .kvm(3)
-            .thread(8, "my-cpu-1")
-            .thread(9, "worker"),
-    );
+    proc.add(&process(7, "toy").kvm(3).thread(8, "my-cpu-1").thread(9, "worker"));
     let vms = proc.scan(&mut proc.discovery(DiscoveryOptions::default()), 0);
     assert_eq!((vms[0].unidentified, vms[0].vmm), (3, Vmm::Other));
     assert_eq!(vms[0].name, "toy-7");
@@ -219,11 +194,7 @@ fn a_reused_pid_is_another_vm() {
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     proc.add(&qemu());
     let first = proc.scan(&mut discovery, 0)[0].clone();
-    assert_eq!(
-        proc.scan(&mut discovery, 100)[0],
-        first,
-        "the same VM keeps its id"
-    );
+    assert_eq!(proc.scan(&mut discovery, 100)[0], first, "the same VM keeps its id");
     proc.end(100);
     let mut again = qemu();
     again.start = 7777;
@@ -244,9 +215,8 @@ fn a_reused_pid_behind_the_same_inode_is_found_out_within_a_few_scans() {
     let first = proc.scan(&mut discovery, 0)[0].clone();
     proc.thread(100, 100, 5555, "qemu-system-x86", 4);
     fs::write(proc.folder(100).join("stat"), stat(100, 5555, "qemu", 4, 0)).unwrap();
-    let ids: Vec<_> = (0..2 * VERIFY_EVERY)
-        .map(|_| proc.scan(&mut discovery, 100)[0].clone())
-        .collect();
+    let ids: Vec<_> =
+        (0..2 * VERIFY_EVERY).map(|_| proc.scan(&mut discovery, 100)[0].clone()).collect();
     let last = ids.last().unwrap();
     assert_ne!(last.id, first.id);
     assert_eq!(last.process.start.0, 5555);
@@ -268,9 +238,7 @@ fn a_process_that_becomes_a_vmm_is_found_the_sooner_the_younger_it_is() {
         assert_eq!(proc.scan(&mut discovery, 1000).len(), 1);
     }
     proc.hold_vcpus(51, 0..1);
-    let waits = (0..)
-        .find(|_| proc.scan(&mut discovery, 1000).len() == 2)
-        .unwrap();
+    let waits = (0..).find(|_| proc.scan(&mut discovery, 1000).len() == 2).unwrap();
     assert!((1..=32).contains(&waits), "{waits}");
 }
 
@@ -343,14 +311,8 @@ fn a_missing_proc_is_an_error_that_names_it() {
     let proc = FakeProc::new();
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     fs::remove_dir(proc.root.path().join("proc")).unwrap();
-    let error = discovery
-        .scan_at(proc.now, UNHURRIED)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("/proc") && error.contains("mounted"),
-        "{error}"
-    );
+    let error = discovery.scan_at(proc.now, UNHURRIED).unwrap_err().to_string();
+    assert!(error.contains("/proc") && error.contains("mounted"), "{error}");
 }
 
 #[test]
@@ -358,33 +320,22 @@ fn files_of_a_vcpus_figures_are_no_vcpus() {
     for link in ["anon_inode:kvm-vcpu", "anon_inode:kvm-vcpu:12"] {
         assert!(descriptors::is_vcpu_link(link.as_bytes()), "{link}");
     }
-    for link in [
-        "anon_inode:kvm-vcpu-stats:0",
-        "anon_inode:kvm-vm",
-        "/dev/kvm",
-    ] {
+    for link in ["anon_inode:kvm-vcpu-stats:0", "anon_inode:kvm-vm", "/dev/kvm"] {
         assert!(!descriptors::is_vcpu_link(link.as_bytes()), "{link}");
     }
 }
 
 #[test]
 fn qmp_names_threads_that_their_names_do_not() {
-    use std::io::BufRead;
-    use std::io::BufReader;
-    use std::io::Write;
+    use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
 
     let mut proc = FakeProc::new();
     // The one that listens, as the kernel tells.
     let pid = std::process::id();
-    let p = process(pid, "qemu-system-x86")
-        .cmdline("qemu -name web")
-        .kvm(2);
+    let p = process(pid, "qemu-system-x86").cmdline("qemu -name web").kvm(2);
     // Threads of numbers that the process has not.
-    proc.add(
-        &p.thread(pid + 1, "qemu-system-x86")
-            .thread(pid + 2, "qemu-system-x86"),
-    );
+    proc.add(&p.thread(pid + 1, "qemu-system-x86").thread(pid + 2, "qemu-system-x86"));
     let answer = format!(
         "{{\"return\": [{{\"cpu-index\": 0, \"thread-id\": {}}}, {{\"cpu-index\": 1, \"thread-id\": {}}}]}}\n",
         pid + 2,
@@ -417,11 +368,7 @@ fn qmp_names_threads_that_their_names_do_not() {
         .expect("QMP answers in time");
     assert_eq!(vcpus(&vms[0]), [(0, pid + 2), (1, pid + 1)]);
     assert_eq!((vms[0].name.as_str(), vms[0].vmm), ("web", Vmm::Qemu));
-    assert_eq!(
-        proc.scan(&mut discovery, 100)[0].unidentified,
-        0,
-        "and stays known"
-    );
+    assert_eq!(proc.scan(&mut discovery, 100)[0].unidentified, 0, "and stays known");
 }
 
 #[test]
@@ -438,11 +385,7 @@ fn a_silent_qmp_socket_is_a_problem_told_and_asked_ever_less() {
         proc.now += Duration::from_millis(500);
         let scan = discovery.scan_at(proc.now, UNHURRIED).unwrap();
         assert_eq!(scan.vms[0].vcpus.len(), 2, "names still count");
-        told += scan
-            .problems
-            .iter()
-            .filter(|p| p.contains("web.qmp"))
-            .count();
+        told += scan.problems.iter().filter(|p| p.contains("web.qmp")).count();
     }
     assert!((4..=8).contains(&told), "{told}");
 }
@@ -456,8 +399,5 @@ fn who_looks_is_looked_into_once() {
     let later = now + Duration::from_secs(3_600);
     assert!(!discovery.is_due(me, later));
     let is_of_others = |pid: &Pid| *pid != me && discovery.is_due(*pid, later);
-    assert!(
-        discovery.others.keys().any(is_of_others),
-        "others are again"
-    );
+    assert!(discovery.others.keys().any(is_of_others), "others are again");
 }

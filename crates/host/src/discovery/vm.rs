@@ -1,8 +1,7 @@
 //! A VM as it is found.
 
 use serde::Serialize;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
+use tandem_model::{VcpuId, VmId};
 
 use crate::vmm::Vmm;
 use tandem_linux::thread::ThreadRef;

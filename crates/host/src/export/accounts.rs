@@ -4,37 +4,22 @@
 //! the last interval is not told, and what it was before is kept for when it is measured again. A VM that is gone is forgotten;
 //! while intervals cannot be read no VM is told, since nothing is known of them.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use tandem_model::states::edges::{EdgeKind, Edges, Evidence, Party};
+use tandem_model::states::interval::{Column, HostColumn, ProcessTime, VmInterval};
+use tandem_model::states::latency::Latency;
+use tandem_model::states::programs::NotSeen;
+use tandem_model::{Nanos, State, VcpuId, VcpuTimes, VmId};
 use tandem_observe::Interval;
 use tandem_policy::Assessment;
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Edges;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::HostColumn;
-use tandem_policy::states::interval::ProcessTime;
-use tandem_policy::states::interval::VmInterval;
-use tandem_policy::states::latency::Latency;
-use tandem_policy::states::programs::NotSeen;
 
-use crate::discovery::Scan;
-use crate::discovery::Vm;
+use crate::discovery::{Scan, Vm};
 use crate::metrics::MOST_VMS;
-use crate::top::Culprit;
-use crate::top::CulpritKind;
-use crate::top::culprit;
+use crate::top::{Culprit, CulpritKind, culprit};
 
-use super::ranked::Ranked;
-use super::ranked::faded;
+use super::ranked::{Ranked, faded};
 
 /// What the figures are made of.
 pub(super) struct Look<'a> {
@@ -205,10 +190,7 @@ pub(super) struct Accounts {
 /// A VM's thread that is no vCPU, as a label.
 fn thread_kind(name: &str) -> &'static str {
     // Sources name the kernel's thread of before Linux 6.4 so.
-    match name == "vhost" || name.starts_with("vhost-") {
-        true => "vhost",
-        false => "emulator",
-    }
+    if name == "vhost" || name.starts_with("vhost-") { "vhost" } else { "emulator" }
 }
 
 /// A plain value as it is written in JSON: one word for one thing, wherever it stands.
@@ -340,10 +322,7 @@ impl VmAccount {
         for thread in &measured.threads {
             *self.threads.entry(thread_kind(&thread.name)).or_default() += thread.time;
         }
-        let ready = measured
-            .vcpus
-            .iter()
-            .filter_map(|vcpu| vcpu.times.share(State::Ready));
+        let ready = measured.vcpus.iter().filter_map(|vcpu| vcpu.times.share(State::Ready));
         let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
         self.now = Some(Now {
             vcpus: measured.vcpus.len(),
@@ -351,9 +330,7 @@ impl VmAccount {
             worst_ready: ready.reduce(f64::max),
             lasting_ready: {
                 let lasting = self.lasting.values();
-                lasting
-                    .filter_map(|lasting| lasting.ratio())
-                    .reduce(f64::max)
+                lasting.filter_map(|lasting| lasting.ratio()).reduce(f64::max)
             },
             fair: pcpus(assessment.fair),
             received: pcpus(assessment.received),
@@ -457,10 +434,7 @@ impl HostAccount {
         if has_processes {
             uses.push(("tasks", Some(host.tasks)));
             uses.push(("kernel", Some(host.kernel)));
-            let told: &[ProcessTime] = match detail.process_names {
-                true => &host.top_tasks,
-                false => &[],
-            };
+            let told: &[ProcessTime] = if detail.process_names { &host.top_tasks } else { &[] };
             let top = told.iter().map(|process| {
                 let key = ProcessKey {
                     name: process.name.clone(),
@@ -487,9 +461,7 @@ impl HostAccount {
         self.unreadable = scan.unreadable_vmms;
         self.left_out = scan.left_out;
         let unidentified = scan.vms.iter().filter(|vm| vm.vcpus.is_empty());
-        self.unidentified = unidentified
-            .filter(|vm| look.selected.contains(&vm.id))
-            .count();
+        self.unidentified = unidentified.filter(|vm| look.selected.contains(&vm.id)).count();
         self.missing.clear();
         for missing in &interval.missing {
             let part = match missing.of {

@@ -1,6 +1,6 @@
 //! The metrics of `tandem host export`: names, units, labels and what they say.
 //!
-//! What is said here is what the page says of each metric and what the table in `docs/host.md` says; a test compares them. Names
+//! `scripts/references` generates `docs/reference/metrics.md` from these declarations. Names
 //! begin with `tandem_` and end in their unit, a counter's also in `_total`. Where the daemon has a metric of the same name,
 //! it means the same: the daemon's is smoothed, this one is that of the last interval.
 
@@ -197,12 +197,9 @@ impl Metric {
                 "Due: the fair share by weights of what the VM could use",
             ),
             Metric::VmReceived => gauge("vm_received", Some("pcpus"), VM, "CPU received"),
-            Metric::VmLag => gauge(
-                "vm_lag",
-                Some("ratios"),
-                VM,
-                "Part of the fair share that was not received",
-            ),
+            Metric::VmLag => {
+                gauge("vm_lag", Some("ratios"), VM, "Part of the fair share that was not received")
+            }
             Metric::HostPcpus => gauge("host_pcpus", None, &[], "pCPUs that are online"),
             Metric::HostUse => counter(
                 "host_use",
@@ -276,12 +273,9 @@ impl Metric {
                 &[],
                 "Intervals that could not be read; there are no VMs on the page until one can",
             ),
-            Metric::ExportInterval => gauge(
-                "export_interval",
-                Some("seconds"),
-                &[],
-                "Length of the last interval",
-            ),
+            Metric::ExportInterval => {
+                gauge("export_interval", Some("seconds"), &[], "Length of the last interval")
+            }
             Metric::ExportLast => gauge(
                 "export_last_timestamp",
                 Some("seconds"),
@@ -305,14 +299,7 @@ fn gauge(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Description {
-    Description {
-        stem,
-        unit,
-        is_counter: false,
-        is_histogram: false,
-        labels,
-        help,
-    }
+    Description { stem, unit, is_counter: false, is_histogram: false, labels, help }
 }
 
 fn counter(
@@ -321,10 +308,7 @@ fn counter(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Description {
-    Description {
-        is_counter: true,
-        ..gauge(stem, Some(unit), labels, help)
-    }
+    Description { is_counter: true, ..gauge(stem, Some(unit), labels, help) }
 }
 
 fn histogram(
@@ -333,10 +317,7 @@ fn histogram(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Description {
-    Description {
-        is_histogram: true,
-        ..gauge(stem, Some(unit), labels, help)
-    }
+    Description { is_histogram: true, ..gauge(stem, Some(unit), labels, help) }
 }
 
 fn counter_without_unit(
@@ -344,18 +325,13 @@ fn counter_without_unit(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Description {
-    Description {
-        is_counter: true,
-        ..gauge(stem, None, labels, help)
-    }
+    Description { is_counter: true, ..gauge(stem, None, labels, help) }
 }
 
 impl Description {
     /// The name that its samples have; those of a histogram have `_bucket`, `_sum` or `_count` behind it.
     pub fn name(&self) -> String {
-        let unit = self
-            .unit
-            .map_or_else(String::new, |unit| format!("_{unit}"));
+        let unit = self.unit.map_or_else(String::new, |unit| format!("_{unit}"));
         let total = if self.is_counter { "_total" } else { "" };
         format!("{PREFIX}_{}{unit}{total}", self.stem)
     }
@@ -375,24 +351,4 @@ impl Description {
             (false, false) => MetricType::Gauge,
         }
     }
-}
-
-/// The table of metrics, in Markdown: what the documentation has.
-pub fn table() -> String {
-    let mut table = "| metric | labels | what |\n|---|---|---|\n".to_owned();
-    for metric in Metric::ALL {
-        let description = metric.description();
-        let labels: Vec<String> = description
-            .labels
-            .iter()
-            .map(|label| format!("`{label}`"))
-            .collect();
-        table += &format!(
-            "| `{}` | {} | {} |\n",
-            description.name(),
-            labels.join(", "),
-            description.help
-        );
-    }
-    table
 }

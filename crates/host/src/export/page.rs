@@ -3,22 +3,15 @@
 //! It is rendered once per interval; a scrape gets what is there.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::encoding::MetricEncoder;
-use prometheus_client::encoding::NoLabelSet;
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::states::latency::Latency;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use tandem_model::states::latency::Latency;
+use tandem_model::{Nanos, State};
 
-use super::accounts::Accounts;
-use super::accounts::CulpritKey;
-use super::metric::Description;
-use super::metric::Metric;
+use super::accounts::{Accounts, CulpritKey};
+use super::metric::{Description, Metric};
 
 /// What was counted, shared by who counts and who renders.
 #[derive(Clone, Debug)]
@@ -36,14 +29,7 @@ impl Collector for Page {
                 unit.as_ref(),
                 description.kind(),
             )?;
-            samples(
-                metric,
-                &accounts,
-                &mut Series {
-                    encoder,
-                    description,
-                },
-            )?;
+            samples(metric, &accounts, &mut Series { encoder, description })?;
         }
         Ok(())
     }
@@ -59,13 +45,8 @@ impl Series<'_> {
     /// One of them: values of the labels that the metric has.
     fn put(&mut self, values: &[&str], value: f64) -> fmt::Result {
         debug_assert_eq!(values.len(), self.description.labels.len());
-        let labels: Vec<(&str, &str)> = self
-            .description
-            .labels
-            .iter()
-            .copied()
-            .zip(values.iter().copied())
-            .collect();
+        let labels: Vec<(&str, &str)> =
+            self.description.labels.iter().copied().zip(values.iter().copied()).collect();
         let is_counter = self.description.is_counter;
         debug_assert!(!self.description.is_histogram);
         // Without labels there is no family.
@@ -95,8 +76,7 @@ fn buckets(latency: &Latency) -> Vec<(f64, u64)> {
     let mut below = 0;
     let ends = POWERS.map(|power| ((1u64 << power) as f64 / 1e9, latency.below(power)));
     let ends = ends.into_iter().chain([(f64::INFINITY, latency.count())]);
-    ends.map(|(end, count)| (end, count - std::mem::replace(&mut below, count)))
-        .collect()
+    ends.map(|(end, count)| (end, count - std::mem::replace(&mut below, count))).collect()
 }
 
 fn encode(encoder: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt::Result {
@@ -244,12 +224,7 @@ fn of_vms(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::
             }
             Metric::VmCulprit => {
                 let mut put = |culprit: &CulpritKey, time: Nanos| {
-                    let CulpritKey {
-                        kind,
-                        name: whom,
-                        cgroup,
-                        evidence,
-                    } = culprit;
+                    let CulpritKey { kind, name: whom, cgroup, evidence } = culprit;
                     let labels = [name, pid, kind, whom, cgroup, evidence];
                     series.put(&labels, seconds(time))
                 };

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// After so long a third of what was added still counts.
 const FADING: Nanos = Nanos::from_secs(60);
@@ -45,11 +45,7 @@ pub(super) struct Ranked<K> {
 impl<K: Ord + Clone> Ranked<K> {
     /// None yet, and at most so many.
     pub(super) fn new(most: usize) -> Ranked<K> {
-        Ranked {
-            most,
-            entries: BTreeMap::new(),
-            others: None,
-        }
+        Ranked { most, entries: BTreeMap::new(), others: None }
     }
 
     /// Adds what an interval of that length brought: the time of each, and that of those who are not told apart.
@@ -72,11 +68,7 @@ impl<K: Ord + Clone> Ranked<K> {
         self.name();
         let mut others = rest;
         for (key, time) in added {
-            match self
-                .entries
-                .get_mut(&key)
-                .and_then(|entry| entry.total.as_mut())
-            {
+            match self.entries.get_mut(&key).and_then(|entry| entry.total.as_mut()) {
                 Some(total) => *total += time,
                 None => others += time,
             }
@@ -84,16 +76,13 @@ impl<K: Ord + Clone> Ranked<K> {
         if others > Nanos::ZERO {
             *self.others.get_or_insert(Nanos::ZERO) += others;
         }
-        self.entries
-            .retain(|_, entry| entry.recent >= FORGOTTEN_BELOW);
+        self.entries.retain(|_, entry| entry.recent >= FORGOTTEN_BELOW);
         self.forget_the_weakest();
     }
 
     /// Those that are named, in order, and their time.
     pub(super) fn named(&self) -> impl Iterator<Item = (&K, Nanos)> {
-        self.entries
-            .iter()
-            .filter_map(|(key, entry)| Some((key, entry.total?)))
+        self.entries.iter().filter_map(|(key, entry)| Some((key, entry.total?)))
     }
 
     /// The time of all others; `None` while there was none.
@@ -109,10 +98,7 @@ impl<K: Ord + Clone> Ranked<K> {
                 return;
             };
             if named >= self.most {
-                let weakest = self
-                    .entries
-                    .iter()
-                    .filter(|(_, entry)| entry.total.is_some());
+                let weakest = self.entries.iter().filter(|(_, entry)| entry.total.is_some());
                 let weakest = weakest.min_by_key(|(_, entry)| entry.recent);
                 let Some((key, weakest)) = weakest.map(|(key, entry)| (key.clone(), entry.recent))
                 else {
@@ -147,8 +133,7 @@ impl<K: Ord + Clone> Ranked<K> {
         }
         recent.sort_unstable_by(|one, two| two.cmp(one));
         let least = recent[MOST_UNNAMED];
-        self.entries
-            .retain(|_, entry| entry.total.is_some() || entry.recent > least);
+        self.entries.retain(|_, entry| entry.total.is_some() || entry.recent > least);
     }
 }
 
@@ -204,10 +189,7 @@ mod tests {
         }
         assert!(rounds < 20, "a big one is named soon: {rounds}");
         assert_eq!(named(&ranked), [("new", ms(900))]);
-        assert!(
-            ranked.others() > before,
-            "what it did before is with the rest"
-        );
+        assert!(ranked.others() > before, "what it did before is with the rest");
     }
 
     #[test]

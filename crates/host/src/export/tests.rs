@@ -1,63 +1,31 @@
 //! The page, made from made-up intervals.
 
 use std::fs;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
 use prometheus_client::encoding::text;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::states::edges::Amount;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::EdgesBuilder;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::HostColumn;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::Missing;
-use tandem_policy::states::interval::ProcessTime;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::interval::ThreadTime;
-use tandem_policy::states::interval::VcpuInterval;
-use tandem_policy::states::interval::VmInterval;
-use tandem_policy::states::latency::Latency;
-use tandem_policy::states::programs::NotCounted;
-use tandem_policy::states::programs::NotSeen;
-use tandem_policy::states::programs::Programs;
+use tandem_model::states::edges::{Amount, EdgeKind, EdgesBuilder, Evidence, Party};
+use tandem_model::states::interval::{
+    Column, HostColumn, HostTotals, Missing, ProcessTime, ThreadTime, VcpuInterval,
+};
+use tandem_model::states::latency::Latency;
+use tandem_model::states::programs::{NotCounted, NotSeen, Programs};
+use tandem_model::{State, VcpuId};
 
 use super::*;
-use crate::fixtures::ms;
-use crate::fixtures::vm;
+use crate::fixtures::intervals::{interval, vcpu_on, vm_interval};
+use crate::fixtures::{ms, vm};
 use crate::metrics::MOST_VMS;
 
 /// A vCPU with these times of a second, in ms.
 fn vcpu(n: u32, parts: &[(State, u64)]) -> VcpuInterval {
-    let times = parts.iter().map(|(state, time)| (*state, ms(*time)));
-    let of = |wanted: &[State]| {
-        let parts = parts.iter().filter(|(state, _)| wanted.contains(state));
-        parts.map(|(_, time)| ms(*time)).sum()
-    };
-    VcpuInterval {
-        vcpu: VcpuId(n),
-        times: VcpuTimes::from_parts(ms(1_000), times).unwrap(),
-        ran: of(&[State::Run, State::Poll, State::Vmm]),
-        waited: of(&[State::Ready, State::Limited]),
-        runs: 7,
-        wakeups: None,
-        runnable: true,
-        allowed: "0-1".parse().unwrap(),
-    }
+    vcpu_on("0-1", n, parts, 7)
 }
 
 fn process(name: &str, cgroup: Option<&str>) -> Party {
-    Party::Process {
-        name: name.to_owned(),
-        cgroup: cgroup.map(str::to_owned),
-    }
+    Party::Process { name: name.to_owned(), cgroup: cgroup.map(str::to_owned) }
 }
 
 /// What differs between the hosts of these tests.
@@ -78,10 +46,7 @@ fn programs() -> Programs {
             lacks: "pause exits".to_owned(),
             because: "this kernel has none".to_owned(),
         }],
-        not_counted: NotCounted {
-            waits: 2,
-            ..NotCounted::default()
-        },
+        not_counted: NotCounted { waits: 2, ..NotCounted::default() },
         estimated: Vec::new(),
         latency: [(VmId(1), latency)].into(),
     }
@@ -90,10 +55,7 @@ fn programs() -> Programs {
 /// Two VMs on two pCPUs, one with a name that wants escapes, and one that cannot be read. POLL is measured of the first only.
 fn host() -> Host {
     let mut builder = EdgesBuilder::new();
-    let victim = builder.party(&Party::Vcpu {
-        vm: VmId(2),
-        vcpu: VcpuId(0),
-    });
+    let victim = builder.party(&Party::Vcpu { vm: VmId(2), vcpu: VcpuId(0) });
     for (party, time) in [
         (Party::Vm(VmId(1)), 150),
         (Party::Vm(VmId(2)), 60),
@@ -106,79 +68,59 @@ fn host() -> Host {
         let amount = Amount::time(ms(time));
         builder.add(victim, culprit, EdgeKind::Pcpu, Evidence::Estimated, amount);
     }
-    let threads = [("IO", 10), ("vhost-200", 30)].map(|(name, time)| ThreadTime {
+    let threads = [("IO", 10), ("vhost-200", 30)]
+        .map(|(name, time)| ThreadTime { name: name.to_owned(), time: ms(time) });
+    let top_tasks = [("make", Some("/build"), 100), ("others", None, 30)];
+    let all_states = [
+        (State::Run, 890),
+        (State::Poll, 10),
+        (State::Vmm, 5),
+        (State::Ready, 60),
+        (State::Limited, 35),
+    ];
+    let mut vms = vec![
+        vm_interval(1, vec![vcpu(0, &all_states)]),
+        vm_interval(
+            2,
+            vec![
+                vcpu(0, &[(State::Run, 300), (State::Ready, 285)]),
+                vcpu(1, &[(State::Run, 300), (State::Ready, 0)]),
+            ],
+        ),
+    ];
+    vms[1].threads = threads.to_vec();
+    let top_tasks = top_tasks.map(|(name, cgroup, time)| ProcessTime {
         name: name.to_owned(),
+        pid: 9,
+        cgroup: cgroup.map(str::to_owned),
         time: ms(time),
     });
-    let top_tasks = [("make", Some("/build"), 100), ("others", None, 30)];
+    let totals = HostTotals {
+        pcpus: 2,
+        idle: Some(ms(200)),
+        vcpus: ms(1_505),
+        vm_threads: ms(40),
+        tasks: ms(150),
+        top_tasks: top_tasks.to_vec(),
+        kernel: ms(40),
+    };
+    let missing = |state, vms, of, want: &str| Missing {
+        what: Column::State(state),
+        vms,
+        of,
+        want: want.to_owned(),
+    };
     let interval = Interval {
-        source: SourceName::Plain,
-        start: ms(7),
-        length: ms(1_000),
-        vms: vec![
-            VmInterval {
-                vm: VmId(1),
-                vcpus: vec![vcpu(
-                    0,
-                    &[
-                        (State::Run, 890),
-                        (State::Poll, 10),
-                        (State::Vmm, 5),
-                        (State::Ready, 60),
-                        (State::Limited, 35),
-                    ],
-                )],
-                threads: Vec::new(),
-            },
-            VmInterval {
-                vm: VmId(2),
-                vcpus: vec![
-                    vcpu(0, &[(State::Run, 300), (State::Ready, 285)]),
-                    vcpu(1, &[(State::Run, 300), (State::Ready, 0)]),
-                ],
-                threads: threads.to_vec(),
-            },
-        ],
-        edges: builder.all(),
-        host: HostTotals {
-            pcpus: 2,
-            idle: Some(ms(200)),
-            vcpus: ms(1_505),
-            vm_threads: ms(40),
-            tasks: ms(150),
-            top_tasks: top_tasks
-                .map(|(name, cgroup, time)| ProcessTime {
-                    name: name.to_owned(),
-                    pid: 9,
-                    cgroup: cgroup.map(str::to_owned),
-                    time: ms(time),
-                })
-                .to_vec(),
-            kernel: ms(40),
-        },
         missing: vec![
-            Missing {
-                what: Column::State(State::Costop),
-                vms: 3,
-                of: 3,
-                want: "BPF".to_owned(),
-            },
-            Missing {
-                what: Column::State(State::Poll),
-                vms: 1,
-                of: 2,
-                want: "run as root".to_owned(),
-            },
+            missing(State::Costop, 3, 3, "BPF"),
+            missing(State::Poll, 1, 2, "run as root"),
         ],
         programs: Some(programs()),
+        ..interval(ms(7), vms, builder.all(), totals)
     };
     Host {
         scan: Scan {
-            vms: vec![
-                vm(1, "calm", 1),
-                vm(2, "a \"b\"\\\nc", 2),
-                vm(3, "silent", 0),
-            ],
+            vms: vec![vm(1, "calm", 1), vm(2, "a \"b\"\\\nc", 2), vm(3, "silent", 0)],
             unreadable: 9,
             unreadable_vmms: 2,
             left_out: 4,
@@ -189,21 +131,11 @@ fn host() -> Host {
     }
 }
 
-const DETAIL: Detail = Detail {
-    culprits: 2,
-    vcpus: true,
-    process_names: true,
-};
+const DETAIL: Detail = Detail { culprits: 2, vcpus: true, process_names: true };
 
 fn take(accounts: &mut Accounts, host: &Host) {
     let weights = Weights::default();
-    add(
-        accounts,
-        &host.scan,
-        &host.interval,
-        &weights,
-        &host.selected,
-    );
+    add(accounts, &host.scan, &host.interval, &weights, &host.selected);
 }
 
 fn page(accounts: &Accounts) -> String {
@@ -214,9 +146,7 @@ fn page(accounts: &Accounts) -> String {
 }
 
 fn lines<'a>(page: &'a str, beginning: &str) -> Vec<&'a str> {
-    page.lines()
-        .filter(|line| line.starts_with(beginning))
-        .collect()
+    page.lines().filter(|line| line.starts_with(beginning)).collect()
 }
 
 /// The page of two such intervals.
@@ -262,23 +192,20 @@ fn the_page_is_the_golden_one() {
 }
 
 #[test]
-fn the_document_has_the_table_of_metrics() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/host.md");
+fn reference_has_every_metric() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     let document = fs::read_to_string(&path).unwrap();
-    let table = metric::table();
-    let heading = table.lines().next().unwrap();
-    let begin = document.find(heading).expect("the table has its heading");
-    let length: usize = document[begin..]
-        .split_inclusive('\n')
-        .take_while(|line| line.starts_with('|'))
-        .map(str::len)
-        .sum();
-    let there = &document[begin..begin + length];
-    if is_update() {
-        fs::write(&path, document.replacen(there, &table, 1)).unwrap();
-        return;
+    for metric in metric::Metric::ALL {
+        let description = metric.description();
+        let kind = description.kind();
+        let kind = kind.as_str();
+        let labels: Vec<String> =
+            description.labels.iter().map(|label| format!("`{label}`")).collect();
+        let labels = labels.join(", ");
+        let row =
+            format!("| `{}` | {kind} | {labels} | {} |\n", description.name(), description.help);
+        assert!(document.contains(&row), "run make references: {row}");
     }
-    must_be("docs/host.md (its table of metrics)", there, &table);
 }
 
 #[test]
@@ -294,8 +221,7 @@ fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
         let samples: Vec<&str> = page
             .lines()
             .filter(|line| {
-                line.strip_prefix(&name)
-                    .is_some_and(|rest| rest.starts_with(['{', ' ']))
+                line.strip_prefix(&name).is_some_and(|rest| rest.starts_with(['{', ' ']))
             })
             .collect();
         assert!(!samples.is_empty(), "{name}\n{page}");
@@ -318,11 +244,7 @@ fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
 
 #[test]
 fn without_names_no_process_is_told_and_no_time_is_lost() {
-    let mut accounts = Accounts::new(Detail {
-        culprits: 5,
-        process_names: false,
-        ..DETAIL
-    });
+    let mut accounts = Accounts::new(Detail { culprits: 5, process_names: false, ..DETAIL });
     take(&mut accounts, &host());
     let page = page(&accounts);
     for told in ["make", "cc\\1", "/build", "\"others\",name=\"\""] {
@@ -396,20 +318,14 @@ fn times_add_up_and_what_is_not_measured_is_absent() {
     // Neither is the host's.
     assert_eq!(lines(&before, "tandem_host_use_seconds_total").len(), 7);
     host.interval.host.idle = None;
-    host.interval.missing.push(Missing::of_all(
-        Column::Host(HostColumn::VmThreads),
-        "nothing reads them",
-    ));
+    host.interval
+        .missing
+        .push(Missing::of_all(Column::Host(HostColumn::VmThreads), "nothing reads them"));
     take(&mut accounts, &host);
     let page = page(&accounts);
     let uses = lines(&page, "tandem_host_use_seconds_total");
     let words = ["vcpus", "tasks", "kernel"];
-    assert!(
-        uses.len() == 3
-            && words
-                .iter()
-                .all(|word| page.contains(&format!("use=\"{word}\"")))
-    );
+    assert!(uses.len() == 3 && words.iter().all(|word| page.contains(&format!("use=\"{word}\""))));
     assert!(!page.contains("tandem_vm_thread_seconds_total{"), "{page}");
 }
 
@@ -428,24 +344,15 @@ fn wake_ups_are_a_histogram_where_programs_saw_them() {
     assert_eq!(of(&with, "sum"), [format!("{calm}}} 8.0")]);
     let buckets = of(&with, "bucket");
     assert_eq!(buckets.len(), 11, "{buckets:?}");
-    let ends: Vec<&str> = buckets
-        .iter()
-        .map(|line| line.rsplit_once(' ').unwrap().1)
-        .collect();
-    assert_eq!(
-        (ends[0], ends[1], ends[9], ends[10]),
-        ("6", "10", "10", "12")
-    );
+    let ends: Vec<&str> = buckets.iter().map(|line| line.rsplit_once(' ').unwrap().1).collect();
+    assert_eq!((ends[0], ends[1], ends[9], ends[10]), ("6", "10", "10", "12"));
     assert!(buckets[10].contains("le=\"+Inf\""), "{buckets:?}");
     assert!(with.contains("tandem_export_not_counted_total{what=\"waits\"} 4.0"));
     host.interval.programs = None;
     take(&mut accounts, &host);
     let without = page(&accounts);
     assert!(of(&without, "count").is_empty(), "{without}");
-    assert!(
-        lines(&without, "tandem_export_not_").len() == 2,
-        "what is not measured only"
-    );
+    assert!(lines(&without, "tandem_export_not_").len() == 2, "what is not measured only");
 }
 
 #[test]
@@ -455,12 +362,7 @@ fn culprits_are_few_and_the_rest_is_one() {
     let culprits = lines(&page, "tandem_vm_culprit_seconds_total");
     let values: Vec<(bool, &str)> = culprits
         .iter()
-        .map(|line| {
-            (
-                line.contains("kind=\"others\""),
-                line.rsplit_once(' ').unwrap().1,
-            )
-        })
+        .map(|line| (line.contains("kind=\"others\""), line.rsplit_once(' ').unwrap().1))
         .collect();
     assert_eq!(values, [(false, "0.12"), (false, "0.3"), (true, "0.15")]);
     assert!(culprits[0].contains("kind=\"itself\""), "{culprits:?}");
@@ -507,19 +409,13 @@ fn an_exporter_that_is_blind_tells_only_of_itself() {
     let blind = page(&accounts);
     assert!(blind.contains("tandem_export_errors_total 1.0"), "{blind}");
     assert!(blind.contains("tandem_export_vms 0.0"), "{blind}");
-    assert!(
-        !blind.contains("tandem_vm_") || !blind.contains("vm=\""),
-        "{blind}"
-    );
+    assert!(!blind.contains("tandem_vm_") || !blind.contains("vm=\""), "{blind}");
     assert!(lines(&blind, "tandem_host_").is_empty(), "{blind}");
     take(&mut accounts, &host);
     assert!(page(&accounts).contains("tandem_export_vms 2.0"));
     // Before the first interval, too.
     let first = page(&Accounts::new(DETAIL));
-    assert!(
-        first.contains("tandem_export_intervals_total 0.0"),
-        "{first}"
-    );
+    assert!(first.contains("tandem_export_intervals_total 0.0"), "{first}");
     assert!(lines(&first, "tandem_export_last").is_empty(), "{first}");
 }
 
@@ -535,23 +431,11 @@ fn large(vms: u64) -> Host {
         }
     }
     let mut host = host();
-    let parts = [
-        State::Run,
-        State::Poll,
-        State::Vmm,
-        State::Ready,
-        State::Limited,
-        State::Costop,
-    ];
+    let parts = [State::Run, State::Poll, State::Vmm, State::Ready, State::Limited, State::Costop];
     let parts = parts.map(|state| (state, 100));
     host.interval.edges = builder.all();
-    host.interval.vms = (1..=vms)
-        .map(|id| VmInterval {
-            vm: VmId(id),
-            vcpus: (0..8).map(|n| vcpu(n, &parts)).collect(),
-            threads: Vec::new(),
-        })
-        .collect();
+    host.interval.vms =
+        (1..=vms).map(|id| vm_interval(id, (0..8).map(|n| vcpu(n, &parts)).collect())).collect();
     host.scan.vms = (1..=vms).map(|id| vm(id, &format!("vm{id}"), 8)).collect();
     host.selected = (1..=vms).map(VmId).collect();
     host
@@ -559,11 +443,7 @@ fn large(vms: u64) -> Host {
 
 #[test]
 fn who_starts_vms_without_end_does_not_grow_the_page_without_end() {
-    let mut accounts = Accounts::new(Detail {
-        culprits: 1,
-        vcpus: false,
-        process_names: true,
-    });
+    let mut accounts = Accounts::new(Detail { culprits: 1, vcpus: false, process_names: true });
     let mut host = large(MOST_VMS as u64 + 3);
     for _ in 0..2 {
         take(&mut accounts, &host);

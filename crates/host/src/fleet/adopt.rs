@@ -1,31 +1,22 @@
 //! How the fleet takes VMs under care: in which cgroup, at which weight.
 
 use std::cell::OnceCell;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::ownership::Occupants;
 use tandem_linux::procfs::ProcFs;
-use tandem_policy::PolicySet;
-use tandem_policy::VmSettings;
+use tandem_model::{PolicySet, VmSettings};
 use tandem_policy::host::registry;
 
-use super::Backend;
-use super::Fleet;
-use super::FleetError;
 use super::leaving::held_by;
+use super::{Backend, Fleet, FleetError};
 use crate::apply::Refused;
-use crate::configured::Configured;
-use crate::configured::is_tenants;
+use crate::configured::{Configured, is_tenants};
 use crate::discovery::Vm;
-use crate::homes::Homes;
-use crate::homes::group_name;
-use crate::homes::tenants_weight;
-use crate::in_force::has_idle_class;
-use crate::in_force::settings;
-use crate::managed::ManagedVm;
-use crate::managed::Note;
+use crate::homes::{Homes, group_name, tenants_weight};
+use crate::in_force::{has_idle_class, settings};
+use crate::managed::{ManagedVm, Note};
 use crate::waits::Waits;
 
 /// For how long the first update adopts those that are there: a service manager waits for it.
@@ -73,9 +64,7 @@ impl Fleet {
                 continue;
             }
             let mut theirs = Vec::new();
-            let prepared = self
-                .claim(vm)
-                .and_then(|()| self.prepare(vm, &homes, &mut theirs));
+            let prepared = self.claim(vm).and_then(|()| self.prepare(vm, &homes, &mut theirs));
             let error = match prepared {
                 // One that began where another ended a moment ago: what that one had there is put back first.
                 Ok(managed) if !managed.is_left_alone() && changing.has(&managed.cgroup) => {
@@ -108,8 +97,7 @@ impl Fleet {
                     error
                 }
             };
-            self.candidates
-                .failed(vm.id, self.updates, error.is_of_the_vm());
+            self.candidates.failed(vm.id, self.updates, error.is_of_the_vm());
             let is_told = !error.is_gone();
             refused.extend(is_told.then(|| error.refused(&vm.name)));
         }
@@ -125,9 +113,7 @@ impl Fleet {
         let controller = self.backend.controller();
         let default = controller.default_weight();
         let origin = OnceCell::new();
-        let wanted = self
-            .rule(vm, &origin, |rule| rule.weight)
-            .map(|times| default.times(times));
+        let wanted = self.rule(vm, &origin, |rule| rule.weight).map(|times| default.times(times));
         let policies = self.policies_of(vm, &origin);
         let is_left_alone = policies == PolicySet::NONE;
         let range = controller.weight_range();
@@ -141,10 +127,7 @@ impl Fleet {
             }
             None => {
                 let home = self.home_of(vm)?;
-                let cgroup = match made {
-                    true => home.child(&group_name(vm)),
-                    false => home,
-                };
+                let cgroup = if made { home.child(&group_name(vm)) } else { home };
                 (cgroup, VmSettings::new(default))
             }
         };
@@ -205,8 +188,7 @@ impl Fleet {
             self.make_group(&managed.vm, &managed.above(), notes)?;
         }
         self.take_vcpus(managed, until)?;
-        self.throttling
-            .read_quotas(self.backend.controller(), managed);
+        self.throttling.read_quotas(self.backend.controller(), managed);
         self.read_cpusets(managed);
         if !is_left_alone
             && !managed.in_force.idle
@@ -214,16 +196,10 @@ impl Fleet {
         {
             managed.in_force.weight = actuator.set_weight(&managed.cgroup, managed.configured)?;
         }
-        self.has_idle = self
-            .has_idle
-            .or_else(|| has_idle_class(self.controller(), &managed.cgroup));
+        self.has_idle =
+            self.has_idle.or_else(|| has_idle_class(self.controller(), &managed.cgroup));
         let vm = &managed.vm;
-        let whose = format!(
-            "VM {} (pid {}, {} vCPUs)",
-            vm.name,
-            vm.process.pid,
-            vm.vcpus.len()
-        );
+        let whose = format!("VM {} (pid {}, {} vCPUs)", vm.name, vm.process.pid, vm.vcpus.len());
         notes.push(Note(match is_left_alone {
             true => format!("{whose} is measured and left as it is: it has no policy"),
             false => format!(

@@ -59,26 +59,13 @@ mod tests {
         let mut turns = ByTenant::default();
         let mut waiting: Vec<One> = (0..1_000).map(|n| (his, n)).collect();
         waiting.extend([(others, 0), (None, 0), (others, 1)]);
-        let first = [
-            (his, 0),
-            (others, 0),
-            (None, 0),
-            (his, 1),
-            (others, 1),
-            (his, 2),
-        ];
+        let first = [(his, 0), (others, 0), (None, 0), (his, 1), (others, 1), (his, 2)];
         assert_eq!(order(&turns, &waiting)[..6], first);
         // There is time for one of his only.
         turns.tried(his);
-        assert_eq!(
-            order(&turns, &waiting)[..3],
-            [(others, 0), (None, 0), (his, 0)]
-        );
+        assert_eq!(order(&turns, &waiting)[..3], [(others, 0), (None, 0), (his, 0)]);
         turns.tried(others);
-        assert_eq!(
-            order(&turns, &waiting)[..3],
-            [(None, 0), (his, 0), (others, 0)]
-        );
+        assert_eq!(order(&turns, &waiting)[..3], [(None, 0), (his, 0), (others, 0)]);
     }
 
     #[test]

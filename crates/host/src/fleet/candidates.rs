@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use tandem_policy::VmId;
+use tandem_model::VmId;
 
 use super::by_tenant::ByTenant;
 use crate::discovery::Vm;
@@ -49,10 +49,7 @@ impl Candidates {
         let mut before = std::mem::take(&mut self.vms);
         let mut due = Vec::new();
         for vm in new {
-            let fresh = Candidate {
-                failures: 0,
-                due: look,
-            };
+            let fresh = Candidate { failures: 0, due: look };
             let candidate = before.remove(&vm.id).unwrap_or(fresh);
             self.vms.insert(vm.id, candidate);
             if candidate.due <= look {
@@ -60,16 +57,13 @@ impl Candidates {
             }
         }
         due.sort_by_key(|(candidate, _)| candidate.due);
-        let (failed, fresh): (Vec<_>, Vec<_>) = due
-            .into_iter()
-            .partition(|(candidate, _)| candidate.failures > 0);
+        let (failed, fresh): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|(candidate, _)| candidate.failures > 0);
         let in_turns = |due: Vec<(Candidate, &'v Vm)>, has_failed| {
             let due = self.by_tenant.order(due, |(_, vm)| vm.tenant).into_iter();
             due.map(move |(_, vm)| Due { vm, has_failed })
         };
-        in_turns(fresh, false)
-            .chain(in_turns(failed, true))
-            .collect()
+        in_turns(fresh, false).chain(in_turns(failed, true)).collect()
     }
 
     /// One of this tenant's is tried.
@@ -80,10 +74,7 @@ impl Candidates {
     /// One was tried at this look and failed. Where that was not for reasons of its own, it is tried again at the next look.
     pub(super) fn failed(&mut self, vm: VmId, look: u64, of_its_own: bool) {
         if let Some(candidate) = self.vms.get_mut(&vm) {
-            candidate.failures = match of_its_own {
-                true => candidate.failures.saturating_add(1),
-                false => 1,
-            };
+            candidate.failures = if of_its_own { candidate.failures.saturating_add(1) } else { 1 };
             let wait = 1 << (candidate.failures - 1).min(DOUBLINGS);
             candidate.due = (look / wait + 1) * wait;
         }
@@ -125,10 +116,7 @@ mod tests {
 
     #[test]
     fn hostile_tenants_with_many_new_vms_wait_for_themselves() {
-        let of = |id, tenant| Vm {
-            tenant: Some(tenant),
-            ..fixtures::vm(id, "vm", 1)
-        };
+        let of = |id, tenant| Vm { tenant: Some(tenant), ..fixtures::vm(id, "vm", 1) };
         let mut candidates = Candidates::default();
         let mut vms: Vec<Vm> = (1..=1_000).map(|id| of(id, 1000)).collect();
         candidates.due(&vms, 1);
@@ -148,10 +136,7 @@ mod tests {
 
     #[test]
     fn hostile_tenants_whose_vms_take_all_the_time_wait_for_themselves() {
-        let of = |id, tenant| Vm {
-            tenant: Some(tenant),
-            ..fixtures::vm(id, "vm", 1)
-        };
+        let of = |id, tenant| Vm { tenant: Some(tenant), ..fixtures::vm(id, "vm", 1) };
         let vms = [of(1, 1000), of(2, 1000), of(3, 1001)];
         let mut candidates = Candidates::default();
         assert_eq!(ids(&candidates.due(&vms, 1)), [1, 3, 2]);

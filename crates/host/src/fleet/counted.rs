@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 
 use tandem_linux::branch_counters::BranchCounters;
 use tandem_linux::procfs::ProcFs;
-use tandem_policy::flexs::CounterSource;
-use tandem_policy::host::flexs;
-use tandem_policy::host::registry;
+use tandem_policy::host::{flexs, registry};
 
 use super::Fleet;
 use crate::cpusets::Cpusets;
@@ -19,12 +17,6 @@ impl Fleet {
         self.counters.source = Some(source);
         self.counters.policy = registry::find(flexs::ENTRY.name).ok();
         self
-    }
-
-    /// Where counters come from; `None`: there are none.
-    pub fn counter_source(&self) -> Option<CounterSource> {
-        let source = self.counters.source.as_ref();
-        source.map(|source| source.source())
     }
 
     /// Reads where the cpusets of a VM's vCPUs let them run, if one of its policies swaps by what is counted.

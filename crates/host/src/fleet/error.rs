@@ -77,10 +77,7 @@ mod tests {
         let taken = FleetError::Taken { pid: Pid(4711) }.refused("db");
         assert!(taken.is_others && taken.in_words().contains("process 4711"));
         let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-        let failed = FleetError::Claim {
-            pid: Pid(4711),
-            source,
-        };
+        let failed = FleetError::Claim { pid: Pid(4711), source };
         assert!(!failed.refused("db").is_others);
     }
 
@@ -97,10 +94,7 @@ mod tests {
             refused.in_words()
         };
         let told = words("write to", "db");
-        assert!(
-            told.contains("/run/tandem/journal: no storage space"),
-            "{told}"
-        );
+        assert!(told.contains("/run/tandem/journal: no storage space"), "{told}");
         assert_eq!(words("replace", "web"), told);
     }
 }

@@ -2,16 +2,14 @@
 //!
 //! One VM of each tenant after the other ([`ByTenant`]), and of a tenant's the one that has waited longest.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::VmId;
+use tandem_model::VmId;
 
 use super::by_tenant::ByTenant;
 use crate::discovery::Vm;
-use crate::managed::ManagedVcpu;
-use crate::managed::ManagedVm;
+use crate::managed::{ManagedVcpu, ManagedVm};
 
 /// VMs whose new vCPUs are not taken yet.
 #[derive(Debug, Default)]

@@ -4,14 +4,11 @@
 //! and what is journaled it may write itself, as nobody else does any more. The next rotation starts another thread, at once after the first
 //! that ended and then at most once in 10 s; until then nobody takes turns.
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::sampler::Sampler;
 
-use super::Backend;
-use super::Fleet;
-use crate::managed::ManagedVm;
-use crate::managed::Note;
+use super::{Backend, Fleet};
+use crate::managed::{ManagedVm, Note};
 use crate::turns::TurnKeeper;
 
 impl Fleet {

@@ -6,20 +6,17 @@
 //! again at each look, one of them at least, and the rest after those that were not tried. The journal lists them until then, so the end of the
 //! daemon puts them back, whatever end that is. A vCPU's group that is in use again by then is no longer given up.
 
-use std::collections::BTreeSet;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::Held;
+use tandem_linux::actuator::{Actuator, Held};
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::Pid;
-use tandem_policy::PolicySet;
+use tandem_model::PolicySet;
 
 use super::by_tenant::ByTenant;
 use crate::apply::Refused;
 use crate::discovery::Vm;
-use crate::managed::ManagedVcpu;
-use crate::managed::ManagedVm;
+use crate::managed::{ManagedVcpu, ManagedVm};
 
 /// After so many tries it is told that a group cannot be removed.
 const TOLD_AFTER: u32 = 20;
@@ -74,10 +71,7 @@ impl Leaving {
             held: held_by(&managed),
             name: managed.vm.name,
             tenant: managed.vm.tenant,
-            vm: Some(LeftVm {
-                pid: managed.vm.process.pid,
-                policies: managed.policies,
-            }),
+            vm: Some(LeftVm { pid: managed.vm.process.pid, policies: managed.policies }),
             tries: 0,
             told: false,
         });
@@ -92,10 +86,7 @@ impl Leaving {
             name: vm.name.clone(),
             tenant: vm.tenant,
             vm: None,
-            held: Held {
-                cgroups: vec![group],
-                ..Held::default()
-            },
+            held: Held { cgroups: vec![group], ..Held::default() },
             tries: 1,
             told,
         });
@@ -112,8 +103,7 @@ impl Leaving {
         for left in &mut self.left {
             left.held.cgroups.retain(is_free);
         }
-        self.left
-            .retain(|left| left.vm.is_some() || left.group().is_some());
+        self.left.retain(|left| left.vm.is_some() || left.group().is_some());
         self.groups.retain(is_free);
     }
 
@@ -175,10 +165,7 @@ impl Leaving {
                 false => !std::mem::replace(&mut left.told, true),
             };
             if !report.is_complete() && is_due {
-                let again = match is_tried_again {
-                    true => "; it is tried again",
-                    false => "",
-                };
+                let again = if is_tried_again { "; it is tried again" } else { "" };
                 refused.push(Refused::not_put_back(&left.name, report, again));
             }
             if is_tried_again {

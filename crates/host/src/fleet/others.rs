@@ -5,12 +5,9 @@ use std::collections::HashMap;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::Pid;
-use tandem_policy::PolicySet;
-use tandem_policy::VmId;
+use tandem_model::{PolicySet, VmId};
 
-use super::Backend;
-use super::Fleet;
-use super::FleetError;
+use super::{Backend, Fleet, FleetError};
 use crate::discovery::Vm;
 use crate::managed::Note;
 use crate::origin::Origin;
@@ -55,9 +52,8 @@ impl Fleet {
             return;
         }
         let vms = self.vms.iter();
-        let by_cgroup: HashMap<CgroupPath, VmId> = vms
-            .map(|(id, managed)| (managed.cgroup.clone(), *id))
-            .collect();
+        let by_cgroup: HashMap<CgroupPath, VmId> =
+            vms.map(|(id, managed)| (managed.cgroup.clone(), *id)).collect();
         for foreign in theirs {
             let owner = by_cgroup.get(&foreign.cgroup);
             let note = match owner.and_then(|id| self.vms.get_mut(id)) {

@@ -9,25 +9,14 @@
 //! and not all quotas are looked at in each. So the proportion is that of some looks ([`FADES`]). A wait that goes on, longer than a period, is
 //! taken as throttled in that proportion too.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::ops::Bound::Excluded;
-use std::ops::Bound::Unbounded;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Quota;
-use tandem_linux::cgroup::Throttled;
-use tandem_policy::Nanos;
-use tandem_policy::VmId;
-use tandem_policy::VmObservation;
+use tandem_linux::cgroup::{CgroupPath, CpuController, Quota, Throttled};
+use tandem_model::{Nanos, VmId, VmObservation};
 
-use crate::managed::ManagedVcpu;
-use crate::managed::ManagedVm;
-use crate::quotas::CapId;
-use crate::quotas::left_below;
-use crate::quotas::pcpus;
-use crate::quotas::quota;
+use crate::managed::{ManagedVcpu, ManagedVm};
+use crate::quotas::{CapId, left_below, pcpus, quota};
 
 /// So many quotas' figures are read in a period. One read takes some µs, on cgroup v2 some ten on hosts of many pCPUs.
 const MOST_LOOKS: usize = 64;
@@ -114,13 +103,8 @@ impl Throttling {
         }
         self.made += 1;
         let id = CapId(self.made);
-        let cap = Cap {
-            cgroup: cgroup.clone(),
-            seen: None,
-            waiting: 0.0,
-            throttled: 0.0,
-            waited: 0.0,
-        };
+        let cap =
+            Cap { cgroup: cgroup.clone(), seen: None, waiting: 0.0, throttled: 0.0, waited: 0.0 };
         self.caps.insert(id, cap);
         self.ids.insert(cgroup, id);
         id
@@ -211,17 +195,12 @@ impl Throttling {
             };
             for vcpu in &mut vm.vcpus {
                 // They are sorted by it.
-                let place = managed
-                    .vcpus
-                    .binary_search_by_key(&vcpu.vcpu, |vcpu| vcpu.index);
+                let place = managed.vcpus.binary_search_by_key(&vcpu.vcpu, |vcpu| vcpu.index);
                 let caps = place.ok().and_then(|place| managed.vcpus.get(place));
                 let share = self.share(caps.map_or(&[], ManagedVcpu::caps));
                 let part = |time: Nanos| Nanos((time.0 as f64 * share) as u64);
                 // A wait that goes on is not counted yet.
-                vcpu.limited = match vcpu.is_starved() {
-                    true => part(period),
-                    false => part(vcpu.waited),
-                };
+                vcpu.limited = if vcpu.is_starved() { part(period) } else { part(vcpu.waited) };
                 vcpu.waited = vcpu.waited.saturating_sub(vcpu.limited);
             }
         }

@@ -8,22 +8,15 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tandem_linux::disk::Disk;
-use tandem_linux::disk::HostDisk;
-use tandem_linux::disk::How;
+use tandem_linux::disk::{Disk, HostDisk, How};
 use tandem_linux::journal::is_pending;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::PcpuSet;
-use tandem_policy::VcpuId;
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::{PcpuSet, VcpuId};
 
 use super::*;
-use crate::fixtures::tree::Tree;
-use crate::fixtures::tree::USER;
+use crate::fixtures::tree::{Tree, USER};
 use crate::managed::ManagedVcpu;
 
 const VCPUS: u32 = 2;
@@ -105,20 +98,13 @@ impl Subject {
         );
         let backend = Backend::Live(Box::new(actuator.unwrap().0));
         let sampler = Sampler::new(ProcFs::at(dir.path()));
-        Subject {
-            fleet: Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL),
-            tree,
-            disk,
-            dir,
-        }
+        Subject { fleet: Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL), tree, disk, dir }
     }
 
     /// VMs that share a cgroup with others.
     fn vms(&self, count: u32) -> Vec<Vm> {
         self.tree.put_other(0, "/vms");
-        (0..count)
-            .map(|n| self.tree.vm(n, VCPUS, |_| "/vms".to_owned()))
-            .collect()
+        (0..count).map(|n| self.tree.vm(n, VCPUS, |_| "/vms".to_owned())).collect()
     }
 
     /// A look finds these; who is then under care.
@@ -144,10 +130,7 @@ fn hostile_vms_that_cannot_be_adopted_keep_no_others_waiting() {
     assert!(subject.update(std::slice::from_ref(&first)).is_empty());
     let tried = subject.tree.asked();
     assert_eq!(tried.parents - before.parents, 1);
-    assert!(
-        tried.reads - before.reads < 100,
-        "of thousands of cgroups: {tried:?}"
-    );
+    assert!(tried.reads - before.reads < 100, "of thousands of cgroups: {tried:?}");
     // There is no time at all: one of those that were not tried yet is, and one of those that failed.
     let fresh = subject.tree.vm(1, VCPUS, |_| "/fresh".to_owned());
     let both = [first, fresh];
@@ -161,9 +144,7 @@ fn who_cannot_be_adopted_is_tried_now_and_then_and_adopted_once_it_can_be() {
     let first = hostile(&tree);
     let selected = std::slice::from_ref(&first);
     // Where all VMs of the host are is read to adopt one.
-    let mut all: Vec<Vm> = (1..50)
-        .map(|n| tree.vm(n, VCPUS, |_| "/others".to_owned()))
-        .collect();
+    let mut all: Vec<Vm> = (1..50).map(|n| tree.vm(n, VCPUS, |_| "/others".to_owned())).collect();
     all.push(first.clone());
     let before = tree.asked();
     for _ in 0..127 {
@@ -218,10 +199,8 @@ fn many_vms_that_end_leave_at_once_and_cost_one_write_of_the_journal() {
     subject.update(&vms);
     let quiet = subject.tree.asked().lives - before;
     gone.iter().for_each(|vm| subject.tree.end(vm));
-    let (before, rewrites) = (
-        subject.tree.asked().lives,
-        subject.disk.rewrites.load(Ordering::Relaxed),
-    );
+    let (before, rewrites) =
+        (subject.tree.asked().lives, subject.disk.rewrites.load(Ordering::Relaxed));
     assert_eq!(subject.update(others).len(), 100);
     let lives = subject.tree.asked().lives - before;
     assert!(
@@ -298,9 +277,7 @@ fn a_quiet_hosts_journal_is_rid_of_what_the_version_before_would_take_for_ours()
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(1);
     subject.update(&vms);
-    let Backend::Live(actuator) = &mut subject.fleet.backend else {
-        unreachable!("it is live")
-    };
+    let Backend::Live(actuator) = &mut subject.fleet.backend else { unreachable!("it is live") };
     let parent = CgroupPath("/vms".to_owned());
     let names = ["a-refused", "b-refused", "c"];
     for name in names {
@@ -379,10 +356,7 @@ impl Idlers {
         let (procfs, own) = (ProcFs::host(), Pid(std::process::id()));
         let threads = told.into_iter().take(count);
         let threads = threads.map(|tid| ThreadRef::read(&procfs, own, Tid(tid)).unwrap());
-        Idlers {
-            threads: threads.collect(),
-            _ends,
-        }
+        Idlers { threads: threads.collect(), _ends }
     }
 }
 
@@ -453,9 +427,8 @@ fn hostile_vcpus_that_are_replaced_keep_nobody_elses_waiting_for_long() {
 fn hostile_vms_that_come_one_by_one_have_nobody_elses_places_read() {
     let mut subject = Subject::new(Duration::MAX);
     let tree = subject.tree.clone();
-    let mut vms: Vec<Vm> = (0..200)
-        .map(|n| tree.vm(n, VCPUS, |_| format!("/others/{n}/vm")))
-        .collect();
+    let mut vms: Vec<Vm> =
+        (0..200).map(|n| tree.vm(n, VCPUS, |_| format!("/others/{n}/vm"))).collect();
     subject.update(&vms);
     let come = |subject: &mut Subject, vms: &mut Vec<Vm>| {
         let n = vms.len() as u32;
@@ -483,10 +456,7 @@ fn hostile_vms_that_come_one_by_one_have_nobody_elses_places_read() {
     // Every 16th look reads it of each anyhow.
     let all = vms.len() * (VCPUS as usize + 1);
     let most = all * looks / 16 + looks * 40;
-    assert!(
-        of_new <= most,
-        "{of_new} places were read for {looks} that came, and {most} at most"
-    );
+    assert!(of_new <= most, "{of_new} places were read for {looks} that came, and {most} at most");
 }
 
 #[test]
@@ -504,10 +474,9 @@ fn hostile_cgroups_count_for_the_user_whose_vm_they_are_changed_for() {
     assert!(cgroups.contains(&CgroupPath("/own".to_owned())));
     // One of them puts its vCPUs apart.
     let portions: Vec<(VcpuId, f64)> = (0..VCPUS).map(|n| (VcpuId(n), 0.5)).collect();
-    if let (Some(managed), Backend::Live(actuator)) = (
-        subject.fleet.vms.get_mut(&vms[0].id),
-        &mut subject.fleet.backend,
-    ) {
+    if let (Some(managed), Backend::Live(actuator)) =
+        (subject.fleet.vms.get_mut(&vms[0].id), &mut subject.fleet.backend)
+    {
         // Nothing is read of threads that are not this machine's.
         let threads = vms[0].vcpus.iter();
         managed.vcpus = threads
@@ -531,4 +500,59 @@ fn hostile_cgroups_count_for_the_user_whose_vm_they_are_changed_for() {
     assert!(subject.update(&[]).is_empty());
     let group = CgroupPath("/his".to_owned()).child(&crate::homes::group_name(&unfit));
     assert_eq!(user(&subject, &group), None);
+}
+
+#[test]
+fn deselected_vm_is_reverted_at_once() {
+    let mut subject = Subject::new(Duration::MAX);
+    let vms = subject.vms(2);
+    assert_eq!(subject.update(&vms).len(), 2);
+    let groups: Vec<_> = subject.fleet.vms().map(|managed| managed.cgroup.clone()).collect();
+    let (notes, _) = subject.fleet.update(&vms[1..], &vms);
+    let said = notes.iter().any(|note| note.0.contains("its changes are reverted"));
+    assert!(said, "{notes:?}");
+    assert!(!subject.fleet.is_leaving(vms[0].process.pid), "it is reverted in the same update");
+    assert!(!subject.fleet.controller().exists(&groups[0]));
+    assert!(subject.fleet.controller().exists(&groups[1]), "the other VM keeps its group");
+    assert_eq!(subject.update(&vms).len(), 2);
+    assert!(subject.fleet.controller().exists(&groups[0]));
+}
+
+/// A rule for VMs with this name.
+fn rule(name: &str) -> VmRule {
+    VmRule { cgroup: Some("/vms".to_owned()), ..VmRule::whose(name).unwrap() }
+}
+
+#[test]
+fn reload_keeps_vms_managed() {
+    let mut subject = Subject::new(Duration::MAX);
+    let vms = subject.vms(2);
+    subject.update(&vms);
+    let managed = |subject: &Subject| -> Vec<(CgroupPath, f64)> {
+        let vms = subject.fleet.vms();
+        vms.map(|managed| (managed.cgroup.clone(), managed.configured.value())).collect()
+    };
+    let before = managed(&subject);
+    let changes = subject.tree.asked().changes;
+    // The same settings change nothing.
+    let (notes, refused) = subject.fleet.reconfigure(Vec::new(), PolicySet::ALL, false, false);
+    assert!(notes.is_empty() && refused.is_empty(), "{notes:?}");
+    assert_eq!((managed(&subject), subject.tree.asked().changes), (before.clone(), changes));
+    // A weight is written, and the VM keeps its group.
+    let weighed = VmRule { weight: Some(3.0), ..rule(&vms[0].name) };
+    let (notes, _) = subject.fleet.reconfigure(vec![weighed], PolicySet::ALL, false, false);
+    let after = managed(&subject);
+    let heavier = after.iter().zip(&before).filter(|(now, then)| now.1 > 2.5 * then.1).count();
+    assert!(heavier >= 1 && notes.iter().any(|note| note.0.contains("at weight")), "{notes:?}");
+    let groups = |vms: &[(CgroupPath, f64)]| -> Vec<CgroupPath> {
+        vms.iter().map(|(group, _)| group.clone()).collect()
+    };
+    assert_eq!(groups(&after), groups(&before));
+    // Without its policies, each VM is reverted, and then measured only.
+    let (notes, _) = subject.fleet.reconfigure(Vec::new(), PolicySet::NONE, false, false);
+    assert_eq!((notes.len(), subject.fleet.vms().count()), (2, 0), "{notes:?}");
+    subject.update(&vms);
+    subject.update(&vms);
+    assert!(subject.fleet.vms().all(ManagedVm::is_left_alone));
+    assert!(groups(&before).iter().all(|group| !subject.fleet.controller().exists(group)));
 }

@@ -4,20 +4,14 @@ use std::io;
 use std::process::Command;
 use std::time::Instant;
 
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::actuator::Outcome;
-use tandem_policy::turns::Member;
-use tandem_policy::turns::Rotation;
+use tandem_linux::actuator::{ActuatorError, Outcome};
+use tandem_policy::turns::{Member, Rotation};
 
-use super::Backend;
-use super::Fleet;
+use super::{Backend, Fleet};
 use crate::apply::Refused;
 use crate::in_force::settings;
 use crate::managed::ManagedVcpu;
-use crate::turns::Player;
-use crate::turns::TurnKeeper;
-use crate::turns::TurnStats;
-use crate::turns::WatchdogStarter;
+use crate::turns::{Player, TurnKeeper, TurnStats, WatchdogStarter};
 
 impl Fleet {
     /// With a process that takes VMs out of the idle class if this one cannot: it runs [`crate::turns::watchdog::watch`].
@@ -113,12 +107,7 @@ impl Fleet {
             cgroup: managed.cgroup.clone(),
             weight: managed.in_force.weight,
             roams: member.roams.clone(),
-            threads: managed
-                .vcpus
-                .iter()
-                .filter(sits)
-                .map(|vcpu| vcpu.thread)
-                .collect(),
+            threads: managed.vcpus.iter().filter(sits).map(|vcpu| vcpu.thread).collect(),
         }))
     }
 
@@ -204,12 +193,9 @@ mod tests {
     #[test]
     fn all_that_can_forbid_real_time_is_named() {
         let text = without_real_time(&rustix::io::Errno::PERM.into());
-        for reason in [
-            "Operation not permitted",
-            "CAP_SYS_NICE",
-            "RestrictRealtime=yes",
-            "cpu.rt_runtime_us",
-        ] {
+        for reason in
+            ["Operation not permitted", "CAP_SYS_NICE", "RestrictRealtime=yes", "cpu.rt_runtime_us"]
+        {
             assert!(text.contains(reason), "{reason}: {text}");
         }
     }

@@ -6,19 +6,14 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use tandem_linux::actuator::Held;
-use tandem_linux::actuator::Outcome;
+use tandem_linux::actuator::{Held, Outcome};
 use tandem_linux::thread::ThreadRef;
 
-use super::Backend;
-use super::Fleet;
-use super::FleetError;
 use super::leaving::held;
+use super::{Backend, Fleet, FleetError};
 use crate::apply::Refused;
 use crate::discovery::Vm;
-use crate::managed::ManagedVcpu;
-use crate::managed::ManagedVm;
-use crate::managed::Note;
+use crate::managed::{ManagedVcpu, ManagedVm, Note};
 
 /// What so many vCPUs that ended held is put back at once.
 const PIECE: usize = 256;
@@ -102,9 +97,8 @@ impl Fleet {
         refused: &mut Vec<Refused>,
     ) {
         // Each record is held against all cgroups of a piece.
-        let pieces = ended
-            .iter()
-            .flat_map(|(vm, vcpus)| vcpus.chunks(PIECE).map(|piece| (*vm, piece)));
+        let pieces =
+            ended.iter().flat_map(|(vm, vcpus)| vcpus.chunks(PIECE).map(|piece| (*vm, piece)));
         let pieces: Vec<(&Vm, &[ManagedVcpu])> = pieces.collect();
         if pieces.is_empty() {
             return;

@@ -4,27 +4,15 @@
 //! name the path, links in it lead on if they are root's or of who owns the socket, wherever in the path they are: others' could lead to what is none
 //! of theirs. So the path is followed part by part, and the kernel follows no link by itself.
 
-use std::ffi::OsStr;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
-use rustix::fs::FileType;
-use rustix::fs::Mode;
-use rustix::fs::OFlags;
-use rustix::fs::ResolveFlags;
-use rustix::fs::Stat;
-use rustix::fs::fstat;
-use rustix::fs::open;
-use rustix::fs::openat;
-use rustix::fs::openat2;
-use rustix::fs::readlinkat;
+use rustix::fs::{
+    CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat, openat2, readlinkat,
+};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
@@ -66,10 +54,7 @@ impl OpenSocket {
         let path = path.to_owned();
         match opened {
             Ok((file, user)) => Ok(OpenSocket { path, file, user }),
-            Err(source) => Err(QmpError::Socket {
-                socket: path,
-                source,
-            }),
+            Err(source) => Err(QmpError::Socket { socket: path, source }),
         }
     }
 
@@ -139,17 +124,12 @@ fn follow(path: &Path) -> io::Result<(OwnedFd, u32)> {
 fn parts(path: &OsStr) -> Vec<OsString> {
     let parts = path.as_bytes().split(|byte| *byte == b'/').rev();
     let parts = parts.filter(|part| !part.is_empty());
-    parts
-        .map(|part| OsStr::from_bytes(part).to_owned())
-        .collect()
+    parts.map(|part| OsStr::from_bytes(part).to_owned()).collect()
 }
 
 /// Where a path begins.
 fn start(path: &OsStr) -> io::Result<OwnedFd> {
-    let at = match path.as_bytes().starts_with(b"/") {
-        true => "/",
-        false => ".",
-    };
+    let at = if path.as_bytes().starts_with(b"/") { "/" } else { "." };
     Ok(open(at, FLAGS, Mode::empty())?)
 }
 

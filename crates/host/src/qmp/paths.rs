@@ -8,15 +8,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use globset::GlobMatcher;
-use rustix::fs::FileType;
-use rustix::fs::Mode;
-use rustix::fs::OFlags;
-use rustix::fs::RawDir;
-use rustix::fs::SeekFrom;
+use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use super::error::QmpError;
@@ -50,10 +45,8 @@ enum Part {
 impl SocketPattern {
     /// Compiles a pattern.
     pub fn new(pattern: &str) -> Result<SocketPattern, QmpError> {
-        let wrong = |why: String| QmpError::Pattern {
-            pattern: pattern.chars().take(200).collect(),
-            why,
-        };
+        let wrong =
+            |why: String| QmpError::Pattern { pattern: pattern.chars().take(200).collect(), why };
         // Each of its parts may be a glob of its own.
         if pattern.len() > LONGEST {
             let length = pattern.len();
@@ -69,9 +62,7 @@ impl SocketPattern {
             true => compile(part, false).map(Part::Glob).map_err(wrong),
         };
         let parts = path.split('/').filter(|p| !p.is_empty()).map(part);
-        Ok(SocketPattern {
-            parts: parts.collect::<Result<_, _>>()?,
-        })
+        Ok(SocketPattern { parts: parts.collect::<Result<_, _>>()? })
     }
 }
 
@@ -133,12 +124,7 @@ struct Listed {
 impl SocketWalk {
     /// Along these patterns below `root`.
     pub fn new(patterns: Vec<SocketPattern>, root: PathBuf) -> SocketWalk {
-        SocketWalk {
-            patterns,
-            root,
-            places: Vec::new(),
-            positions: BTreeMap::new(),
-        }
+        SocketWalk { patterns, root, places: Vec::new(), positions: BTreeMap::new() }
     }
 
     /// Whether there are any patterns.
@@ -172,11 +158,7 @@ impl SocketWalk {
         let Some(pattern) = self.patterns.get(place.pattern) else {
             return 1;
         };
-        let below = |path: PathBuf| Place {
-            pattern: place.pattern,
-            part: place.part + 1,
-            path,
-        };
+        let below = |path: PathBuf| Place { pattern: place.pattern, part: place.part + 1, path };
         match pattern.parts.get(place.part) {
             None => {
                 sockets.extend(FoundSocket::at(place.path));
@@ -245,8 +227,7 @@ fn list(
 mod tests {
     use std::collections::BTreeSet;
     use std::fs;
-    use std::os::unix::fs::lchown;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{lchown, symlink};
     use std::os::unix::net::UnixListener;
 
     use rustix::process::getuid;
@@ -397,9 +378,6 @@ mod tests {
         // Each folder has its own two entries, and its name is one of another's.
         let entries = MOST_OF_FOLDER / 2 * (10 + 2 + 1 + 1);
         let least = entries / (MOST_ENTRIES + MOST_OF_FOLDER);
-        assert!(
-            goes > least && goes <= entries.div_ceil(MOST_ENTRIES) + 1,
-            "{goes}"
-        );
+        assert!(goes > least && goes <= entries.div_ceil(MOST_ENTRIES) + 1, "{goes}");
     }
 }

@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 
 use tandem_linux::procfs::ProcFs;
-use tandem_observe::record::DEFAULT_MAX_BYTES;
-use tandem_observe::record::Record;
-use tandem_policy::states::edges::EdgesBuilder;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::SourceName;
+use tandem_model::states::edges::EdgesBuilder;
+use tandem_model::states::interval::HostTotals;
+use tandem_observe::record::{DEFAULT_MAX_BYTES, Record};
 
 use super::*;
 use crate::discovery::Discovery;
+use crate::fixtures::intervals::interval;
 use crate::replay::list;
 use crate::watch::LookError;
 
@@ -24,11 +23,7 @@ struct Scripted {
 
 impl Scripted {
     fn new(looks: &[bool]) -> Scripted {
-        Scripted {
-            looks: looks.iter().copied().collect(),
-            begun: 0,
-            now: 0,
-        }
+        Scripted { looks: looks.iter().copied().collect(), begun: 0, now: 0 }
     }
 
     fn next(&mut self) -> Result<(), WhyError> {
@@ -57,25 +52,12 @@ impl Frames for Scripted {
 
     fn frame(&mut self) -> Result<Frame, WhyError> {
         self.next()?;
-        let interval = Interval {
-            source: SourceName::Plain,
-            start: Nanos::from_secs(self.now),
-            length: Nanos::from_secs(1),
-            vms: Vec::new(),
-            edges: EdgesBuilder::new().all(),
-            host: HostTotals::default(),
-            missing: Vec::new(),
-            programs: None,
-        };
+        let start = Nanos::from_secs(self.now);
+        let interval =
+            interval(start, Vec::new(), EdgesBuilder::new().all(), HostTotals::default());
         let end = Nanos::from_secs(1_000 + self.now + 1);
         let nothing = Settings::default();
-        Ok(frame(
-            &Scan::default(),
-            interval,
-            &Weights::default(),
-            &nothing,
-            end,
-        ))
+        Ok(frame(&Scan::default(), interval, &Weights::default(), &nothing, end))
     }
 }
 
@@ -108,9 +90,7 @@ fn a_look_that_fails_ends_nothing_and_is_a_gap() {
     let listing = list(&Record::open(dir.path()).unwrap()).unwrap();
     assert_eq!((listing.intervals, listing.failed), (4, 2));
     assert!(listing.complete);
-    let [gap] = &listing.gaps[..] else {
-        panic!("{listing:?}")
-    };
+    let [gap] = &listing.gaps[..] else { panic!("{listing:?}") };
     assert_eq!(gap.failed, 2);
     // Frames at 1 and 2; the next is the seventh thing that happened.
     assert_eq!(gap.from, Nanos::from_secs(1_003));
@@ -123,24 +103,11 @@ fn a_record_in_which_nothing_is_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
     let interrupt = Interrupt::watch().unwrap();
-    let (ms, end) = (
-        Duration::from_millis(1),
-        Instant::now() + Duration::from_millis(30),
-    );
+    let (ms, end) = (Duration::from_millis(1), Instant::now() + Duration::from_millis(30));
     let mut frames = Scripted::new(&[false]);
-    let ran = run(
-        &mut frames,
-        recorder,
-        ms,
-        Some(end),
-        &interrupt,
-        &mut Said::default(),
-    );
+    let ran = run(&mut frames, recorder, ms, Some(end), &interrupt, &mut Said::default());
     let error = ran.unwrap_err().to_string();
-    assert!(
-        error.contains("nothing was recorded") && error.contains("/nowhere"),
-        "{error}"
-    );
+    assert!(error.contains("nothing was recorded") && error.contains("/nowhere"), "{error}");
     let listing = list(&Record::open(dir.path()).unwrap()).unwrap();
     assert!(listing.failed > 0 && listing.intervals == 0 && listing.complete);
 }

@@ -6,17 +6,13 @@
 use std::collections::BTreeMap;
 
 use tandem_linux::thread::Pid;
-use tandem_observe::record::Frame;
-use tandem_observe::record::Record;
-use tandem_observe::record::RecordError;
-use tandem_observe::record::Wanted;
-use tandem_policy::Nanos;
-use tandem_policy::VmId;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::sum::IntervalSum;
+use tandem_model::states::interval::Interval;
+use tandem_model::states::sum::IntervalSum;
+use tandem_model::{Nanos, VmId};
+use tandem_observe::record::{Frame, Record, RecordError, Wanted};
 
-use super::Read;
-use super::is_named;
+use super::{Read, RecordedMatches};
+use crate::select::VmPattern;
 use crate::told_apart::told_apart;
 
 /// Intervals of a record, in steps.
@@ -30,30 +26,26 @@ pub struct Steps {
     pub length: Nanos,
     /// The names of all VMs, with the process where several have the same.
     pub names: BTreeMap<VmId, String>,
-    /// Those whose names match.
+    /// Those that match.
     pub selected: Vec<VmId>,
 }
 
 impl Steps {
-    /// Reads what is wanted in at most so many steps; VMs are selected by globs of their names, or all if there is none.
+    /// Reads the wanted time in at most `most` steps; selects the VMs that match, or all if there is no pattern.
     pub fn read(
         record: &Record,
         wanted: impl Into<Wanted>,
-        names: &[String],
+        asked: &[VmPattern],
         most: usize,
     ) -> Result<Read<Steps>, RecordError> {
-        let mut growing = Growing {
-            most: most.max(1) as u64,
-            ..Growing::default()
-        };
+        let mut growing = Growing { most: most.max(1) as u64, ..Growing::default() };
+        let mut matches = RecordedMatches::new(asked);
         let damages = record.read(wanted, |_, frame| {
+            frame.vms.iter().for_each(|(vm, known)| matches.add(*vm, known));
             growing.add(&frame);
             Ok::<(), RecordError>(())
         })?;
-        Ok(Read {
-            found: growing.finish(names),
-            damages,
-        })
+        Ok(Read { found: growing.finish(&matches), damages })
     }
 }
 
@@ -88,10 +80,7 @@ impl Growing {
         let step = self
             .steps
             .entry(since / self.length)
-            .or_insert_with(|| Step {
-                at: frame.at,
-                sum: IntervalSum::new(),
-            });
+            .or_insert_with(|| Step { at: frame.at, sum: IntervalSum::new() });
         step.sum.add(interval);
         for (vm, known) in &frame.vms {
             self.names.insert(*vm, (known.name.clone(), Pid(known.pid)));
@@ -115,7 +104,7 @@ impl Growing {
         }
     }
 
-    fn finish(self, names: &[String]) -> Option<Steps> {
+    fn finish(self, matches: &RecordedMatches<'_>) -> Option<Steps> {
         let mut whole = IntervalSum::new();
         let mut steps = Vec::new();
         for step in self.steps.into_values() {
@@ -123,14 +112,13 @@ impl Growing {
             whole.add(&interval);
             steps.push((step.at, interval));
         }
-        let selected = self.names.iter();
-        let selected = selected.filter(|(_, (name, _))| is_named(names, name));
+        let selected = self.names.keys().filter(|vm| matches.has(**vm));
         let all = self.names.iter();
         Some(Steps {
             steps,
             whole: whole.finish()?,
             length: Nanos(self.length),
-            selected: selected.map(|(vm, _)| *vm).collect(),
+            selected: selected.copied().collect(),
             names: told_apart(all.map(|(vm, (name, pid))| (*vm, name.as_str(), *pid))),
         })
     }

@@ -3,32 +3,18 @@
 use std::ops::Range;
 use std::path::Path;
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Quota;
-use tandem_linux::cgroup::Version;
-use tandem_observe::findings::Kind;
-use tandem_observe::findings::KnownQuota;
-use tandem_observe::findings::KnownVm;
-use tandem_observe::record::DEFAULT_MAX_BYTES;
-use tandem_observe::record::Recorder;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::Weight;
-use tandem_policy::states::edges::Amount;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::EdgesBuilder;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::interval::VcpuInterval;
-use tandem_policy::states::interval::VmInterval;
+use tandem_linux::cgroup::{CgroupPath, Quota, Version};
+use tandem_model::states::edges::{Amount, EdgeKind, EdgesBuilder, Evidence, Party};
+use tandem_model::states::interval::HostTotals;
+use tandem_model::{State, VcpuId, VcpuTimes, Weight};
+use tandem_observe::findings::{Kind, KnownQuota, KnownVm};
+use tandem_observe::record::{DEFAULT_MAX_BYTES, Recorder};
 
 use super::*;
 use crate::columns::Style;
-use crate::record::Settings;
-use crate::record::frame;
+use crate::fixtures::intervals::{interval, vcpu_on, vm_interval};
+use crate::fixtures::ms;
+use crate::record::{Settings, frame};
 use crate::top::text::text;
 use crate::weights::Weights;
 
@@ -45,63 +31,23 @@ fn second(n: u64) -> (Scan, Interval, Weights) {
     };
     let (db, batch) = (VmId(4), VmId(2));
     let mut vms = vec![found(batch, &known("batch", 200, 1))];
-    let ms = Nanos::from_millis;
-    let vcpu = |index, ran, waited| VcpuInterval {
-        vcpu: VcpuId(index),
-        times: VcpuTimes::from_parts(
-            ms(1_000),
-            [(State::Run, ms(ran)), (State::Ready, ms(waited))],
-        )
-        .unwrap(),
-        ran: ms(ran),
-        waited: ms(waited),
-        runs: 3,
-        wakeups: None,
-        runnable: true,
-        allowed: "0".parse().unwrap(),
-    };
-    let vm = |vm, vcpus| VmInterval {
-        vm,
-        vcpus,
-        threads: Vec::new(),
-    };
+    let vcpu =
+        |index, ran, waited| vcpu_on("0", index, &[(State::Run, ran), (State::Ready, waited)], 3);
     let mut edges = EdgesBuilder::new();
-    let mut measured = vec![vm(batch, vec![vcpu(0, 1_000, 0)])];
+    let mut measured = vec![vm_interval(batch.0, vec![vcpu(0, 1_000, 0)])];
     if n < 2 {
         vms.push(found(db, &known("db", 400, 2)));
-        measured[0] = vm(batch, vec![vcpu(0, 600, 400)]);
-        measured.push(vm(db, vec![vcpu(0, 400, 600), vcpu(1, 0, 0)]));
-        let victim = edges.party(&Party::Vcpu {
-            vm: db,
-            vcpu: VcpuId(0),
-        });
-        let culprit = edges.party(&Party::Vcpu {
-            vm: batch,
-            vcpu: VcpuId(0),
-        });
+        measured[0] = vm_interval(batch.0, vec![vcpu(0, 600, 400)]);
+        measured.push(vm_interval(db.0, vec![vcpu(0, 400, 600), vcpu(1, 0, 0)]));
+        let victim = edges.party(&Party::Vcpu { vm: db, vcpu: VcpuId(0) });
+        let culprit = edges.party(&Party::Vcpu { vm: batch, vcpu: VcpuId(0) });
         let amount = Amount::time(ms(600));
         edges.add(victim, culprit, EdgeKind::Pcpu, Evidence::Estimated, amount);
     }
-    let interval = Interval {
-        source: SourceName::Plain,
-        start: start(n),
-        length: ms(1_000),
-        vms: measured,
-        edges: edges.all(),
-        host: HostTotals {
-            pcpus: 2,
-            idle: Some(ms(1_000)),
-            vcpus: ms(1_000),
-            ..HostTotals::default()
-        },
-        missing: Vec::new(),
-        programs: None,
-    };
-    let scan = Scan {
-        vms,
-        unreadable_vmms: 1,
-        ..Scan::default()
-    };
+    let (idle, vcpus) = (Some(ms(1_000)), ms(1_000));
+    let host = HostTotals { pcpus: 2, idle, vcpus, ..HostTotals::default() };
+    let interval = interval(start(n), measured, edges.all(), host);
+    let scan = Scan { vms, unreadable_vmms: 1, ..Scan::default() };
     let weights = [db, batch].map(|vm| (vm, Weight::constant(100.0)));
     (scan, interval, weights.into_iter().collect())
 }
@@ -124,10 +70,7 @@ fn settings() -> Settings {
         cgroup: Some(cgroup.clone()),
         quotas: vec![KnownQuota {
             cgroup,
-            quota: Quota {
-                quota_us: 40_000,
-                period_us: 100_000,
-            },
+            quota: Quota { quota_us: 40_000, period_us: 100_000 },
             throttled: None,
         }],
         ..KnownVm::default()
@@ -154,9 +97,7 @@ fn recorded(folder: &Path) -> Record {
         let (scan, interval, weights) = second(n);
         let end = begin(n) + interval.length;
         let nothing = Settings::default();
-        recorder
-            .add(frame(&scan, interval, &weights, &nothing, end))
-            .unwrap();
+        recorder.add(frame(&scan, interval, &weights, &nothing, end)).unwrap();
     }
     recorder.finish(None).unwrap();
     Record::open(folder).unwrap()
@@ -174,6 +115,11 @@ fn read(record: &Record, wanted: impl Into<Wanted>) -> Option<Replayed> {
     read.found
 }
 
+/// The VMs with a name that matches.
+fn named(glob: &str) -> [VmPattern; 1] {
+    [VmPattern::Name(glob.to_owned())]
+}
+
 #[test]
 fn a_replayed_interval_is_what_top_showed() {
     let dir = tempfile::tempdir().unwrap();
@@ -187,7 +133,7 @@ fn a_replayed_interval_is_what_top_showed() {
     let (scan, interval, weights) = second(1);
     let only = shown(&scan, &interval, &weights, |vm| vm.name == "db");
     let replayed = read(&record, at(1)).unwrap();
-    assert_eq!(replayed.shown(&["d*".to_owned()]), only);
+    assert_eq!(replayed.shown(&named("d*")), only);
     assert!(read(&record, Nanos(0)..begin(0)).is_none());
 }
 
@@ -202,10 +148,7 @@ fn a_range_is_one_interval_in_which_vms_come_and_go() {
     }
     // Two seconds of two vCPUs; due is one half of a pCPU in each of them.
     let db = &top.vms[0];
-    assert_eq!(
-        (db.name.as_str(), db.times.wall()),
-        ("db", Nanos::from_secs(4))
-    );
+    assert_eq!((db.name.as_str(), db.times.wall()), ("db", Nanos::from_secs(4)));
     assert_eq!((db.due, db.received), (0.2, 0.16));
     assert!((db.lag - 0.2).abs() < 1e-9, "{}", db.lag);
     // What is gone or sleeps, and who looked for an hour, is not in it.
@@ -229,18 +172,10 @@ fn a_listing_has_vms_and_gaps() {
     assert_eq!((listing.complete, listing.written), (true, false));
     assert_eq!(listing.from, Some(begin(0)));
     assert_eq!(listing.to, Some(begin(5)));
-    let vms: Vec<(&str, u64, Nanos)> = listing
-        .vms
-        .iter()
-        .map(|vm| (vm.name.as_str(), vm.intervals, vm.to))
-        .collect();
+    let vms: Vec<(&str, u64, Nanos)> =
+        listing.vms.iter().map(|vm| (vm.name.as_str(), vm.intervals, vm.to)).collect();
     assert_eq!(vms, [("batch", 5, begin(5)), ("db", 2, begin(2))]);
-    let hour = Gap {
-        from: begin(2) + Nanos::from_secs(1),
-        to: begin(3),
-        failed: 0,
-        why: None,
-    };
+    let hour = Gap { from: begin(2) + Nanos::from_secs(1), to: begin(3), failed: 0, why: None };
     assert_eq!(listing.gaps, [hour]);
     assert_eq!((listing.clock_set.len(), listing.failed), (0, 0));
 }
@@ -286,57 +221,36 @@ fn a_clock_that_is_set_back_is_said_and_makes_no_gap() {
     let record = set_back(dir.path());
     let listing = list(&record).unwrap();
     assert_eq!(listing.gaps, []);
-    let set = ClockSet {
-        at: Nanos::from_secs(993),
-        by: -10_000_000_000,
-    };
+    let set = ClockSet { at: Nanos::from_secs(993), by: -10_000_000_000 };
     assert_eq!(listing.clock_set, [set]);
     // As recorded: the last interval ends before the first began.
     assert_eq!(listing.from, Some(Nanos::from_secs(1_000)));
     assert_eq!(listing.to, Some(Nanos::from_secs(996)));
     let text = text::text(&listing, Style::default());
-    assert!(
-        text.contains("set back by 10.0 s, to 1970-01-01T00:16:33.000Z"),
-        "{text}"
-    );
+    assert!(text.contains("set back by 10.0 s, to 1970-01-01T00:16:33.000Z"), "{text}");
     // What is relative is in the order of the record.
     let seconds = |from: &str, to: &str| {
-        let moment = |text: &str| crate::moment::moment(text).unwrap();
+        let moment = |text: &str| tandem_observe::moment::moment(text).unwrap();
         let wanted = wanted(&record, None, Some(moment(from)), Some(moment(to))).unwrap();
         read(&record, wanted).unwrap().interval
     };
     let last = seconds("-2s", "-0s");
-    assert_eq!(
-        (last.start, last.length),
-        (Nanos::from_secs(54), Nanos::from_secs(2))
-    );
+    assert_eq!((last.start, last.length), (Nanos::from_secs(54), Nanos::from_secs(2)));
     let first = seconds("+0s", "+4s");
-    assert_eq!(
-        (first.start, first.length),
-        (Nanos::from_secs(50), Nanos::from_secs(4))
-    );
+    assert_eq!((first.start, first.length), (Nanos::from_secs(50), Nanos::from_secs(4)));
 }
 
 #[test]
 fn moments_that_make_no_range_are_said() {
     let dir = tempfile::tempdir().unwrap();
     let record = recorded(dir.path());
-    let moment = |text: &str| Some(crate::moment::moment(text).unwrap());
+    let moment = |text: &str| Some(tandem_observe::moment::moment(text).unwrap());
     let said = |from, to| wanted(&record, None, from, to).unwrap_err().to_string();
     let relative = said(moment("+3s"), moment("+1s"));
     assert!(relative.contains("is not before --to"), "{relative}");
-    assert!(
-        relative.contains(&printed(begin(0) + Nanos::from_secs(3))),
-        "{relative}"
-    );
-    let absolute = said(
-        moment("2026-01-02T00:00:00Z"),
-        moment("2026-01-01T00:00:00Z"),
-    );
-    assert!(
-        absolute.contains("--from 2026-01-02T00:00:00.000Z"),
-        "{absolute}"
-    );
+    assert!(relative.contains(&printed(begin(0) + Nanos::from_secs(3))), "{relative}");
+    let absolute = said(moment("2026-01-02T00:00:00Z"), moment("2026-01-01T00:00:00Z"));
+    assert!(absolute.contains("--from 2026-01-02T00:00:00.000Z"), "{absolute}");
     for outside in ["+99h", "-99h"] {
         let error = wanted(&record, moment(outside), None, None).unwrap_err();
         assert!(error.is_of_nothing());
@@ -358,23 +272,13 @@ fn throttled(folder: &Path, settings: &[Settings]) -> Record {
         let (scan, mut interval, weights) = second(n);
         let ms = Nanos::from_millis;
         let db = interval.vms.iter_mut().find(|vm| vm.vm == VmId(4)).unwrap();
-        let parts = [
-            (State::Run, ms(400)),
-            (State::Ready, ms(0)),
-            (State::Limited, ms(600)),
-        ];
+        let parts = [(State::Run, ms(400)), (State::Ready, ms(0)), (State::Limited, ms(600))];
         db.vcpus[0].times = VcpuTimes::from_parts(ms(1_000), parts).unwrap();
-        let idle = [
-            (State::Run, ms(0)),
-            (State::Ready, ms(0)),
-            (State::Limited, ms(0)),
-        ];
+        let idle = [(State::Run, ms(0)), (State::Ready, ms(0)), (State::Limited, ms(0))];
         db.vcpus[1].times = VcpuTimes::from_parts(ms(1_000), idle).unwrap();
         interval.edges = EdgesBuilder::new().all();
         let end = begin(n) + interval.length;
-        recorder
-            .add(frame(&scan, interval, &weights, settings, end))
-            .unwrap();
+        recorder.add(frame(&scan, interval, &weights, settings, end)).unwrap();
     }
     recorder.finish(None).unwrap();
     Record::open(folder).unwrap()
@@ -385,27 +289,16 @@ fn why_is_answered_from_a_record_with_what_was_configured_then() {
     let dir = tempfile::tempdir().unwrap();
     let record = throttled(dir.path(), &[settings(), settings()]);
     let replayed = read(&record, Wanted::ALL).unwrap();
-    let why = replayed.why(&["db".to_owned()]);
+    let why = replayed.why(&named("db"));
     assert_eq!(why.vms, ["db"]);
-    let [finding] = &why.findings[..] else {
-        panic!("{why:#?}")
-    };
+    let [finding] = &why.findings[..] else { panic!("{why:#?}") };
     assert_eq!((finding.kind, finding.pid), (Kind::Quota, 400));
     let quota = "the quota of /machine.slice/db is 0.40 pCPUs (40000 of 100000 µs)";
-    assert!(
-        finding.evidence.iter().any(|line| line.contains(quota)),
-        "{finding:#?}"
-    );
+    assert!(finding.evidence.iter().any(|line| line.contains(quota)), "{finding:#?}");
     assert!(!finding.cure.commands.is_empty());
-    assert!(
-        why.not_looked_for
-            .iter()
-            .all(|not| !not.what.contains("settings"))
-    );
+    assert!(why.not_looked_for.iter().all(|not| !not.what.contains("settings")));
     assert!(replayed.heading().contains(&printed(begin(0))));
-    let other = read(&record, Wanted::ALL)
-        .unwrap()
-        .why(&["batch".to_owned()]);
+    let other = read(&record, Wanted::ALL).unwrap().why(&named("batch"));
     assert!(other.findings.iter().all(|finding| finding.vm == "batch"));
 }
 
@@ -417,17 +310,13 @@ fn a_vm_whose_settings_nobody_recorded_yet_gets_no_command() {
     let other = of_others.vms.remove(&VmId(4)).unwrap();
     of_others.vms.insert(VmId(9), other);
     let record = throttled(dir.path(), &[of_others.clone(), of_others]);
-    let why = read(&record, Wanted::ALL).unwrap().why(&["db".to_owned()]);
+    let why = read(&record, Wanted::ALL).unwrap().why(&named("db"));
     let cure = &why.findings[0].cure;
     assert!(cure.commands.is_empty(), "{cure:?}");
-    assert!(
-        cure.remark.contains("its settings are not known"),
-        "{cure:?}"
-    );
+    assert!(cure.remark.contains("its settings are not known"), "{cure:?}");
     let said = why.not_looked_for.iter().map(|not| not.want.as_str());
     assert!(
-        said.clone()
-            .any(|want| want.starts_with("of db: its settings are not known")),
+        said.clone().any(|want| want.starts_with("of db: its settings are not known")),
         "{:?}",
         said.collect::<Vec<_>>()
     );
@@ -437,26 +326,12 @@ fn a_vm_whose_settings_nobody_recorded_yet_gets_no_command() {
 fn settings_that_changed_or_are_not_there_are_said() {
     let dir = tempfile::tempdir().unwrap();
     let mut later = settings();
-    later.vms.get_mut(&VmId(4)).unwrap().quotas[0]
-        .quota
-        .quota_us = 30_000;
+    later.vms.get_mut(&VmId(4)).unwrap().quotas[0].quota.quota_us = 30_000;
     let record = throttled(&dir.path().join("changed"), &[settings(), later]);
     let why = read(&record, Wanted::ALL).unwrap().why(&[]);
-    let wants: Vec<&str> = why
-        .not_looked_for
-        .iter()
-        .map(|not| not.want.as_str())
-        .collect();
-    assert!(
-        wants
-            .iter()
-            .any(|want| want.starts_with("settings changed")),
-        "{wants:?}"
-    );
-    assert!(
-        why.findings[0].evidence[1].contains("0.30 pCPUs"),
-        "the last ones: {why:#?}"
-    );
+    let wants: Vec<&str> = why.not_looked_for.iter().map(|not| not.want.as_str()).collect();
+    assert!(wants.iter().any(|want| want.starts_with("settings changed")), "{wants:?}");
+    assert!(why.findings[0].evidence[1].contains("0.30 pCPUs"), "the last ones: {why:#?}");
     let only_first = read(&record, at(0)).unwrap().why(&[]);
     assert!(only_first.findings[0].evidence[1].contains("0.40 pCPUs"));
 
@@ -465,15 +340,8 @@ fn settings_that_changed_or_are_not_there_are_said() {
     let why = read(&record, Wanted::ALL).unwrap().why(&[]);
     assert_eq!(why.findings[0].kind, Kind::Quota);
     assert!(why.findings[0].cure.commands.is_empty());
-    let wants: Vec<&str> = why
-        .not_looked_for
-        .iter()
-        .map(|not| not.want.as_str())
-        .collect();
-    assert!(
-        wants.iter().any(|want| want.contains("has no settings")),
-        "{wants:?}"
-    );
+    let wants: Vec<&str> = why.not_looked_for.iter().map(|not| not.want.as_str()).collect();
+    assert!(wants.iter().any(|want| want.contains("has no settings")), "{wants:?}");
 }
 
 #[test]
@@ -486,23 +354,18 @@ fn steps_are_the_same_sums_however_many_there_are() {
         let at = n + if n >= 20 { 10 } else { 0 };
         interval.start = Nanos::from_secs(at);
         let end = Nanos::from_secs(9_001 + at);
-        recorder
-            .add(frame(&scan, interval, &weights, &Settings::default(), end))
-            .unwrap();
+        recorder.add(frame(&scan, interval, &weights, &Settings::default(), end)).unwrap();
     }
     recorder.finish(None).unwrap();
     let record = Record::open(dir.path()).unwrap();
-    let steps = |most| Steps::read(&record, Wanted::ALL, &["d*".to_owned()], most).unwrap();
+    let steps = |most| Steps::read(&record, Wanted::ALL, &named("d*"), most).unwrap();
     let fine = steps(100).found.unwrap();
     assert_eq!((fine.steps.len(), fine.length), (50, Nanos::from_secs(1)));
     let coarse = steps(8).found.unwrap();
     assert_eq!(coarse.length, Nanos::from_secs(8));
     // Of eight steps the fourth, from the 24th second to the 32nd, has two seconds.
-    let lengths: Vec<u64> = coarse
-        .steps
-        .iter()
-        .map(|(_, interval)| interval.length.0 / 1_000_000_000)
-        .collect();
+    let lengths: Vec<u64> =
+        coarse.steps.iter().map(|(_, interval)| interval.length.0 / 1_000_000_000).collect();
     assert_eq!(lengths, [8, 8, 4, 2, 8, 8, 8, 4]);
     assert_eq!(coarse.whole, fine.whole);
     assert_eq!(coarse.whole, read(&record, Wanted::ALL).unwrap().interval);

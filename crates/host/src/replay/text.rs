@@ -1,13 +1,10 @@
 //! What a record holds, as text.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
-use crate::columns::Columns;
-use crate::columns::Style;
-use crate::moment::printed;
-use crate::replay::ClockSet;
-use crate::replay::Gap;
-use crate::replay::Listing;
+use crate::columns::{Columns, Style};
+use crate::replay::{ClockSet, Gap, Listing};
+use tandem_observe::moment::printed;
 
 /// When it was recorded, whether it is complete, its gaps; and a line for each VM.
 pub fn text(listing: &Listing, style: Style) -> String {

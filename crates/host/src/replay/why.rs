@@ -5,39 +5,27 @@
 //! without commands, and says what was not looked for. Likewise a VM of which none were recorded yet, since it had just come: a command for it could
 //! only be guessed.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use tandem_linux::cgroup::Version;
-use tandem_observe::findings::Cure;
-use tandem_observe::findings::KnownHost;
-use tandem_observe::findings::KnownVm;
-use tandem_observe::findings::NotLookedFor;
-use tandem_observe::findings::Situation;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::VmId;
+use tandem_model::{Nanos, PcpuId, PcpuSet, VmId};
+use tandem_observe::findings::{Cure, KnownHost, KnownVm, NotLookedFor, Situation};
 
 use super::Replayed;
-use super::is_named;
-use crate::moment::printed;
-use crate::why::WhyInterval;
-use crate::why::answer;
+use crate::select::VmPattern;
+use crate::why::{WhyInterval, answer};
+use tandem_observe::moment::printed;
 
 /// What is said instead of a command for a VM without settings.
 const NOT_KNOWN: &str = "its settings are not known: none were recorded in this time, as in a VM's first seconds; ask for a later time, or look at the host";
 
 impl Replayed {
-    /// What was wrong with the VMs whose names match a glob, or with all if there is none.
-    pub fn why(&self, names: &[String]) -> WhyInterval {
-        let selected: BTreeSet<VmId> = self
-            .vms
-            .iter()
-            .filter(|(_, known)| is_named(names, &known.name))
-            .map(|(id, _)| *id)
-            .collect();
+    /// Returns the findings of the VMs that match, or of all if there is no pattern.
+    pub fn why(&self, asked: &[VmPattern]) -> WhyInterval {
+        let matches = self.matching(asked);
+        let selected: BTreeSet<VmId> =
+            self.vms.keys().copied().filter(|id| matches.has(*id)).collect();
         let situation = Situation {
             interval: &self.interval,
             vms: self.known(),
@@ -49,17 +37,11 @@ impl Replayed {
         let bare = self.without_settings(&selected);
         for finding in &mut answer.findings {
             if bare.contains_key(&finding.id) {
-                finding.cure = Cure {
-                    remark: NOT_KNOWN.to_owned(),
-                    ..Cure::default()
-                };
+                finding.cure = Cure { remark: NOT_KNOWN.to_owned(), ..Cure::default() };
             }
         }
         let mut not = |what, want: &str| {
-            answer.not_looked_for.push(NotLookedFor {
-                what,
-                want: want.to_owned(),
-            });
+            answer.not_looked_for.push(NotLookedFor { what, want: want.to_owned() });
         };
         if self.host.is_none() {
             not(
@@ -90,8 +72,7 @@ impl Replayed {
             .vms
             .iter()
             .filter(|(id, recorded)| selected.contains(id) && recorded.settings.is_none());
-        bare.map(|(id, recorded)| (*id, recorded.name.as_str()))
-            .collect()
+        bare.map(|(id, recorded)| (*id, recorded.name.as_str())).collect()
     }
 
     /// From when to when, and what to know of commands.
@@ -106,10 +87,8 @@ impl Replayed {
 
     fn known(&self) -> BTreeMap<VmId, KnownVm> {
         let known = self.vms.iter().map(|(id, recorded)| {
-            let settings = recorded.settings.clone().unwrap_or(KnownVm {
-                weight: 1.0,
-                ..KnownVm::default()
-            });
+            let settings =
+                recorded.settings.clone().unwrap_or(KnownVm { weight: 1.0, ..KnownVm::default() });
             let known = KnownVm {
                 name: recorded.name.clone(),
                 pid: recorded.pid,

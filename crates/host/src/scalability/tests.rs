@@ -1,65 +1,28 @@
 //! Made-up intervals: a VM of each type, and what is not measured.
 
-use serde_json::json;
-use tandem_observe::record::DEFAULT_MAX_BYTES;
-use tandem_observe::record::Recorder;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::VcpuInterval;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tandem_model::states::interval::HostTotals;
+use tandem_observe::record::{DEFAULT_MAX_BYTES, Recorder};
 
 use super::text::text;
 use super::*;
 use crate::columns::Style;
+use crate::fixtures::intervals::{self as fixtures, vcpu_on, vm_interval};
 
 const SECOND: Nanos = Nanos::from_secs(1);
-
-/// A vCPU over one second: its times in ms, and how often it was put on a pCPU.
-fn vcpu(index: u32, parts: &[(State, u64)], runs: u64) -> VcpuInterval {
-    let ms = Nanos::from_millis;
-    let times = VcpuTimes::from_parts(
-        SECOND,
-        parts.iter().map(|(state, time)| (*state, ms(*time))),
-    );
-    let times = times.unwrap();
-    let get = |state| times.get(state).unwrap_or_default();
-    VcpuInterval {
-        vcpu: VcpuId(index),
-        times,
-        ran: get(State::Run) + get(State::Poll) + get(State::Vmm),
-        waited: get(State::Ready) + get(State::Limited),
-        runs,
-        wakeups: None,
-        runnable: true,
-        allowed: "0-3".parse().unwrap(),
-    }
-}
 
 /// A VM's number, what each of its vCPUs did, and how often it was put on a pCPU.
 type VmDid<'a> = (u64, &'a [(State, u64)], u64);
 
 /// VMs of four vCPUs that are alike, on four pCPUs.
 fn interval(vms: &[VmDid<'_>]) -> Interval {
-    Interval {
-        source: SourceName::Plain,
-        start: Nanos(5),
-        length: SECOND,
-        vms: vms
-            .iter()
-            .map(|(vm, parts, runs)| VmInterval {
-                vm: VmId(*vm),
-                vcpus: (0..4).map(|n| vcpu(n, parts, *runs)).collect(),
-                threads: Vec::new(),
-            })
-            .collect(),
-        edges: Default::default(),
-        host: HostTotals {
-            pcpus: 4,
-            ..HostTotals::default()
-        },
-        missing: Vec::new(),
-        programs: None,
-    }
+    let vms = vms.iter().map(|(vm, parts, runs)| {
+        vm_interval(*vm, (0..4).map(|n| vcpu_on("0-3", n, parts, *runs)).collect())
+    });
+    let host = HostTotals { pcpus: 4, ..HostTotals::default() };
+    fixtures::interval(Nanos(5), vms.collect(), Default::default(), host)
 }
 
 fn known(name: &str, blocks: Blocks) -> KnownVm {
@@ -87,10 +50,7 @@ fn a_slice_grows_with_the_logarithm_of_the_pcpus_up_to_eight() {
 #[test]
 fn vms_of_one_name_are_told_apart_in_every_line() {
     let parts: [(State, u64); 1] = [(State::Run, 500)];
-    let of = |pid| KnownVm {
-        pid,
-        ..known("db", Blocks::Unknown)
-    };
+    let of = |pid| KnownVm { pid, ..known("db", Blocks::Unknown) };
     let known = BTreeMap::from([(VmId(1), of(7)), (VmId(2), of(8))]);
     let did = interval(&[(1, &parts, 10), (2, &parts, 10)]);
     let text = text(&analyze(&did, &known, |_| true), Style::default());
@@ -112,10 +72,7 @@ fn each_of_the_four_types_is_told() {
         (&idle, 4 * 100, 4, Type::BetterOnVm),
     ] {
         let vm = alone(parts, 10, Blocks::Counted(blocks));
-        assert_eq!(
-            (vm.types.as_slice(), vm.class),
-            (&[number][..], Some(class))
-        );
+        assert_eq!((vm.types.as_slice(), vm.class), (&[number][..], Some(class)));
         assert_eq!(vm.synchronization, Some(blocks as f64 / 4.0));
     }
 }
@@ -148,10 +105,7 @@ fn waits_are_left_out_and_shares_are_by_weight() {
     let analysis = analyze(&interval(&vms), &names, |vm| vm == VmId(1));
     assert_eq!(analysis.vms.len(), 1, "the other was not asked for");
     let vm = &analysis.vms[0];
-    assert!(
-        (vm.parallelism.unwrap() - 2.0).abs() < 1e-9,
-        "300 of 600 ms"
-    );
+    assert!((vm.parallelism.unwrap() - 2.0).abs() < 1e-9, "300 of 600 ms");
     // 40 blocks in 4 × 600 ms.
     assert!((vm.synchronization.unwrap() - 40.0 / 2.4).abs() < 1e-9);
     let inside = vm.vm.unwrap();
@@ -169,11 +123,7 @@ fn waits_are_left_out_and_shares_are_by_weight() {
         if let Some(known) = names.get_mut(&VmId(vm)) {
             let weight = Weight::constant(weight);
             let group = vm as u32;
-            known.levels = vec![Level {
-                group,
-                weight,
-                quota: None,
-            }];
+            known.levels = vec![Level { group, weight, quota: None }];
         }
     }
     let within = analyze(&interval(&vms), &names, |vm| vm == VmId(1));
@@ -193,16 +143,8 @@ fn without_a_count_of_blocks_the_type_is_known_only_where_runs_are_few() {
     let seldom = alone(&busy, 50, Blocks::Unknown);
     assert_eq!(seldom.class, Some(Type::ScalesOnBoth));
     assert_eq!(seldom.synchronization, None, "and is not called a figure");
-    let never = alone(
-        &[(State::Run, 600), (State::Ready, 400)],
-        1_000,
-        Blocks::Unknown,
-    );
-    assert_eq!(
-        never.class,
-        Some(Type::ScalesOnBoth),
-        "it was preempted, and never halted"
-    );
+    let never = alone(&[(State::Run, 600), (State::Ready, 400)], 1_000, Blocks::Unknown);
+    assert_eq!(never.class, Some(Type::ScalesOnBoth), "it was preempted, and never halted");
     let idle = alone(&[(State::Run, 100)], 1_000, Blocks::Unknown);
     assert_eq!(idle.types, [2, 4]);
     for vm in [&vm, &seldom, &never, &idle] {
@@ -214,29 +156,18 @@ fn without_a_count_of_blocks_the_type_is_known_only_where_runs_are_few() {
 #[test]
 fn one_that_only_waited_has_no_figures() {
     let vm = alone(&[(State::Ready, 1_000)], 0, Blocks::Counted(0));
-    assert_eq!(
-        (vm.parallelism, vm.synchronization, vm.class),
-        (None, None, None)
-    );
+    assert_eq!((vm.parallelism, vm.synchronization, vm.class), (None, None, None));
     assert_eq!((vm.hardware, vm.types.len()), (None, 0));
     let inside = vm.vm.unwrap();
     assert_eq!((inside.received, inside.potential_efficiency), (0.0, None));
     assert_eq!(inside.scaling.efficiency.get(), 0.0);
-    assert!(
-        vm.not_measured
-            .iter()
-            .any(|lack| lack.what == "parallelism")
-    );
+    assert!(vm.not_measured.iter().any(|lack| lack.what == "parallelism"));
 }
 
 #[test]
 fn the_text_has_a_line_per_vm_and_says_what_is_missing_once() {
     let vms: [VmDid<'_>; 2] = [
-        (
-            1,
-            &[(State::Run, 900), (State::Poll, 0), (State::Vmm, 20)],
-            10,
-        ),
+        (1, &[(State::Run, 900), (State::Poll, 0), (State::Vmm, 20)], 10),
         (2, &[(State::Ready, 1_000)], 0),
     ];
     let names = BTreeMap::from([
@@ -246,17 +177,11 @@ fn the_text_has_a_line_per_vm_and_says_what_is_missing_once() {
     let analysis = analyze(&interval(&vms), &names, |_| true);
     let said = text(&analysis, Style::default());
     let row = |name: &str| {
-        let line = said
-            .lines()
-            .find(|line| line.starts_with(&format!("{name} ")));
+        let line = said.lines().find(|line| line.starts_with(&format!("{name} ")));
         let line = line.unwrap_or_else(|| panic!("{name}: {said}"));
-        line.split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    let expected = [
-        "db", "4", "3.68", "1000", "3", "≤3.7", "2.00", "3.68", "≤3.9", "4.0",
-    ];
+    let expected = ["db", "4", "3.68", "1000", "3", "≤3.7", "2.00", "3.68", "≤3.9", "4.0"];
     assert_eq!(row("db"), expected);
     assert_eq!(row("web")[..6], ["web", "4", "–", "–", "–", "–"]);
     for expected in [
@@ -273,82 +198,63 @@ fn the_text_has_a_line_per_vm_and_says_what_is_missing_once() {
     assert_eq!(text(&none, Style::default()), "no VM was measured");
 }
 
-#[test]
-fn a_record_is_analyzed_as_one_interval() {
+fn recorder() -> (tempfile::TempDir, PathBuf, Recorder) {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("record");
-    let mut recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
+    let recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
+    (dir, folder, recorder)
+}
+
+fn recorded(name: &str, pid: u64, tids: Value) -> Value {
+    json!({ "name": name, "pid": pid, "program": "qemu", "weight": "100", "tids": tids })
+}
+
+/// Adds the `n`-th second, as a recorder of another version would have written it.
+fn add(recorder: &mut Recorder, n: u64, did: &[VmDid<'_>], vms: Value) {
+    let at = (1_700_000_000 + n) * SECOND.0;
+    let frame = json!({ "at": at, "interval": interval(did), "vms": vms, "unreadable": 0 });
+    recorder.add(serde_json::from_value(frame).unwrap()).unwrap();
+}
+
+#[test]
+fn a_record_is_analyzed_as_one_interval() {
+    let (dir, folder, mut recorder) = recorder();
     for (n, run) in [(0, 1_000), (1, 500)] {
-        let parts = [(State::Run, run)];
-        let vm = json!({
-            "name": "db",
-            "pid": 70,
-            "program": "qemu",
-            "weight": "100",
-            "tids": { "0": 71, "1": 72, "2": 73, "3": 74 },
-        });
-        // As a recorder of another version would have written it.
-        let frame = json!({
-            "at": (1_700_000_000 + n) * SECOND.0,
-            "interval": interval(&[(1, &parts, 20)]),
-            "vms": { "1": vm },
-            "unreadable": 0,
-        });
-        recorder
-            .add(serde_json::from_value(frame).unwrap())
-            .unwrap();
+        let tids = json!({ "0": 71, "1": 72, "2": 73, "3": 74 });
+        let vms = json!({ "1": recorded("db", 70, tids) });
+        add(&mut recorder, n, &[(1, &[(State::Run, run)], 20)], vms);
     }
     recorder.finish(None).unwrap();
-    for asked in [None, Some("db"), Some("70")] {
-        let (analysis, damages) = of_record(&folder, asked).unwrap();
+    for asked in [vec![], vec!["db"], vec!["70", "d*"]] {
+        let asked: Vec<VmPattern> = asked.iter().map(|text| text.parse().unwrap()).collect();
+        let (analysis, damages) = of_record(&folder, &asked).unwrap();
         assert_eq!(damages, []);
         assert_eq!((analysis.seconds, analysis.schema), (2.0, SCHEMA));
         let vm = &analysis.vms[0];
         assert_eq!((vm.name.as_str(), vm.pid, vm.n), ("db", 70, 4));
         assert!((vm.parallelism.unwrap() - 3.0).abs() < 1e-9);
-        assert_eq!(
-            vm.class,
-            Some(Type::ScalesOnBoth),
-            "20 runs a second are seldom"
-        );
+        assert_eq!(vm.class, Some(Type::ScalesOnBoth), "20 runs a second are seldom");
     }
-    let error = of_record(&folder, Some("web")).unwrap_err().to_string();
+    let error = of_record(&folder, &[VmPattern::Name("web".to_owned())]).unwrap_err().to_string();
     assert!(error.contains("'web'") && error.contains("db"), "{error}");
     let empty = dir.path().join("empty");
-    Recorder::create(&empty, DEFAULT_MAX_BYTES)
-        .unwrap()
-        .finish(None)
-        .unwrap();
-    let error = of_record(&empty, None).unwrap_err().to_string();
+    Recorder::create(&empty, DEFAULT_MAX_BYTES).unwrap().finish(None).unwrap();
+    let error = of_record(&empty, &[]).unwrap_err().to_string();
     assert!(error.contains("no interval yet"), "{error}");
 }
 
 #[test]
 fn who_was_never_there_together_is_no_rival() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("record");
-    let mut recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
+    let (_dir, folder, mut recorder) = recorder();
     let parts = [(State::Run, 1_000)];
-    for (n, vms) in [vec![1], vec![2], vec![1, 3]].iter().enumerate() {
+    for (vms, n) in [vec![1], vec![2], vec![1, 3]].iter().zip(0..) {
         let did: Vec<VmDid<'_>> = vms.iter().map(|vm| (*vm, &parts[..], 20)).collect();
-        let names = vms.iter().map(|vm| {
-            let name = format!("vm{vm}");
-            let known = json!({ "name": name, "pid": 70 + vm, "program": "qemu", "weight": "100", "tids": {} });
-            (vm.to_string(), known)
-        });
-        let names: serde_json::Map<String, serde_json::Value> = names.collect();
-        let frame = json!({
-            "at": (1_700_000_000 + n as u64) * SECOND.0,
-            "interval": interval(&did),
-            "vms": names,
-            "unreadable": 0,
-        });
-        recorder
-            .add(serde_json::from_value(frame).unwrap())
-            .unwrap();
+        let known = |vm: &u64| recorded(&format!("vm{vm}"), 70 + vm, json!({}));
+        let names = vms.iter().map(|vm| (vm.to_string(), known(vm)));
+        add(&mut recorder, n, &did, Value::Object(names.collect()));
     }
     recorder.finish(None).unwrap();
-    let (analysis, _) = of_record(&folder, None).unwrap();
+    let (analysis, _) = of_record(&folder, &[]).unwrap();
     let shares: Vec<f64> = analysis.vms.iter().map(|vm| vm.vm.unwrap().share).collect();
     // All of the host while alone, half of it beside another.
     assert_eq!(shares, [3.0, 4.0, 2.0]);
@@ -384,37 +290,25 @@ fn blocks_are_known_where_the_wake_ups_of_each_vcpu_were_counted() {
 
 #[test]
 fn what_is_damaged_is_said_and_the_rest_is_analyzed() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("record");
-    let mut recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
-    let known = json!({ "name": "db", "pid": 70, "program": "qemu", "weight": "100", "tids": {} });
+    let (_dir, folder, mut recorder) = recorder();
     for n in 0..3 {
-        let frame = json!({
-            "at": (1_700_000_000 + n) * SECOND.0,
-            "interval": interval(&[(1, &[(State::Run, 1_000)], 20)]),
-            "vms": { "1": known },
-            "unreadable": 0,
-        });
-        recorder
-            .add(serde_json::from_value(frame).unwrap())
-            .unwrap();
+        let vms = json!({ "1": recorded("db", 70, json!({})) });
+        add(&mut recorder, n, &[(1, &[(State::Run, 1_000)], 20)], vms);
     }
     // As after a kill: the intervals are in the journal still.
     drop(recorder);
     let files = std::fs::read_dir(&folder).unwrap();
     let mut files = files.map(|file| file.unwrap().path());
-    let journal = files
-        .find(|path| path.extension().is_some_and(|end| end == "jsonl"))
-        .unwrap();
+    let journal = files.find(|path| path.extension().is_some_and(|end| end == "jsonl")).unwrap();
     let text = std::fs::read_to_string(&journal).unwrap();
     let mut lines: Vec<&str> = text.lines().collect();
     let (second, of) = (lines.len() - 2, lines.len());
     assert!(of >= 3, "{text}");
     lines[second] = "{";
     std::fs::write(&journal, lines.join("\n") + "\n").unwrap();
-    let (analysis, damages) = of_record(&folder, None).unwrap();
+    let (analysis, damages) = of_record(&folder, &[]).unwrap();
     assert_eq!((analysis.seconds, damages.len()), (2.0, 1), "{damages:?}");
     std::fs::write(&journal, "{\n{\n").unwrap();
-    let error = of_record(&folder, None).unwrap_err().to_string();
+    let error = of_record(&folder, &[]).unwrap_err().to_string();
     assert!(error.contains("nothing can be read"), "{error}");
 }

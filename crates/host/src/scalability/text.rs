@@ -1,16 +1,10 @@
 //! The analysis as text: a line for each VM, what its type means, and what is not measured.
 
 use tandem_linux::thread::Pid;
-use tandem_policy::scalability::Speedup;
-use tandem_policy::scalability::Type;
+use tandem_policy::scalability::{Speedup, Type};
 
-use super::Analysis;
-use super::NotMeasured;
-use super::VmScalability;
-use crate::columns::Columns;
-use crate::columns::Field;
-use crate::columns::Style;
-use crate::columns::Tone;
+use super::{Analysis, NotMeasured, VmScalability};
+use crate::columns::{Columns, Field, Style, Tone};
 use crate::told_apart::told_apart;
 
 /// What stands for a figure that is not measured.
@@ -44,10 +38,7 @@ pub fn text(analysis: &Analysis, style: Style) -> String {
         columns.row(row(vm, called));
     }
     let mut parts = vec![
-        format!(
-            "over {:.1} s, from source {}",
-            analysis.seconds, analysis.source
-        ),
+        format!("over {:.1} s, from source {}", analysis.seconds, analysis.source),
         String::new(),
         columns.text(style),
         String::new(),
@@ -84,10 +75,7 @@ fn row(vm: &VmScalability, called: &str) -> Vec<Field> {
         vm.n.to_string().into(),
         number(vm.parallelism, 2),
         number(vm.synchronization, 0),
-        match types.is_empty() {
-            true => Field::toned(NONE, Tone::Faint),
-            false => types.join("/").into(),
-        },
+        if types.is_empty() { Field::toned(NONE, Tone::Faint) } else { types.join("/").into() },
         most(vm.hardware.map(|hardware| hardware.speedup)),
         number(inside.map(|of| of.share), 2),
         number(inside.map(|of| of.received), 2),

@@ -1,300 +1,260 @@
-//! [`HostStatus`] as text: one line for each VM, or each vCPU too.
+//! [`HostStatus`] as text: the service, and a line for each VM.
 
-use std::ops::Add;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::columns::Columns;
-use crate::columns::Field;
-use crate::columns::Style;
-use crate::config::DEFAULT_STATE_DIR;
-use crate::status::DaemonState;
-use crate::status::HostStatus;
-use crate::status::VmStatus;
+use crate::columns::{Columns, Field, Style, Tone};
+use crate::config::restore_command;
+use crate::status::{DaemonState, HostStatus, ManagedStatus, ServiceStatus};
 
-/// What is shown: of each vCPU too, if `with_vcpus`.
+/// Returns the status; with `with_vcpus`, a line for each vCPU whose demand is known.
 pub fn text(status: &HostStatus, with_vcpus: bool, state_dir: &Path, style: Style) -> String {
-    let table = table(status, with_vcpus, style);
-    let state_dir = match state_dir == Path::new(DEFAULT_STATE_DIR) {
-        true => String::new(),
-        false => format!(" --state-dir {}", state_dir.display()),
-    };
-    let elsewhere = match status.vms.iter().filter(|vm| vm.elsewhere).count() {
-        0 => String::new(),
-        vms => format!(
-            "a daemon that keeps its state elsewhere looks after {vms} of these VMs: what is configured for them, and due to them, is not known here; \
-             give its --state-dir\n"
-        ),
-    };
-    match (status.daemon, status.unrestored) {
-        (DaemonState::Gone, true) => format!(
-            "the daemon is gone; `tandem host restore{state_dir}` puts back what it changed\n{elsewhere}{table}"
-        ),
-        (DaemonState::Gone, false) => {
-            format!("the daemon is gone; nothing that it changed is left\n{table}")
-        }
-        (DaemonState::Elsewhere | DaemonState::Running | DaemonState::None, _) => {
-            format!("{elsewhere}{table}")
-        }
+    match &status.service {
+        Some(service) => running(service, with_vcpus, style),
+        None => absent(status, state_dir),
     }
 }
 
-fn table(status: &HostStatus, with_vcpus: bool, style: Style) -> String {
-    if status.vms.is_empty() {
-        return "no VM found".to_owned();
-    }
-    let mut headings = vec![
-        "<VM", "pid", "vCPU", "CPU%", "wait%", "wait ms", "weight", "due", "received", "lag%",
-        "<turns", "<apart",
-    ];
-    if with_vcpus {
-        headings.extend(["<pCPUs", "urgency", "wants"]);
-    }
-    let mut columns = Columns::new(&headings);
-    for vm in &status.vms {
-        columns.row(of_vm(vm));
-        for vcpu in vm.vcpus.iter().filter(|_| with_vcpus) {
-            let of_wanted = |say: &dyn Fn(crate::status::Wanted) -> String| {
-                Field::from(vcpu.wanted.map(say).unwrap_or_default())
-            };
-            columns.row([
-                "".into(),
-                vcpu.tid.to_string().into(),
-                vcpu.index.to_string().into(),
-                format!("{:.1}", vcpu.cpu * 100.0).into(),
-                format!("{:.1}", vcpu.wait * 100.0).into(),
-                wait_ms(vcpu.wait_ms).into(),
-                "".into(),
-                of_wanted(&|wanted| format!("{:.3}", wanted.due)),
-                "".into(),
-                "".into(),
-                "".into(),
-                "".into(),
-                vcpu.allowed.to_string().into(),
-                of_wanted(&|wanted| wanted.urgency.to_string()),
-                of_wanted(&|wanted| format!("{:.3}", wanted.demand)),
-            ]);
+/// Why there is no service, and the next step.
+fn absent(status: &HostStatus, state_dir: &Path) -> String {
+    let mut lines = vec![match (status.daemon, status.unrestored) {
+        (DaemonState::Gone, true) => {
+            let restore = restore_command(state_dir);
+            format!(
+                "no daemon runs, and changes are left (by a killed daemon or 'host why --try'); '{restore}' reverts them"
+            )
         }
+        (DaemonState::Gone, false) => "no daemon runs; all changes are reverted".to_owned(),
+        (DaemonState::Running, _) => {
+            "a daemon runs without a control socket; restart it, or see its log".to_owned()
+        }
+        (DaemonState::Elsewhere | DaemonState::None, _) => {
+            format!("no daemon runs with the state directory {}", state_dir.display())
+        }
+    }];
+    if status.elsewhere > 0 {
+        lines.push(format!(
+            "a daemon with another state directory manages {} VMs of this host; give its --state-dir",
+            status.elsewhere
+        ));
     }
-    let turns = status.turns.as_ref().map_or_else(String::new, |turns| {
+    lines.push("'tandem host top' shows the VMs without a daemon".to_owned());
+    lines.join("\n")
+}
+
+fn running(service: &ServiceStatus, with_vcpus: bool, style: Style) -> String {
+    let mode = if service.dry_run { ", dry run: it changes nothing" } else { "" };
+    let file = match &service.settings_file {
+        Some(file) => format!("settings {}", file.display()),
+        None => "no settings file".to_owned(),
+    };
+    let policies =
+        if service.policies.is_empty() { "none".to_owned() } else { service.policies.join(", ") };
+    let mut lines = vec![format!(
+        "tandem {} running for {} (pid {}), {file}, policies {policies}{mode}",
+        service.version,
+        uptime(service.uptime),
+        service.pid
+    )];
+    match (service.vms.is_empty(), service.selects) {
+        (true, false) => lines.push(
+            "no VM is selected; add VMs to the section [host.select] of the settings file and reload the service".to_owned(),
+        ),
+        (true, true) => lines.push("no VM of this host is selected; 'tandem host list' lists them".to_owned()),
+        (false, _) => lines.push(table(service, with_vcpus, style)),
+    }
+    lines.extend(service.turns.as_ref().map(|turns| {
         let late = match turns.lateness_us(0.99) {
             Some(us) => format!("99 % at most {us} us late"),
             None => "more than 1 % later than 20 ms".to_owned(),
         };
-        format!(
-            "\n{} turns since the daemon started, {} later than 1 ms; {late}",
-            turns.turns, turns.late
-        )
-    });
-    let idle = match status.idle {
-        Some(idle) => format!("{idle:.2} pCPUs idle"),
-        None => "idle time not measured".to_owned(),
-    };
-    let off = status.flexs_off.iter();
-    let off = off.map(|why| format!("\nthe policy flexs is off: {why}"));
-    let spins = status.vms.iter().filter_map(|vm| {
+        format!("{} turns since the start, {} later than 1 ms; {late}", turns.turns, turns.late)
+    }));
+    lines.extend(service.flexs_off.iter().map(|why| format!("the policy flexs is off: {why}")));
+    lines.extend(service.vms.iter().filter_map(|vm| {
         let account = vm.flexs.as_ref()?;
-        Some(format!("\nVM {}: {}", vm.name, account.in_words()))
-    });
-    let flexs: String = off.chain(spins).collect();
-    format!(
-        "{}\n{idle} over {:.2} s{turns}{flexs}",
-        columns.text(style),
-        status.seconds
-    )
+        Some(format!("VM {}: {}", vm.name, account.in_words()))
+    }));
+    lines.join("\n")
 }
 
-fn of_vm(vm: &VmStatus) -> [Field; 12] {
-    // Not `sum`, which is -0.0 of none.
-    let sum =
-        |of: fn(&crate::status::VcpuStatus) -> f64| vm.vcpus.iter().map(of).fold(0.0, Add::add);
-    let weight = match (vm.weight, vm.configured) {
-        (Some(weight), Some(configured)) if weight != configured => {
+/// `3d 4h`, `5m 7s`
+fn uptime(seconds: f64) -> String {
+    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, ..) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}
+
+fn table(service: &ServiceStatus, with_vcpus: bool, style: Style) -> String {
+    let mut columns = Columns::new(&[
+        "<VM", "pid", "vCPU", "share", "received", "lag%", "wait ms", "weight", "<turns", "<apart",
+        "<state",
+    ]);
+    for vm in &service.vms {
+        columns.row(of_vm(vm));
+        for (vcpu, demand) in vm.demands.iter().filter(|_| with_vcpus) {
+            let state = format!("wants {:.3}, urgency {}", demand.demand, demand.urgency);
+            columns.row([
+                Field::from(""),
+                "".into(),
+                vcpu.to_string().into(),
+                format!("{:.3}", demand.due).into(),
+                "".into(),
+                "".into(),
+                "".into(),
+                "".into(),
+                "".into(),
+                "".into(),
+                state.into(),
+            ]);
+        }
+    }
+    columns.text(style)
+}
+
+fn of_vm(vm: &ManagedStatus) -> [Field; 11] {
+    let weight = match (vm.weight, vm.configured_weight) {
+        (Some(weight), Some(configured)) if weight.round() != configured.round() => {
             format!("{weight:.0} ({configured:.0})")
         }
         (Some(weight), _) => format!("{weight:.0}"),
-        (None, _) if vm.idle => "idle".to_owned(),
-        (None, _) => "none".to_owned(),
+        (None, _) => "–".to_owned(),
+    };
+    let state = match (vm.paused, vm.policies.is_empty()) {
+        (true, _) => Field::toned("paused", Tone::Warn),
+        (false, true) => Field::from("measured only"),
+        (false, false) => Field::from("managed"),
     };
     let yes = |is: bool| Field::from(if is { "yes" } else { "no" });
     [
         vm.name.as_str().into(),
         vm.pid.to_string().into(),
-        vm.vcpus.len().to_string().into(),
-        format!("{:.1}", sum(|vcpu| vcpu.cpu) * 100.0).into(),
-        format!("{:.1}", sum(|vcpu| vcpu.wait) * 100.0).into(),
-        wait_ms(vm.wait_ms).into(),
-        weight.into(),
-        known(vm.due, |due| format!("{due:.3}")).into(),
-        format!("{:.3}", vm.received).into(),
+        vm.vcpus.to_string().into(),
+        known(vm.fair_share, |share| format!("{share:.3}")).into(),
+        known(vm.received, |received| format!("{received:.3}")).into(),
         known(vm.lag, |lag| format!("{:+.1}", lag * 100.0)).into(),
+        known(vm.wait_ms, |wait| format!("{wait:.2}")).into(),
+        weight.into(),
         yes(vm.turns),
         yes(vm.apart),
+        state,
     ]
 }
 
-/// Mean wait per run; a dash for what did not run.
-fn wait_ms(wait: Option<f64>) -> String {
-    known(wait, |wait| format!("{wait:.2}"))
-}
-
-/// A figure, or a dash where it is not known.
+/// A figure, or a dash if it is not known.
 fn known(figure: Option<f64>, shown: impl FnOnce(f64) -> String) -> String {
     figure.map_or_else(|| "–".to_owned(), shown)
 }
 
 #[cfg(test)]
 mod tests {
-    use tandem_linux::cgroup::Version;
-    use tandem_policy::VcpuId;
+    use std::path::PathBuf;
 
     use super::*;
-    use crate::status::VcpuStatus;
-    use crate::status::Wanted;
+    use crate::config::DEFAULT_STATE_DIR;
+    use crate::status::{SCHEMA, Wanted};
 
-    fn status() -> HostStatus {
-        let vcpu = |index: u32| VcpuStatus {
-            index: VcpuId(index),
-            tid: 101 + index,
-            cpu: 0.5,
-            wait: 0.25,
-            wait_ms: None,
-            allowed: "0-1".parse().unwrap(),
-            wanted: (index == 0).then_some(Wanted {
-                due: 0.75,
-                demand: 0.9,
-                urgency: 3,
-            }),
-        };
+    fn vm(name: &str) -> ManagedStatus {
+        let wants = Wanted { due: 0.75, demand: 0.9, urgency: 3 };
+        ManagedStatus {
+            name: name.to_owned(),
+            pid: 100,
+            vcpus: 2,
+            cgroup: None,
+            policies: vec!["fair".to_owned()],
+            fair_share: Some(1.25),
+            received: Some(1.0),
+            lag: Some(0.2),
+            wait_ms: Some(2.5),
+            weight: Some(130.0),
+            configured_weight: Some(100.0),
+            turns: true,
+            apart: false,
+            paused: false,
+            flexs: None,
+            demands: [(0, wants)].into(),
+        }
+    }
+
+    fn status(vms: Vec<ManagedStatus>) -> HostStatus {
         HostStatus {
-            cgroup: Version::V2,
-            seconds: 1.0,
-            idle: Some(0.5),
-            daemon: DaemonState::None,
+            schema: SCHEMA,
+            daemon: DaemonState::Running,
             unrestored: false,
-            turns: None,
-            flexs_off: None,
-            vms: vec![VmStatus {
-                name: "web".to_owned(),
-                pid: 100,
-                vmm: "qemu".to_owned(),
-                cgroup: None,
-                managed: false,
-                elsewhere: false,
-                configured: Some(100.0),
-                weight: None,
-                idle: false,
-                turns: false,
-                apart: true,
-                flexs: None,
-                received: 1.0,
-                due: Some(1.25),
-                lag: Some(0.2),
-                wait_ms: Some(2.5),
-                vcpus: vec![vcpu(0), vcpu(1)],
-            }],
-            found: 1,
+            elsewhere: 0,
+            service: Some(ServiceStatus {
+                pid: 7,
+                version: "0.2.0".to_owned(),
+                started: 1_700_000_000,
+                uptime: 3_700.0,
+                settings_file: Some(PathBuf::from("/etc/tandem.toml")),
+                dry_run: false,
+                selects: true,
+                policies: vec!["fair".to_owned(), "turns".to_owned()],
+                turns: None,
+                flexs_off: None,
+                vms,
+            }),
         }
     }
 
     fn shown(status: &HostStatus, with_vcpus: bool) -> String {
-        text(
-            status,
-            with_vcpus,
-            Path::new(DEFAULT_STATE_DIR),
-            Style::default(),
-        )
+        text(status, with_vcpus, Path::new(DEFAULT_STATE_DIR), Style::default())
     }
 
     #[test]
-    fn a_vm_is_one_line_that_fits_a_terminal() {
-        let text = shown(&status(), false);
+    fn service_and_each_vm_have_a_line() {
+        let mut paused = vm("web");
+        (paused.paused, paused.weight, paused.fair_share) = (true, None, None);
+        let text = shown(&status(vec![vm("db"), paused]), false);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3, "{text}");
-        assert!(
-            lines[1].starts_with("web 100    2 100.0  50.0    2.50"),
-            "{text}"
+        assert_eq!(
+            lines[0],
+            "tandem 0.2.0 running for 1h 1m (pid 7), settings /etc/tandem.toml, policies fair, turns"
         );
-        assert!(
-            lines.iter().all(|line| line.chars().count() <= 80),
-            "{text}"
-        );
-        assert!(lines[2].starts_with("0.50 pCPUs idle"), "{text}");
-    }
-
-    #[test]
-    fn with_vcpus_each_has_a_line_with_what_it_wants() {
-        let text = shown(&status(), true);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 5, "{text}");
         let words: Vec<&str> = lines[2].split_whitespace().collect();
         assert_eq!(
             words,
             [
-                "101", "0", "50.0", "25.0", "–", "0.750", "0-1", "3", "0.900"
+                "db", "100", "2", "1.250", "1.000", "+20.0", "2.50", "130", "(100)", "yes", "no",
+                "managed"
             ]
         );
-        assert!(
-            lines[3].ends_with("0-1"),
-            "nothing is known of its wants: {text}"
-        );
+        assert!(lines[3].ends_with("paused") && lines[3].contains('–'), "{text}");
+        assert!(lines[1..].iter().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]
-    fn who_spins_and_why_nobody_is_looked_at_have_lines_of_their_own() {
-        let mut status = status();
-        status.flexs_off = Some("needs a PMU".to_owned());
-        status.vms[0].flexs = serde_json::from_str(
-            r#"{"counters": "synthetic", "spinning": [0, 1], "judged": 9, "spun": 4, "swaps": 2, "failed": 0}"#,
-        )
-        .unwrap();
-        let text = shown(&status, false);
-        let lines: Vec<&str> = text.lines().skip(3).collect();
-        let wanted = [
-            "the policy flexs is off: needs a PMU",
-            "VM web: by synthetic counters a vCPU spun in 4 of 9 periods that were judged; swaps: 2; vCPUs 0, 1 spin now",
-        ];
-        assert_eq!(lines, wanted);
+    fn vcpu_demands_have_lines() {
+        let status = status(vec![vm("db")]);
+        assert_eq!(shown(&status, true).lines().count(), shown(&status, false).lines().count() + 1);
+        assert!(shown(&status, true).contains("wants 0.900, urgency 3"));
     }
 
     #[test]
-    fn what_is_not_known_of_a_vm_is_a_dash() {
-        let mut status = status();
-        status.daemon = DaemonState::Elsewhere;
-        let vm = &mut status.vms[0];
-        (vm.elsewhere, vm.idle) = (true, true);
-        (vm.configured, vm.due, vm.lag) = (None, None, None);
-        let text = shown(&status, false);
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].contains("looks after 1 of these VMs"), "{text}");
-        let words: Vec<&str> = lines[2].split_whitespace().collect();
-        assert_eq!(words[6..10], ["idle", "–", "1.000", "–"], "{text}");
+    fn a_daemon_without_vms_names_the_next_step() {
+        let mut none = status(Vec::new());
+        assert!(shown(&none, false).contains("host list"));
+        let service = none.service.as_mut().unwrap();
+        (service.selects, service.dry_run) = (false, true);
+        let text = shown(&none, false);
+        assert!(text.contains("[host.select]") && text.contains("dry run"), "{text}");
     }
 
     #[test]
-    fn a_vm_without_vcpus_uses_nothing() {
-        let mut status = status();
-        status.vms[0].vcpus.clear();
-        let text = shown(&status, false);
-        let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(words[2..5], ["0", "0.0", "0.0"], "{text}");
-    }
-
-    #[test]
-    fn a_daemon_that_is_gone_is_said_first() {
-        let (mut status, mut empty) = (status(), status());
-        empty.vms.clear();
-        assert_eq!(shown(&empty, false), "no VM found");
-        (status.daemon, status.unrestored) = (DaemonState::Gone, true);
-        status.vms[0].elsewhere = true;
-        let beside_another = shown(&status, false);
-        let lines: Vec<&str> = beside_another.lines().collect();
-        assert!(lines[0].starts_with("the daemon is gone"));
-        assert!(lines[1].contains("looks after 1 of these VMs"));
-        status.vms.clear();
-        let text = text(&status, false, Path::new("/tmp/x"), Style::default());
-        assert!(
-            text.contains("restore --state-dir /tmp/x` puts back"),
-            "{text}"
-        );
+    fn absent_daemon_names_leftovers() {
+        let mut none =
+            HostStatus { daemon: DaemonState::None, service: None, ..status(Vec::new()) };
+        let text = shown(&none, false);
+        assert!(text.starts_with("no daemon runs") && text.contains("host top"), "{text}");
+        (none.daemon, none.unrestored, none.elsewhere) = (DaemonState::Gone, true, 2);
+        let text = super::text(&none, false, Path::new("/tmp/x"), Style::default());
+        assert!(text.contains("restore --state-dir /tmp/x' reverts"), "{text}");
+        assert!(text.contains("manages 2 VMs"), "{text}");
     }
 }

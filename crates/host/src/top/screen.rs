@@ -11,13 +11,9 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use ratatui::widgets::TableState;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
+use tandem_model::{State, VcpuId};
 
-use crate::top::TopInterval;
-use crate::top::TopVcpu;
-use crate::top::TopVm;
-use crate::top::worst_first;
+use crate::top::{TopInterval, TopVcpu, TopVm, worst_first};
 
 /// What VMs are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +32,8 @@ pub enum SortKey {
 
 impl SortKey {
     /// All, in the order in which `s` goes through them.
-    pub const ALL: [SortKey; 5] = [
-        SortKey::Ready,
-        SortKey::Lag,
-        SortKey::Received,
-        SortKey::Limited,
-        SortKey::Name,
-    ];
+    pub const ALL: [SortKey; 5] =
+        [SortKey::Ready, SortKey::Lag, SortKey::Received, SortKey::Limited, SortKey::Name];
 
     /// The heading of the column.
     pub fn heading(self) -> &'static str {
@@ -135,14 +126,8 @@ enum Line<'a> {
 impl Line<'_> {
     fn id(&self) -> LineId {
         match self {
-            Line::Vm(vm) => LineId {
-                pid: vm.pid,
-                vcpu: None,
-            },
-            Line::Vcpu(vm, vcpu) => LineId {
-                pid: vm.pid,
-                vcpu: Some(vcpu.index),
-            },
+            Line::Vm(vm) => LineId { pid: vm.pid, vcpu: None },
+            Line::Vcpu(vm, vcpu) => LineId { pid: vm.pid, vcpu: Some(vcpu.index) },
         }
     }
 }
@@ -168,10 +153,7 @@ pub struct Screen {
 impl Screen {
     /// Nothing to show yet.
     pub fn new(with_vcpus: bool) -> Screen {
-        Screen {
-            all_unfolded: with_vcpus,
-            ..Screen::default()
-        }
+        Screen { all_unfolded: with_vcpus, ..Screen::default() }
     }
 
     /// A new interval, and the notes on it; dropped while the screen is stopped.
@@ -247,9 +229,8 @@ impl Screen {
     fn vms(&self) -> Vec<&TopVm> {
         let wanted = self.search.to_lowercase();
         let all = self.interval.iter().flat_map(|interval| &interval.vms);
-        let mut vms: Vec<&TopVm> = all
-            .filter(|vm| vm.called.to_lowercase().contains(&wanted))
-            .collect();
+        let mut vms: Vec<&TopVm> =
+            all.filter(|vm| vm.called.to_lowercase().contains(&wanted)).collect();
         vms.sort_by(|one, two| self.sort_key().order(one, two));
         vms
     }

@@ -1,29 +1,16 @@
 //! What is shown, made from made-up intervals.
 
-use tandem_policy::states::edges::Amount;
-use tandem_policy::states::edges::EdgesBuilder;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::ProcessTime;
-use tandem_policy::states::interval::VcpuInterval;
+use tandem_model::states::edges::{Amount, EdgesBuilder};
+use tandem_model::states::interval::{Column, ProcessTime, VcpuInterval};
 
 use super::*;
 use crate::columns::Style;
-use crate::fixtures::ms;
-use crate::fixtures::vm;
+use crate::fixtures::intervals::{interval, vcpu_on, vm_interval};
+use crate::fixtures::{ms, vm};
 
 /// A vCPU that ran and waited so many ms of a second.
 fn vcpu(n: u32, ran: u64, waited: u64) -> VcpuInterval {
-    let parts = [(State::Run, ms(ran)), (State::Ready, ms(waited))];
-    VcpuInterval {
-        vcpu: VcpuId(n),
-        times: VcpuTimes::from_parts(ms(1_000), parts).unwrap(),
-        ran: ms(ran),
-        waited: ms(waited),
-        runs: 7,
-        wakeups: None,
-        runnable: true,
-        allowed: "0-1".parse().unwrap(),
-    }
+    vcpu_on("0-1", n, &[(State::Run, ran), (State::Ready, waited)], 7)
 }
 
 fn edges(of: &[(u64, u32, Party, u64)]) -> Edges {
@@ -44,62 +31,38 @@ fn example() -> (Scan, Interval) {
         vms: vec![vm(1, "calm", 1), vm(2, "hurt", 2), vm(3, "silent", 0)],
         unreadable: 9,
         unreadable_vmms: 2,
-        left_out: 0,
-        problems: Vec::new(),
+        ..Scan::default()
     };
-    let make = Party::Process {
-        name: "make".to_owned(),
-        cgroup: Some("/build".to_owned()),
-    };
+    let make = Party::Process { name: "make".to_owned(), cgroup: Some("/build".to_owned()) };
     let edges = edges(&[
         (2, 0, Party::Vm(VmId(1)), 150),
         (2, 1, Party::Vm(VmId(1)), 150),
         (2, 1, Party::Vm(VmId(2)), 60),
         (2, 0, make, 40),
     ]);
-    let interval = Interval {
-        source: SourceName::Plain,
-        start: ms(7),
-        length: ms(1_000),
-        vms: vec![
-            VmInterval {
-                vm: VmId(1),
-                vcpus: vec![vcpu(0, 900, 60)],
-                threads: Vec::new(),
-            },
-            VmInterval {
-                vm: VmId(2),
-                vcpus: vec![vcpu(0, 300, 200), vcpu(1, 400, 200)],
-                threads: vec![ThreadTime {
-                    name: "IO".to_owned(),
-                    time: ms(10),
-                }],
-            },
-        ],
-        edges,
-        host: HostTotals {
-            pcpus: 2,
-            idle: Some(ms(200)),
-            vcpus: ms(1_600),
-            vm_threads: ms(10),
-            tasks: ms(150),
-            top_tasks: vec![ProcessTime {
-                name: "make".to_owned(),
-                pid: 9,
-                cgroup: Some("/build".to_owned()),
-                time: ms(140),
-            }],
-            kernel: ms(40),
-        },
-        missing: vec![Missing {
-            what: Column::State(State::Costop),
-            vms: 2,
-            of: 2,
-            want: "BPF".to_owned(),
-        }],
-        programs: None,
+    let mut vms = vec![
+        vm_interval(1, vec![vcpu(0, 900, 60)]),
+        vm_interval(2, vec![vcpu(0, 300, 200), vcpu(1, 400, 200)]),
+    ];
+    vms[1].threads = vec![ThreadTime { name: "IO".to_owned(), time: ms(10) }];
+    let make = ProcessTime {
+        name: "make".to_owned(),
+        pid: 9,
+        cgroup: Some("/build".to_owned()),
+        time: ms(140),
     };
-    (scan, interval)
+    let host = HostTotals {
+        pcpus: 2,
+        idle: Some(ms(200)),
+        vcpus: ms(1_600),
+        vm_threads: ms(10),
+        tasks: ms(150),
+        top_tasks: vec![make],
+        kernel: ms(40),
+    };
+    let costop = Column::State(State::Costop);
+    let missing = vec![Missing { what: costop, vms: 2, of: 2, want: "BPF".to_owned() }];
+    (scan, Interval { missing, ..interval(ms(7), vms, edges, host) })
 }
 
 pub(super) fn all() -> TopInterval {
@@ -138,9 +101,7 @@ fn what_hurts_most_comes_first_and_names_whom_it_waits_for() {
 #[test]
 fn the_selected_are_shown_and_the_others_are_culprits_still() {
     let (scan, interval) = example();
-    let top = shown(&scan, &interval, &Weights::default(), |vm| {
-        vm.name == "hurt"
-    });
+    let top = shown(&scan, &interval, &Weights::default(), |vm| vm.name == "hurt");
     assert_eq!(top.vms.len(), 1);
     assert_eq!(top.vms[0].culprits[0].name, "calm");
     let everybody = all();
@@ -177,16 +138,9 @@ fn a_vm_is_a_line_of_at_most_80_columns_without_escapes() {
     let hurt = words(lines[1]);
     assert_eq!(hurt[..8], ["hurt", "2", "35", "–", "–", "20", "–", "45"]);
     assert_eq!(hurt[11..], ["calm", "75%"]);
-    assert_eq!(
-        words(lines[3])[..4],
-        ["2", "VMs", "3", "53"],
-        "all together"
-    );
+    assert_eq!(words(lines[3])[..4], ["2", "VMs", "3", "53"], "all together");
     assert!(!text.contains('\x1b'), "{text}");
-    assert!(
-        lines.iter().all(|line| line.chars().count() <= 80),
-        "{text}"
-    );
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
     assert_eq!(
         lines[4..],
         [
@@ -194,32 +148,17 @@ fn a_vm_is_a_line_of_at_most_80_columns_without_escapes() {
             "kernel threads 0.04, host tasks 0.15 (make 0.14)",
         ]
     );
-    let cut = Style {
-        width: Some(60),
-        colour: false,
-    };
+    let cut = Style { width: Some(60), colour: false };
     let text = text::text(&all(), true, cut);
-    assert!(
-        text.lines().all(|line| line.chars().count() <= 60),
-        "{text}"
-    );
+    assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
 }
 
 #[test]
 fn ready_is_marked_from_5_and_from_10_percent_on() {
-    let colour = Style {
-        colour: true,
-        width: None,
-    };
+    let colour = Style { colour: true, width: None };
     let text = text::text(&all(), false, colour);
-    assert!(
-        text.contains("\x1b[1;31m20\x1b[0m"),
-        "20 % is bad: {text:?}"
-    );
-    assert!(
-        text.contains("\x1b[33m6.0\x1b[0m"),
-        "6 % is worth a look: {text:?}"
-    );
+    assert!(text.contains("\x1b[1;31m20\x1b[0m"), "20 % is bad: {text:?}");
+    assert!(text.contains("\x1b[33m6.0\x1b[0m"), "6 % is worth a look: {text:?}");
 }
 
 #[test]
@@ -256,10 +195,7 @@ fn what_no_clock_accounts_for_is_said() {
     );
     top.host.idle = None;
     let text = text::text(&top, false, Style::default());
-    assert!(
-        text.contains("idle not measured") && !text.contains("not seen"),
-        "{text}"
-    );
+    assert!(text.contains("idle not measured") && !text.contains("not seen"), "{text}");
 }
 
 #[test]
@@ -273,18 +209,12 @@ fn without_vms_there_are_totals() {
 #[test]
 fn the_json_document_has_a_schema_and_null_for_what_is_not_measured() {
     let json = serde_json::to_value(all()).unwrap();
-    assert_eq!(
-        (&json["schema"], &json["start"]),
-        (&2.into(), &7_000_000.into())
-    );
+    assert_eq!((&json["schema"], &json["start"]), (&2.into(), &7_000_000.into()));
     let times = &json["vms"][0]["times"];
     assert_eq!(times["wall"], 2_000_000_000u64);
     assert_eq!(times["run"], 700_000_000u64);
     assert_eq!(times["ready"], 400_000_000u64);
-    assert!(
-        times["poll"].is_null() && times["costop"].is_null(),
-        "{times}"
-    );
+    assert!(times["poll"].is_null() && times["costop"].is_null(), "{times}");
     assert_eq!(json["vms"][0]["culprits"][0]["kind"], "vm");
     assert_eq!(json["vms"][0]["culprits"][0]["evidence"], "estimated");
     assert_eq!(json["vms"][0]["culprits"][2]["cgroup"], "/build");
@@ -300,9 +230,7 @@ fn vms_for_which_there_is_no_room_are_counted_and_told() {
     let top = shown(&scan, &interval, &Weights::default(), |_| true);
     assert_eq!(top.left_out, 4);
     let notes = text::notes(&top, true);
-    let told = notes
-        .iter()
-        .find(|note| note.starts_with("4 VMs not shown"));
+    let told = notes.iter().find(|note| note.starts_with("4 VMs not shown"));
     assert!(told.is_some(), "{notes:?}");
 }
 
@@ -316,16 +244,11 @@ fn what_programs_say_is_told() {
     interval.programs = Some(programs);
     let top = shown(&scan, &interval, &Weights::default(), |_| true);
     let notes = text::notes(&top, true);
-    let not_counted = notes
-        .iter()
-        .find(|note| note.starts_with("not counted: 3 waits"));
+    let not_counted = notes.iter().find(|note| note.starts_with("not counted: 3 waits"));
     assert!(not_counted.is_some(), "{notes:?}");
     let json = serde_json::to_value(&top).unwrap();
     let latency = &json["vms"][0]["wakeup_latency"];
-    assert_eq!(
-        (&latency["count"], &latency["p99"]),
-        (&7.into(), &2048.into())
-    );
+    assert_eq!((&latency["count"], &latency["p99"]), (&7.into(), &2048.into()));
     // Of the other nothing was seen.
     assert!(json["vms"][1]["wakeup_latency"].is_null(), "{json}");
 }

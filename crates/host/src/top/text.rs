@@ -6,18 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VcpuTimes;
+use tandem_model::{Nanos, State, VcpuTimes};
 
-use crate::columns::Columns;
-use crate::columns::Field;
-use crate::columns::Style;
-use crate::columns::Tone;
-use crate::columns::line;
-use crate::top::Culprit;
-use crate::top::TopInterval;
-use crate::top::TopVm;
+use crate::columns::{Columns, Field, Style, Tone, line};
+use crate::top::{Culprit, TopInterval, TopVm};
 
 /// From here on RDY is worth a look, and from there on bad.
 const READY: [f64; 2] = [0.05, 0.10];
@@ -60,15 +52,10 @@ pub fn text(interval: &TopInterval, with_vcpus: bool, style: Style) -> String {
     if interval.vms.is_empty() {
         return format!("no VM to show\n{}", totals(interval, style));
     }
-    let has_costop = interval
-        .vms
-        .iter()
-        .any(|vm| vm.times.get(State::Costop).is_some());
+    let has_costop = interval.vms.iter().any(|vm| vm.times.get(State::Costop).is_some());
     // A column that no source fills here is left out; the notes say so.
-    let states: Vec<State> = State::ALL
-        .into_iter()
-        .filter(|state| *state != State::Costop || has_costop)
-        .collect();
+    let states: Vec<State> =
+        State::ALL.into_iter().filter(|state| *state != State::Costop || has_costop).collect();
     let mut headings = vec!["<VM", "vCPU"];
     headings.extend(states.iter().map(|state| state.name()));
     headings.extend(["due", "recv", "lag%", "<waits for"]);
@@ -87,14 +74,11 @@ pub fn text(interval: &TopInterval, with_vcpus: bool, style: Style) -> String {
         );
         for vcpu in vm.vcpus.iter().filter(|_| with_vcpus) {
             columns.row(
-                [
-                    format!("  {}", vcpu.allowed).into(),
-                    vcpu.index.to_string().into(),
-                ]
-                .into_iter()
-                .chain(shares(&vcpu.times, &states))
-                .chain(["".into(), "".into(), "".into()])
-                .chain([culprit(&vcpu.culprits, &vcpu.times).into()]),
+                [format!("  {}", vcpu.allowed).into(), vcpu.index.to_string().into()]
+                    .into_iter()
+                    .chain(shares(&vcpu.times, &states))
+                    .chain(["".into(), "".into(), "".into()])
+                    .chain([culprit(&vcpu.culprits, &vcpu.times).into()]),
             );
         }
     }
@@ -108,10 +92,8 @@ pub fn text(interval: &TopInterval, with_vcpus: bool, style: Style) -> String {
 fn sum_of(vms: &[TopVm], states: &[State]) -> Vec<Field> {
     let times = VcpuTimes::sum(vms.iter().map(|vm| &vm.times)).unwrap_or_default();
     let vcpus: usize = vms.iter().map(|vm| vm.vcpus.len()).sum();
-    let mut row = vec![
-        Field::toned(format!("{} VMs", vms.len()), Tone::Faint),
-        vcpus.to_string().into(),
-    ];
+    let mut row =
+        vec![Field::toned(format!("{} VMs", vms.len()), Tone::Faint), vcpus.to_string().into()];
     row.extend(shares(&times, states));
     row.push(format!("{:.2}", vms.iter().map(|vm| vm.due).sum::<f64>()).into());
     row.push(format!("{:.2}", vms.iter().map(|vm| vm.received).sum::<f64>()).into());
@@ -184,14 +166,9 @@ fn totals(interval: &TopInterval, style: Style) -> String {
     let mut named: Vec<(&str, f64)> = by_name.into_iter().collect();
     named.retain(|(_, pcpus)| *pcpus >= 0.005);
     named.sort_by(|one, two| two.1.total_cmp(&one.1));
-    let named: Vec<String> = named
-        .iter()
-        .map(|(name, pcpus)| format!("{name} {pcpus:.2}"))
-        .collect();
-    let named = match named.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", named.join(", ")),
-    };
+    let named: Vec<String> =
+        named.iter().map(|(name, pcpus)| format!("{name} {pcpus:.2}")).collect();
+    let named = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
     // Clocks are read one after the other, and idle time is in ticks: a little is nothing.
     let length = Nanos((interval.seconds * 1e9) as u64);
     let rest = host.unseen(length).map(pcpus);

@@ -2,8 +2,7 @@
 //!
 //! Where something ends every one of them, more would not help: after the first it is started at most once in [`AGAIN_EVERY`].
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// So much time is between two starts, not counting the first.
 const AGAIN_EVERY: Duration = Duration::from_secs(10);
@@ -21,9 +20,7 @@ impl Again {
         if !std::mem::replace(&mut self.has_started, true) {
             return true;
         }
-        let is_due = self
-            .started_again
-            .is_none_or(|last| now.duration_since(last) >= AGAIN_EVERY);
+        let is_due = self.started_again.is_none_or(|last| now.duration_since(last) >= AGAIN_EVERY);
         if is_due {
             self.started_again = Some(now);
         }

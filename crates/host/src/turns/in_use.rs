@@ -53,11 +53,7 @@ impl Turns {
 
     /// Starts another watchdog where one was lost.
     pub fn replace_watchdog(&mut self) {
-        if self
-            .keeper
-            .as_ref()
-            .is_none_or(|keeper| keeper.watchdog().is_some())
-        {
+        if self.keeper.as_ref().is_none_or(|keeper| keeper.watchdog().is_some()) {
             return;
         }
         if let Some(watchdog) = self.start_watchdog()

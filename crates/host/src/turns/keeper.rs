@@ -1,42 +1,29 @@
 //! The thread that keeps the rhythm.
 
 use std::any::Any;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
-use std::io;
-use std::iter;
-use std::sync::Arc;
-use std::sync::Condvar;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::thread;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{io, iter, thread};
 
 use tandem_linux::affinity::HostThreads;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::{CgroupError, CpuController};
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::real_time::make_real_time;
-use tandem_linux::sampler::Sampler;
-use tandem_linux::sampler::VcpuSample;
+use tandem_linux::sampler::{Sampler, VcpuSample};
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
-use tandem_policy::VmId;
-use tandem_policy::turns::Rotation;
-use tandem_policy::turns::Sequence;
-use tandem_policy::turns::SleepWatch;
-use tandem_policy::turns::Step;
+use tandem_model::{Nanos, VmId};
 use tandem_policy::turns::sleep::Account;
+use tandem_policy::turns::{Rotation, Sequence, SleepWatch, Step};
 
 use super::player::Player;
 use super::roamers::Roamers;
 use super::stats::TurnStats;
-use super::watchdog::MAY_HAVE_ACTED;
-use super::watchdog::Watchdog;
+use super::watchdog::{MAY_HAVE_ACTED, Watchdog};
+
+/// Maximum time for a VM to leave the rotation.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What the thread is told, and what it tells.
 #[derive(Debug, Default)]
@@ -45,6 +32,8 @@ struct Board {
     players: Vec<Player>,
     /// Counts what it was told.
     version: u64,
+    /// The version that the thread follows.
+    followed: u64,
     stop: bool,
     left: Vec<VmId>,
     /// vCPUs that roam and that somebody else has moved.
@@ -72,6 +61,8 @@ type LostWatchdog = (Watchdog, io::Error);
 struct Shared {
     board: Mutex<Board>,
     changed: Condvar,
+    /// The thread follows another version.
+    followed: Condvar,
 }
 
 impl Shared {
@@ -101,13 +92,11 @@ impl TurnKeeper {
         let pid = watchdog.as_ref().map(Watchdog::pid);
         let (said, hears) = std::sync::mpsc::channel();
         let board = shared.clone();
-        let thread = thread::Builder::new()
-            .name("tandem-turns".to_owned())
-            .spawn(move || {
-                // Whoever started it waits for this.
-                let _ = said.send(make_real_time().err());
-                Rhythm::new(controller, watchdog).keep(&board);
-            })?;
+        let thread = thread::Builder::new().name("tandem-turns".to_owned()).spawn(move || {
+            // Whoever started it waits for this.
+            let _ = said.send(make_real_time().err());
+            Rhythm::new(controller, watchdog).keep(&board);
+        })?;
         Ok(TurnKeeper {
             shared,
             thread: Some(thread),
@@ -159,6 +148,20 @@ impl TurnKeeper {
         self.shared.changed.notify_one();
     }
 
+    /// Takes a VM out of the rotation, and waits until its cgroup is out of the idle class and its vCPUs have left their seats.
+    /// Returns false if the thread takes longer than `LEAVE_TIMEOUT`.
+    pub fn remove(&mut self, vm: VmId) -> bool {
+        let (mut rotation, mut players) = self.said.clone();
+        rotation.members.retain(|member| member.vm != vm);
+        players.retain(|player| player.vm != vm);
+        self.follow(&rotation, players);
+        let board = self.shared.board();
+        let wanted = board.version;
+        let waits = |board: &mut Board| board.followed < wanted;
+        let waited = self.shared.followed.wait_timeout_while(board, LEAVE_TIMEOUT, waits);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     /// The VMs that take turns now.
     pub fn rotating(&self) -> BTreeSet<VmId> {
         let members = self.said.0.members.iter();
@@ -177,10 +180,7 @@ impl TurnKeeper {
             errors.push(watchdog.end(&error));
         }
         if !left.is_empty() {
-            self.said
-                .0
-                .members
-                .retain(|member| !left.contains(&member.vm));
+            self.said.0.members.retain(|member| !left.contains(&member.vm));
         }
         (left, errors)
     }
@@ -244,11 +244,7 @@ impl Writer {
     }
 
     fn weigh(&mut self, player: &Player) {
-        self.write(|controller| {
-            controller
-                .set_weight(&player.cgroup, player.weight)
-                .map(drop)
-        });
+        self.write(|controller| controller.set_weight(&player.cgroup, player.weight).map(drop));
     }
 
     /// Writes; a cgroup that is gone is dropped with the next rotation, anything else is told.
@@ -305,15 +301,8 @@ struct Rhythm {
 impl Rhythm {
     fn new(controller: Arc<dyn CpuController>, watchdog: Option<Watchdog>) -> Rhythm {
         Rhythm {
-            writer: Writer {
-                controller,
-                errors: Vec::new(),
-                writes: 0,
-            },
-            speaker: Speaker {
-                watchdog,
-                lost: None,
-            },
+            writer: Writer { controller, errors: Vec::new(), writes: 0 },
+            speaker: Speaker { watchdog, lost: None },
             sampler: Sampler::new(ProcFs::host()),
             sequence: Sequence::default(),
             roamers: Roamers::new(Box::new(HostThreads::new(ProcFs::host()))),
@@ -355,15 +344,14 @@ impl Rhythm {
                     next = Instant::now();
                 }
                 board = shared.board();
+                board.followed = self.version;
+                shared.followed.notify_all();
                 continue;
             }
             let now = Instant::now();
             let is_still = self.sequence.rotation().is_empty();
             if is_still || now < next {
-                let wait = match is_still {
-                    true => Duration::from_secs(3600),
-                    false => next - now,
-                };
+                let wait = if is_still { Duration::from_secs(3600) } else { next - now };
                 let waited = shared.changed.wait_timeout(board, wait);
                 board = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
@@ -422,8 +410,7 @@ impl Rhythm {
 
     /// Tells the watchdog who takes turns.
     fn guard(&mut self) {
-        self.speaker
-            .tell(|watchdog| watchdog.guard(self.players.values()));
+        self.speaker.tell(|watchdog| watchdog.guard(self.players.values()));
     }
 
     /// Whether a turn may begin: not before the watchdog has been told of everybody whom it puts into the idle class.
@@ -447,10 +434,7 @@ impl Rhythm {
             }
         }
         self.left.extend(&step.left);
-        self.write(match write_all {
-            true => self.sequence.standing(),
-            false => step,
-        });
+        self.write(if write_all { self.sequence.standing() } else { step });
         self.speaker.tell(Watchdog::beat);
         self.look_again(now);
     }
@@ -522,10 +506,7 @@ impl Rhythm {
 }
 
 fn account(sample: VcpuSample) -> Account {
-    Account {
-        ran: sample.ran,
-        waited: sample.waited,
-    }
+    Account { ran: sample.ran, waited: sample.waited }
 }
 
 fn nanos(time: Duration) -> Nanos {
@@ -538,19 +519,14 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use tandem_linux::cgroup::CgroupPath;
-    use tandem_linux::cgroup::Knob;
-    use tandem_linux::cgroup::open;
+    use tandem_linux::cgroup::{CgroupPath, Knob, open};
     use tandem_linux::thread::Pid;
-    use tandem_policy::PcpuId;
-    use tandem_policy::VcpuId;
-    use tandem_policy::Weight;
+    use tandem_model::{PcpuId, VcpuId, Weight};
     use tandem_policy::turns::Member;
 
     use super::*;
-    use crate::fixtures::hooked::Change;
-    use crate::fixtures::hooked::Hooked;
     use crate::turns::WatchdogStarter;
+    use tandem_testing::hooked::{Change, Hooked};
 
     fn path(vm: u64) -> CgroupPath {
         CgroupPath(format!("/{vm}"))
@@ -596,10 +572,7 @@ mod tests {
             threads: Vec::new(),
             roams: None,
         };
-        let rotation = Rotation {
-            turn: Nanos::from_millis(5),
-            members: [1, 2].map(member).into(),
-        };
+        let rotation = Rotation { turn: Nanos::from_millis(5), members: [1, 2].map(member).into() };
         (rotation, [1, 2].map(player).into())
     }
 
@@ -631,10 +604,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let heard = root.path().join("heard");
         let controller = controller(root.path(), |cgroup, knob, text| {
-            assert!(
-                (knob, text) != (Knob::Idle, "1"),
-                "no cgroup is like {cgroup}"
-            );
+            assert!((knob, text) != (Knob::Idle, "1"), "no cgroup is like {cgroup}");
         });
         let (rotation, players) = two();
         let mut keeper = TurnKeeper::start(controller, Some(listener(&heard))).unwrap();

@@ -2,9 +2,7 @@
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::PcpuSet;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
+use tandem_model::{PcpuSet, VmId, Weight};
 
 /// A VM in the rotation, as the thread that keeps the rhythm needs to know it.
 #[derive(Clone, Debug, PartialEq)]

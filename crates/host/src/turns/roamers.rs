@@ -6,11 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use tandem_linux::affinity::AffinityError;
-use tandem_linux::affinity::Threads;
+use tandem_linux::affinity::{AffinityError, Threads};
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
+use tandem_model::{PcpuId, PcpuSet};
 
 use super::player::Player;
 
@@ -144,18 +142,12 @@ fn is_ours(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     use tandem_linux::cgroup::CgroupPath;
     use tandem_linux::sched_attr::SchedAttrError;
-    use tandem_linux::thread::Pid;
-    use tandem_linux::thread::StartTime;
     use tandem_linux::thread::Tid;
-    use tandem_policy::Nanos;
-    use tandem_policy::Nice;
-    use tandem_policy::VmId;
-    use tandem_policy::Weight;
+    use tandem_model::{Nanos, Nice, VmId, Weight};
 
     use super::*;
 
@@ -213,11 +205,7 @@ mod tests {
     }
 
     fn thread(tid: u32) -> ThreadRef {
-        ThreadRef {
-            pid: Pid(tid),
-            tid: Tid(tid),
-            start: StartTime(1),
-        }
+        crate::fixtures::thread(tid, tid)
     }
 
     fn player(tid: u32, roams: Option<&str>) -> Player {

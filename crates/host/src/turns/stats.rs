@@ -1,8 +1,7 @@
 //! How well the rhythm is kept.
 
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::Nanos;
+use serde::{Deserialize, Serialize};
+use tandem_model::Nanos;
 
 /// Bounds of the classes of lateness, in microseconds; the last class has none.
 pub const BOUNDS_US: [u64; 10] = [20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000];
@@ -36,9 +35,7 @@ impl TurnStats {
     pub(super) fn count(&mut self, lateness: Nanos, took: Nanos) {
         self.turns += 1;
         self.late += u64::from(lateness > LATE);
-        let class = BOUNDS_US
-            .iter()
-            .position(|bound| lateness.0 <= bound * 1000);
+        let class = BOUNDS_US.iter().position(|bound| lateness.0 <= bound * 1000);
         self.lateness[class.unwrap_or(BOUNDS_US.len())] += 1;
         self.late_by += lateness;
         self.took += took;

@@ -16,30 +16,19 @@
 //!
 //! When beats come again (the daemon was stopped and goes on), the daemon itself writes everything anew.
 
-use std::io;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Child;
-use std::process::ChildStdin;
-use std::process::Command;
-use std::process::Stdio;
-use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use rustix::event::Timespec;
-use rustix::event::poll;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
+use serde::{Deserialize, Serialize};
+use tandem_linux::cgroup::{CgroupPath, CpuController};
 use tandem_linux::journal::hold;
-use tandem_policy::Weight;
+use tandem_model::Weight;
 use tandem_policy::turns::TurnsConfig;
 
 use super::player::Player;
@@ -135,10 +124,7 @@ impl Watchdog {
         players: impl Iterator<Item = &'a Player>,
     ) -> io::Result<()> {
         let guarded: Vec<Guarded> = players
-            .map(|player| Guarded {
-                cgroup: player.cgroup.clone(),
-                weight: player.weight,
-            })
+            .map(|player| Guarded { cgroup: player.cgroup.clone(), weight: player.weight })
             .collect();
         if guarded == self.said {
             return Ok(());
@@ -195,10 +181,7 @@ impl Watchdog {
         match outcome {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let since = *self.stuck.get_or_insert_with(Instant::now);
-                match since.elapsed() < PATIENCE {
-                    true => Ok(()),
-                    false => Err(error),
-                }
+                if since.elapsed() < PATIENCE { Ok(()) } else { Err(error) }
             }
             other => other,
         }
@@ -320,7 +303,7 @@ mod tests {
 
     use tandem_linux::ProcFs;
     use tandem_linux::cgroup::open;
-    use tandem_policy::VmId;
+    use tandem_model::VmId;
 
     use super::*;
 
@@ -350,9 +333,7 @@ mod tests {
         let pid = watchdog.pid();
         // The pipe takes so much and no more.
         let many: Vec<Player> = (0..2_000).map(libvirts).collect();
-        watchdog
-            .guard(many.iter())
-            .expect("what is full for a moment may be read yet");
+        watchdog.guard(many.iter()).expect("what is full for a moment may be read yet");
         let (begin, error) = (
             Instant::now(),
             loop {
@@ -375,11 +356,7 @@ mod tests {
         let scope = format!(
             "/machine.slice/machine-qemu\\x2d{n}\\x2dinstance\\x2d0000{n:04}\\x2dproduction\\x2ddatabase\\x2dreplica.scope"
         );
-        Player {
-            vm: VmId(n),
-            cgroup: CgroupPath(scope),
-            ..player(333.0)
-        }
+        Player { vm: VmId(n), cgroup: CgroupPath(scope), ..player(333.0) }
     }
 
     /// A hierarchy of v2 in which all of these are in the idle class.
@@ -413,9 +390,7 @@ mod tests {
         let heard = watchdog.child.stdout.take().unwrap();
         let watching =
             thread::spawn(move || watch(heard, controller.as_ref(), Path::new("/nowhere")));
-        watchdog
-            .guard(players.iter())
-            .expect("a full pipe is no end");
+        watchdog.guard(players.iter()).expect("a full pipe is no end");
         assert!(watchdog.is_behind(), "a pipe has no room for all of it");
         while watchdog.is_behind() {
             thread::sleep(Duration::from_millis(5));
@@ -438,10 +413,7 @@ mod tests {
     fn who_holds_the_directory_of_a_killed_daemon_puts_back_what_it_left() {
         let players = [libvirts(1)];
         let (root, controller) = all_idle(&players);
-        let guarded = [Guarded {
-            cgroup: players[0].cgroup.clone(),
-            weight: players[0].weight,
-        }];
+        let guarded = [Guarded { cgroup: players[0].cgroup.clone(), weight: players[0].weight }];
         let idle = || controller.is_idle(&players[0].cgroup).unwrap();
         let put_back = |is_alive: bool| {
             put_back_alone(&guarded, &*controller, root.path(), &|| is_alive);

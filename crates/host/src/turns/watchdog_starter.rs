@@ -17,10 +17,7 @@ impl WatchdogStarter {
     /// `command` runs [`super::watchdog::watch`].
     pub fn new(mut command: Command) -> WatchdogStarter {
         Watchdog::prepare(&mut command);
-        WatchdogStarter {
-            command,
-            starts: Again::default(),
-        }
+        WatchdogStarter { command, starts: Again::default() }
     }
 
     /// Starts one; `None`: the last start was a moment ago.

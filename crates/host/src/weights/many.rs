@@ -14,13 +14,22 @@ fn host(count: u32, place: impl Fn(u32, Option<u32>) -> String) -> (Tree, Vec<Vm
     (tree, vms)
 }
 
+/// The number of VMs with a cgroup of their own.
+fn own(controller: &Tree, homes: &Homes, vms: &[Vm]) -> usize {
+    let procfs = ProcFs::host();
+    let mut occupants = Occupants::new(controller, &procfs);
+    let own = vms.iter().filter(|vm| homes.own_cgroup(vm.id, &mut occupants).unwrap().is_some());
+    own.count()
+}
+
 /// How often the tree is read to weigh so many VMs, and how many of them have a cgroup of their own.
 fn reads(count: u32, place: &dyn Fn(u32, Option<u32>) -> String) -> (usize, usize) {
     let (controller, vms) = host(count, place);
-    let weighed = weigh(&controller, &[], &vms);
+    let homes = Homes::read(&controller, &vms);
+    let weighed = weigh_at(&controller, &[], &vms, &homes);
     Weights::new(&controller, &weighed);
-    let own = weighed.values().filter(|vm| vm.cgroup.is_some()).count();
     let asked = controller.asked();
+    let own = own(&controller, &homes, &vms);
     assert_eq!(asked.changes, 0, "who looks changes nothing");
     (asked.reads, own)
 }
@@ -39,9 +48,7 @@ fn ten_times_as_many_vms_take_ten_times_as_many_reads() {
     // Each with whether a VM has a cgroup of its own there.
     let layouts: [(&str, bool, Place); 8] = [
         ("a folder each", true, |n, _| format!("/vms/{n}")),
-        ("a folder each, and groups", true, |n, vcpu| {
-            libvirts(&format!("/vms/{n}"), vcpu)
-        }),
+        ("a folder each, and groups", true, |n, vcpu| libvirts(&format!("/vms/{n}"), vcpu)),
         ("libvirt without systemd", true, |n, vcpu| {
             libvirts(&format!("/machine/qemu-{n}-vm.libvirt-qemu"), vcpu)
         }),
@@ -54,14 +61,9 @@ fn ten_times_as_many_vms_take_ten_times_as_many_reads() {
             libvirts(&scope, vcpu)
         }),
         ("a pod each", true, |n, vcpu| {
-            libvirts(
-                &format!("/kubepods.slice/pod{n}.slice/vm.scope/compute"),
-                vcpu,
-            )
+            libvirts(&format!("/kubepods.slice/pod{n}.slice/vm.scope/compute"), vcpu)
         }),
-        ("one service", false, |_, _| {
-            "/system.slice/many.service".to_owned()
-        }),
+        ("one service", false, |_, _| "/system.slice/many.service".to_owned()),
         ("one service, and groups", false, |n, vcpu| {
             let vcpu = vcpu.map_or_else(|| "main".to_owned(), |vcpu| vcpu.to_string());
             format!("/system.slice/many.service/{n}-{vcpu}")
@@ -73,10 +75,7 @@ fn ten_times_as_many_vms_take_ten_times_as_many_reads() {
         let (many, own) = reads(1_000, &place);
         assert_eq!(own, if has_own { 1_000 } else { 0 }, "{name}");
         println!("{name}: {many} reads for 1,000 VMs");
-        assert!(
-            many <= 10 * few,
-            "{name}: {few} reads for 100 VMs, {many} for 1,000"
-        );
+        assert!(many <= 10 * few, "{name}: {few} reads for 100 VMs, {many} for 1,000");
         // Where each of nine threads is, what the VM's cgroup and those above have, and who is in ten cgroups and below.
         assert!(many <= 1_000 * 50, "{name}: {many} reads");
     }
@@ -120,9 +119,10 @@ fn own_beside(below: impl Fn(&Tree)) -> (bool, usize) {
     let (controller, vms) = host(1, |_, _| "/vms/0".to_owned());
     below(&controller);
     let before = controller.asked().reads;
-    let weighed = weigh(&controller, &[], &vms);
-    let own = weighed[&vms[0].id].cgroup.is_some();
-    (own, controller.asked().reads - before)
+    let homes = Homes::read(&controller, &vms);
+    weigh_at(&controller, &[], &vms, &homes);
+    let reads = controller.asked().reads - before;
+    (own(&controller, &homes, &vms) == 1, reads)
 }
 
 #[test]
@@ -132,9 +132,7 @@ fn hostile_numbers_of_cgroups_and_processes_are_not_looked_through() {
     let deep = |count: u32| {
         move |tree: &Tree| {
             let chains = (0..count).map(|n| format!("/vms/0/{}", "d/".repeat(n as usize % 500)));
-            chains
-                .zip(0..)
-                .for_each(|(chain, n)| tree.make(&format!("{chain}{n}")));
+            chains.zip(0..).for_each(|(chain, n)| tree.make(&format!("{chain}{n}")));
         }
     };
     let (is_own, plain) = own_beside(|_| {});

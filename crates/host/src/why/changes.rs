@@ -8,23 +8,17 @@
 //! Every change is in the journal before it is made, so that Ctrl-C and kill -9 leave nothing ([`Actuator`]). What somebody else sets
 //! meanwhile is theirs, and stays.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::interrupt::Interrupt;
-use tandem_linux::interrupt::Interrupted;
+use tandem_linux::actuator::{Actuator, ActuatorError};
+use tandem_linux::interrupt::{Interrupt, Interrupted};
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::restore::RestoreFailure;
-use tandem_linux::restore::RestoreReport;
+use tandem_linux::restore::{RestoreFailure, RestoreReport};
 use tandem_linux::thread::ThreadRef;
 
-use super::heirs;
 use super::heirs::Heirs;
-use super::steps;
-use super::steps::Step;
-use super::steps::Target;
+use super::steps::{Step, Target};
+use super::{heirs, steps};
 
 /// How often threads are looked for that were started by changed ones. A look reads a line of each process.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -53,19 +47,12 @@ pub(super) struct Changes {
 impl Changes {
     /// None yet.
     pub(super) fn new(procfs: ProcFs, actuator: Actuator) -> Changes {
-        Changes {
-            procfs,
-            actuator,
-            made: Vec::new(),
-            left: Vec::new(),
-        }
+        Changes { procfs, actuator, made: Vec::new(), left: Vec::new() }
     }
 
     /// What is acted on by those that are in force.
     pub(super) fn targets(&self) -> impl Iterator<Item = Target> {
-        self.made
-            .iter()
-            .flat_map(|made| made.steps.iter().map(Step::target))
+        self.made.iter().flat_map(|made| made.steps.iter().map(Step::target))
     }
 
     /// Makes a cure. If that fails, what was made of it is there to be taken back.
@@ -75,11 +62,7 @@ impl Changes {
             Target::Knob(..) => None,
         });
         let threads: Vec<ThreadRef> = threads.collect();
-        self.made.push(Made {
-            steps: steps.to_vec(),
-            heirs: None,
-            born: Vec::new(),
-        });
+        self.made.push(Made { steps: steps.to_vec(), heirs: None, born: Vec::new() });
         if threads.is_empty() {
             return steps::make(&mut self.actuator, steps);
         }
@@ -131,10 +114,7 @@ impl Changes {
         while let Some(mut made) = self.made.pop() {
             match made.put_back(&self.procfs, &mut self.actuator) {
                 // What failed is in the journal, and tried again right now.
-                Ok(done) => report.add(RestoreReport {
-                    failures: Vec::new(),
-                    ..done
-                }),
+                Ok(done) => report.add(RestoreReport { failures: Vec::new(), ..done }),
                 Err(error) => report.failures.push(of_heirs(&error)),
             }
         }
@@ -206,16 +186,13 @@ mod tests {
     use std::fs;
     use std::io::Write;
     use std::os::unix::process::CommandExt;
-    use std::process::Child;
-    use std::process::Command;
-    use std::process::Stdio;
+    use std::process::{Child, Command, Stdio};
     use std::thread::sleep;
 
-    use tandem_linux::affinity::affinity;
-    use tandem_linux::affinity::set_affinity;
+    use tandem_linux::affinity::{affinity, set_affinity};
     use tandem_linux::cgroup;
     use tandem_linux::thread::Pid;
-    use tandem_policy::PcpuSet;
+    use tandem_model::PcpuSet;
 
     use super::*;
 
@@ -225,10 +202,7 @@ mod tests {
     impl Shell {
         fn start() -> Shell {
             // Not of the group of other tests' shells.
-            let child = Command::new("sh")
-                .process_group(0)
-                .stdin(Stdio::piped())
-                .spawn();
+            let child = Command::new("sh").process_group(0).stdin(Stdio::piped()).spawn();
             Shell(child.unwrap())
         }
 
@@ -239,12 +213,7 @@ mod tests {
         /// Starts something that writes its number to a file, and waits for that.
         fn starts(&mut self, script: &str, file: &std::path::Path) -> ThreadRef {
             let line = format!("{}\n", script.replace("FILE", file.to_str().unwrap()));
-            self.0
-                .stdin
-                .as_mut()
-                .unwrap()
-                .write_all(line.as_bytes())
-                .unwrap();
+            self.0.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
             let begin = Instant::now();
             loop {
                 assert!(begin.elapsed() < Duration::from_secs(20), "{script}");
@@ -255,6 +224,11 @@ mod tests {
                 }
                 sleep(Duration::from_millis(5));
             }
+        }
+
+        /// Starts a child that sleeps.
+        fn sleeper(&mut self, file: &std::path::Path) -> Started {
+            Started(self.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", file))
         }
     }
 
@@ -292,36 +266,45 @@ mod tests {
         affinity(thread.tid).unwrap()
     }
 
-    /// `None` on a machine with a single pCPU.
-    fn narrower(all: &PcpuSet) -> Option<PcpuSet> {
-        (all.len() >= 2).then(|| all.iter().take(1).collect())
+    /// A shell, its affinity, and the first pCPU of that.
+    struct Trial {
+        dir: tempfile::TempDir,
+        shell: Shell,
+        maker: ThreadRef,
+        all: PcpuSet,
+        first: PcpuSet,
+    }
+
+    impl Trial {
+        /// `None` on a machine with a single pCPU: the test is skipped.
+        fn start() -> Option<Trial> {
+            let shell = Shell::start();
+            let maker = shell.thread();
+            let all = place(&maker);
+            if all.len() < 2 {
+                println!("skipped: it takes two pCPUs");
+                return None;
+            }
+            let first = all.iter().take(1).collect();
+            Some(Trial { dir: tempfile::tempdir().unwrap(), shell, maker, all, first })
+        }
     }
 
     #[test]
     fn what_is_started_with_a_change_is_put_back_too_unless_it_set_its_own() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut shell = Shell::start();
-        let maker = shell.thread();
-        let all = place(&maker);
-        let Some(first) = narrower(&all) else {
-            println!("skipped: it takes two pCPUs");
+        let Some(Trial { dir, mut shell, maker, all, first }) = Trial::start() else {
             return;
         };
         let file = |name: &str| dir.path().join(name);
-        let before = Started(shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file("0")));
+        let before = shell.sleeper(&file("0"));
         set_affinity(before.0.tid, &first).unwrap();
         sleep(Duration::from_millis(20));
         let mut changes = Changes::new(ProcFs::host(), actuator(dir.path()));
-        changes
-            .make(&[Step::Affinity(maker, first.clone())])
-            .unwrap();
-        let child = shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file("1"));
-        let child = Started(child);
+        changes.make(&[Step::Affinity(maker, first.clone())]).unwrap();
+        let child = shell.sleeper(&file("1"));
         // Its maker is gone, and its parent another.
-        let orphan = shell.starts("(sh -c 'echo $$ > FILE; exec sleep 60' &)", &file("2"));
-        let orphan = Started(orphan);
-        let own = shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file("3"));
-        let own = Started(own);
+        let orphan = Started(shell.starts("(sh -c 'echo $$ > FILE; exec sleep 60' &)", &file("2")));
+        let own = shell.sleeper(&file("3"));
         let second: PcpuSet = all.iter().skip(1).take(1).collect();
         set_affinity(own.0.tid, &second).unwrap();
         for born in [&child.0, &orphan.0] {
@@ -330,8 +313,7 @@ mod tests {
         let interrupt = Interrupt::watch().unwrap();
         changes.wait(Duration::from_millis(20), &interrupt).unwrap();
         // One more that no look has found.
-        let late = shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file("4"));
-        let late = Started(late);
+        let late = shell.sleeper(&file("4"));
         changes.take_back().unwrap();
         for thread in [&maker, &child.0, &orphan.0, &late.0] {
             assert_eq!(place(thread), all, "{thread}");
@@ -343,20 +325,13 @@ mod tests {
 
     #[test]
     fn what_was_started_is_put_back_after_kill_9_too() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut shell = Shell::start();
-        let maker = shell.thread();
-        let all = place(&maker);
-        let Some(first) = narrower(&all) else {
-            println!("skipped: it takes two pCPUs");
+        let Some(Trial { dir, mut shell, maker, all, first }) = Trial::start() else {
             return;
         };
         let mut changes = Changes::new(ProcFs::host(), actuator(dir.path()));
-        changes
-            .make(&[Step::Affinity(maker, first.clone())])
-            .unwrap();
+        changes.make(&[Step::Affinity(maker, first.clone())]).unwrap();
         let file = dir.path().join("1");
-        let child = Started(shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file));
+        let child = shell.sleeper(&file);
         let interrupt = Interrupt::watch().unwrap();
         changes.wait(Duration::from_millis(20), &interrupt).unwrap();
         assert!(changes.keep().is_complete());
@@ -367,12 +342,7 @@ mod tests {
 
     #[test]
     fn what_somebody_sets_on_what_is_kept_stays() {
-        let dir = tempfile::tempdir().unwrap();
-        let shell = Shell::start();
-        let maker = shell.thread();
-        let all = place(&maker);
-        let Some(first) = narrower(&all) else {
-            println!("skipped: it takes two pCPUs");
+        let Some(Trial { dir, shell: _shell, maker, all, first }) = Trial::start() else {
             return;
         };
         let mut changes = Changes::new(ProcFs::host(), actuator(dir.path()));
@@ -387,14 +357,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_made_takes_nothing_else_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let shell = Shell::start();
-        let maker = shell.thread();
-        let all = place(&maker);
-        let (Some(first), bare) = (narrower(&all), dir.path().join("bare")) else {
-            println!("skipped: it takes two pCPUs");
+        let Some(Trial { dir, shell: _shell, maker, all, first }) = Trial::start() else {
             return;
         };
+        let bare = dir.path().join("bare");
         fs::create_dir_all(bare.join("proc")).unwrap();
         let uptime = bare.join("proc/uptime");
         fs::write(&uptime, "12.34 5.6\n").unwrap();
@@ -420,7 +386,7 @@ mod tests {
         write("cgroup.procs", "");
         write("cpu.shares", "1024\n");
         let vm = tandem_linux::cgroup::CgroupPath("/vm".to_owned());
-        let weight = tandem_policy::Weight::constant(2048.0);
+        let weight = tandem_model::Weight::constant(2048.0);
         changes.make(&[Step::Weight(vm, weight)]).unwrap();
         // Now it can be neither read nor written.
         fs::remove_file(cgroup.join("cpu.shares")).unwrap();

@@ -7,21 +7,13 @@
 //! quarter of a second while a change is in force, and journaled ([`Actuator::adopt`]), so that they are put back after kill -9, too: all
 //! but those that began after the last look.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::actuator::Inheritance;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::ThreadStat;
-use tandem_linux::thread::Tid;
+use tandem_linux::actuator::{Actuator, ActuatorError, Inheritance};
+use tandem_linux::procfs::{ProcFs, read_text};
+use tandem_linux::thread::{Pid, StartTime, ThreadRef, ThreadStat, Tid};
 
 /// Those of one change.
 #[derive(Debug)]
@@ -44,11 +36,8 @@ pub(super) struct Heirs {
 pub(super) fn now(procfs: &ProcFs) -> Option<StartTime> {
     let text = read_text(&procfs.resolve("/proc/uptime")).ok()?;
     let (whole, part) = text.split_ascii_whitespace().next()?.split_once('.')?;
-    let hundredths: u64 = whole
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(100)?
-        .checked_add(part.get(..2)?.parse().ok()?)?;
+    let hundredths: u64 =
+        whole.parse::<u64>().ok()?.checked_mul(100)?.checked_add(part.get(..2)?.parse().ok()?)?;
     let ticks = rustix::param::clock_ticks_per_second();
     Some(StartTime(hundredths.checked_mul(ticks)? / 100))
 }
@@ -63,9 +52,8 @@ impl Heirs {
     ) -> Heirs {
         let stats = makers.iter().map(|maker| maker.pid);
         let stats: BTreeSet<Pid> = stats.collect();
-        let groups = stats
-            .into_iter()
-            .filter_map(|pid| ThreadStat::read(&procfs.process(pid)).ok()?.group);
+        let groups =
+            stats.into_iter().filter_map(|pid| ThreadStat::read(&procfs.process(pid)).ok()?.group);
         Heirs {
             since,
             makers: makers.iter().copied().collect(),
@@ -118,9 +106,8 @@ impl Heirs {
             let is_below = |stat: &ThreadStat| {
                 makers.contains(&stat.parent) || self.below.contains_key(&stat.parent)
             };
-            let (next, rest): (BTreeMap<_, _>, _) = young
-                .into_iter()
-                .partition(|(_, stat)| is_below(stat) || is_orphan(stat));
+            let (next, rest): (BTreeMap<_, _>, _) =
+                young.into_iter().partition(|(_, stat)| is_below(stat) || is_orphan(stat));
             young = rest;
             if next.is_empty() {
                 break;
@@ -145,9 +132,8 @@ impl Heirs {
 /// The folders whose names are numbers, in order.
 fn numbers(folder: &Path) -> Vec<u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut numbers: Vec<u32> = entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut numbers: Vec<u32> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
     numbers
 }

@@ -5,34 +5,20 @@
 //! come and go: a thread that may be a vCPU, or a process that may be another than was measured, is not touched. Nor is what would go nowhere: threads
 //! that their cpuset holds where they are.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::actuator::Outcome;
+use tandem_linux::actuator::{Actuator, ActuatorError, Outcome};
 use tandem_linux::affinity::affinity;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Knob;
-use tandem_linux::cgroup::ownership::find_own_cgroup;
-use tandem_linux::cgroup::ownership::residence;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
+use tandem_linux::cgroup::ownership::{find_own_cgroup, residence};
+use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController, Knob};
+use tandem_linux::procfs::{ProcFs, read_text};
 use tandem_linux::restore::RestoreReport;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::{Nice, PcpuSet, VmId, Weight};
 use tandem_observe::findings::Change;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
 
 use crate::cpusets::Cpusets;
-use crate::discovery::Vm;
-use crate::discovery::count_kvm_vcpus;
+use crate::discovery::{Vm, count_kvm_vcpus};
 use crate::vmm::VcpuName;
 
 /// One journaled change.
@@ -91,7 +77,7 @@ impl Ground<'_> {
         let vm = vm.ok_or("the VM is gone")?;
         if changes.is_empty() {
             return Err(
-                "its cure is not a change that could be made, and undone, for some seconds"
+                "the remedy is not a setting that --try can apply and revert; use the commands above"
                     .to_owned(),
             );
         }
@@ -110,15 +96,11 @@ impl Ground<'_> {
         match change {
             Change::Vcpu { vcpu, pcpus } => {
                 let of_vcpu = vm.vcpus.iter().filter(|known| known.index == *vcpu);
-                Ok(of_vcpu
-                    .map(|known| Step::Affinity(known.thread, pcpus.clone()))
-                    .collect())
+                Ok(of_vcpu.map(|known| Step::Affinity(known.thread, pcpus.clone())).collect())
             }
             Change::ThreadsTo { name, pcpus } => {
                 let threads = self.other_threads(vm, name)?.into_iter();
-                Ok(threads
-                    .map(|thread| Step::Affinity(thread, pcpus.clone()))
-                    .collect())
+                Ok(threads.map(|thread| Step::Affinity(thread, pcpus.clone())).collect())
             }
             Change::ThreadsNice { name, nice } => {
                 let threads = self.other_threads(vm, name)?.into_iter();
@@ -136,10 +118,7 @@ impl Ground<'_> {
             Change::Weight { cgroup, weight } => {
                 self.check_yes("a cgroup of the host's")?;
                 self.check_cgroup(cgroup)?;
-                Ok(vec![Step::Weight(
-                    cgroup.clone(),
-                    Weight::saturating(f64::from(*weight)),
-                )])
+                Ok(vec![Step::Weight(cgroup.clone(), Weight::saturating(f64::from(*weight)))])
             }
             Change::ProcessNice { pid, name, nice } => {
                 self.check_yes("a process of the host's")?;
@@ -147,9 +126,7 @@ impl Ground<'_> {
                     return Ok(Vec::new());
                 };
                 let threads = self.threads(process.pid).into_iter();
-                Ok(threads
-                    .map(|(thread, _)| Step::Nice(thread, *nice))
-                    .collect())
+                Ok(threads.map(|(thread, _)| Step::Nice(thread, *nice)).collect())
             }
         }
     }
@@ -176,9 +153,7 @@ impl Ground<'_> {
         match count_kvm_vcpus(&folder) {
             Some(0) => Ok(Some(process)),
             Some(_) => Err(format!("process {pid} ({name}) holds vCPUs of a VM")),
-            None => Err(format!(
-                "whether process {pid} ({name}) holds a VM cannot be looked up"
-            )),
+            None => Err(format!("whether process {pid} ({name}) holds a VM cannot be looked up")),
         }
     }
 
@@ -199,10 +174,7 @@ impl Ground<'_> {
     }
 
     fn check_yes(&self, what: &str) -> Result<(), String> {
-        match self.yes {
-            true => Ok(()),
-            false => Err(format!("it changes {what}: --yes lets it")),
-        }
+        if self.yes { Ok(()) } else { Err(format!("it changes {what}: --yes lets it")) }
     }
 
     /// Whether a cgroup holds no VM that may not be changed.
@@ -229,10 +201,7 @@ impl Ground<'_> {
         }
         match names.is_empty() {
             true => Ok(()),
-            false => Err(format!(
-                "{cgroup} also holds {}, which nobody named",
-                names.join(", ")
-            )),
+            false => Err(format!("{cgroup} also holds {}, which nobody named", names.join(", "))),
         }
     }
 
@@ -266,9 +235,8 @@ impl Ground<'_> {
     fn threads(&self, pid: Pid) -> Vec<(ThreadRef, String)> {
         let folder = self.procfs.process(pid).join("task");
         let tasks = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut tids: Vec<Tid> = tasks
-            .filter_map(|task| Some(Tid(task.file_name().to_str()?.parse().ok()?)))
-            .collect();
+        let mut tids: Vec<Tid> =
+            tasks.filter_map(|task| Some(Tid(task.file_name().to_str()?.parse().ok()?))).collect();
         tids.sort_unstable();
         let threads = tids.into_iter().filter_map(|tid| {
             let thread = ThreadRef::read(self.procfs, pid, tid).ok()?;
@@ -282,14 +250,8 @@ impl Ground<'_> {
     fn other_threads(&self, vm: &Vm, name: &str) -> Result<Vec<ThreadRef>, String> {
         let pid = vm.process.pid;
         let of_process = self.vms.iter().filter(|other| other.process.pid == pid);
-        if let Some(other) = of_process
-            .clone()
-            .find(|other| !self.selected.contains(&other.id))
-        {
-            return Err(format!(
-                "process {pid} also runs {}, which nobody named",
-                other.name
-            ));
+        if let Some(other) = of_process.clone().find(|other| !self.selected.contains(&other.id)) {
+            return Err(format!("process {pid} also runs {}, which nobody named", other.name));
         }
         if let Some(vm) = of_process.clone().find(|vm| vm.unidentified > 0) {
             return Err(format!(
@@ -300,9 +262,8 @@ impl Ground<'_> {
         if VcpuName::parse(name).is_some() {
             return Err(format!("threads that are called '{name}' may be vCPUs"));
         }
-        let vcpus: BTreeSet<Tid> = of_process
-            .flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.thread.tid))
-            .collect();
+        let vcpus: BTreeSet<Tid> =
+            of_process.flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.thread.tid)).collect();
         let threads = self.threads(pid).into_iter();
         let named = threads.filter(|(thread, comm)| comm == name && !vcpus.contains(&thread.tid));
         Ok(named.map(|(thread, _)| thread).collect())
@@ -364,10 +325,9 @@ mod tests {
     use std::path::Path;
 
     use tandem_linux::cgroup;
-    use tandem_policy::VcpuId;
+    use tandem_model::VcpuId;
 
-    use crate::fixtures::thread;
-    use crate::fixtures::vm;
+    use crate::fixtures::{thread, vm};
 
     use super::*;
 
@@ -380,10 +340,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        write(
-            &root.join("proc/mounts"),
-            "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n",
-        );
+        write(&root.join("proc/mounts"), "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n");
         for (pid, tid, name, cgroup) in threads {
             let process = root.join(format!("proc/{pid}"));
             let task = process.join(format!("task/{tid}"));
@@ -462,10 +419,7 @@ mod tests {
             let cgroup = path(cgroup);
             steps(&dir, selected, yes, Change::NoQuota { cgroup })
         };
-        assert_eq!(
-            lift("/vms/a", &[1], false),
-            Ok(vec![Step::NoQuota(path("/vms/a"))])
-        );
+        assert_eq!(lift("/vms/a", &[1], false), Ok(vec![Step::NoQuota(path("/vms/a"))]));
         let refused = lift("/vms", &[1], true).unwrap_err();
         assert!(refused.contains("/vms also holds b"), "{refused}");
         let refused = lift("/vms", &[1, 2], false).unwrap_err();
@@ -477,11 +431,7 @@ mod tests {
     fn settings_of_the_host_take_a_yes() {
         let dir = two(&[(300, 300, "dd", "/"), (300, 301, "dd", "/")]);
         let calm = |yes, name: &str| {
-            let change = Change::ProcessNice {
-                pid: 300,
-                name: name.to_owned(),
-                nice: Nice::MOST,
-            };
+            let change = Change::ProcessNice { pid: 300, name: name.to_owned(), nice: Nice::MOST };
             steps(&dir, &[1], yes, change)
         };
         assert!(calm(false, "dd").unwrap_err().contains("--yes"));
@@ -492,16 +442,11 @@ mod tests {
         assert!(other.contains("gone"), "the number is another's: {other}");
         // Of that name, too, and begun later.
         let stat = dir.path().join("proc/300/task/300/stat");
-        let later = fs::read_to_string(&stat)
-            .unwrap()
-            .replace(" 1 0 0\n", " 2 0 0\n");
+        let later = fs::read_to_string(&stat).unwrap().replace(" 1 0 0\n", " 2 0 0\n");
         fs::write(&stat, later).unwrap();
         let refused = calm(true, "dd").unwrap_err();
         assert!(refused.contains("may be another"), "{refused}");
-        let weight = Change::Weight {
-            cgroup: path("/vms/b"),
-            weight: 102,
-        };
+        let weight = Change::Weight { cgroup: path("/vms/b"), weight: 102 };
         let refused = steps(&dir, &[1], true, weight).unwrap_err();
         assert!(refused.contains("also holds b"), "{refused}");
     }
@@ -510,11 +455,7 @@ mod tests {
     fn a_vmm_is_no_process_of_the_hosts() {
         let dir = two(&[(300, 300, "dd", "/")]);
         let calm = |vms: &[Vm]| {
-            let change = Change::ProcessNice {
-                pid: 300,
-                name: "dd".to_owned(),
-                nice: Nice::MOST,
-            };
+            let change = Change::ProcessNice { pid: 300, name: "dd".to_owned(), nice: Nice::MOST };
             of_vms(&dir, vms, 0, (&[1], true), change)
         };
         let named = [vm(1, "a", 1), vm(3, "c", 1)];
@@ -533,9 +474,7 @@ mod tests {
         let dir = two(&[]);
         let (vms, cgroup) = ([vm(1, "a", 1), vm(2, "b", 1)], path("/vms/a"));
         let lift = |unreadable| {
-            let change = Change::NoQuota {
-                cgroup: cgroup.clone(),
-            };
+            let change = Change::NoQuota { cgroup: cgroup.clone() };
             of_vms(&dir, &vms, unreadable, (&[1], true), change)
         };
         assert!(lift(0).is_ok());
@@ -544,16 +483,9 @@ mod tests {
         let of_b = dir.path().join("proc/200/task/201/cgroup");
         fs::write(&of_b, "nonsense\n").unwrap();
         let refused = lift(0).unwrap_err();
-        assert!(
-            refused.contains("the cgroup of b cannot be read"),
-            "{refused}"
-        );
+        assert!(refused.contains("the cgroup of b cannot be read"), "{refused}");
         let raise = steps(&dir, &[1], false, Change::VmWeight { percent: 150 });
-        assert!(
-            raise
-                .unwrap_err()
-                .contains("the cgroup of b cannot be read")
-        );
+        assert!(raise.unwrap_err().contains("the cgroup of b cannot be read"));
         // Who is gone is nowhere.
         fs::remove_dir_all(dir.path().join("proc/200")).unwrap();
         assert!(lift(0).is_ok());
@@ -571,10 +503,7 @@ mod tests {
         let cpuset = root.join("sys/fs/cgroup/cpuset/vms/a/vcpu0");
         fs::create_dir_all(&cpuset).unwrap();
         let send = |pcpus: &str| {
-            let change = Change::Vcpu {
-                vcpu: VcpuId(0),
-                pcpus: pcpus.parse().unwrap(),
-            };
+            let change = Change::Vcpu { vcpu: VcpuId(0), pcpus: pcpus.parse().unwrap() };
             steps(&dir, &[1], false, change)
         };
         fs::write(cpuset.join("cpuset.effective_cpus"), "0-1\n").unwrap();
@@ -589,23 +518,15 @@ mod tests {
 
     #[test]
     fn other_threads_of_a_name_are_not_the_vcpus() {
-        let dir = two(&[
-            (100, 102, "CPU 0/KVM", "/vms/a"),
-            (100, 103, "worker", "/vms/a"),
-        ]);
-        let change = |name: &str| Change::ThreadsTo {
-            name: name.to_owned(),
-            pcpus: "1".parse().unwrap(),
-        };
+        let dir = two(&[(100, 102, "CPU 0/KVM", "/vms/a"), (100, 103, "worker", "/vms/a")]);
+        let change =
+            |name: &str| Change::ThreadsTo { name: name.to_owned(), pcpus: "1".parse().unwrap() };
         let of = |name: &str| {
             let steps = steps(&dir, &[1], false, change(name)).unwrap();
             steps.iter().map(Step::target).collect::<Vec<_>>()
         };
         let refused = steps(&dir, &[1], false, change("CPU 0/KVM")).unwrap_err();
-        assert!(
-            refused.contains("may be vCPUs"),
-            "plugged in meanwhile: {refused}"
-        );
+        assert!(refused.contains("may be vCPUs"), "plugged in meanwhile: {refused}");
         let mut growing = vm(1, "a", 1);
         growing.unidentified = 1;
         let refused = of_vms(&dir, &[growing], 0, (&[1], false), change("worker"));
@@ -619,10 +540,7 @@ mod tests {
         let raised =
             |dir: &tempfile::TempDir| steps(dir, &[1], false, Change::VmWeight { percent: 150 });
         let own = raised(&two(&[]));
-        assert_eq!(
-            own,
-            Ok(vec![Step::Weight(path("/vms/a"), Weight::constant(1536.0))])
-        );
+        assert_eq!(own, Ok(vec![Step::Weight(path("/vms/a"), Weight::constant(1536.0))]));
         let shared = host(&[
             (100, 100, "qemu", "/vms"),
             (100, 101, "CPU 0/KVM", "/vms"),
@@ -637,10 +555,7 @@ mod tests {
     fn a_vcpu_goes_where_its_cure_sends_it() {
         let dir = two(&[]);
         let pcpus: PcpuSet = "0-1".parse().unwrap();
-        let send = |vcpu| Change::Vcpu {
-            vcpu: VcpuId(vcpu),
-            pcpus: pcpus.clone(),
-        };
+        let send = |vcpu| Change::Vcpu { vcpu: VcpuId(vcpu), pcpus: pcpus.clone() };
         let step = Step::Affinity(thread(100, 101), pcpus.clone());
         assert_eq!(steps(&dir, &[1], false, send(0)), Ok(vec![step]));
         assert!(steps(&dir, &[1], false, send(7)).is_err());

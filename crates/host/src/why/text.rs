@@ -11,8 +11,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use tandem_observe::findings::Cure;
-use tandem_observe::findings::Finding;
+use tandem_observe::findings::{Cure, Finding};
 
 use super::WhyInterval;
 
@@ -26,12 +25,10 @@ pub fn text(interval: &WhyInterval) -> String {
     if interval.findings.is_empty() {
         text += &quiet(interval);
     }
-    for not in &interval.not_looked_for {
-        let _ = writeln!(
-            text,
-            "not looked for: {}, for want of: {}",
-            not.what, not.want
-        );
+    let not: Vec<String> =
+        interval.not_looked_for.iter().map(|not| format!("{} ({})", not.what, not.want)).collect();
+    if !not.is_empty() {
+        let _ = writeln!(text, "not looked for: {}", not.join("; "));
     }
     for note in &interval.notes {
         let _ = writeln!(text, "{}", shown(note));
@@ -43,11 +40,7 @@ pub fn text(interval: &WhyInterval) -> String {
 /// characters that turn the direction of writing.
 pub(super) fn shown(text: &str) -> String {
     let is_hidden = |c: char| {
-        let hides = [
-            '\u{200b}'..='\u{200f}',
-            '\u{2028}'..='\u{202e}',
-            '\u{2060}'..='\u{206f}',
-        ];
+        let hides = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}'];
         c.is_control() || c == '\u{feff}' || hides.iter().any(|range| range.contains(&c))
     };
     let shown = text.chars().map(|c| if is_hidden(c) { '?' } else { c });
@@ -89,10 +82,7 @@ fn one<'a>(
         let _ = writeln!(text, "{margin}{}", shown(line));
     }
     let Cure { commands, undo, .. } = &finding.cure;
-    match said
-        .get(commands.as_slice())
-        .filter(|_| !commands.is_empty())
-    {
+    match said.get(commands.as_slice()).filter(|_| !commands.is_empty()) {
         // Who pastes all that is there would do it twice.
         Some(first) => {
             let _ = writeln!(text, "{margin}do: what {first} says, once for both");
@@ -113,14 +103,8 @@ fn one<'a>(
 fn quiet(interval: &WhyInterval) -> String {
     let mut text = match &interval.vms[..] {
         [] => "no VM was measured".to_owned(),
-        [only] => format!(
-            "nothing is wrong: {} gets the pCPUs that it wants",
-            shown(only)
-        ),
-        vms => format!(
-            "nothing is wrong: {} VMs get the pCPUs that they want",
-            vms.len()
-        ),
+        [only] => format!("nothing is wrong: {} gets the pCPUs that it wants", shown(only)),
+        vms => format!("nothing is wrong: {} VMs get the pCPUs that they want", vms.len()),
     };
     let _ = write!(text, ", over {:.1} s", interval.seconds);
     if let Some(idle) = interval.host.idle {
@@ -128,24 +112,16 @@ fn quiet(interval: &WhyInterval) -> String {
         let _ = write!(text, "; {idle:.2} of {} pCPUs idled", interval.host.pcpus);
     }
     if interval.unreadable > 0 {
-        let _ = write!(
-            text,
-            "; {} VMs could not be looked into",
-            interval.unreadable
-        );
+        let _ = write!(text, "; {} VMs could not be looked into", interval.unreadable);
     }
     text + "\n"
 }
 
 #[cfg(test)]
 mod tests {
-    use tandem_observe::findings::Kind;
-    use tandem_observe::findings::NotLookedFor;
-    use tandem_observe::findings::Severity;
-    use tandem_policy::Nanos;
-    use tandem_policy::VmId;
-    use tandem_policy::states::interval::HostTotals;
-    use tandem_policy::states::interval::SourceName;
+    use tandem_model::states::interval::{HostTotals, SourceName};
+    use tandem_model::{Nanos, VmId};
+    use tandem_observe::findings::{Kind, NotLookedFor, Severity};
 
     use super::*;
 
@@ -197,7 +173,7 @@ mod tests {
             text(&interval(vec![finding()])),
             "1  db (process 812): processes of the host take its time\n   costs 500 ms per second, 100 % of what it runs\n   \
              it waits for ?[31mcc1?do: sh /tmp/x\n   do: sudo renice -n 19 -p 77\n   (stands back)\n\n\
-             not looked for: halt polling, for want of: run as root"
+             not looked for: halt polling (run as root)"
         );
     }
 
@@ -234,14 +210,8 @@ mod tests {
             burned_per_second: Some(Nanos::from_millis(300)),
             ..finding()
         }]));
-        assert!(
-            said.contains("burns 300 ms per second of the host's time"),
-            "{said}"
-        );
-        assert!(
-            !said.contains("costs") && !said.contains("does not run"),
-            "{said}"
-        );
+        assert!(said.contains("burns 300 ms per second of the host's time"), "{said}");
+        assert!(!said.contains("costs") && !said.contains("does not run"), "{said}");
     }
 
     #[test]

@@ -21,8 +21,7 @@
 //!
 //! All measurements take equally long and are made by the same source. What counts as help is in [`super::verdict`].
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -30,34 +29,19 @@ use std::time::Duration;
 use serde::Serialize;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup;
-use tandem_linux::claims::Claims;
-use tandem_linux::claims::HOST_CLAIMS;
+use tandem_linux::claims::{Claims, HOST_CLAIMS};
 use tandem_linux::interrupt::Interrupt;
-use tandem_linux::restore::RestoreFailure;
-use tandem_linux::restore::RestoreReport;
-use tandem_observe::findings::Finding;
-use tandem_observe::findings::Kind;
-use tandem_observe::findings::Situation;
-use tandem_observe::findings::cost;
-use tandem_policy::VmId;
+use tandem_linux::restore::{RestoreFailure, RestoreReport};
+use tandem_model::VmId;
+use tandem_observe::findings::{Finding, Kind, Situation, cost};
 
-use super::Observation;
-use super::SCHEMA;
-use super::Why;
-use super::WhyError;
-use super::WhyInterval;
-use super::asked_for;
 use super::changes::Changes;
-use super::steps::Ground;
-use super::steps::Step;
-use super::steps::Target;
-use super::text;
+use super::steps::{Ground, Step, Target};
 use super::text::shown;
-use super::verdict::Figures;
-use super::verdict::Share;
-use super::verdict::Without;
-use super::verdict::judge;
-use super::verdict::waits;
+use super::verdict::{Figures, Share, Without, judge, waits};
+use super::{Observation, SCHEMA, Why, WhyError, WhyInterval, asked_for, text};
+use crate::config::restore_command;
+use crate::select::VmPattern;
 use crate::watch::LookError;
 use crate::weights::Weights;
 
@@ -145,7 +129,7 @@ impl Trials {
 impl Observation {
     fn shares(&self) -> Vec<Share> {
         let pcpus =
-            |time: tandem_policy::Nanos| time.0 as f64 / self.interval.length.0.max(1) as f64;
+            |time: tandem_model::Nanos| time.0 as f64 / self.interval.length.0.max(1) as f64;
         let measured = self.interval.vms.iter();
         let shares = measured.filter_map(|vm| {
             let known = self.known.get(&vm.vm)?;
@@ -174,7 +158,7 @@ impl Observation {
 
 /// Trials on their way.
 struct Trying<'a> {
-    asked: Option<&'a str>,
+    asked: &'a [VmPattern],
     options: &'a TryOptions,
     interrupt: &'a Interrupt,
     changes: &'a mut Changes,
@@ -183,18 +167,19 @@ struct Trying<'a> {
 }
 
 impl Why {
-    /// Tries the cures of what is wrong with the VM of that name or process number, or with all.
+    /// Tries the cures of what is wrong with the VMs that match, or with all if there is no pattern.
     pub fn try_cures(
         &mut self,
-        asked: Option<&str>,
+        asked: &[VmPattern],
         options: &TryOptions,
         interrupt: &Interrupt,
     ) -> Result<Trials, WhyError> {
-        if asked.is_none() && !options.yes {
+        if asked.is_empty() && !options.yes {
             return Err(WhyError::NobodyNamed);
         }
         // Before what an earlier run kept is put back: it should not be for a name that is mistyped.
-        asked_for(asked, &self.look.scan()?.vms)?;
+        let vms = self.look.scan()?.vms;
+        asked_for(asked, &vms, self.look.controller.as_ref())?;
         let claims = Claims::open(Path::new(HOST_CLAIMS));
         let claims = claims.map_err(tandem_linux::actuator::ActuatorError::Journal)?;
         let controller = cgroup::open(&self.procfs).map_err(LookError::from)?;
@@ -204,13 +189,7 @@ impl Why {
             return Err(WhyError::EarlierLeft(earlier));
         }
         let mut changes = Changes::new(self.procfs.clone(), actuator);
-        let trying = Trying {
-            asked,
-            options,
-            interrupt,
-            changes: &mut changes,
-            claims,
-        };
+        let trying = Trying { asked, options, interrupt, changes: &mut changes, claims };
         let tried = self.try_all(trying);
         // On an error nothing is kept, and dropping the actuator would put back without a word.
         let (found, mut trials) = match tried {
@@ -219,10 +198,7 @@ impl Why {
                 let report = changes.restore();
                 return Err(match report.is_complete() {
                     true => error,
-                    false => WhyError::NotPutBack {
-                        error: Box::new(error),
-                        report,
-                    },
+                    false => WhyError::NotPutBack { error: Box::new(error), report },
                 });
             }
         };
@@ -233,14 +209,7 @@ impl Why {
                 (Some(changes.restore()), Vec::new())
             }
         };
-        Ok(Trials {
-            schema: SCHEMA,
-            earlier,
-            found,
-            trials,
-            put_back,
-            failed,
-        })
+        Ok(Trials { schema: SCHEMA, earlier, found, trials, put_back, failed })
     }
 
     fn try_all(&mut self, mut trying: Trying<'_>) -> Result<(WhyInterval, Vec<Trial>), WhyError> {
@@ -259,12 +228,7 @@ impl Why {
                 vm: finding.vm.clone(),
                 pid: finding.pid,
                 kind: finding.kind,
-                changes: finding
-                    .cure
-                    .changes
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
+                changes: finding.cure.changes.iter().map(ToString::to_string).collect(),
                 outcome: Outcome::NotTried,
                 because: String::new(),
                 in_force: false,
@@ -354,15 +318,9 @@ impl Why {
         trying: &mut Trying<'_>,
         weights: Option<&Weights>,
     ) -> Result<Observation, WhyError> {
-        let Trying {
-            asked,
-            options,
-            interrupt,
-            changes,
-            ..
-        } = trying;
+        let Trying { asked, options, interrupt, changes, .. } = trying;
         let wait = || changes.wait(options.length, interrupt);
-        self.observe(*asked, weights, wait)
+        self.observe(asked, weights, wait)
     }
 
     /// What a cure changes; says why it is not tried. Who is on the host is looked up anew: who came since must not be hit.
@@ -416,7 +374,8 @@ impl Why {
 }
 
 /// What was found, and then what each cure did.
-pub fn text(trials: &Trials) -> String {
+pub fn text(trials: &Trials, state_dir: &Path) -> String {
+    let restore = restore_command(state_dir);
     let mut text = match trials.earlier == RestoreReport::default() {
         true => String::new(),
         false => format!("what an earlier run had left: {}\n\n", trials.earlier),
@@ -435,15 +394,15 @@ pub fn text(trials: &Trials) -> String {
         None if kept == 0 => write!(text, "\nnothing helped, and everything is put back"),
         None => write!(
             text,
-            "\nkept: {kept} of {}; 'tandem host restore', or the next start of the daemon, puts it back; where threads were changed, what these start from now \
-             on keeps it",
+            "\nkept: {kept} of {}; '{restore}', or the next start of the daemon, reverts it; threads that a changed thread starts from now on keep the \
+             change",
             trials.trials.len()
         ),
     };
     for failure in &trials.failed {
         let _ = write!(
             text,
-            "\nnot put back, and in the journal for 'tandem host restore': {}: {}",
+            "\nnot reverted, and in the journal for '{restore}': {}: {}",
             failure.what, failure.error
         );
     }
@@ -480,15 +439,10 @@ fn one(trial: &Trial, number: usize) -> String {
     if let (Some(before), Some(after)) = (&trial.before, &trial.after) {
         let ms = |figures: &Figures| figures.cost.0 as f64 / 1e6;
         let again = trial.again.as_ref();
-        let again = again.map_or_else(String::new, |again| {
-            format!(", and {:.0} again without it", ms(again))
-        });
-        let _ = writeln!(
-            text,
-            "   costs {:.0} → {:.0} ms per second{again}",
-            ms(before),
-            ms(after)
-        );
+        let again = again
+            .map_or_else(String::new, |again| format!(", and {:.0} again without it", ms(again)));
+        let _ =
+            writeln!(text, "   costs {:.0} → {:.0} ms per second{again}", ms(before), ms(after));
         if let Some((before, after)) = before.waits.zip(after.waits) {
             let _ = writeln!(
                 text,
@@ -522,11 +476,14 @@ fn one(trial: &Trial, number: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tandem_policy::Nanos;
-    use tandem_policy::states::interval::HostTotals;
-    use tandem_policy::states::interval::SourceName;
+    use tandem_model::Nanos;
+    use tandem_model::states::interval::{HostTotals, SourceName};
 
     use super::*;
+
+    fn printed(trials: &Trials) -> String {
+        text(trials, Path::new(crate::config::DEFAULT_STATE_DIR))
+    }
 
     fn figures(cost: u64, others: f64) -> Figures {
         let share = |id: u64, received| Share {
@@ -591,7 +548,7 @@ mod tests {
             again: Some(figures(990, 1.0)),
             ..trial(Outcome::Helped, "its cost fell")
         };
-        let said = text(&trials(vec![helped]));
+        let said = printed(&trials(vec![helped]));
         let expected = "tried 1  vm1 (process 812): its vCPUs are stacked while pCPUs idle
    change: vCPU 0 may run on pCPUs 0-1
    costs 1000 → 0 ms per second, and 990 again without it
@@ -612,47 +569,34 @@ everything is put back: 0 changes put back, 0 needed no undoing";
         };
         let mut all = trials(vec![not_tried]);
         let expected = "not tried 1  vm1 (process 812): its vCPUs are stacked while pCPUs idle\n   it changes a process of the host's\n";
-        assert!(text(&all).contains(expected), "{}", text(&all));
+        assert!(printed(&all).contains(expected), "{}", printed(&all));
         all.put_back = None;
-        assert!(text(&all).ends_with("nothing helped, and everything is put back"));
+        assert!(printed(&all).ends_with("nothing helped, and everything is put back"));
         all.trials[0].in_force = true;
-        let said = text(&all);
-        assert!(
-            said.contains("kept: 1 of 1; 'tandem host restore'"),
-            "{said}"
-        );
+        let said = printed(&all);
+        assert!(said.contains("kept: 1 of 1; 'tandem host restore'"), "{said}");
         all.earlier.put_back = 2;
-        let said = text(&all);
-        assert!(
-            said.starts_with("what an earlier run had left: 2 changes"),
-            "{said}"
-        );
+        let said = printed(&all);
+        assert!(said.starts_with("what an earlier run had left: 2 changes"), "{said}");
     }
 
     #[test]
     fn what_is_left_to_put_back_is_a_failure() {
         let mut all = trials(Vec::new());
         assert!(all.is_put_back());
-        assert!(text(&all).contains("nothing was tried"));
+        assert!(printed(&all).contains("nothing was tried"));
         let failure = tandem_linux::restore::RestoreFailure {
             what: "the quota of /a".to_owned(),
             error: "read-only".to_owned(),
         };
-        all.put_back
-            .as_mut()
-            .unwrap()
-            .failures
-            .push(failure.clone());
+        all.put_back.as_mut().unwrap().failures.push(failure.clone());
         assert!(!all.is_put_back());
         // Where what helped is kept, too.
         all.put_back = None;
         assert!(all.is_put_back());
         all.failed.push(failure);
         assert!(!all.is_put_back());
-        let said = text(&all);
-        assert!(
-            said.ends_with("for 'tandem host restore': the quota of /a: read-only"),
-            "{said}"
-        );
+        let said = printed(&all);
+        assert!(said.ends_with("for 'tandem host restore': the quota of /a: read-only"), "{said}");
     }
 }

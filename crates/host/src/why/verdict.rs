@@ -19,12 +19,9 @@
 //! measured, did not help.
 
 use serde::Serialize;
+use tandem_model::{Nanos, State, VmId};
 use tandem_observe::Interval;
-use tandem_observe::findings::Finding;
-use tandem_observe::findings::Kind;
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VmId;
+use tandem_observe::findings::{Finding, Kind};
 
 /// The cost has to fall by this part of itself.
 pub const LESS: f64 = 0.20;
@@ -65,10 +62,7 @@ impl Share {
 
     /// That, as a part of its due.
     fn lag(&self) -> f64 {
-        match self.due > 0.0 {
-            true => self.short() / self.due,
-            false => 0.0,
-        }
+        if self.due > 0.0 { self.short() / self.due } else { 0.0 }
     }
 
     /// What nobody may take from it: what it had, up to its due.
@@ -161,10 +155,7 @@ fn ms(time: Nanos) -> f64 {
 /// Compares a measurement with a cure with those without it.
 pub fn judge(without: Without<'_>, with: &Figures) -> Verdict {
     match objection(without, with) {
-        Some(because) => Verdict {
-            helped: false,
-            because,
-        },
+        Some(because) => Verdict { helped: false, because },
         None => Verdict {
             helped: true,
             because: format!(
@@ -233,11 +224,7 @@ fn does_less(
 
 /// The other VM that is worst off with the cure, if one is.
 fn worst_off(without: Without<'_>, with: &Figures) -> Option<String> {
-    let Without {
-        before,
-        again,
-        first,
-    } = without;
+    let Without { before, again, first } = without;
     let mut objections: Vec<(f64, String)> = Vec::new();
     for now in &with.others {
         let Some(then) = before.other(now.id) else {
@@ -265,9 +252,8 @@ fn worst_off(without: Without<'_>, with: &Figures) -> Option<String> {
         }
         let loses = |entitled: f64, waited: Option<f64>, since: &str| {
             let lost = entitled - now.received;
-            let waits_more = waited
-                .zip(now.waited)
-                .is_some_and(|(waited, waits)| waits - waited > BEHIND_PCPUS);
+            let waits_more =
+                waited.zip(now.waited).is_some_and(|(waited, waits)| waits - waited > BEHIND_PCPUS);
             (waits_more && lost > may_lose(entitled)).then(|| {
                 let part = lost / entitled;
                 let because = format!(
@@ -296,20 +282,11 @@ mod tests {
     use super::*;
 
     fn share(id: u64, due: f64, received: f64) -> Share {
-        Share {
-            id: VmId(id),
-            vm: format!("vm{id}"),
-            due,
-            received,
-            waited: Some(0.0),
-        }
+        Share { id: VmId(id), vm: format!("vm{id}"), due, received, waited: Some(0.0) }
     }
 
     fn waiting(share: Share, waited: f64) -> Share {
-        Share {
-            waited: Some(waited),
-            ..share
-        }
+        Share { waited: Some(waited), ..share }
     }
 
     fn millis(ms: u64) -> Nanos {
@@ -329,11 +306,7 @@ mod tests {
 
     /// Nothing changes by itself.
     fn judged(before: &Figures, with: &Figures) -> Verdict {
-        let without = Without {
-            before,
-            again: before,
-            first: None,
-        };
+        let without = Without { before, again: before, first: None };
         judge(without, with)
     }
 
@@ -351,21 +324,14 @@ mod tests {
         assert!(helped(&small, &figures(2, 2, &[])));
         assert!(!helped(&small, &figures(3, 3, &[])), "9 ms are noise");
         let verdict = judged(&before, &figures(0, 0, &[]));
-        assert!(
-            verdict.helped && verdict.because.contains("from 1000 to 0"),
-            "{verdict:?}"
-        );
+        assert!(verdict.helped && verdict.because.contains("from 1000 to 0"), "{verdict:?}");
     }
 
     #[test]
     fn what_ends_by_itself_is_not_the_cures() {
         let (before, with) = (figures(1000, 1000, &[]), figures(0, 0, &[]));
         let of = |again: &Figures| {
-            let without = Without {
-                before: &before,
-                again,
-                first: None,
-            };
+            let without = Without { before: &before, again, first: None };
             judge(without, &with).helped
         };
         assert!(of(&figures(900, 900, &[])));
@@ -377,20 +343,14 @@ mod tests {
     fn a_wait_under_another_name_is_no_cure() {
         let before = figures(1000, 1100, &[]);
         let verdict = judged(&before, &figures(0, 1000, &[]));
-        assert!(
-            !verdict.helped && verdict.because.contains("another cause"),
-            "{verdict:?}"
-        );
+        assert!(!verdict.helped && verdict.because.contains("another cause"), "{verdict:?}");
         assert!(helped(&before, &figures(0, 900, &[])));
     }
 
     #[test]
     fn who_does_less_is_not_cured() {
         let before = figures(1000, 1000, &[]);
-        let runs = |ms| Figures {
-            runs: Some(millis(ms)),
-            ..figures(0, 0, &[])
-        };
+        let runs = |ms| Figures { runs: Some(millis(ms)), ..figures(0, 0, &[]) };
         assert!(helped(&before, &runs(490)) && helped(&before, &runs(900)));
         let verdict = judged(&before, &runs(300));
         assert!(
@@ -398,17 +358,11 @@ mod tests {
             "{verdict:?}"
         );
         // The VM's threads, where they are the cause.
-        let threads = |figures: Figures, ms| Figures {
-            threads: Some(millis(ms)),
-            ..figures
-        };
+        let threads = |figures: Figures, ms| Figures { threads: Some(millis(ms)), ..figures };
         let before = threads(before, 400);
         assert!(helped(&before, &threads(figures(0, 0, &[]), 395)));
         let verdict = judged(&before, &threads(figures(0, 0, &[]), 200));
-        assert!(
-            !verdict.helped && verdict.because.contains("its threads do less"),
-            "{verdict:?}"
-        );
+        assert!(!verdict.helped && verdict.because.contains("its threads do less"), "{verdict:?}");
     }
 
     #[test]
@@ -419,9 +373,7 @@ mod tests {
         let verdict = after(&[share(2, 1.0, 0.975), share(3, 0.2, 0.1)]);
         assert!(
             !verdict.helped
-                && verdict
-                    .because
-                    .starts_with("vm3 fell behind its due by another 50 %"),
+                && verdict.because.starts_with("vm3 fell behind its due by another 50 %"),
             "{verdict:?}"
         );
         // 0.008 pCPUs are 4 % of its due, and within what clocks are off by.
@@ -470,11 +422,7 @@ mod tests {
         let with = figures(0, 0, &[waiting(share(2, 1.0, 0.90), 0.1)]);
         let (steady, other) = (of(1.0), of(0.96));
         let judged = |again| {
-            let without = Without {
-                before: &steady,
-                again,
-                first: None,
-            };
+            let without = Without { before: &steady, again, first: None };
             judge(without, &with)
         };
         assert!(!judged(&steady).helped);
@@ -488,33 +436,19 @@ mod tests {
         let with = figures(0, 0, &[now]);
         let first = [share(2, 1.0, 1.0)];
         let judged = |first| {
-            let without = Without {
-                before: &before,
-                again: &before,
-                first,
-            };
+            let without = Without { before: &before, again: &before, first };
             judge(without, &with)
         };
         assert!(judged(None).helped);
         let verdict = judged(Some(&first));
-        assert!(
-            !verdict.helped && verdict.because.contains("all cures together"),
-            "{verdict:?}"
-        );
+        assert!(!verdict.helped && verdict.because.contains("all cures together"), "{verdict:?}");
     }
 
     #[test]
     fn a_vm_that_is_gone_was_not_helped() {
         let before = figures(1000, 1000, &[]);
-        let gone = Figures {
-            waits: None,
-            share: None,
-            ..figures(0, 0, &[])
-        };
+        let gone = Figures { waits: None, share: None, ..figures(0, 0, &[]) };
         let verdict = judged(&before, &gone);
-        assert!(
-            !verdict.helped && verdict.because.contains("not measured"),
-            "{verdict:?}"
-        );
+        assert!(!verdict.helped && verdict.because.contains("not measured"), "{verdict:?}");
     }
 }

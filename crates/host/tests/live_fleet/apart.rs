@@ -1,47 +1,19 @@
 //! A VM's vCPUs put apart into groups beside the VM's, and together again.
 
 use tandem_linux::cgroup::CgroupPath;
-use tandem_policy::Because;
-use tandem_policy::Decision;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
+use tandem_model::{Because, Decision, VcpuId, VmId, Weight};
 
-use crate::harness::Skip;
-use crate::harness::Test;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::Subject;
-use crate::subject::set_idle;
-use crate::subject::set_weight;
-use crate::subject::whole;
+use crate::harness::{Skip, Test};
+use crate::subject::{OWNER, SHARED, Subject, set_idle, set_weight, whole};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
-    (
-        "apart::groups_beside_the_vms_have_parts_of_its_weight",
-        groups_and_weights,
-    ),
-    (
-        "apart::together_they_are_in_the_vms_group_at_its_weight",
-        together,
-    ),
-    (
-        "apart::a_vm_with_a_cgroup_of_its_own_is_not_put_apart",
-        not_ours,
-    ),
-    (
-        "apart::what_others_set_is_told_and_the_idle_class_comes_first",
-        others,
-    ),
-    (
-        "apart::an_operator_who_moves_a_vcpu_keeps_it_and_the_vm_together",
-        moved_by_others,
-    ),
-    (
-        "apart::a_weight_and_an_idle_class_on_the_empty_group_count",
-        empty_group,
-    ),
+    ("apart::groups_beside_the_vms_have_parts_of_its_weight", groups_and_weights),
+    ("apart::together_they_are_in_the_vms_group_at_its_weight", together),
+    ("apart::a_vm_with_a_cgroup_of_its_own_is_not_put_apart", not_ours),
+    ("apart::what_others_set_is_told_and_the_idle_class_comes_first", others),
+    ("apart::an_operator_who_moves_a_vcpu_keeps_it_and_the_vm_together", moved_by_others),
+    ("apart::a_weight_and_an_idle_class_on_the_empty_group_count", empty_group),
     ("apart::restore_removes_the_groups", restore),
 ];
 
@@ -58,11 +30,7 @@ pub fn divide(vm: VmId, portions: &[f64]) -> Decision {
 fn places(subject: &Subject) -> Vec<CgroupPath> {
     let place = |vcpu| {
         let thread = subject.thread(SHARED, vcpu);
-        subject
-            .fleet
-            .controller()
-            .cgroup_of(&thread)
-            .expect("it lives")
+        subject.fleet.controller().cgroup_of(&thread).expect("it lives")
     };
     (0..3).map(place).collect()
 }
@@ -88,31 +56,21 @@ fn groups_and_weights() -> Result<(), Skip> {
         assert_eq!(place.parent(), vms.parent());
         assert_eq!(place.name(), format!("{}-vcpu{n}", vms.name()));
     }
-    let weights = |subject: &Subject| {
-        places
-            .iter()
-            .map(|p| subject.weight(p).value())
-            .collect::<Vec<_>>()
-    };
+    let weights =
+        |subject: &Subject| places.iter().map(|p| subject.weight(p).value()).collect::<Vec<_>>();
     assert_eq!(weights(&subject), [2.0 * unit, unit, unit]);
     let observed = subject.observe(SHARED);
     assert!(observed.is_apart());
     assert_eq!(observed.in_force.weight, Weight::saturating(4.0 * unit));
     let portions = observed.vcpus.iter().map(|vcpu| vcpu.in_force.portion);
-    assert_eq!(
-        portions.collect::<Vec<_>>(),
-        [Some(0.5), Some(0.25), Some(0.25)]
-    );
+    assert_eq!(portions.collect::<Vec<_>>(), [Some(0.5), Some(0.25), Some(0.25)]);
 
     subject.apply(set_weight(whole(SHARED), 8.0 * unit));
     assert_eq!(weights(&subject), [4.0 * unit, 2.0 * unit, 2.0 * unit]);
     subject.apply(divide(SHARED, &[0.25, 0.5, 0.25]));
     assert_eq!(weights(&subject), [2.0 * unit, 4.0 * unit, 2.0 * unit]);
     assert!(subject.recheck().is_empty(), "nobody else changed anything");
-    assert_eq!(
-        subject.observe(SHARED).in_force.weight,
-        Weight::saturating(8.0 * unit)
-    );
+    assert_eq!(subject.observe(SHARED).in_force.weight, Weight::saturating(8.0 * unit));
     Ok(())
 }
 
@@ -125,11 +83,7 @@ fn together() -> Result<(), Skip> {
     let vms = subject.cgroup(SHARED);
     assert_eq!(places(&subject), [vms.clone(), vms.clone(), vms.clone()]);
     assert_eq!(subject.weight(&vms), Weight::saturating(weight));
-    assert!(
-        groups
-            .iter()
-            .all(|group| !subject.fleet.controller().exists(group))
-    );
+    assert!(groups.iter().all(|group| !subject.fleet.controller().exists(group)));
     assert!(!subject.observe(SHARED).is_apart());
     // And once more, for who comes back finds names and journal free.
     subject.apply(divide(SHARED, &[0.5, 0.25, 0.25]));
@@ -142,11 +96,7 @@ fn not_ours() -> Result<(), Skip> {
     assert!(!subject.observe(OWNER).divisible);
     subject.apply(divide(OWNER, &[0.5, 0.5]));
     let thread = subject.thread(OWNER, 0);
-    let place = subject
-        .fleet
-        .controller()
-        .cgroup_of(&thread)
-        .expect("it lives");
+    let place = subject.fleet.controller().cgroup_of(&thread).expect("it lives");
     assert_eq!(place, subject.cgroup(OWNER));
     Ok(())
 }
@@ -160,15 +110,10 @@ fn others() -> Result<(), Skip> {
     controller.set_weight(&group, foreign).expect("it is there");
     let notes = subject.recheck();
     assert!(
-        notes
-            .iter()
-            .any(|note| note.contains(&group.0) && note.contains("someone else")),
+        notes.iter().any(|note| note.contains(&group.0) && note.contains("someone else")),
         "{notes:?}"
     );
-    assert_eq!(
-        subject.observe_vcpu(SHARED, 1).in_force.weight,
-        Some(foreign)
-    );
+    assert_eq!(subject.observe_vcpu(SHARED, 1).in_force.weight, Some(foreign));
     // In the idle class a VM is together: its group is what enters it.
     subject.apply(divide(SHARED, &[]));
     subject.apply(set_idle(whole(SHARED), true));
@@ -217,27 +162,14 @@ fn empty_group() -> Result<(), Skip> {
     subject.need_idle_class()?;
     let (vms, unit) = (subject.cgroup(SHARED), default(&subject));
     let controller = subject.fleet.controller();
-    controller
-        .set_weight(&vms, Weight::saturating(3.0 * unit))
-        .expect("it is there");
+    controller.set_weight(&vms, Weight::saturating(3.0 * unit)).expect("it is there");
     let notes = subject.recheck();
-    assert!(
-        notes
-            .iter()
-            .any(|note| note.contains("counts as configured")),
-        "{notes:?}"
-    );
-    assert_eq!(
-        subject.observe(SHARED).weight,
-        Weight::saturating(3.0 * unit)
-    );
+    assert!(notes.iter().any(|note| note.contains("counts as configured")), "{notes:?}");
+    assert_eq!(subject.observe(SHARED).weight, Weight::saturating(3.0 * unit));
     let controller = subject.fleet.controller();
     controller.set_idle(&vms, true).expect("it is there");
     let notes = subject.recheck();
-    assert!(
-        notes.iter().any(|note| note.contains("cpu.idle")),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.contains("cpu.idle")), "{notes:?}");
     assert!(subject.observe(SHARED).in_force.idle);
     // What the policy asks for then; there is no weight to write.
     subject.apply(divide(SHARED, &[]));

@@ -2,32 +2,16 @@
 
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::Knob;
-use tandem_linux::sched_attr::schedulers_slice;
-use tandem_linux::sched_attr::slice;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
-use tandem_policy::host::Host;
-use tandem_policy::host::Knobs;
+use tandem_linux::sched_attr::{schedulers_slice, slice};
+use tandem_model::{Nanos, Nice, PcpuSet, VmId, Weight};
+use tandem_policy::host::{Host, Knobs};
 
-use crate::harness::Skip;
-use crate::harness::Test;
-use crate::host::LiveHost;
-use crate::host::controller;
-use crate::host::nice;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::Subject;
-use crate::subject::operators_vcpu_group;
-use crate::subject::set_affinity;
-use crate::subject::set_idle;
-use crate::subject::set_nice;
-use crate::subject::set_slice;
-use crate::subject::set_weight;
-use crate::subject::single;
-use crate::subject::whole;
+use crate::harness::{Skip, Test};
+use crate::host::{LiveHost, controller, nice};
+use crate::subject::{
+    OWNER, SHARED, Subject, operators_vcpu_group, set_affinity, set_idle, set_nice, set_slice,
+    set_weight, single, whole,
+};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
@@ -36,10 +20,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("slices_are_applied", slices),
     ("the_idle_class_of_vms_and_vcpus_is_applied", idle_class),
     ("a_group_that_a_vcpu_has_is_used", group_that_is_there),
-    (
-        "an_operators_idle_class_is_seen_from_the_start",
-        operators_idle_class,
-    ),
+    ("an_operators_idle_class_is_seen_from_the_start", operators_idle_class),
     ("a_refused_change_leaves_what_is_in_force", refused_changes),
     ("a_dry_run_changes_nothing", dry_run),
 ];
@@ -62,10 +43,7 @@ fn weights() -> Result<(), Skip> {
         for weight in [640.0, 333.0] {
             subject.apply(set_weight(single(vm, 1), weight));
             let seen = subject.observe_vcpu(vm, 1).in_force;
-            assert_eq!(
-                (seen.weight, seen.idle),
-                (Some(Weight::saturating(weight)), false)
-            );
+            assert_eq!((seen.weight, seen.idle), (Some(Weight::saturating(weight)), false));
             let group = subject.group_of(vm, 1);
             assert_eq!(subject.weight(&group), Weight::saturating(weight));
         }
@@ -77,10 +55,7 @@ fn weights() -> Result<(), Skip> {
     }
     // The VMs' vCPUs are still theirs at the next scans.
     assert_eq!(subject.recheck(), Vec::<String>::new());
-    assert_eq!(
-        subject.observe_vcpu(OWNER, 1).in_force.weight,
-        Some(Weight::constant(333.0))
-    );
+    assert_eq!(subject.observe_vcpu(OWNER, 1).in_force.weight, Some(Weight::constant(333.0)));
     assert_eq!(subject.restore().snapshot(), before);
     Ok(())
 }
@@ -178,10 +153,7 @@ fn idle_class() -> Result<(), Skip> {
         subject.apply(set_weight(single(vm, 0), 650.0));
         subject.apply(set_idle(single(vm, 0), false));
         let seen = subject.observe_vcpu(vm, 0).in_force;
-        assert_eq!(
-            (seen.idle, seen.weight),
-            (false, Some(Weight::constant(650.0)))
-        );
+        assert_eq!((seen.idle, seen.weight), (false, Some(Weight::constant(650.0))));
         assert!(!subject.is_idle(&group));
         assert_eq!(subject.weight(&group), Weight::constant(650.0));
         // A group whose weight nobody set has the kernel's.
@@ -206,11 +178,7 @@ fn group_that_is_there() -> Result<(), Skip> {
     let mut subject = Subject::acting_on(live_host)?;
     assert_eq!(subject.cgroup(OWNER), subject.live_host.own);
     let seen = subject.observe_vcpu(OWNER, 0).in_force;
-    assert_eq!(
-        seen.weight,
-        Some(Weight::constant(300.0)),
-        "seen before any decision"
-    );
+    assert_eq!(seen.weight, Some(Weight::constant(300.0)), "seen before any decision");
     subject.apply(set_weight(single(OWNER, 0), 400.0));
     let group = subject.group_of(OWNER, 0);
     assert_eq!(group, theirs);
@@ -230,15 +198,9 @@ fn group_that_is_there() -> Result<(), Skip> {
 fn operators_idle_class() -> Result<(), Skip> {
     let mut live_host = LiveHost::new()?;
     let group = operators_vcpu_group(&mut live_host, 0, Weight::constant(300.0));
-    let is_idle = || {
-        controller()?
-            .is_idle(&group)
-            .map_err(|error| Skip(error.to_string()))
-    };
+    let is_idle = || controller()?.is_idle(&group).map_err(|error| Skip(error.to_string()));
     if is_idle()?.is_none() {
-        return Err(Skip(
-            "this kernel has no idle class for cgroups (Linux 5.15 has)".to_owned(),
-        ));
+        return Err(Skip("this kernel has no idle class for cgroups (Linux 5.15 has)".to_owned()));
     }
     let put = controller()?.set_idle(&group, true);
     put.expect("the kernel takes it");
@@ -265,11 +227,8 @@ fn operators_idle_class() -> Result<(), Skip> {
 /// What is in force for the VM and two of its vCPUs.
 fn in_force(subject: &mut Subject, vm: VmId) -> String {
     let seen = subject.observe(vm);
-    let vcpus: Vec<_> = seen
-        .vcpus
-        .iter()
-        .map(|vcpu| (vcpu.vcpu, vcpu.in_force, vcpu.allowed.clone()))
-        .collect();
+    let vcpus: Vec<_> =
+        seen.vcpus.iter().map(|vcpu| (vcpu.vcpu, vcpu.in_force, vcpu.allowed.clone())).collect();
     format!("{:?} {vcpus:?}", seen.in_force)
 }
 
@@ -321,9 +280,7 @@ fn refused_changes() -> Result<(), Skip> {
 fn dry_run() -> Result<(), Skip> {
     let mut subject = Subject::dry()?;
     let before = subject.live_host.snapshot();
-    let seen: Vec<String> = [SHARED, OWNER]
-        .map(|vm| in_force(&mut subject, vm))
-        .to_vec();
+    let seen: Vec<String> = [SHARED, OWNER].map(|vm| in_force(&mut subject, vm)).to_vec();
     for vm in [SHARED, OWNER] {
         let all = affinity(subject.thread(vm, 1).tid).expect("a mask");
         let decisions = [
@@ -340,9 +297,7 @@ fn dry_run() -> Result<(), Skip> {
         assert_eq!((changes, applied.refused.len()), (0, 0));
     }
     assert_eq!(subject.recheck(), Vec::<String>::new());
-    let after: Vec<String> = [SHARED, OWNER]
-        .map(|vm| in_force(&mut subject, vm))
-        .to_vec();
+    let after: Vec<String> = [SHARED, OWNER].map(|vm| in_force(&mut subject, vm)).to_vec();
     assert_eq!(after, seen);
     assert_eq!(subject.live_host.snapshot(), before);
     assert_eq!(subject.restore().snapshot(), before);

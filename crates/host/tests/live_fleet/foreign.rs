@@ -1,59 +1,28 @@
 //! Somebody else changes what the fleet has set, between two updates: it is noted, counts from then on, and stays at the end.
 
-use tandem_linux::affinity;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Knob;
-use tandem_linux::sched_attr;
+use tandem_linux::cgroup::{CgroupPath, Knob};
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::Weight;
+use tandem_linux::{affinity, sched_attr};
+use tandem_model::{Nanos, Nice, PcpuId, PcpuSet, Weight};
 
-use crate::harness::Skip;
-use crate::harness::Test;
-use crate::host::LiveHost;
-use crate::host::controller;
-use crate::host::nice;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::Subject;
-use crate::subject::operators_vcpu_group;
-use crate::subject::set_affinity;
-use crate::subject::set_idle;
-use crate::subject::set_nice;
-use crate::subject::set_slice;
-use crate::subject::set_weight;
-use crate::subject::single;
-use crate::subject::whole;
+use crate::harness::{Skip, Test};
+use crate::host::{LiveHost, controller, nice};
+use crate::subject::{
+    OWNER, SHARED, Subject, operators_vcpu_group, set_affinity, set_idle, set_nice, set_slice,
+    set_weight, single, whole,
+};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
     ("somebody_elses_weight_counts_and_stays", weight),
-    (
-        "somebody_elses_weight_that_we_overwrite_before_we_look_is_not_lost",
-        overwritten_weight,
-    ),
-    (
-        "a_rules_weight_stays_in_force_and_somebody_elses_comes_back",
-        ruled_weight,
-    ),
-    (
-        "somebody_elses_weight_of_a_vcpu_counts_and_stays",
-        weight_of_a_vcpu,
-    ),
+    ("somebody_elses_weight_that_we_overwrite_before_we_look_is_not_lost", overwritten_weight),
+    ("a_rules_weight_stays_in_force_and_somebody_elses_comes_back", ruled_weight),
+    ("somebody_elses_weight_of_a_vcpu_counts_and_stays", weight_of_a_vcpu),
     ("somebody_elses_nice_value_counts_and_stays", nice_value),
     ("somebody_elses_slice_counts_and_stays", slice),
     ("somebody_elses_affinity_counts_and_stays", own_affinity),
-    (
-        "a_vm_put_into_the_idle_class_by_somebody_stays_there",
-        into_idle_class,
-    ),
-    (
-        "a_vm_taken_out_of_the_idle_class_by_somebody_stays_out",
-        out_of_idle_class,
-    ),
+    ("a_vm_put_into_the_idle_class_by_somebody_stays_there", into_idle_class),
+    ("a_vm_taken_out_of_the_idle_class_by_somebody_stays_out", out_of_idle_class),
     ("what_we_did_not_set_is_followed_without_a_word", not_ours),
 ];
 
@@ -61,10 +30,7 @@ pub const ALL: &[(&str, Test)] = &[
 fn assert_noted(notes: &[String], about: &str) {
     assert_eq!(notes.len(), 1, "{notes:?}");
     let note = &notes[0];
-    assert!(
-        note.contains("someone else") && note.contains(about),
-        "{note}"
-    );
+    assert!(note.contains("someone else") && note.contains(about), "{note}");
 }
 
 /// Somebody else sets a knob of a cgroup.
@@ -92,17 +58,9 @@ fn weight() -> Result<(), Skip> {
     assert_noted(&subject.recheck(), "weight");
     let seen = subject.observe(OWNER);
     let counts = (seen.weight, seen.in_force.weight);
-    assert_eq!(
-        counts,
-        (Weight::constant(500.0), Weight::constant(500.0)),
-        "also as configured"
-    );
+    assert_eq!(counts, (Weight::constant(500.0), Weight::constant(500.0)), "also as configured");
     let shared = subject.observe(SHARED).in_force.weight;
-    assert_eq!(
-        shared,
-        Weight::constant(700.0),
-        "the other VM's is as it was"
-    );
+    assert_eq!(shared, Weight::constant(700.0), "the other VM's is as it was");
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
     subject.apply(set_weight(whole(OWNER), 800.0));
     assert_eq!(subject.weight(&own), Weight::constant(800.0));
@@ -141,24 +99,15 @@ fn ruled_weight() -> Result<(), Skip> {
         // What was found in the last of these scans is told at the next.
         notes.extend(subject.update());
         assert_eq!(notes.len(), 2, "{notes:?}");
-        assert!(
-            notes.iter().all(|note| note.contains("stays in force")),
-            "{notes:?}"
-        );
+        assert!(notes.iter().all(|note| note.contains("stays in force")), "{notes:?}");
         assert_eq!(subject.observe(OWNER).weight, rules);
-        assert_eq!(
-            (subject.weight(&own), subject.weight(&made)),
-            (rules, rules)
-        );
+        assert_eq!((subject.weight(&own), subject.weight(&made)), (rules, rules));
     }
     // Also when the daemon writes before it looks.
     write(&own, Knob::Weight, "510");
     subject.apply(set_weight(whole(OWNER), 710.0));
     let notes = subject.update();
-    assert!(
-        notes[0].contains("510") && notes[0].contains("comes back"),
-        "{notes:?}"
-    );
+    assert!(notes[0].contains("510") && notes[0].contains("comes back"), "{notes:?}");
     assert_eq!(subject.observe(OWNER).weight, rules);
     let live_host = subject.restore();
     assert_eq!(read(&live_host.own, Knob::Weight), "510");
@@ -208,9 +157,7 @@ fn nice_value() -> Result<(), Skip> {
 
 fn slice() -> Result<(), Skip> {
     if sched_attr::schedulers_slice().is_none() {
-        return Err(Skip(
-            "this kernel has no slices of threads' own (Linux 6.12 has)".to_owned(),
-        ));
+        return Err(Skip("this kernel has no slices of threads' own (Linux 6.12 has)".to_owned()));
     }
     let mut subject = Subject::acting()?;
     let (ours, theirs) = (Some(Nanos(500_000)), Some(Nanos::from_millis(9)));
@@ -267,11 +214,7 @@ fn into_idle_class() -> Result<(), Skip> {
     assert_noted(&subject.recheck(), "cpu.idle");
     let seen = subject.observe(OWNER);
     assert!(seen.in_force.idle);
-    assert_eq!(
-        seen.weight,
-        Weight::constant(333.0),
-        "what is configured is not lost"
-    );
+    assert_eq!(seen.weight, Weight::constant(333.0), "what is configured is not lost");
     // Weights go on being decided, and none is refused.
     subject.apply(set_weight(whole(OWNER), 650.0));
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");

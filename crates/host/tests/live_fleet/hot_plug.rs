@@ -1,58 +1,29 @@
 //! vCPUs that come, go and cannot be read while the controller runs, and VMs that go.
 
-use tandem_host::discovery::VcpuThread;
-use tandem_host::discovery::Vm;
+use tandem_host::discovery::{VcpuThread, Vm};
 use tandem_linux::ProcFs;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::Knob;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::VmObservation;
-use tandem_policy::Weight;
+use tandem_linux::thread::{Pid, ThreadRef};
+use tandem_model::{Nanos, PcpuSet, VcpuId, VmId, VmObservation, Weight};
 use tandem_policy::host::Host;
 
-use crate::harness::Skip;
-use crate::harness::Test;
-use crate::helper::Helper;
-use crate::helper::vcpu_threads;
-use crate::helper::wait_until;
-use crate::host::LiveHost;
-use crate::host::controller;
-use crate::host::nice;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::Subject;
-use crate::subject::UPDATES;
-use crate::subject::describe;
-use crate::subject::set_affinity;
-use crate::subject::set_idle;
-use crate::subject::set_nice;
-use crate::subject::set_slice;
-use crate::subject::set_weight;
-use crate::subject::single;
-use crate::subject::whole;
+use crate::harness::{Skip, Test};
+use crate::helper::{Helper, vcpu_threads, wait_until};
+use crate::host::{LiveHost, controller, nice};
+use crate::subject::{
+    OWNER, SHARED, Subject, UPDATES, describe, set_affinity, set_idle, set_nice, set_slice,
+    set_weight, single, whole,
+};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
-    (
-        "a_vcpu_comes_and_goes_and_its_vm_stays_in_sight",
-        comes_and_goes,
-    ),
+    ("a_vcpu_comes_and_goes_and_its_vm_stays_in_sight", comes_and_goes),
     ("a_weight_per_vcpu_follows_its_vcpus", weight_per_vcpu),
     ("all_vcpus_change_and_the_vm_stays_in_sight", all_change),
-    (
-        "a_vcpu_is_pinned_by_its_number_beside_one_that_cannot_be_read",
-        pinned_by_number,
-    ),
+    ("a_vcpu_is_pinned_by_its_number_beside_one_that_cannot_be_read", pinned_by_number),
     ("a_vcpu_plugged_again_has_a_group_as_new", plugged_again),
-    (
-        "a_vcpu_that_cannot_be_moved_leaves_its_vm_in_care",
-        cannot_be_moved,
-    ),
+    ("a_vcpu_that_cannot_be_moved_leaves_its_vm_in_care", cannot_be_moved),
     ("a_vm_let_go_alive_gets_everything_back", let_go_alive),
     ("a_vm_that_dies_is_let_go", dies),
 ];
@@ -65,23 +36,16 @@ fn numbers(seen: &VmObservation) -> Vec<u32> {
 /// Starts a vCPU thread of the VM that shares, and waits until it has its name.
 fn start_vcpu(subject: &mut Subject, vcpu: u32) {
     let before = subject.live_host.threads().len();
-    subject
-        .live_host
-        .shared
-        .tell(&format!("start shared/vcpu{vcpu}"));
+    subject.live_host.shared.tell(&format!("start shared/vcpu{vcpu}"));
     subject.live_host.shared.next_line();
-    wait_until("the new vCPU has its name", || {
-        subject.live_host.threads().len() == before + 1
-    });
+    wait_until("the new vCPU has its name", || subject.live_host.threads().len() == before + 1);
 }
 
 /// Ends a vCPU thread of the VM that shares, one of the first three.
 fn end_vcpu(subject: &mut Subject, vcpu: u32) {
     let before = subject.live_host.threads().len();
     subject.live_host.shared.tell(&format!("end {vcpu}"));
-    wait_until("the vCPU has ended", || {
-        subject.live_host.threads().len() == before - 1
-    });
+    wait_until("the vCPU has ended", || subject.live_host.threads().len() == before - 1);
 }
 
 fn comes_and_goes() -> Result<(), Skip> {
@@ -131,10 +95,7 @@ fn weight_per_vcpu() -> Result<(), Skip> {
     check(&mut subject, 3, default * 3.0);
     start_vcpu(&mut subject, 7);
     let notes = subject.update();
-    assert!(
-        notes.iter().any(|note| note.contains("4 vCPUs now")),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.contains("with 4 vCPUs")), "{notes:?}");
     check(&mut subject, 4, default * 4.0);
     // What the policy has moved it to moves with it.
     subject.apply(set_weight(whole(SHARED), default * 2.0));
@@ -160,10 +121,7 @@ fn all_change() -> Result<(), Skip> {
     let mut subject = Subject::acting()?;
     subject.apply(set_weight(whole(OWNER), 700.0));
     let [shared, owner] = subject.vms();
-    let only = |vcpu: usize| Vm {
-        vcpus: vec![owner.vcpus[vcpu]],
-        ..owner.clone()
-    };
+    let only = |vcpu: usize| Vm { vcpus: vec![owner.vcpus[vcpu]], ..owner.clone() };
     for vcpu in [0, 1, 0] {
         subject.update_with(&[shared.clone(), only(vcpu)]);
         let seen = subject.observe(OWNER);
@@ -219,10 +177,7 @@ fn plugged_again() -> Result<(), Skip> {
         assert_eq!(subject.update_with(&listed), Vec::<String>::new());
     }
     subject.update();
-    assert!(
-        !subject.fleet.controller().exists(&group),
-        "it went with it"
-    );
+    assert!(!subject.fleet.controller().exists(&group), "it went with it");
     start_vcpu(&mut subject, 1);
     subject.update();
     let seen = subject.observe_vcpu(SHARED, 1).in_force;
@@ -293,19 +248,12 @@ fn let_go_alive() -> Result<(), Skip> {
     }
     let [_, owner] = subject.vms();
     let notes = subject.update_with(&[owner]);
-    assert!(
-        notes.iter().any(|note| note.contains("shared")),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.contains("shared")), "{notes:?}");
     let thread = subject.live_host.threads()[1];
     assert_eq!(nice(&thread), 0);
     assert_eq!(affinity(thread.tid).expect("a mask"), all);
     subject.update_with(&[]);
-    assert_eq!(
-        subject.live_host.snapshot(),
-        before,
-        "no restore was needed"
-    );
+    assert_eq!(subject.live_host.snapshot(), before, "no restore was needed");
     Ok(())
 }
 

@@ -1,46 +1,29 @@
 //! The thread that keeps turns panics: the watchdog takes the VMs out of the idle class, the fleet does where there is none, and turns go on.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::kill_process;
+use rustix::process::{Pid, Signal, kill_process};
 use tandem_linux::affinity::affinity;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Knob;
-use tandem_policy::Weight;
+use tandem_linux::cgroup::{CpuController, Knob};
+use tandem_model::Weight;
 use tandem_policy::host::Host;
 use tandem_policy::turns::Rotation;
 
-use crate::harness::Skip;
-use crate::harness::Test;
+use crate::harness::{Skip, Test};
 use crate::helper::wait_until;
-use crate::hooked::Change;
-use crate::hooked::Hooked;
-use crate::host::LiveHost;
-use crate::host::controller;
+use crate::hooked::{Change, Hooked};
+use crate::host::{LiveHost, controller};
 use crate::roaming;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::Subject;
-use crate::subject::set_weight;
-use crate::subject::whole;
+use crate::subject::{OWNER, SHARED, Subject, set_weight, whole};
 use crate::turns_daemon::both;
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
-    (
-        "nobody_stays_in_the_idle_class_of_a_thread_that_panics",
-        vms,
-    ),
-    (
-        "a_vcpu_that_roams_is_let_go_by_a_thread_that_panics",
-        roamer,
-    ),
+    ("nobody_stays_in_the_idle_class_of_a_thread_that_panics", vms),
+    ("a_vcpu_that_roams_is_let_go_by_a_thread_that_panics", roamer),
 ];
 
 const SAID: &str = "a test has no use for turns";
@@ -60,10 +43,8 @@ fn subject(live_host: LiveHost) -> Result<(Subject, Fuse), Skip> {
             panic!("{SAID}: {cgroup}");
         }
     };
-    let controller: Arc<dyn CpuController> = Arc::new(Hooked {
-        inner: controller()?,
-        after: Box::new(after),
-    });
+    let controller: Arc<dyn CpuController> =
+        Arc::new(Hooked { inner: controller()?, after: Box::new(after) });
     Ok((Subject::acting_through(live_host, controller), fuse))
 }
 

@@ -1,27 +1,17 @@
 //! Hard caps, whoever sets them and wherever: on a VM's own cgroup, on those of its vCPUs, on one above.
 
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Knob;
-use tandem_policy::Decision;
-use tandem_policy::FlexW;
-use tandem_policy::FlexWConfig;
-use tandem_policy::Nanos;
-use tandem_policy::VmObservation;
-use tandem_policy::host::Host;
-use tandem_policy::host::HostObservation;
+use tandem_linux::cgroup::{CgroupPath, Knob};
+use tandem_model::{Decision, Nanos, VmObservation};
+use tandem_policy::host::{Host, HostObservation};
+use tandem_policy::{FlexW, FlexWConfig};
 
-use crate::harness::Skip;
-use crate::harness::Test;
+use crate::harness::{Skip, Test};
 use crate::helper::wait_until;
-use crate::host::LiveHost;
-use crate::host::controller;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::Subject;
+use crate::host::{LiveHost, controller};
+use crate::subject::{OWNER, SHARED, Subject};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
@@ -65,7 +55,7 @@ fn period(subject: &mut Subject, last: &mut Instant) -> Vec<VmObservation> {
     observed
 }
 
-fn of(observed: &[VmObservation], vm: tandem_policy::VmId) -> &VmObservation {
+fn of(observed: &[VmObservation], vm: tandem_model::VmId) -> &VmObservation {
     let mut all = observed.iter();
     all.find(|observed| observed.vm == vm).expect("it is in it")
 }
@@ -150,11 +140,7 @@ fn of_vcpus() -> Result<(), Skip> {
     let group = controller.cgroup_of(&thread).expect("it lives");
     set(&group, "max 100000")?;
     subject.recheck();
-    let left = subject
-        .observe(OWNER)
-        .in_force
-        .quota
-        .expect("one has a cap");
+    let left = subject.observe(OWNER).in_force.quota.expect("one has a cap");
     assert!((left - 1.02).abs() < 1e-9, "{left}");
     Ok(())
 }
@@ -192,9 +178,6 @@ fn meanwhile() -> Result<(), Skip> {
     set(&own, "max 100000")?;
     subject.recheck();
     assert_eq!(subject.observe(OWNER).in_force.quota, None);
-    assert_eq!(
-        period(&mut subject, &mut Instant::now())[1].limited(),
-        Nanos::ZERO
-    );
+    assert_eq!(period(&mut subject, &mut Instant::now())[1].limited(), Nanos::ZERO);
     Ok(())
 }

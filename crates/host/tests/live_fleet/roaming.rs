@@ -2,67 +2,38 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::io::Write;
-use std::io::stdout;
+use std::io::{Write, stdout};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rand_core::Rng;
-use rand_core::SeedableRng;
+use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use tandem_host::config::VmRule;
 use tandem_host::discovery::Vm;
-use tandem_host::fleet::Backend;
-use tandem_host::fleet::Fleet;
-use tandem_linux::ProcFs;
+use tandem_host::fleet::{Backend, Fleet};
 use tandem_linux::actuator::Actuator;
-use tandem_linux::affinity::affinity;
-use tandem_linux::affinity::set_affinity;
-use tandem_linux::cgroup;
+use tandem_linux::affinity::{affinity, set_affinity};
 use tandem_linux::real_time::go_before_others;
 use tandem_linux::sampler::Sampler;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::PolicySet;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::host::Controller;
-use tandem_policy::host::ControllerConfig;
-use tandem_policy::host::Host;
-use tandem_policy::host::registry;
-use tandem_policy::turns::Member;
-use tandem_policy::turns::Rotation;
+use tandem_linux::thread::{Pid, ThreadRef};
+use tandem_linux::{ProcFs, cgroup};
+use tandem_model::{Nanos, PcpuId, PcpuSet, PolicySet, VcpuId, VmId};
+use tandem_policy::host::{Controller, ControllerConfig, Host, registry};
+use tandem_policy::turns::{Member, Rotation};
 
-use crate::harness::Skip;
-use crate::harness::Test;
-use crate::helper::Helper;
-use crate::helper::StateDir;
-use crate::helper::number;
-use crate::helper::vcpu_threads;
-use crate::helper::wait_until;
-use crate::host::LiveHost;
-use crate::host::controller;
+use crate::harness::{Skip, Test};
+use crate::helper::{Helper, StateDir, number, vcpu_threads, wait_until};
+use crate::host::{LiveHost, controller};
 use crate::subject;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::Subject;
-use crate::subject::describe;
-use crate::subject::describe_process;
+use crate::subject::{OWNER, SHARED, Subject, describe, describe_process};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
     ("a_vcpu_that_roams_changes_seats_with_the_rows", changes),
     ("a_vcpu_that_roams_and_sleeps_may_run_everywhere", sleeps),
-    (
-        "a_vcpu_that_somebody_moves_while_it_roams_stays_there",
-        moved,
-    ),
+    ("a_vcpu_that_somebody_moves_while_it_roams_stays_there", moved),
     ("after_kills_a_vcpu_that_roamed_may_run_everywhere", kills),
     ("a_fleet_that_is_dropped_lets_who_roams_go", dropped),
     ("the_daemons_policies_let_three_of_four_roam", decided),
@@ -75,22 +46,9 @@ pub const DAEMON: &str = "roaming-daemon";
 fn beside(taken: &[PcpuId], pcpus: &PcpuSet) -> Rotation {
     let seats = |pcpus: &[PcpuId]| (0..).map(VcpuId).zip(pcpus.iter().copied()).collect();
     let first: Vec<PcpuId> = pcpus.iter().take(1).collect();
-    let roams = Member {
-        vm: SHARED,
-        seats: seats(&first),
-        roams: Some(pcpus.clone()),
-        due: 0.5,
-    };
-    let sits = Member {
-        vm: OWNER,
-        seats: seats(taken),
-        roams: None,
-        due: 0.5,
-    };
-    Rotation {
-        turn: Nanos::from_millis(20),
-        members: vec![roams, sits],
-    }
+    let roams = Member { vm: SHARED, seats: seats(&first), roams: Some(pcpus.clone()), due: 0.5 };
+    let sits = Member { vm: OWNER, seats: seats(taken), roams: None, due: 0.5 };
+    Rotation { turn: Nanos::from_millis(20), members: vec![roams, sits] }
 }
 
 /// Rotations in each of which it has to sit elsewhere than in the one before, or takes turns with the other VM.
@@ -178,9 +136,7 @@ fn sleeps() -> Result<(), Skip> {
     let rotation = &rotations(&pcpus)[0];
     wait_until_it_sits(&mut subject, rotation, thread, seats[0]);
     subject.live_host.shared.tell("rest 0");
-    wait_until("it has left", || {
-        subject.observe(SHARED).in_force.left_turns
-    });
+    wait_until("it has left", || subject.observe(SHARED).in_force.left_turns);
     assert_eq!(now(thread), pcpus, "at once");
     assert_eq!(subject.recheck(), Vec::<String>::new());
     assert_eq!(subject.observe_vcpu(SHARED, 0).allowed, pcpus);
@@ -306,11 +262,7 @@ fn decide() -> Result<(), Skip> {
     let (actuator, _) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
     go_before_others().expect("who may act may do that");
     // Whatever else runs on this machine gets little: on fixed seats there must be no room left.
-    let rule = VmRule {
-        name: Some("*".to_owned()),
-        weight: Some(50.0),
-        ..VmRule::default()
-    };
+    let rule = VmRule { name: Some("*".to_owned()), weight: Some(50.0), ..VmRule::default() };
     let mut fleet = Fleet::new(
         Backend::Live(Box::new(actuator)),
         Sampler::new(ProcFs::host()),
@@ -358,9 +310,7 @@ fn decide() -> Result<(), Skip> {
 fn dropped() -> Result<(), Skip> {
     let (mut subject, thread, pcpus, seats) = subject()?;
     wait_until_it_sits(&mut subject, &rotations(&pcpus)[0], thread, seats[0]);
-    let Subject {
-        fleet, live_host, ..
-    } = subject;
+    let Subject { fleet, live_host, .. } = subject;
     drop(fleet);
     assert_eq!(now(live_host.threads()[0]), pcpus);
     Ok(())

@@ -4,39 +4,23 @@ use std::sync::Arc;
 
 use tandem_host::apply::Applied;
 use tandem_host::config::VmRule;
-use tandem_host::discovery::VcpuThread;
-use tandem_host::discovery::Vm;
-use tandem_host::fleet::Backend;
-use tandem_host::fleet::Fleet;
+use tandem_host::discovery::{VcpuThread, Vm};
+use tandem_host::fleet::{Backend, Fleet};
 use tandem_host::vmm::Vmm;
 use tandem_linux::ProcFs;
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::Outcome;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
+use tandem_linux::actuator::{Actuator, Outcome};
+use tandem_linux::cgroup::{CgroupPath, CpuController};
 use tandem_linux::sampler::Sampler;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_policy::Because;
-use tandem_policy::Decision;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use tandem_policy::PolicySet;
-use tandem_policy::Target;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuObservation;
-use tandem_policy::VmId;
-use tandem_policy::VmObservation;
-use tandem_policy::Weight;
+use tandem_linux::thread::{Pid, ThreadRef};
+use tandem_model::{
+    Because, Decision, Nanos, Nice, PcpuSet, PolicySet, Target, VcpuId, VcpuObservation, VmId,
+    VmObservation, Weight,
+};
 use tandem_policy::host::Host;
 
 use crate::harness::Skip;
-use crate::helper::Helper;
-use crate::helper::StateDir;
-use crate::helper::vcpu_threads;
-use crate::host::LiveHost;
-use crate::host::controller;
+use crate::helper::{Helper, StateDir, vcpu_threads};
+use crate::host::{LiveHost, controller};
 use crate::turns_daemon::watchdog;
 
 /// The VM whose group the fleet makes: vCPUs 0, 1 and 2.
@@ -95,11 +79,7 @@ impl Subject {
     pub fn acting_on(live_host: LiveHost) -> Result<Subject, Skip> {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
-        Ok(Subject::of(
-            live_host,
-            dir,
-            Backend::Live(Box::new(actuator)),
-        ))
+        Ok(Subject::of(live_host, dir, Backend::Live(Box::new(actuator))))
     }
 
     /// A fleet that acts through this controller, with a watchdog.
@@ -115,11 +95,7 @@ impl Subject {
     pub fn ruled_by(live_host: LiveHost, weight: f64) -> Result<Subject, Skip> {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
-        let rule = VmRule {
-            name: Some("*".to_owned()),
-            weight: Some(weight),
-            ..VmRule::default()
-        };
+        let rule = VmRule { name: Some("*".to_owned()), weight: Some(weight), ..VmRule::default() };
         let backend = Backend::Live(Box::new(actuator));
         let sampler = Sampler::new(ProcFs::host());
         let fleet = Fleet::new(backend, sampler, vec![rule], PolicySet::ALL);
@@ -156,11 +132,7 @@ impl Subject {
     }
 
     fn with(live_host: LiveHost, dir: StateDir, fleet: Fleet) -> Subject {
-        let mut subject = Subject {
-            fleet,
-            _dir: dir,
-            live_host,
-        };
+        let mut subject = Subject { fleet, _dir: dir, live_host };
         subject.update();
         // The first observation of a VM is where its account begins.
         subject.fleet.observe(PERIOD, PERIOD, false);
@@ -169,10 +141,7 @@ impl Subject {
 
     /// The VMs as they are now.
     pub fn vms(&self) -> [Vm; 2] {
-        [
-            describe(SHARED, &self.live_host.shared),
-            describe(OWNER, &self.live_host.owner),
-        ]
+        [describe(SHARED, &self.live_host.shared), describe(OWNER, &self.live_host.owner)]
     }
 
     /// A scan found the VMs as they are now; returns what an operator would read.
@@ -268,9 +237,9 @@ impl Subject {
         assert_eq!(self.fleet.knobs().idle, has_it, "the controller is told");
         match has_it {
             true => Ok(()),
-            false => Err(Skip(
-                "this kernel has no idle class for cgroups (Linux 5.15 has)".to_owned(),
-            )),
+            false => {
+                Err(Skip("this kernel has no idle class for cgroups (Linux 5.15 has)".to_owned()))
+            }
         }
     }
 
@@ -293,9 +262,7 @@ pub fn operators_vcpu_group(live_host: &mut LiveHost, vcpu: usize, weight: Weigh
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     let (mut operator, _) = Actuator::open(controller, &dir.0).expect("it opens");
     let name = format!("vcpu{vcpu}");
-    let group = operator
-        .create_group(&live_host.own, &name)
-        .expect("a group");
+    let group = operator.create_group(&live_host.own, &name).expect("a group");
     let thread = live_host.own_threads()[vcpu];
     let outcome = operator.move_thread(&thread, &group).expect("a move");
     assert_eq!(outcome, Outcome::Done);
@@ -318,48 +285,25 @@ pub fn single(vm: VmId, vcpu: u32) -> Target {
 
 /// Give a group this weight.
 pub fn set_weight(target: Target, weight: f64) -> Decision {
-    Decision::SetWeight {
-        target,
-        weight: Weight::saturating(weight),
-        because: BECAUSE,
-    }
+    Decision::SetWeight { target, weight: Weight::saturating(weight), because: BECAUSE }
 }
 
 /// Put a group into the idle class, or take it out.
 pub fn set_idle(target: Target, idle: bool) -> Decision {
-    Decision::SetIdle {
-        target,
-        idle,
-        because: BECAUSE,
-    }
+    Decision::SetIdle { target, idle, because: BECAUSE }
 }
 
 /// Give a vCPU's thread a nice value.
 pub fn set_nice(vm: VmId, vcpu: u32, nice: i8) -> Decision {
-    Decision::SetNice {
-        vm,
-        vcpu: VcpuId(vcpu),
-        nice: Nice(nice),
-        because: BECAUSE,
-    }
+    Decision::SetNice { vm, vcpu: VcpuId(vcpu), nice: Nice(nice), because: BECAUSE }
 }
 
 /// Give a vCPU's thread a slice.
 pub fn set_slice(vm: VmId, vcpu: u32, slice: Option<Nanos>) -> Decision {
-    Decision::SetSlice {
-        vm,
-        vcpu: VcpuId(vcpu),
-        slice,
-        because: BECAUSE,
-    }
+    Decision::SetSlice { vm, vcpu: VcpuId(vcpu), slice, because: BECAUSE }
 }
 
 /// Let a vCPU run there only.
 pub fn set_affinity(vm: VmId, vcpu: u32, pcpus: &PcpuSet) -> Decision {
-    Decision::SetAffinity {
-        vm,
-        vcpu: VcpuId(vcpu),
-        pcpus: pcpus.clone(),
-        because: BECAUSE,
-    }
+    Decision::SetAffinity { vm, vcpu: VcpuId(vcpu), pcpus: pcpus.clone(), because: BECAUSE }
 }

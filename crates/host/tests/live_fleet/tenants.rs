@@ -5,26 +5,17 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
 use tandem_host::config::VmRule;
-use tandem_host::discovery::Discovery;
-use tandem_host::discovery::DiscoveryOptions;
-use tandem_host::discovery::Vm;
-use tandem_host::fleet::Backend;
-use tandem_host::fleet::Fleet;
+use tandem_host::discovery::{Discovery, DiscoveryOptions, Vm};
+use tandem_host::fleet::{Backend, Fleet};
 use tandem_linux::ProcFs;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Version;
+use tandem_linux::cgroup::{CgroupPath, CpuController, Version};
 use tandem_linux::sampler::Sampler;
-use tandem_policy::PolicySet;
+use tandem_model::PolicySet;
 
-use crate::harness::Skip;
-use crate::harness::Test;
+use crate::harness::{Skip, Test};
 use crate::helper::Helper;
-use crate::host::LiveHost;
-use crate::host::controller;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::Subject;
+use crate::host::{LiveHost, controller};
+use crate::subject::{OWNER, SHARED, Subject};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
@@ -57,28 +48,18 @@ fn delegated_weight() -> Result<(), Skip> {
     let live_host = LiveHost::new()?;
     let controller = controller()?;
     let (default, (_, most)) = (controller.default_weight(), controller.weight_range());
-    controller
-        .set_weight(&live_host.own, most)
-        .expect("it is there");
+    controller.set_weight(&live_host.own, most).expect("it is there");
     give_away(controller.as_ref(), &live_host.own);
     let own = live_host.own.clone();
     let mut subject = Subject::acting_on(live_host)?;
     let observed = subject.observe(OWNER);
-    assert_eq!(
-        (observed.weight, observed.in_force.weight),
-        (default, default)
-    );
+    assert_eq!((observed.weight, observed.in_force.weight), (default, default));
     assert_eq!(subject.observe(SHARED).weight, default);
     assert_eq!(subject.weight(&own), default);
     // He sets it again while the daemon runs: no more a claim than before.
     controller.set_weight(&own, most).expect("it is there");
     let said = subject.recheck();
-    assert!(
-        !said
-            .iter()
-            .any(|line| line.contains("counts as configured")),
-        "{said:?}"
-    );
+    assert!(!said.iter().any(|line| line.contains("counts as configured")), "{said:?}");
     assert_eq!(subject.observe(OWNER).weight, default);
     assert_eq!(subject.weight(&own), default);
     Ok(())
@@ -89,9 +70,7 @@ fn roots_weight() -> Result<(), Skip> {
     let live_host = LiveHost::new()?;
     let controller = controller()?;
     let triple = controller.default_weight().times(3.0);
-    controller
-        .set_weight(&live_host.own, triple)
-        .expect("it is there");
+    controller.set_weight(&live_host.own, triple).expect("it is there");
     let mut subject = Subject::acting_on(live_host)?;
     assert_eq!(subject.observe(OWNER).weight, triple);
     Ok(())
@@ -120,10 +99,8 @@ fn spoof_weight() -> Result<(), Skip> {
     let procs = controller.mount().join(own).join("cgroup.procs");
     std::fs::write(procs, poser.pid().to_string()).expect("a process can be moved");
     let find = |without_kvm: &[String]| {
-        let options = DiscoveryOptions {
-            without_kvm: without_kvm.to_vec(),
-            ..DiscoveryOptions::default()
-        };
+        let options =
+            DiscoveryOptions { without_kvm: without_kvm.to_vec(), ..DiscoveryOptions::default() };
         let mut discovery = Discovery::new(options, ProcFs::host()).expect("they are right");
         let vms = discovery.scan().expect("it scans").vms;
         vms.into_iter().find(|vm| vm.process.pid == poser.pid())
@@ -132,16 +109,10 @@ fn spoof_weight() -> Result<(), Skip> {
     // Even one that is, be it that the operator said so, has no name that counts.
     let vm = find(&[poser.pid().to_string()]).expect("the operator named it");
     assert_eq!(vm.name, "db-1");
-    let rule = |whose: VmRule| VmRule {
-        weight: Some(100.0),
-        ..whose
-    };
+    let rule = |whose: VmRule| VmRule { weight: Some(100.0), ..whose };
     let name = VmRule::whose("db-*").expect("a name");
     assert_eq!(weight_under(vec![rule(name.clone())], &vm)?, 1.0);
-    let user = |uid| VmRule {
-        uid: Some(uid),
-        ..name.clone()
-    };
+    let user = |uid| VmRule { uid: Some(uid), ..name.clone() };
     assert_eq!(weight_under(vec![rule(user(TENANT))], &vm)?, 100.0);
     assert_eq!(weight_under(vec![rule(user(0))], &vm)?, 1.0);
     let anybody = VmRule::whose(&format!("uid:{TENANT}")).expect("a user");
@@ -155,9 +126,8 @@ fn deleted() -> Result<(), Skip> {
     let controller = controller()?;
     let name = format!("{}x (deleted)", live_host.prefix);
     let thread = live_host.own_threads()[0];
-    let group = controller
-        .create_child(&live_host.own, &name)
-        .map_err(|error| Skip(error.to_string()))?;
+    let group =
+        controller.create_child(&live_host.own, &name).map_err(|error| Skip(error.to_string()))?;
     let moved = controller.move_thread(thread.tid, &group);
     let place = controller.cgroup_of(&thread);
     controller.move_thread(thread.tid, &live_host.own).ok();
@@ -194,9 +164,6 @@ fn no_text() -> Result<(), Skip> {
         return Err(Skip(error.to_string()));
     }
     let error = place.expect_err("no path leads there");
-    assert!(
-        !error.is_gone() && error.to_string().contains("UTF-8"),
-        "{error}"
-    );
+    assert!(!error.is_gone() && error.to_string().contains("UTF-8"), "{error}");
     Ok(())
 }

@@ -3,58 +3,33 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rand_core::Rng;
-use rand_core::SeedableRng;
+use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use rustix::process::Signal;
-use rustix::process::kill_process;
+use rustix::process::{Signal, kill_process};
 use tandem_linux::ProcFs;
 use tandem_linux::actuator::Actuator;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Knob;
+use tandem_linux::cgroup::{CgroupPath, Knob};
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
-use tandem_policy::Weight;
+use tandem_model::{Nanos, Weight};
 use tandem_policy::host::Host;
 use tandem_policy::turns::Rotation;
 
-use crate::harness::Skip;
-use crate::harness::Test;
-use crate::helper::Helper;
-use crate::helper::StateDir;
-use crate::helper::number;
-use crate::helper::vcpu_threads;
-use crate::helper::wait_until;
-use crate::host::LiveHost;
-use crate::host::controller;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::Subject;
-use crate::subject::set_weight;
-use crate::subject::whole;
-use crate::turns_daemon::TOLD;
-use crate::turns_daemon::both;
+use crate::harness::{Skip, Test};
+use crate::helper::{Helper, StateDir, number, vcpu_threads, wait_until};
+use crate::host::{LiveHost, controller};
+use crate::subject::{OWNER, SHARED, Subject, set_weight, whole};
+use crate::turns_daemon::{TOLD, both};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
     ("vms_go_in_and_out_of_the_idle_class_by_turns", by_turns),
     ("a_vm_that_sleeps_takes_no_turns_any_more", sleeper),
     ("nobody_stays_in_the_idle_class_after_kills", kills),
-    (
-        "nobody_stays_in_the_idle_class_of_a_daemon_that_hangs",
-        hangs,
-    ),
-    (
-        "a_watchdog_that_was_killed_is_told_and_replaced",
-        killed_watchdog,
-    ),
-    (
-        "a_fleet_that_is_dropped_in_turns_leaves_the_operators_weight",
-        dropped,
-    ),
+    ("nobody_stays_in_the_idle_class_of_a_daemon_that_hangs", hangs),
+    ("a_watchdog_that_was_killed_is_told_and_replaced", killed_watchdog),
+    ("a_fleet_that_is_dropped_in_turns_leaves_the_operators_weight", dropped),
 ];
 
 fn spin(vm: &mut Helper, vcpus: u32) {
@@ -92,10 +67,7 @@ fn by_turns() -> Result<(), Skip> {
     wait_until("it is seen to take turns", || {
         subject.fleet.rotate(&both());
         let observed = subject.observe(SHARED).in_force;
-        assert_eq!(
-            (observed.idle, observed.weight),
-            (false, Weight::constant(700.0))
-        );
+        assert_eq!((observed.idle, observed.weight), (false, Weight::constant(700.0)));
         observed.rotating
     });
     // A new weight counts in the next turn.
@@ -128,14 +100,9 @@ fn sleeper() -> Result<(), Skip> {
     let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
     subject.fleet.rotate(&both());
-    wait_until("who sleeps has left", || {
-        subject.observe(SHARED).in_force.left_turns
-    });
+    wait_until("who sleeps has left", || subject.observe(SHARED).in_force.left_turns);
     let observed = subject.observe(SHARED).in_force;
-    assert!(
-        !observed.rotating && !observed.left_turns,
-        "it is told once"
-    );
+    assert!(!observed.rotating && !observed.left_turns, "it is told once");
     let shared = subject.cgroup(SHARED);
     wait_until("it is out of the idle class", || !subject.is_idle(&shared));
     assert_eq!(subject.restore().snapshot(), before);
@@ -152,10 +119,7 @@ impl Daemon {
     fn start(state_dir: &StateDir, live_host: &LiveHost) -> Daemon {
         let state_dir = state_dir.0.to_str().expect("a path in UTF-8");
         let vms = [&live_host.shared, &live_host.owner].into_iter();
-        let pids = vms
-            .chain(&live_host.third)
-            .map(|vm| vm.pid().to_string())
-            .collect::<Vec<_>>();
+        let pids = vms.chain(&live_host.third).map(|vm| vm.pid().to_string()).collect::<Vec<_>>();
         let arguments: Vec<&str> = pids.iter().map(String::as_str).collect();
         let arguments = [&[state_dir], arguments.as_slice()].concat();
         let mut daemon = Helper::start("daemon", &arguments);
@@ -175,12 +139,9 @@ fn idle(live_host: &LiveHost) -> Vec<CgroupPath> {
         return Vec::new();
     };
     let threads = [live_host.threads(), live_host.own_threads()].concat();
-    let homes = threads
-        .iter()
-        .filter_map(|thread| controller.cgroup_of(thread).ok());
-    let mut places: Vec<_> = homes
-        .flat_map(|home| [home.ancestors(), vec![home]].concat())
-        .collect();
+    let homes = threads.iter().filter_map(|thread| controller.cgroup_of(thread).ok());
+    let mut places: Vec<_> =
+        homes.flat_map(|home| [home.ancestors(), vec![home]].concat()).collect();
     places.sort();
     places.dedup();
     places.retain(|place| matches!(controller.is_idle(place), Ok(Some(true))));
@@ -227,16 +188,11 @@ fn division(live_host: &LiveHost) -> Result<Division, Skip> {
     let threads = vcpu_threads(third.pid()).into_iter();
     let places = threads.map(|thread| controller.cgroup_of(&thread).expect("it lives"));
     let name = format!("tandem-third-{}-vcpu", third.pid());
-    let inside = places
-        .filter(|place| place.name().starts_with(&name))
-        .count();
+    let inside = places.filter(|place| place.name().starts_with(&name)).count();
     let main = ThreadRef::of_process(&ProcFs::host(), third.pid()).expect("it lives");
     let home = controller.cgroup_of(&main).expect("it lives");
     let children = controller.children(&home).expect("it exists");
-    let groups = children
-        .iter()
-        .filter(|child| child.name().starts_with(&name))
-        .count();
+    let groups = children.iter().filter(|child| child.name().starts_with(&name)).count();
     Ok(match (inside, groups) {
         (0, 0) => Division::Together,
         (2, 2) => Division::Apart,
@@ -275,23 +231,15 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
         own_in_idle += usize::from(left.contains(&live_host.own));
         *divisions.entry(division(live_host)?).or_default() += 1;
         if !with_watchdog {
-            wait_until("the watchdog has put them back", || {
-                idle(live_host).is_empty()
-            });
+            wait_until("the watchdog has put them back", || idle(live_host).is_empty());
         }
         put_back += next_start(&state_dir)?;
         assert_eq!(live_host.snapshot(), before, "kill {kill}");
     }
     assert!(in_idle > 0 && put_back > 0, "no kill hit a changed host");
+    assert!(own_in_idle > 0 || count < 100, "no kill hit {}", live_host.own);
     assert!(
-        own_in_idle > 0 || count < 100,
-        "no kill hit {}",
-        live_host.own
-    );
-    assert!(
-        [Division::Between, Division::Apart]
-            .iter()
-            .all(|hit| divisions.contains_key(hit))
+        [Division::Between, Division::Apart].iter().all(|hit| divisions.contains_key(hit))
             || count < 100,
         "no kill hit some steps of a division: {divisions:?}"
     );
@@ -311,14 +259,10 @@ fn hangs() -> Result<(), Skip> {
     let state_dir = StateDir::new();
     let daemon = Daemon::start(&state_dir, &live_host);
     for _ in 0..3 {
-        wait_until("somebody waits for its turn", || {
-            !idle(&live_host).is_empty()
-        });
+        wait_until("somebody waits for its turn", || !idle(&live_host).is_empty());
         daemon.signal(daemon.daemon.pid().0, Signal::STOP);
         let begin = Instant::now();
-        wait_until("the watchdog has put them back", || {
-            idle(&live_host).is_empty()
-        });
+        wait_until("the watchdog has put them back", || idle(&live_host).is_empty());
         println!("out of the idle class after {:?}", begin.elapsed());
         daemon.signal(daemon.daemon.pid().0, Signal::CONT);
     }
@@ -349,13 +293,9 @@ fn killed_watchdog() -> Result<(), Skip> {
         let turn = idle(&live_host);
         wait_until("a turn begins", || idle(&live_host) != turn);
     }
-    wait_until("somebody waits for its turn", || {
-        !idle(&live_host).is_empty()
-    });
+    wait_until("somebody waits for its turn", || !idle(&live_host).is_empty());
     daemon.daemon.kill();
-    wait_until("the other has put them back", || {
-        idle(&live_host).is_empty()
-    });
+    wait_until("the other has put them back", || idle(&live_host).is_empty());
     next_start(&state_dir)?;
     assert_eq!(live_host.snapshot(), before);
     Ok(())
@@ -372,19 +312,14 @@ fn dropped() -> Result<(), Skip> {
     subject.need_idle_class()?;
     subject.apply(set_weight(whole(OWNER), 700.0));
     // Long enough that nobody's turn ends before the fleet is dropped.
-    let rotation = Rotation {
-        turn: Nanos::from_millis(100),
-        ..both()
-    };
+    let rotation = Rotation { turn: Nanos::from_millis(100), ..both() };
     let owner = subject.cgroup(OWNER);
     wait_until("the owner waits for its turn", || {
         subject.observe(OWNER);
         subject.fleet.rotate(&rotation);
         subject.is_idle(&owner)
     });
-    let Subject {
-        fleet, live_host, ..
-    } = subject;
+    let Subject { fleet, live_host, .. } = subject;
     drop(fleet);
     assert_eq!(live_host.snapshot(), before);
     Ok(())

@@ -1,47 +1,28 @@
 //! The helper that stands for a daemon whose VMs take turns or have their vCPUs put apart, and its watchdog.
 
-use std::env;
-use std::fs;
-use std::io::Write;
-use std::io::stdin;
-use std::io::stdout;
+use std::io::{Write, stdin, stdout};
 use std::path::Path;
-use std::process::Command;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use tandem_host::discovery::Vm;
-use tandem_host::fleet::Backend;
-use tandem_host::fleet::Fleet;
+use tandem_host::fleet::{Backend, Fleet};
 use tandem_host::turns::watchdog::watch;
-use tandem_linux::ProcFs;
 use tandem_linux::actuator::Actuator;
-use tandem_linux::cgroup;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::thread::Pid;
-use tandem_policy::Decision;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PolicySet;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
+use tandem_linux::{ProcFs, cgroup};
+use tandem_model::{Decision, Nanos, PcpuId, PolicySet, VcpuId, VmId};
 use tandem_policy::host::Host;
-use tandem_policy::turns::Member;
-use tandem_policy::turns::Rotation;
+use tandem_policy::turns::{Member, Rotation};
 
 use crate::apart::divide;
-use crate::helper::command;
-use crate::helper::number;
-use crate::subject::OWNER;
-use crate::subject::SHARED;
-use crate::subject::THIRD;
-use crate::subject::describe_process;
-use crate::subject::set_affinity;
-use crate::subject::set_weight;
-use crate::subject::single;
-use crate::subject::whole;
+use crate::helper::{command, number};
+use crate::subject::{
+    OWNER, SHARED, THIRD, describe_process, set_affinity, set_weight, single, whole,
+};
 
 /// Both VMs take turns of 20 ms, with their first two vCPUs on pCPU 0.
 pub fn both() -> Rotation {
@@ -51,10 +32,7 @@ pub fn both() -> Rotation {
         roams: None,
         due: 0.5,
     };
-    Rotation {
-        turn: Nanos::from_millis(20),
-        members: vec![member(SHARED), member(OWNER)],
-    }
+    Rotation { turn: Nanos::from_millis(20), members: vec![member(SHARED), member(OWNER)] }
 }
 
 /// The file in its state folder to which the daemon writes what went wrong with turns, and the process of each watchdog after the

@@ -1,7 +1,6 @@
 //! What somebody else set beside Tandem.
 
-use crate::cgroup::CgroupPath;
-use crate::cgroup::Knob;
+use crate::cgroup::{CgroupPath, Knob};
 
 /// Somebody else set a knob of a cgroup that is not ours: this is what comes back in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,14 +3,10 @@
 //! Whoever gives a thread one of these for some time has to put it back on what that thread started meanwhile, too. Who that is only the
 //! caller can know ([`Inheritance`] is what they got); a thread that has another value by now has it of its own, and is left alone.
 
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
+use tandem_model::{Nice, PcpuSet};
 
-use super::Actuator;
-use super::ActuatorError;
-use crate::journal::Entry;
-use crate::journal::Key;
-use crate::journal::Record;
+use super::{Actuator, ActuatorError};
+use crate::journal::{Entry, Key, Record};
 use crate::thread::ThreadRef;
 
 /// What threads were given, each with what it was before.
@@ -25,12 +21,10 @@ impl Inheritance {
     /// its own was.
     fn affinity(&self, now: &PcpuSet) -> Option<PcpuSet> {
         let of_makers = self.affinities.iter().filter(|(given, _)| given == now);
-        of_makers
-            .map(|(_, original)| original.clone())
-            .reduce(|mut all, one| {
-                all.extend(&one);
-                all
-            })
+        of_makers.map(|(_, original)| original.clone()).reduce(|mut all, one| {
+            all.extend(&one);
+            all
+        })
     }
 
     /// The same for its nice value; of different ones the least nice.
@@ -49,19 +43,14 @@ impl Actuator {
             match (record, self.journal.written(&record.key()).last()) {
                 (
                     Record::Affinity { original, .. },
-                    Some(Record::Affinity {
-                        original: given, ..
-                    }),
+                    Some(Record::Affinity { original: given, .. }),
                 ) => {
                     let pair = (given.clone(), original.clone());
                     inheritance.affinities.push(pair);
                 }
-                (
-                    Record::Nice { original, .. },
-                    Some(Record::Nice {
-                        original: given, ..
-                    }),
-                ) => inheritance.nices.push((*given, *original)),
+                (Record::Nice { original, .. }, Some(Record::Nice { original: given, .. })) => {
+                    inheritance.nices.push((*given, *original))
+                }
                 _ => {}
             }
         }
@@ -82,10 +71,7 @@ impl Actuator {
             && let Ok(now) = self.threads.affinity(heir.tid)
             && let Some(original) = inheritance.affinity(&now).filter(|was| *was != now)
         {
-            let now = Record::Affinity {
-                thread,
-                original: now,
-            };
+            let now = Record::Affinity { thread, original: now };
             records.push((Record::Affinity { thread, original }, now));
         }
         if !inheritance.nices.is_empty()
@@ -93,10 +79,7 @@ impl Actuator {
             && let Ok(now) = self.threads.nice(heir.tid)
             && let Some(original) = inheritance.nice(now).filter(|was| *was != now)
         {
-            let now = Record::Nice {
-                thread,
-                original: now,
-            };
+            let now = Record::Nice { thread, original: now };
             records.push((Record::Nice { thread, original }, now));
         }
         // It was read by its number, which is its own as long as it lives.

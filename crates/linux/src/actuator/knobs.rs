@@ -1,20 +1,12 @@
 //! The knobs of cgroups: weight, hard cap and idle class, journaled with what is written, so that what somebody else sets
 //! beside Tandem is known and comes back in the end.
 
-use tandem_policy::Weight;
+use tandem_model::Weight;
 
-use super::Actuator;
-use super::ActuatorError;
-use super::Made;
 use super::foreign::Foreign;
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::Knob;
-use crate::cgroup::Quota;
-use crate::cgroup::check_length;
-use crate::journal::Entry;
-use crate::journal::Key;
-use crate::journal::Record;
+use super::{Actuator, ActuatorError, Made};
+use crate::cgroup::{CgroupError, CgroupPath, Knob, Quota, check_length};
+use crate::journal::{Entry, Key, Record};
 use crate::restore::RestoreReport;
 
 impl Actuator {
@@ -135,8 +127,7 @@ impl Actuator {
     /// The knobs that somebody else set since the last call, and that have our values again.
     pub fn take_foreign(&mut self) -> Vec<Foreign> {
         let told = std::mem::take(&mut self.foreign).into_iter();
-        told.map(|((cgroup, knob), text)| Foreign { cgroup, knob, text })
-            .collect()
+        told.map(|((cgroup, knob), text)| Foreign { cgroup, knob, text }).collect()
     }
 
     /// Puts a cgroup into the idle class, or takes it out. Out of it, it has the kernel's default weight: the caller sets its own

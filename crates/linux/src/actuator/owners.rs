@@ -11,9 +11,7 @@ use std::collections::HashMap;
 use super::Actuator;
 use crate::cgroup::CgroupPath;
 use crate::ids::Pid;
-use crate::journal::Entry;
-use crate::journal::Key;
-use crate::journal::Record;
+use crate::journal::{Entry, Key, Record};
 
 impl Actuator {
     /// Whose a process is. If it lives the system says so: an ended process that the journal knows may have had the same number.
@@ -54,10 +52,8 @@ impl Actuator {
         let within = within.take_while(|(path, _)| path.starts_with(&below));
         let within: Vec<String> = within.map(|(path, _)| path.clone()).collect();
         let within = within.into_iter().chain([place.to_owned()]);
-        let mut taken: Vec<Key> = within
-            .filter_map(|path| self.left.remove(&path))
-            .flatten()
-            .collect();
+        let mut taken: Vec<Key> =
+            within.filter_map(|path| self.left.remove(&path)).flatten().collect();
         for above in cgroup.at_and_above() {
             if let Some(keys) = self.left.get_mut(above) {
                 let is_made = |key: &Key| matches!(key, Key::Created(_));

@@ -9,20 +9,14 @@
 //! Of a thread that ended there is nothing to put back. Where there was nothing else the file stays as it is, and its records go with the next
 //! compaction.
 
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use super::Actuator;
-use super::ActuatorError;
+use super::{Actuator, ActuatorError};
 use crate::cgroup::CgroupPath;
-use crate::journal::Entry;
-use crate::journal::Key;
-use crate::journal::Record;
+use crate::journal::{Entry, Key, Record};
 use crate::restore::RestoreReport;
 use crate::thread::ThreadRef;
-use crate::undo::Emptying;
-use crate::undo::above_changed;
-use crate::undo::is_identity;
+use crate::undo::{Emptying, above_changed, is_identity};
 
 /// So many threads that others started in VMs' groups are moved out of them in one go, of all VMs together.
 const MOST_MOVED: usize = 1024;
@@ -152,9 +146,7 @@ impl Actuator {
             let threads: HashSet<ThreadRef> = held.threads.iter().copied().collect();
             others.retain(|record| held.holds(record, &threads));
             let keys: Vec<Key> = others.iter().map(|record| record.key()).collect();
-            let may_move = (most_moved / (all.len() - number))
-                .max(LEAST_SHARE)
-                .min(most_moved);
+            let may_move = (most_moved / (all.len() - number)).max(LEAST_SHARE).min(most_moved);
             let undo = self.undo(Emptying::most(may_move));
             let stay = undo.undo_all(others, &[], &mut report).keys;
             most_moved -= may_move - undo.emptying.left();
@@ -162,10 +154,8 @@ impl Actuator {
             gave_up_cgroups |= !held.cgroups.is_empty() || held.own.is_some();
             reports.push(report);
         }
-        for cgroup in all
-            .iter()
-            .take(reports.len())
-            .flat_map(|held| held.cgroups.iter().chain(&held.own))
+        for cgroup in
+            all.iter().take(reports.len()).flat_map(|held| held.cgroups.iter().chain(&held.own))
         {
             self.stop_counting(cgroup);
         }
@@ -173,8 +163,7 @@ impl Actuator {
             return reports;
         };
         if undone.is_empty() && !gave_up_cgroups {
-            self.journal
-                .forget_ended(|record| ended.contains(&record.key()));
+            self.journal.forget_ended(|record| ended.contains(&record.key()));
             self.compact_if_due();
             return reports;
         }
@@ -205,10 +194,7 @@ impl Actuator {
                 let known = alive.entry(*thread);
                 *known.or_insert_with(|| self.threads.is_alive(thread))
             });
-            match is_alive {
-                true => others.push(record),
-                false => of_ended.push(record.key()),
-            }
+            if is_alive { others.push(record) } else { of_ended.push(record.key()) }
         }
         (of_ended, others)
     }
@@ -219,18 +205,12 @@ impl Actuator {
 
     /// Gives up a cgroup and those below it, as [`Actuator::release`] does.
     pub fn release_group(&mut self, cgroup: &CgroupPath) -> Result<RestoreReport, ActuatorError> {
-        Ok(self.release_one(&Held {
-            cgroups: vec![cgroup.clone()],
-            ..Held::default()
-        }))
+        Ok(self.release_one(&Held { cgroups: vec![cgroup.clone()], ..Held::default() }))
     }
 
     /// Puts a thread's affinity mask, nice value and slice back, and forgets them; of one that ended there is only the latter to do.
     pub fn release_thread(&mut self, thread: &ThreadRef) -> Result<RestoreReport, ActuatorError> {
-        Ok(self.release_one(&Held {
-            threads: vec![*thread],
-            ..Held::default()
-        }))
+        Ok(self.release_one(&Held { threads: vec![*thread], ..Held::default() }))
     }
 
     /// Takes the cpu controller back from below cgroups where no change of ours needs it.

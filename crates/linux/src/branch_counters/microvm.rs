@@ -16,30 +16,18 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::AtFlags;
-use rustix::fs::FileType;
-use rustix::fs::MemfdFlags;
-use rustix::fs::Mode;
-use rustix::fs::OFlags;
-use rustix::fs::StatxFlags;
-use rustix::fs::memfd_create;
-use rustix::fs::open;
-use rustix::fs::statx;
-use tandem_policy::VcpuId;
-use tandem_policy::flexs::BranchCounts;
-use tandem_policy::flexs::Counted;
-use tandem_policy::flexs::CounterSource;
-use tandem_policy::flexs::Truth;
+use rustix::fs::{
+    AtFlags, FileType, MemfdFlags, Mode, OFlags, StatxFlags, memfd_create, open, statx,
+};
+use tandem_model::VcpuId;
+use tandem_model::branch_counters::{BranchCounts, Counted, CounterSource, Truth};
 
-use super::source::BranchCounters;
-use super::source::CounterError;
-use crate::procfs::ProcFs;
-use crate::procfs::is_gone;
+use super::source::{BranchCounters, CounterError};
+use crate::procfs::{ProcFs, is_gone};
 use crate::thread::ThreadRef;
 
 /// How the name of the memory file begins, as the kernel shows it.
@@ -144,10 +132,7 @@ impl Place {
             eight.copy_from_slice(half);
             u64::from_ne_bytes(eight)
         };
-        Ok(Done {
-            steps: number(&bytes[..8]),
-            spins: number(&bytes[8..]),
-        })
+        Ok(Done { steps: number(&bytes[..8]), spins: number(&bytes[8..]) })
     }
 }
 
@@ -161,18 +146,14 @@ pub struct MicrovmCounters {
 impl MicrovmCounters {
     /// Of processes in this `/proc`.
     pub fn new(procfs: ProcFs) -> MicrovmCounters {
-        MicrovmCounters {
-            procfs,
-            threads: BTreeMap::new(),
-        }
+        MicrovmCounters { procfs, threads: BTreeMap::new() }
     }
 
     /// Finds the file of a vCPU's counters, by the names of what its process holds open.
     fn find(&self, vcpu: VcpuId, thread: &ThreadRef) -> Result<Option<Place>, CounterError> {
         let folder = self.procfs.resolve(format!("/proc/{}/fd", thread.pid.0));
-        let wrong = |cause: std::io::Error| match is_gone(&cause) {
-            true => CounterError::Gone,
-            false => CounterError::Other { cause },
+        let wrong = |cause: std::io::Error| {
+            if is_gone(&cause) { CounterError::Gone } else { CounterError::Other { cause } }
         };
         for entry in std::fs::read_dir(folder).map_err(wrong)? {
             let path = entry.map_err(wrong)?.path();
@@ -182,9 +163,7 @@ impl MicrovmCounters {
             let Some((vcpus, first, distance)) = link.to_str().and_then(parse) else {
                 continue;
             };
-            let at = distance
-                .checked_mul(u64::from(vcpu.0))
-                .and_then(|at| at.checked_add(first));
+            let at = distance.checked_mul(u64::from(vcpu.0)).and_then(|at| at.checked_add(first));
             if let Some(at) = at.filter(|_| u64::from(vcpu.0) < vcpus) {
                 let last = Done::default();
                 if let Some(file) = open_memory_file(&path).map_err(wrong)? {
@@ -210,9 +189,7 @@ impl BranchCounters for MicrovmCounters {
         let Some(Some(place)) = self.threads.get_mut(thread) else {
             return Err(CounterError::NoMicrovm { pid: thread.pid.0 });
         };
-        let now = place
-            .read()
-            .map_err(|cause| CounterError::Other { cause })?;
+        let now = place.read().map_err(|cause| CounterError::Other { cause })?;
         let did = now.since(std::mem::replace(&mut place.last, now));
         Ok((!is_new && did != Done::default()).then(|| did.as_counted()))
     }
@@ -245,11 +222,7 @@ mod tests {
         );
         let computed = done(1_000_000, 0);
         assert_eq!(
-            (
-                computed.instructions,
-                computed.branches,
-                computed.mispredicted
-            ),
+            (computed.instructions, computed.branches, computed.mispredicted),
             (4_000_000, 640_000, 19_200)
         );
     }

@@ -12,17 +12,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use perf_event::Builder;
-use perf_event::Counter;
-use perf_event::Group;
 use perf_event::events::Hardware;
-use tandem_policy::VcpuId;
-use tandem_policy::flexs::BranchCounts;
-use tandem_policy::flexs::Counted;
-use tandem_policy::flexs::CounterSource;
+use perf_event::{Builder, Counter, Group};
+use tandem_model::VcpuId;
+use tandem_model::branch_counters::{BranchCounts, Counted, CounterSource};
 
-use super::source::BranchCounters;
-use super::source::CounterError;
+use super::source::{BranchCounters, CounterError};
 use crate::procfs::ProcFs;
 use crate::thread::ThreadRef;
 
@@ -95,12 +90,7 @@ impl KernelEvents {
         let branches = add(Hardware::BRANCH_INSTRUCTIONS)?;
         let mispredicted = add(Hardware::BRANCH_MISSES)?;
         group.enable()?;
-        Ok(KernelEvents {
-            group,
-            instructions,
-            branches,
-            mispredicted,
-        })
+        Ok(KernelEvents { group, instructions, branches, mispredicted })
     }
 }
 
@@ -134,11 +124,7 @@ impl PerfCounters {
 
     fn with(procfs: ProcFs, mut open: Open) -> Result<PerfCounters, CounterError> {
         match open(0) {
-            Ok(_) => Ok(PerfCounters {
-                procfs,
-                open,
-                threads: BTreeMap::new(),
-            }),
+            Ok(_) => Ok(PerfCounters { procfs, open, threads: BTreeMap::new() }),
             Err(cause) => Err(CounterError::of(cause, &procfs)),
         }
     }
@@ -189,9 +175,7 @@ mod tests {
     use rustix::io::Errno;
 
     use super::*;
-    use crate::thread::Pid;
-    use crate::thread::StartTime;
-    use crate::thread::Tid;
+    use crate::thread::{Pid, StartTime, Tid};
 
     fn reading(counts: [u64; 3], enabled_ms: u64, running_ms: u64) -> Reading {
         Reading {
@@ -205,29 +189,17 @@ mod tests {
 
     #[test]
     fn what_was_counted_is_a_difference() {
-        let (before, now) = (
-            reading([1000, 300, 3], 10, 10),
-            reading([5000, 1300, 13], 50, 50),
-        );
+        let (before, now) = (reading([1000, 300, 3], 10, 10), reading([5000, 1300, 13], 50, 50));
         let counts = now.since(&before).unwrap().unwrap();
-        assert_eq!(
-            (counts.instructions, counts.branches, counts.mispredicted),
-            (4000, 1000, 10)
-        );
+        assert_eq!((counts.instructions, counts.branches, counts.mispredicted), (4000, 1000, 10));
     }
 
     #[test]
     fn a_shared_pmu_is_accounted_for_and_ratios_stay() {
         // Of 40 ms the group had the PMU for 10.
-        let (before, now) = (
-            reading([1000, 300, 3], 10, 10),
-            reading([5000, 1300, 13], 50, 20),
-        );
+        let (before, now) = (reading([1000, 300, 3], 10, 10), reading([5000, 1300, 13], 50, 20));
         let counts = now.since(&before).unwrap().unwrap();
-        assert_eq!(
-            (counts.instructions, counts.branches, counts.mispredicted),
-            (16_000, 4000, 40)
-        );
+        assert_eq!((counts.instructions, counts.branches, counts.mispredicted), (16_000, 4000, 40));
     }
 
     #[test]
@@ -272,11 +244,7 @@ mod tests {
     }
 
     fn thread(tid: u32) -> ThreadRef {
-        ThreadRef {
-            pid: Pid(100),
-            tid: Tid(tid),
-            start: StartTime(1),
-        }
+        ThreadRef { pid: Pid(100), tid: Tid(tid), start: StartTime(1) }
     }
 
     #[test]
@@ -296,10 +264,7 @@ mod tests {
         assert!(count(7).unwrap().is_none() && count(8).unwrap().is_none());
         for _ in 0..2 {
             let (spun, worked) = (count(7).unwrap().unwrap(), count(8).unwrap().unwrap());
-            assert_eq!(
-                (spun.counts.branches, spun.counts.mispredicted),
-                (1_000_000, 100)
-            );
+            assert_eq!((spun.counts.branches, spun.counts.mispredicted), (1_000_000, 100));
             assert_eq!(worked.counts.instructions, 6_000_000);
             assert_eq!((spun.source, spun.truth), (CounterSource::Hardware, None));
         }
@@ -352,11 +317,7 @@ mod tests {
         // Plugged in: counted from its second period on, as all are.
         answers.borrow_mut().insert(9, readings(5));
         assert!(counters.count(VcpuId(1), &thread(9)).unwrap().is_none());
-        let counts = counters
-            .count(VcpuId(1), &thread(9))
-            .unwrap()
-            .unwrap()
-            .counts;
+        let counts = counters.count(VcpuId(1), &thread(9)).unwrap().unwrap().counts;
         assert_eq!((counts.instructions, counts.mispredicted), (1000, 1));
         // A number that the kernel gave to another thread is another thread.
         counters.forget(&thread(9));

@@ -3,9 +3,8 @@
 use std::io;
 
 use rustix::io::Errno;
-use tandem_policy::VcpuId;
-use tandem_policy::flexs::Counted;
-use tandem_policy::flexs::CounterSource;
+use tandem_model::VcpuId;
+use tandem_model::branch_counters::{Counted, CounterSource};
 use thiserror::Error;
 
 use crate::procfs::ProcFs;
@@ -69,10 +68,9 @@ impl CounterError {
             Some(Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 CounterError::NoPmu { cause }
             }
-            Some(Errno::ACCESS | Errno::PERM) => CounterError::NotAllowed {
-                paranoid: paranoid(procfs),
-                cause,
-            },
+            Some(Errno::ACCESS | Errno::PERM) => {
+                CounterError::NotAllowed { paranoid: paranoid(procfs), cause }
+            }
             Some(Errno::MFILE | Errno::NFILE) => CounterError::TooManyFiles,
             Some(Errno::SRCH) => CounterError::Gone,
             _ => CounterError::Other { cause },
@@ -111,10 +109,7 @@ mod tests {
     use super::*;
 
     fn of(errno: Errno) -> CounterError {
-        CounterError::of(
-            io::Error::from_raw_os_error(errno.raw_os_error()),
-            &ProcFs::host(),
-        )
+        CounterError::of(io::Error::from_raw_os_error(errno.raw_os_error()), &ProcFs::host())
     }
 
     #[test]

@@ -7,20 +7,14 @@
 use std::io::ErrorKind::NotFound;
 use std::path::Path;
 
-use tandem_policy::Weight;
+use tandem_model::Weight;
 
 use crate::cgroup::error::CgroupError;
-use crate::cgroup::knob::Knob;
-use crate::cgroup::knob::Quota;
-use crate::cgroup::knob::parse_quota;
-use crate::cgroup::path::CgroupId;
-use crate::cgroup::path::CgroupPath;
-use crate::cgroup::path::Owners;
-use crate::cgroup::path::Version;
+use crate::cgroup::knob::{Knob, Quota, parse_quota};
+use crate::cgroup::path::{CgroupId, CgroupPath, Owners, Version};
 use crate::cgroup::stat;
 use crate::cgroup::stat::Throttled;
-use crate::ids::Pid;
-use crate::ids::Tid;
+use crate::ids::{Pid, Tid};
 use crate::thread::ThreadRef;
 
 /// What the kernel gives a cgroup in the idle class among others (WEIGHT_IDLEPRIO of kernel/sched/sched.h), in parts of the default.
@@ -214,17 +208,13 @@ pub trait CpuController: Send + Sync {
     fn set_quota(&self, cgroup: &CgroupPath, quota: Option<Quota>) -> Result<(), CgroupError> {
         let text = match quota {
             None => "max 100000".to_owned(),
-            Some(Quota {
-                quota_us,
-                period_us,
-            }) if quota_us >= 1000 && (1000..=1_000_000).contains(&period_us) => {
+            Some(Quota { quota_us, period_us })
+                if quota_us >= 1000 && (1000..=1_000_000).contains(&period_us) =>
+            {
                 format!("{quota_us} {period_us}")
             }
             Some(quota) => {
-                return Err(CgroupError::BadQuota {
-                    cgroup: cgroup.clone(),
-                    quota,
-                });
+                return Err(CgroupError::BadQuota { cgroup: cgroup.clone(), quota });
             }
         };
         self.write_knob(cgroup, Knob::Quota, &text)

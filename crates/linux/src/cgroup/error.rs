@@ -9,8 +9,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::cgroup::knob::Knob;
-use crate::cgroup::knob::Quota;
+use crate::cgroup::knob::{Knob, Quota};
 use crate::cgroup::path::CgroupPath;
 use crate::ids::Tid;
 use crate::thread::ThreadError;
@@ -201,16 +200,6 @@ impl CgroupError {
         match self {
             CgroupError::Gone(_) | CgroupError::ThreadGone(_) => true,
             CgroupError::Thread(error) => error.is_gone(),
-            _ => false,
-        }
-    }
-
-    /// Whether the kernel refused for want of permission.
-    pub fn is_permission(&self) -> bool {
-        match self {
-            CgroupError::Read { source, .. } | CgroupError::Write { source, .. } => {
-                source.kind() == io::ErrorKind::PermissionDenied
-            }
             _ => false,
         }
     }

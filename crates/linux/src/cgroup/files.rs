@@ -1,27 +1,17 @@
 //! The files of a cgroup hierarchy: reading, writing, making and removing, with errors that tell a
 //! vanished cgroup from a refusal. What both versions of the interface have in common.
 
-use std::fs;
-use std::io;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::cgroup::error::CgroupError;
 use crate::cgroup::name::check_name;
-use crate::cgroup::path::CgroupId;
-use crate::cgroup::path::CgroupPath;
-use crate::cgroup::path::Owners;
-use crate::cgroup::path::Version;
-use crate::ids::Pid;
-use crate::ids::Tid;
-use crate::procfs::ProcFs;
-use crate::procfs::is_gone;
-use crate::procfs::read_head;
-use crate::procfs::read_text;
-use crate::thread::ThreadError;
-use crate::thread::ThreadRef;
+use crate::cgroup::path::{CgroupId, CgroupPath, Owners, Version};
+use crate::ids::{Pid, Tid};
+use crate::procfs::{ProcFs, is_gone, read_head, read_text};
+use crate::thread::{ThreadError, ThreadRef};
 
 /// A line of the longest number of a process (PID_MAX_LIMIT is 4,194,304), bytes.
 const LONGEST_PID: usize = 8;
@@ -38,11 +28,7 @@ pub struct Hierarchy {
 impl Hierarchy {
     /// The hierarchy mounted at `mount` of this tree.
     pub fn new(procfs: &ProcFs, mount: &Path) -> Hierarchy {
-        Hierarchy {
-            procfs: procfs.clone(),
-            mount: mount.to_owned(),
-            folder: procfs.resolve(mount),
-        }
+        Hierarchy { procfs: procfs.clone(), mount: mount.to_owned(), folder: procfs.resolve(mount) }
     }
 
     /// Where it is mounted.
@@ -75,9 +61,7 @@ impl Hierarchy {
         match fs::metadata(&folder) {
             Ok(metadata) => Ok(Owners {
                 folder: metadata.uid(),
-                weight: fs::metadata(folder.join(weight))
-                    .ok()
-                    .map(|file| file.uid()),
+                weight: fs::metadata(folder.join(weight)).ok().map(|file| file.uid()),
             }),
             Err(error) => Err(self.reading(cgroup, folder, error)),
         }
@@ -299,12 +283,7 @@ impl Hierarchy {
             return Err(CgroupError::NotListed {
                 path,
                 controller,
-                text: text
-                    .trim_end()
-                    .replace('\n', ", ")
-                    .chars()
-                    .take(400)
-                    .collect(),
+                text: text.trim_end().replace('\n', ", ").chars().take(400).collect(),
             });
         };
         let cgroup = CgroupPath(found.to_owned());

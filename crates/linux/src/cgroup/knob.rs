@@ -7,8 +7,7 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A hard cap: `quota` microseconds of CPU time in each `period` microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,10 +47,7 @@ pub(crate) fn parse_quota(text: &str) -> Option<Option<Quota>> {
     let period_us = period.parse().ok()?;
     match quota {
         "max" => Some(None),
-        number => Some(Some(Quota {
-            quota_us: number.parse().ok()?,
-            period_us,
-        })),
+        number => Some(Some(Quota { quota_us: number.parse().ok()?, period_us })),
     }
 }
 
@@ -61,10 +57,7 @@ mod tests {
 
     #[test]
     fn quotas_read_as_the_kernel_writes_them() {
-        let half = Quota {
-            quota_us: 50_000,
-            period_us: 100_000,
-        };
+        let half = Quota { quota_us: 50_000, period_us: 100_000 };
         assert_eq!(parse_quota("50000 100000\n"), Some(Some(half)));
         assert_eq!(parse_quota("max 100000\n"), Some(None));
         for text in ["", "max", "-1 100000", "a b", "50000"] {

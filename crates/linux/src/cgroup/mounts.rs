@@ -13,8 +13,7 @@ use crate::cgroup::error::CgroupError;
 use crate::cgroup::path::Version;
 use crate::cgroup::v1::V1;
 use crate::cgroup::v2::V2;
-use crate::procfs::ProcFs;
-use crate::procfs::read_text;
+use crate::procfs::{ProcFs, read_text};
 
 /// One line of `/proc/mounts` about cgroups.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,16 +79,12 @@ pub fn open(procfs: &ProcFs) -> Result<Box<dyn CpuController>, CgroupError> {
 /// Finds the hierarchy that holds a controller: `cpu`, `cpuset` and so on.
 pub fn find(procfs: &ProcFs, controller: &'static str) -> Result<(Version, PathBuf), CgroupError> {
     let path = procfs.resolve("/proc/mounts");
-    let text = read_text(&path).map_err(|source| CgroupError::Read {
-        path: path.clone(),
-        source,
-    })?;
+    let text =
+        read_text(&path).map_err(|source| CgroupError::Read { path: path.clone(), source })?;
     let mounts: Vec<Mount> = text.lines().filter_map(Mount::parse).collect();
     let writable = |mount: &Mount| match mount.has("ro") {
         false => Ok(()),
-        true => Err(CgroupError::ReadOnly {
-            mount: mount.point.clone(),
-        }),
+        true => Err(CgroupError::ReadOnly { mount: mount.point.clone() }),
     };
     if let Some(mount) = mounts.iter().find(|m| !m.is_v2 && m.has(controller)) {
         writable(mount)?;
@@ -111,11 +106,7 @@ pub fn find(procfs: &ProcFs, controller: &'static str) -> Result<(Version, PathB
             Err(error) => seen.push(format!("{}: {error}", controllers.display())),
         }
     }
-    Err(CgroupError::NoController {
-        controller,
-        mounts: path,
-        seen: seen.join(", "),
-    })
+    Err(CgroupError::NoController { controller, mounts: path, seen: seen.join(", ") })
 }
 
 #[cfg(test)]
@@ -159,10 +150,7 @@ mod tests {
         assert_eq!(opened(V1_CPU, ""), v1("/sys/fs/cgroup/cpu,cpuacct"));
         assert_eq!(opened(&hybrid_v1, ""), v1("/sys/fs/cgroup/cpu,cpuacct"));
         assert_eq!(opened(&hybrid_v2, "cpu io"), v2("/sys/fs/cgroup/unified"));
-        assert_eq!(
-            opened(V2_ALONE, "cpuset cpu io memory"),
-            v2("/sys/fs/cgroup")
-        );
+        assert_eq!(opened(V2_ALONE, "cpuset cpu io memory"), v2("/sys/fs/cgroup"));
     }
 
     #[test]

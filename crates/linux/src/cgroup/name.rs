@@ -1,17 +1,13 @@
 //! Which names a cgroup can have beside the kernel's own files, and how long its path may be.
 
 use crate::cgroup::error::CgroupError;
-use crate::cgroup::path::CgroupPath;
-use crate::cgroup::path::LONGEST;
+use crate::cgroup::path::{CgroupPath, LONGEST};
 
 /// Whether a cgroup's path is short enough for the journal.
 pub fn check_length(cgroup: &CgroupPath) -> Result<(), CgroupError> {
     match cgroup.0.len() {
         0..=LONGEST => Ok(()),
-        bytes => Err(CgroupError::TooLong {
-            begin: cgroup.0.chars().take(100).collect(),
-            bytes,
-        }),
+        bytes => Err(CgroupError::TooLong { begin: cgroup.0.chars().take(100).collect(), bytes }),
     }
 }
 
@@ -26,10 +22,7 @@ pub fn check_name(parent: &CgroupPath, name: &str) -> Result<(), CgroupError> {
         && name.chars().all(|c| c != '/' && !c.is_control());
     match good {
         true => Ok(()),
-        false => Err(CgroupError::BadName {
-            parent: parent.clone(),
-            name: name.to_owned(),
-        }),
+        false => Err(CgroupError::BadName { parent: parent.clone(), name: name.to_owned() }),
     }
 }
 
@@ -44,15 +37,7 @@ mod tests {
     #[test]
     fn names_that_would_hide_a_kernel_file_are_refused() {
         assert!(check_name(&path("/"), "tandem-12-web").is_ok());
-        for name in [
-            "",
-            "..",
-            "a/b",
-            "cpu.shares",
-            "cgroup.procs",
-            "tasks",
-            "a\nb",
-        ] {
+        for name in ["", "..", "a/b", "cpu.shares", "cgroup.procs", "tasks", "a\nb"] {
             assert!(check_name(&path("/"), name).is_err(), "{name}");
         }
     }

@@ -94,10 +94,7 @@ struct First<T> {
 
 impl<T> Default for First<T> {
     fn default() -> First<T> {
-        First {
-            first: None,
-            has_another: false,
-        }
+        First { first: None, has_another: false }
     }
 }
 
@@ -221,9 +218,7 @@ fn can_belong_to_one(cgroup: &CgroupPath) -> bool {
 }
 
 fn ends_climb(cgroup: &CgroupPath) -> bool {
-    [".scope", ".service"]
-        .iter()
-        .any(|kind| cgroup.name().ends_with(kind))
+    [".scope", ".service"].iter().any(|kind| cgroup.name().ends_with(kind))
 }
 
 fn is_machine_scope(cgroup: &CgroupPath) -> bool {
@@ -257,11 +252,7 @@ pub fn residence(
             Err(error) => return Err(error),
         }
     }
-    Ok(Residence {
-        pid: process.pid,
-        main,
-        vcpus: places,
-    })
+    Ok(Residence { pid: process.pid, main, vcpus: places })
 }
 
 /// So many cgroups and processes are looked at to see whose a cgroup is: a VMM has a few, with its helpers and vhost workers, ...
@@ -280,12 +271,7 @@ pub struct Occupants<'a> {
 impl<'a> Occupants<'a> {
     /// Nothing is read yet.
     pub fn new(controller: &'a dyn CpuController, procfs: &'a ProcFs) -> Occupants<'a> {
-        Occupants {
-            controller,
-            procfs,
-            known: HashMap::new(),
-            kernel_threads: HashMap::new(),
-        }
+        Occupants { controller, procfs, known: HashMap::new(), kernel_threads: HashMap::new() }
     }
 
     /// Who has threads in this cgroup or below it, for a VM of so many vCPUs. vhost workers and their like are threads of the kernel
@@ -306,16 +292,11 @@ impl<'a> Occupants<'a> {
             }
             left = left.saturating_sub(1);
             // Threads of the kernel that are known cost no look.
-            let most = left
-                .saturating_add(1)
-                .saturating_add(self.kernel_threads.len());
-            let here = self
-                .controller
-                .some_processes(&next, most)
-                .and_then(|pids| {
-                    open.extend(self.controller.some_children(&next, left + 1)?);
-                    Ok(pids)
-                });
+            let most = left.saturating_add(1).saturating_add(self.kernel_threads.len());
+            let here = self.controller.some_processes(&next, most).and_then(|pids| {
+                open.extend(self.controller.some_children(&next, left + 1)?);
+                Ok(pids)
+            });
             let pids = match here {
                 Ok(pids) => pids,
                 Err(error) if error.is_gone() => continue,

@@ -6,8 +6,7 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Which of the two kernel interfaces holds the cpu controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,9 +83,7 @@ impl CgroupPath {
     /// Its path and those of the cgroups above it, without slashes at their ends: the root's, which is the last, is empty.
     pub(crate) fn at_and_above(&self) -> impl Iterator<Item = &str> {
         let first = Some(self.0.trim_end_matches('/'));
-        std::iter::successors(first, |below| {
-            below.rsplit_once('/').map(|(above, _)| above)
-        })
+        std::iter::successors(first, |below| below.rsplit_once('/').map(|(above, _)| above))
     }
 
     /// All cgroups from the root down to and without this one.
@@ -118,10 +115,7 @@ pub struct Owners {
 
 impl Owners {
     /// All of it is root's.
-    pub const ROOT: Owners = Owners {
-        folder: 0,
-        weight: Some(0),
-    };
+    pub const ROOT: Owners = Owners { folder: 0, weight: Some(0) };
 }
 
 #[cfg(test)]

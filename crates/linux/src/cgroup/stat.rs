@@ -6,7 +6,7 @@
 //!
 //! Source: kernel/sched/core.c, cpu_cfs_stat_show() and cpu_extra_stat_show(); Documentation/scheduler/sched-bwc.rst.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// What a cgroup's quota did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,11 +48,7 @@ mod tests {
     #[test]
     fn both_versions_are_read() {
         let v1 = "nr_periods 10\nnr_throttled 3\nthrottled_time 1234567\nwait_sum 9\n";
-        let expected = |time| Throttled {
-            time: Nanos(time),
-            periods: 10,
-            throttled_periods: 3,
-        };
+        let expected = |time| Throttled { time: Nanos(time), periods: 10, throttled_periods: 3 };
         assert_eq!(throttled(v1), Some(expected(1_234_567)));
         let v2 = "usage_usec 7\nnr_periods 10\nnr_throttled 3\nthrottled_usec 1234\n";
         assert_eq!(throttled(v2), Some(expected(1_234_000)));
@@ -60,12 +56,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_not_zero() {
-        for text in [
-            "",
-            "usage_usec 7\n",
-            "throttled_time\n",
-            "throttled_usec x\n",
-        ] {
+        for text in ["", "usage_usec 7\n", "throttled_time\n", "throttled_usec x\n"] {
             assert_eq!(throttled(text), None, "{text}");
         }
         assert_eq!(throttled("throttled_usec 18446744073709551615\n"), None);

@@ -11,18 +11,14 @@
 use std::io;
 use std::path::Path;
 
-use tandem_policy::Weight;
+use tandem_model::Weight;
 
 use crate::cgroup::controller::CpuController;
 use crate::cgroup::error::CgroupError;
 use crate::cgroup::files::Hierarchy;
 use crate::cgroup::knob::Knob;
-use crate::cgroup::path::CgroupId;
-use crate::cgroup::path::CgroupPath;
-use crate::cgroup::path::Owners;
-use crate::cgroup::path::Version;
-use crate::ids::Pid;
-use crate::ids::Tid;
+use crate::cgroup::path::{CgroupId, CgroupPath, Owners, Version};
+use crate::ids::{Pid, Tid};
 use crate::procfs::ProcFs;
 use crate::thread::ThreadRef;
 
@@ -38,9 +34,7 @@ pub struct V1 {
 impl V1 {
     /// The hierarchy mounted at `mount`.
     pub fn new(procfs: &ProcFs, mount: &Path) -> V1 {
-        V1 {
-            files: Hierarchy::new(procfs, mount),
-        }
+        V1 { files: Hierarchy::new(procfs, mount) }
     }
 
     /// A new cgroup of a co-mounted cpuset allows nothing; it gets what the one above has.

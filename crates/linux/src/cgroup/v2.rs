@@ -25,18 +25,14 @@
 use std::io;
 use std::path::Path;
 
-use tandem_policy::Weight;
+use tandem_model::Weight;
 
 use crate::cgroup::controller::CpuController;
 use crate::cgroup::error::CgroupError;
 use crate::cgroup::files::Hierarchy;
 use crate::cgroup::knob::Knob;
-use crate::cgroup::path::CgroupId;
-use crate::cgroup::path::CgroupPath;
-use crate::cgroup::path::Owners;
-use crate::cgroup::path::Version;
-use crate::ids::Pid;
-use crate::ids::Tid;
+use crate::cgroup::path::{CgroupId, CgroupPath, Owners, Version};
+use crate::ids::{Pid, Tid};
 use crate::procfs::ProcFs;
 use crate::thread::ThreadRef;
 
@@ -60,9 +56,7 @@ pub struct V2 {
 impl V2 {
     /// The hierarchy mounted at `mount`.
     pub fn new(procfs: &ProcFs, mount: &Path) -> V2 {
-        V2 {
-            files: Hierarchy::new(procfs, mount),
-        }
+        V2 { files: Hierarchy::new(procfs, mount) }
     }
 
     fn words(&self, cgroup: &CgroupPath, file: &str) -> Result<Vec<String>, CgroupError> {
@@ -111,9 +105,7 @@ impl V2 {
         };
         for child in children {
             let set = |file: &str, default: &str| {
-                self.files
-                    .read(&child, file)
-                    .is_ok_and(|text| text != default)
+                self.files.read(&child, file).is_ok_and(|text| text != default)
             };
             if set("cpu.weight", "100")
                 || set("cpu.max", "max 100000")
@@ -127,10 +119,7 @@ impl V2 {
     }
 
     fn not_threadable(parent: &CgroupPath, reason: String) -> CgroupError {
-        CgroupError::NotThreadable {
-            parent: parent.clone(),
-            reason,
-        }
+        CgroupError::NotThreadable { parent: parent.clone(), reason }
     }
 }
 
@@ -266,8 +255,7 @@ impl CpuController for V2 {
     }
 
     fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.files
-            .write_tid(cgroup, "cgroup.threads", tid, move_hint)
+        self.files.write_tid(cgroup, "cgroup.threads", tid, move_hint)
     }
 
     fn check_parent(&self, parent: &CgroupPath) -> Result<(), CgroupError> {
@@ -355,10 +343,7 @@ impl CpuController for V2 {
     }
 
     fn disable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        let in_use = |user: String| CgroupError::InUse {
-            cgroup: cgroup.clone(),
-            user,
-        };
+        let in_use = |user: String| CgroupError::InUse { cgroup: cgroup.clone(), user };
         if !self.enables_cpu(cgroup)? {
             return Ok(());
         }

@@ -25,7 +25,7 @@ pub enum JournalError {
     /// Others could have written what is there.
     #[error(
         "{path} cannot be trusted: {what}. Whoever can write there could have this command change any cgroup; nothing was \
-         put back. Look at what is in it, then 'chown root {path}' and 'chmod go-w {path}', or name another --state-dir"
+         changed. Look at what is in it, then 'chown root {path}' and 'chmod go-w {path}', or name another --state-dir"
     )]
     Untrusted {
         /// The file or directory.
@@ -35,7 +35,7 @@ pub enum JournalError {
     },
     /// Something else stands in its place.
     #[error(
-        "{path} is no file (a folder, a pipe or a device); nothing was put back. Move it away, or name another --state-dir"
+        "{path} is no file (a folder, a pipe or a device); nothing was changed. Move it away, or name another --state-dir"
     )]
     NoFile {
         /// What is no file.

@@ -1,10 +1,8 @@
 //! A journal's text: its head and its records, a line each.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Version;
 use crate::journal::error::JournalError;
@@ -32,12 +30,7 @@ pub struct Stamp {
 impl Stamp {
     /// A stamp in the current format.
     pub fn new(boot: String, version: Version, mount: PathBuf) -> Stamp {
-        Stamp {
-            tandem_journal: FORMAT,
-            boot,
-            version,
-            mount,
-        }
+        Stamp { tandem_journal: FORMAT, boot, version, mount }
     }
 }
 
@@ -53,10 +46,7 @@ fn shown(what: &str) -> String {
     let most = what.chars().take(MOST_SHOWN);
     let mut shown = String::new();
     for c in most {
-        match c.is_control() {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
-        }
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     if what.chars().nth(MOST_SHOWN).is_some() {
         shown.push('…');

@@ -1,18 +1,13 @@
 //! The lock of a state directory: of its file `lock`, which says who holds it, or, where that cannot be made, of the directory.
 
 use std::fs::File;
-use std::io;
 use std::path::Path;
-use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
-use rustix::fs::FlockOperation;
-use rustix::fs::flock;
+use rustix::fs::{FlockOperation, flock};
 
-use crate::disk::Disk;
-use crate::disk::HostDisk;
-use crate::disk::How;
+use crate::disk::{Disk, HostDisk, How};
 use crate::journal::error::JournalError;
 use crate::journal::pending::is_pending;
 use crate::state_dir::check_file;
@@ -23,10 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// Whether a journal has something to put back and nobody holds its directory: whoever wrote it is gone. Where that cannot be told it is not said.
 pub fn is_abandoned(dir: &Path) -> bool {
     let is_free = |file: File| flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
-    is_pending(dir)
-        && HostDisk
-            .open(&dir.join("lock"), How::Read)
-            .is_ok_and(is_free)
+    is_pending(dir) && HostDisk.open(&dir.join("lock"), How::Read).is_ok_and(is_free)
 }
 
 /// A state directory that nobody else holds for as long as this lives: nobody restores meanwhile, and no daemon begins. `None`: somebody has held it
@@ -56,11 +48,7 @@ pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<File, JournalError> {
     let path = dir.join("lock");
     let failed = |action| {
         let path = path.clone();
-        move |source: io::Error| JournalError::File {
-            action,
-            path,
-            source,
-        }
+        move |source: io::Error| JournalError::File { action, path, source }
     };
     // A full or read-only disk has no room for a lock, but may hold a journal that has to be put back.
     let (file, is_writable) = match disk.open(&path, How::Write) {

@@ -1,8 +1,7 @@
 //! Whether a journal has something to put back.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 /// Whether there is a journal with something in it to put back, or may be: one that cannot be looked at is no empty one, and who
 /// opens it is told why.

@@ -3,19 +3,13 @@
 use std::fmt;
 use std::hash::Hash;
 
-use serde::Deserialize;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
+use serde::{Deserialize, Serialize};
+use tandem_model::{Nanos, Nice, PcpuSet};
 
-use crate::cgroup::CgroupId;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::Knob;
+use crate::cgroup::{CgroupId, CgroupPath, Knob};
 use crate::ids::Tid;
-use crate::thread::StartTime;
-use crate::thread::ThreadRef;
+use crate::thread::{StartTime, ThreadRef};
 
 /// So many of the values that a thing was given are kept: one that is in force, and two that may be by now (a VM that takes turns
 /// has the kernel's default weight and its own in turn).
@@ -165,9 +159,7 @@ impl Entry for Record {
         match self {
             Record::Enabled { cgroup, id } => Key::Enabled(cgroup.clone(), *id),
             Record::Created { cgroup } => Key::Created(cgroup.clone()),
-            Record::Knob {
-                cgroup, id, knob, ..
-            } => Key::Knob(cgroup.clone(), *id, *knob),
+            Record::Knob { cgroup, id, knob, .. } => Key::Knob(cgroup.clone(), *id, *knob),
             Record::Moved { thread, to, .. } => Key::Moved(thread.tid, thread.start, to.clone()),
             Record::Affinity { thread, .. } => Key::Affinity(thread.tid, thread.start),
             Record::Nice { thread, .. } => Key::Nice(thread.tid, thread.start),
@@ -200,26 +192,15 @@ impl Entry for Record {
     fn comes_of(&self, written: &Record) -> bool {
         match (self, written) {
             (
-                Record::Knob {
-                    knob: Knob::Quota,
-                    original: now,
-                    ..
-                },
-                Record::Knob {
-                    knob: Knob::Quota,
-                    original: asked,
-                    ..
-                },
+                Record::Knob { knob: Knob::Quota, original: now, .. },
+                Record::Knob { knob: Knob::Quota, original: asked, .. },
             ) => {
                 let period = |text: &str| text.split_once(' ').map(|(_, period)| period.to_owned());
                 now == asked || (now.starts_with("max ") && period(now) == period(asked))
             }
-            (
-                Record::Slice { original: now, .. },
-                Record::Slice {
-                    original: asked, ..
-                },
-            ) => *now == asked.map(|slice| slice.clamp(SLICES.0, SLICES.1)) || now == asked,
+            (Record::Slice { original: now, .. }, Record::Slice { original: asked, .. }) => {
+                *now == asked.map(|slice| slice.clamp(SLICES.0, SLICES.1)) || now == asked
+            }
             _ => self == written,
         }
     }
@@ -238,10 +219,7 @@ impl Entry for Record {
 /// A path that leads nowhere but into the hierarchy.
 pub fn check_path(cgroup: &CgroupPath) -> Result<(), String> {
     let is_within = cgroup.0.starts_with('/') && !cgroup.0.split('/').any(|part| part == "..");
-    match is_within {
-        true => Ok(()),
-        false => Err(format!("'{cgroup}' is no path within the hierarchy")),
-    }
+    if is_within { Ok(()) } else { Err(format!("'{cgroup}' is no path within the hierarchy")) }
 }
 
 /// What undoing it puts back.
@@ -250,12 +228,9 @@ impl fmt::Display for Record {
         match self {
             Record::Enabled { cgroup, .. } => write!(f, "the cpu controller below {cgroup}"),
             Record::Created { cgroup } => write!(f, "the new cgroup {cgroup}"),
-            Record::Knob {
-                cgroup,
-                knob,
-                original,
-                ..
-            } => write!(f, "the {knob} '{original}' of cgroup {cgroup}"),
+            Record::Knob { cgroup, knob, original, .. } => {
+                write!(f, "the {knob} '{original}' of cgroup {cgroup}")
+            }
             Record::Moved { thread, from, .. } => write!(f, "{thread} to cgroup {from}"),
             Record::Affinity { thread, original } => write!(f, "{thread} to pCPUs {original}"),
             Record::Nice { thread, original } => write!(f, "{thread} to nice value {original}"),

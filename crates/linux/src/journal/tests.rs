@@ -3,28 +3,19 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::*;
-use crate::cgroup::CgroupId;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::Knob;
-use crate::cgroup::Version;
+use crate::cgroup::{CgroupId, CgroupPath, Knob, Version};
 use crate::ids::Tid;
-use crate::thread::StartTime;
-use crate::thread::ThreadRef;
+use crate::thread::{StartTime, ThreadRef};
 
 fn stamp() -> Stamp {
     Stamp::new("boot-a".into(), Version::V1, "/sys/fs/cgroup/cpu".into())
 }
 
 fn created(name: &str) -> Record {
-    Record::Created {
-        cgroup: CgroupPath(name.into()),
-    }
+    Record::Created { cgroup: CgroupPath(name.into()) }
 }
 
 fn records(journal: &Journal) -> Vec<Record> {
@@ -32,16 +23,9 @@ fn records(journal: &Journal) -> Vec<Record> {
 }
 
 fn samples() -> Vec<Record> {
-    let thread = ThreadRef {
-        pid: Pid(10),
-        tid: Tid(11),
-        start: StartTime(12),
-    };
+    let thread = ThreadRef { pid: Pid(10), tid: Tid(11), start: StartTime(12) };
     vec![
-        Record::Enabled {
-            cgroup: CgroupPath::root(),
-            id: CgroupId(1),
-        },
+        Record::Enabled { cgroup: CgroupPath::root(), id: CgroupId(1) },
         created("/g \"quoted\"\n"),
         Record::Knob {
             cgroup: CgroupPath("/a".into()),
@@ -49,15 +33,8 @@ fn samples() -> Vec<Record> {
             knob: Knob::Quota,
             original: "max 100000".into(),
         },
-        Record::Moved {
-            thread,
-            from: CgroupPath("/a".into()),
-            to: CgroupPath("/g".into()),
-        },
-        Record::Affinity {
-            thread,
-            original: "0-3,7".parse().unwrap(),
-        },
+        Record::Moved { thread, from: CgroupPath("/a".into()), to: CgroupPath("/g".into()) },
+        Record::Affinity { thread, original: "0-3,7".parse().unwrap() },
     ]
 }
 
@@ -81,9 +58,7 @@ fn records_are_read_back_in_order() {
 fn a_second_owner_is_refused_and_told_who_holds_it() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    let error = Journal::<Record>::open(dir.path(), stamp())
-        .unwrap_err()
-        .to_string();
+    let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err().to_string();
     let me = format!("process {}", std::process::id());
     assert!(error.contains(&me), "{error}");
 }
@@ -119,17 +94,12 @@ fn malformed_lines_name_the_file_and_where_in_it() {
         ("\n".to_owned(), "does not begin"),
         (format!("{}\n", lines.join("\n")), "line 4"),
         (good.replace("created", "invented"), "line 3"),
-        (
-            good.replace("\"tandem_journal\":1", "\"tandem_journal\":9"),
-            "format 9",
-        ),
+        (good.replace("\"tandem_journal\":1", "\"tandem_journal\":9"), "format 9"),
         (good.replace("0-3,7", "3-0"), "backwards"),
     ];
     for (text, wanted) in cases {
         fs::write(&path, &text).unwrap();
-        let error = Journal::<Record>::open(dir.path(), stamp())
-            .unwrap_err()
-            .to_string();
+        let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
         assert!(error.contains(path.to_str().unwrap()), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), text, "left untouched");
@@ -140,10 +110,7 @@ fn malformed_lines_name_the_file_and_where_in_it() {
 fn an_earlier_boot_leaves_nothing_to_put_back() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
-    let later = Stamp {
-        boot: "boot-b".into(),
-        ..stamp()
-    };
+    let later = Stamp { boot: "boot-b".into(), ..stamp() };
     let journal = Journal::<Record>::open(dir.path(), later).unwrap();
     assert_eq!(records(&journal), []);
     assert!(!is_pending(dir.path()));
@@ -153,13 +120,8 @@ fn an_earlier_boot_leaves_nothing_to_put_back() {
 fn another_hierarchy_of_the_same_boot_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
-    let other = Stamp {
-        version: Version::V2,
-        ..stamp()
-    };
-    let error = Journal::<Record>::open(dir.path(), other)
-        .unwrap_err()
-        .to_string();
+    let other = Stamp { version: Version::V2, ..stamp() };
+    let error = Journal::<Record>::open(dir.path(), other).unwrap_err().to_string();
     assert!(error.contains("cgroup v1"), "{error}");
     assert!(is_pending(dir.path()));
 }
@@ -169,9 +131,7 @@ fn compaction_keeps_what_it_is_told_and_empties_on_nothing() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    journal
-        .keep(|record| samples()[..2].contains(record))
-        .unwrap();
+    journal.keep(|record| samples()[..2].contains(record)).unwrap();
     journal.append(created("/later")).unwrap();
     drop(journal);
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
@@ -230,10 +190,7 @@ fn the_first_record_is_the_original_and_later_ones_are_what_was_given() {
     // What could not be given is not what it has.
     journal.will_write(weight("6")).unwrap();
     journal.was_not_written(&weight("6").key());
-    assert_eq!(
-        journal.written(&weight("").key()).last(),
-        Some(&weight("4"))
-    );
+    assert_eq!(journal.written(&weight("").key()).last(), Some(&weight("4")));
     journal.replace_original(weight("1024")).unwrap();
     drop(journal);
     let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
@@ -272,10 +229,7 @@ fn records_that_lead_out_of_the_hierarchy_are_refused() {
         text.extend(line(&created(cgroup)));
         fs::write(dir.path().join("journal"), text).unwrap();
         let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err();
-        assert!(
-            error.to_string().contains("within the hierarchy"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("within the hierarchy"), "{error}");
     }
 }
 
@@ -327,10 +281,7 @@ impl Disk for Full {
             most => most.saturating_sub(at).min(bytes.len() as u64) as usize,
         };
         HostDisk.write_at(file, &bytes[..room], at)?;
-        match room == bytes.len() {
-            true => Ok(()),
-            false => Err(io::ErrorKind::StorageFull.into()),
-        }
+        if room == bytes.len() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
     }
 
     fn set_len(&self, file: &File, length: u64) -> io::Result<()> {

@@ -63,10 +63,7 @@ fn rounds_show_what_runs_and_what_ends() {
     while round(&me).unwrap().ran == first.ran {
         black_box(0);
     }
-    let mut child = std::process::Command::new("sleep")
-        .arg("1000")
-        .spawn()
-        .unwrap();
+    let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let process = ThreadRef::of_process(&ProcFs::host(), Pid(child.id())).unwrap();
     let wait = || std::thread::sleep(std::time::Duration::from_millis(1));
     // Until it sleeps, its clock moves; then the clock answers for the file.
@@ -85,10 +82,7 @@ fn rounds_show_what_runs_and_what_ends() {
 
 #[test]
 fn a_process_that_stands_still_is_not_read_again() {
-    let mut child = std::process::Command::new("sleep")
-        .arg("1000")
-        .spawn()
-        .unwrap();
+    let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let process = ThreadRef::of_process(&ProcFs::host(), Pid(child.id())).unwrap();
     let mut sampler = Sampler::new(ProcFs::host());
     let mut reads = 0;
@@ -97,10 +91,7 @@ fn a_process_that_stands_still_is_not_read_again() {
         sampler.begin_round();
         let sample = sampler.sample(&process).unwrap();
         let open = sampler.open.get_mut(&process).unwrap();
-        if open
-            .last
-            .is_some_and(|(clock, _)| process_cpu_time(process.pid) == Some(clock))
-        {
+        if open.last.is_some_and(|(clock, _)| process_cpu_time(process.pid) == Some(clock)) {
             open.schedstat = File::open("/dev/null").unwrap();
             sampler.begin_round();
             if let Ok(again) = sampler.sample(&process) {
@@ -145,19 +136,13 @@ fn time_in_a_guest_is_field_43() {
     assert_eq!(sampler.read_activity(&me).unwrap().guest, Nanos::ZERO);
     sampler.sample(&me).unwrap();
     let activity = sampler.read_activity(&me).unwrap();
-    assert_eq!(
-        (activity.state, activity.guest),
-        (TaskState::Running, Nanos::ZERO)
-    );
+    assert_eq!((activity.state, activity.guest), (TaskState::Running, Nanos::ZERO));
 }
 
 #[test]
 fn a_thread_of_another_start_time_is_not_sampled() {
     let mut sampler = Sampler::new(ProcFs::host());
-    let other = ThreadRef {
-        start: StartTime(1),
-        ..me()
-    };
+    let other = ThreadRef { start: StartTime(1), ..me() };
     assert!(sampler.sample(&other).unwrap_err().is_gone());
     assert!(sampler.open.is_empty());
 }
@@ -175,10 +160,7 @@ fn idle_time_is_read_per_online_pcpu() {
     let sampler = Sampler::new(ProcFs::at(root.path()));
     let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
     let idle = sampler.pcpu_idle().unwrap();
-    let wanted = [
-        (PcpuId(0), Nanos(420 * tick)),
-        (PcpuId(3), Nanos(570 * tick)),
-    ];
+    let wanted = [(PcpuId(0), Nanos(420 * tick)), (PcpuId(3), Nanos(570 * tick))];
     assert_eq!(idle, wanted.into());
     assert_eq!(sampler.online_pcpus().unwrap().to_string(), "0,3");
     fs::write(root.path().join("proc/stat"), "cpu0 1 2\n").unwrap();
@@ -212,30 +194,16 @@ fn a_kernel_without_the_account_is_named() {
 fn three_whole_numbers_are_an_account_and_nothing_else_is() {
     let most = u64::MAX;
     let sample = VcpuSample::parse(format!("0 {most}  17\n").as_bytes()).unwrap();
-    assert_eq!(
-        (sample.ran, sample.waited, sample.runs),
-        (Nanos(0), Nanos(most), 17)
-    );
-    for text in [
-        "",
-        "\n",
-        "1 2",
-        "1 2 \n",
-        "1 2 x",
-        "1 2 3x",
-        "1 -2 3",
-        "1 18446744073709551616 3",
-    ] {
+    assert_eq!((sample.ran, sample.waited, sample.runs), (Nanos(0), Nanos(most), 17));
+    for text in ["", "\n", "1 2", "1 2 \n", "1 2 x", "1 2 3x", "1 -2 3", "1 18446744073709551616 3"]
+    {
         assert_eq!(VcpuSample::parse(text.as_bytes()), None, "{text:?}");
     }
 }
 
 #[test]
 fn hostile_numbers_of_threads_do_not_use_up_the_files_that_may_be_open() {
-    let mut sampler = Sampler {
-        room: 1,
-        ..Sampler::new(ProcFs::host())
-    };
+    let mut sampler = Sampler { room: 1, ..Sampler::new(ProcFs::host()) };
     let me = me();
     let (tell, told) = channel();
     let (end, ended) = channel::<()>();

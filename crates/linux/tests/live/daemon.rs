@@ -2,34 +2,21 @@
 //! by a seed, until something ends it.
 
 use std::env;
-use std::io::Write;
-use std::io::stdout;
+use std::io::{Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
-use rand_core::Rng;
-use rand_core::SeedableRng;
+use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use tandem_linux::ProcFs;
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::affinity::affinity;
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::{CgroupError, CgroupPath, Quota};
 use tandem_linux::sched_attr::SchedAttrError;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use tandem_policy::Weight;
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_linux::{ProcFs, cgroup};
+use tandem_model::{Nanos, Nice, PcpuSet, Weight};
 
-use crate::helper::gettid;
-use crate::helper::number;
-use crate::helper::vcpu_threads;
+use crate::helper::{gettid, number, vcpu_threads};
 
 /// What the daemon works on.
 struct Subject {
@@ -97,8 +84,7 @@ impl Subject {
             }
             4..7 => {
                 let pcpu = self.all.iter().nth(pick(self.all.len()));
-                self.actuator
-                    .set_affinity(&thread, &pcpu.into_iter().collect())?;
+                self.actuator.set_affinity(&thread, &pcpu.into_iter().collect())?;
             }
             7..10 if !self.idle => {
                 let weight = Weight::saturating((2 + pick(5000)) as f64);
@@ -110,10 +96,7 @@ impl Subject {
             12 => {
                 let quota_us = 50_000 + pick(50_000) as u64;
                 let period_us = 50_000;
-                let cap = Some(Quota {
-                    quota_us,
-                    period_us,
-                });
+                let cap = Some(Quota { quota_us, period_us });
                 self.actuator.set_quota(&self.own, cap)?;
             }
             13 | 14 => {

@@ -1,37 +1,27 @@
 //! State directories that are full or cannot be written: kill -9 there, and what then can still be put back.
 
 use std::ffi::CString;
-use std::fs;
 use std::fs::File;
-use std::io;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
-use rand_core::Rng;
-use rand_core::SeedableRng;
+use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::restore_all;
+use tandem_linux::actuator::{Actuator, restore_all};
 use tandem_linux::journal::is_pending;
-use tandem_policy::Weight;
+use tandem_model::Weight;
 
-use crate::harness::Skip;
-use crate::harness::Test;
-use crate::helper::Helper;
-use crate::helper::StateDir;
-use crate::helper::kills;
-use crate::host::LiveHost;
-use crate::host::controller;
+use crate::harness::{Skip, Test};
+use crate::helper::{Helper, StateDir, kills};
+use crate::host::{LiveHost, controller};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
     ("kill_9_on_full_and_read_only_disks", kill_9),
-    (
-        "a_full_disk_refuses_changes_and_ends_nothing",
-        refused_while_full,
-    ),
+    ("a_full_disk_refuses_changes_and_ends_nothing", refused_while_full),
 ];
 
 const KILLS: u32 = 40;
@@ -57,13 +47,7 @@ impl Disk {
         let data = options.map_or(std::ptr::null(), |options| options.as_ptr().cast());
         // SAFETY: all pointers are to strings that outlive the call.
         let result = unsafe {
-            libc::mount(
-                c"tmpfs".as_ptr(),
-                target.as_ptr(),
-                c"tmpfs".as_ptr(),
-                flags,
-                data,
-            )
+            libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), flags, data)
         };
         match result {
             0 => Ok(()),
@@ -72,10 +56,8 @@ impl Disk {
     }
 
     fn be_read_only(&self, is_read_only: bool) {
-        let flags = match is_read_only {
-            true => libc::MS_REMOUNT | libc::MS_RDONLY,
-            false => libc::MS_REMOUNT,
-        };
+        let flags =
+            if is_read_only { libc::MS_REMOUNT | libc::MS_RDONLY } else { libc::MS_REMOUNT };
         self.mount(flags, None).expect("it can be remounted");
     }
 
@@ -128,11 +110,7 @@ fn kill_9() -> Result<(), Skip> {
             assert_eq!(live_host.snapshot(), before, "{what}: {report}");
         }
         let error = Actuator::open(controller()?, disk.dir()).err();
-        assert_eq!(
-            error.is_some(),
-            !is_full,
-            "nothing can be journaled: {error:?}"
-        );
+        assert_eq!(error.is_some(), !is_full, "nothing can be journaled: {error:?}");
         disk.be_read_only(false);
         disk.make_room();
         restore_all(controller()?, disk.dir()).expect("it restores");
@@ -150,9 +128,7 @@ fn refused_while_full() -> Result<(), Skip> {
     let disk = Disk::new()?;
     let (mut actuator, _) = Actuator::open(controller()?, disk.dir()).expect("it opens");
     let own = live_host.own.clone();
-    actuator
-        .set_weight(&own, Weight::constant(500.0))
-        .expect("a weight");
+    actuator.set_weight(&own, Weight::constant(500.0)).expect("a weight");
     disk.fill();
     // There is some room in the last page.
     let weights = (501..2000u32).map(f64::from);

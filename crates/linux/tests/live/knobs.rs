@@ -5,25 +5,15 @@
 
 use std::fs;
 
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
-use tandem_linux::actuator::Outcome;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Knob;
+use tandem_linux::actuator::{Actuator, ActuatorError, Outcome};
+use tandem_linux::cgroup::{CgroupError, CgroupPath, Knob};
 use tandem_linux::journal::is_pending;
-use tandem_linux::sched_attr::schedulers_slice;
-use tandem_linux::sched_attr::slice;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::Weight;
+use tandem_linux::sched_attr::{schedulers_slice, slice};
+use tandem_model::{Nanos, Nice, Weight};
 
-use crate::harness::Skip;
-use crate::harness::Test;
+use crate::harness::{Skip, Test};
 use crate::helper::StateDir;
-use crate::host::LiveHost;
-use crate::host::controller;
-use crate::host::nice;
+use crate::host::{LiveHost, controller, nice};
 use crate::tests::open;
 
 /// All tests, in the order in which they run.
@@ -31,24 +21,12 @@ pub const ALL: &[(&str, Test)] = &[
     ("a_nice_value_is_set_and_put_back", nice_value),
     ("a_slice_is_set_and_put_back", own_slice),
     ("a_cgroup_goes_into_the_idle_class_and_back", idle_class),
-    (
-        "a_weight_of_its_own_survives_the_idle_class",
-        weight_and_idle,
-    ),
-    (
-        "a_weight_set_by_somebody_else_survives_the_idle_class",
-        foreign_weight_and_idle,
-    ),
+    ("a_weight_of_its_own_survives_the_idle_class", weight_and_idle),
+    ("a_weight_set_by_somebody_else_survives_the_idle_class", foreign_weight_and_idle),
     ("an_operators_idle_class_stays", operators_idle_class),
-    (
-        "an_operators_idle_class_of_just_now_stays",
-        operators_idle_class_of_just_now,
-    ),
+    ("an_operators_idle_class_of_just_now_stays", operators_idle_class_of_just_now),
     ("a_vcpu_has_a_group_below_its_vms_group", group_of_a_vcpu),
-    (
-        "a_vcpu_has_a_group_below_a_cgroup_of_the_operators",
-        group_below_own,
-    ),
+    ("a_vcpu_has_a_group_below_a_cgroup_of_the_operators", group_below_own),
 ];
 
 /// On a kernel without slices they are refused, and there is no more to test.
@@ -97,13 +75,12 @@ fn both_ends(
         let mut actuator = open(&dir)?;
         change(&mut actuator).expect("the change is made");
         assert_ne!(live_host.snapshot(), before, "something was changed");
-        let report = match killed {
-            false => actuator.restore(),
-            true => {
-                actuator.abandon();
-                let (_, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
-                report
-            }
+        let report = if killed {
+            actuator.abandon();
+            let (_, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
+            report
+        } else {
+            actuator.restore()
         };
         assert!(report.is_complete() && report.put_back > 0, "{report}");
         assert_eq!(live_host.snapshot(), before, "killed: {killed}");
@@ -149,9 +126,7 @@ fn own_slice() -> Result<(), Skip> {
 /// The text of a file of the live_host's own cgroup.
 fn own_file(live_host: &LiveHost, file: &str) -> String {
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
-    let folder = controller
-        .mount()
-        .join(live_host.own.0.trim_start_matches('/'));
+    let folder = controller.mount().join(live_host.own.0.trim_start_matches('/'));
     let text = fs::read_to_string(folder.join(file)).expect("the file is there");
     text.trim_end().to_owned()
 }
@@ -212,20 +187,15 @@ fn foreign_weight_and_idle() -> Result<(), Skip> {
         made(actuator.set_idle(&live_host.own, false));
         live_host.operator_sets(Knob::Weight, "200");
         made(actuator.forget_knob(&live_host.own, Knob::Weight));
-        made(
-            actuator
-                .set_weight(&live_host.own, Weight::constant(700.0))
-                .map(|_| ()),
-        );
+        made(actuator.set_weight(&live_host.own, Weight::constant(700.0)).map(|_| ()));
         // The record of the weight is now the later one, and still a weight is put back after the class.
         made(actuator.set_idle(&live_host.own, true));
-        let report = match killed {
-            false => actuator.restore(),
-            true => {
-                actuator.abandon();
-                let (_, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
-                report
-            }
+        let report = if killed {
+            actuator.abandon();
+            let (_, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
+            report
+        } else {
+            actuator.restore()
         };
         assert!(report.is_complete(), "{report}");
         let weight = controller()?.weight(&live_host.own).expect("a weight");
@@ -340,9 +310,7 @@ fn group_below_own() -> Result<(), Skip> {
     let mut actuator = open(&dir)?;
     make_group_below(&mut actuator, &live_host.own, &threads[0], &name).expect("it is made");
     // The VM is let go, the actuator lives on.
-    let report = actuator
-        .release_group(&live_host.own)
-        .expect("it is released");
+    let report = actuator.release_group(&live_host.own).expect("it is released");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
     assert_eq!(live_host.snapshot(), before);
     Ok(())

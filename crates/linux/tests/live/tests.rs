@@ -1,70 +1,39 @@
 //! What is promised of a real host, one test each.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand_core::Rng;
-use rand_core::SeedableRng;
+use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use tandem_linux::ProcFs;
-use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::Outcome;
-use tandem_linux::actuator::restore_all;
+use tandem_linux::actuator::{Actuator, Outcome, restore_all};
 use tandem_linux::affinity::affinity;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Quota;
-use tandem_linux::cgroup::ownership::Residence;
-use tandem_linux::cgroup::ownership::find_own_cgroup;
-use tandem_linux::cgroup::ownership::residence;
+use tandem_linux::cgroup::ownership::{Residence, find_own_cgroup, residence};
+use tandem_linux::cgroup::{CgroupPath, CpuController, Quota};
 use tandem_linux::journal::is_pending;
 use tandem_linux::restore::RestoreReport;
-use tandem_policy::PcpuSet;
-use tandem_policy::Weight;
+use tandem_model::{PcpuSet, Weight};
 
-use crate::harness::Skip;
-use crate::harness::Test;
-use crate::helper::Helper;
-use crate::helper::StateDir;
-use crate::helper::kills;
-use crate::helper::vcpu_threads;
-use crate::helper::wait_until;
-use crate::host::LiveHost;
-use crate::host::controller;
+use crate::harness::{Skip, Test};
+use crate::helper::{Helper, StateDir, kills, vcpu_threads, wait_until};
+use crate::host::{LiveHost, controller};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
-    (
-        "changes_are_real_and_restore_puts_them_back",
-        changes_are_real,
-    ),
+    ("changes_are_real_and_restore_puts_them_back", changes_are_real),
     ("drop_puts_everything_back", drop_puts_everything_back),
     ("the_next_start_puts_back_what_a_dead_run_left", next_start),
-    (
-        "restore_all_puts_back_without_a_daemon",
-        restore_all_puts_back,
-    ),
+    ("restore_all_puts_back_without_a_daemon", restore_all_puts_back),
     ("kill_9_at_50_random_moments", kill_9),
     ("threads_that_end_or_start_meanwhile", threads_come_and_go),
-    (
-        "a_vm_with_a_cgroup_of_its_own_is_adjusted_there",
-        own_cgroup,
-    ),
-    (
-        "a_vm_in_libvirts_cgroups_is_adjusted_in_its_scope",
-        own_scope,
-    ),
+    ("a_vm_with_a_cgroup_of_its_own_is_adjusted_there", own_cgroup),
+    ("a_vm_in_libvirts_cgroups_is_adjusted_in_its_scope", own_scope),
     ("two_daemons_refuse_each_other", two_daemons),
     ("two_hundred_groups_leave_nothing_behind", no_leak),
-    (
-        "a_group_named_like_a_foreign_cgroup_is_refused",
-        foreign_name,
-    ),
-    (
-        "what_is_below_a_cgroup_that_stays_is_not_looked_through",
-        not_looked_through,
-    ),
+    ("a_group_named_like_a_foreign_cgroup_is_refused", foreign_name),
+    ("what_is_below_a_cgroup_that_stays_is_not_looked_through", not_looked_through),
 ];
 
 /// An actuator whose journal is in this folder.
@@ -72,6 +41,15 @@ pub fn open(dir: &StateDir) -> Result<Actuator, Skip> {
     let (actuator, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
     assert!(report.is_complete(), "{report}");
     Ok(actuator)
+}
+
+/// A host, what it looks like, an empty state directory, and an actuator whose journal is there.
+fn ready() -> Result<(LiveHost, BTreeMap<String, String>, StateDir, Actuator), Skip> {
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    let dir = StateDir::new();
+    let actuator = open(&dir)?;
+    Ok((live_host, before, dir, actuator))
 }
 
 /// One pCPU of those that a thread may use.
@@ -82,75 +60,37 @@ fn one_of(pcpus: &PcpuSet) -> PcpuSet {
 /// Changes something of every kind; returns the group.
 fn change_everything(live_host: &LiveHost, actuator: &mut Actuator) -> CgroupPath {
     let threads = live_host.threads();
-    let home = actuator
-        .controller()
-        .cgroup_of(&threads[0])
-        .expect("a home");
-    let group = actuator
-        .create_group(&home, &format!("{}x", live_host.prefix))
-        .expect("a group");
+    let home = actuator.controller().cgroup_of(&threads[0]).expect("a home");
+    let group = actuator.create_group(&home, &format!("{}x", live_host.prefix)).expect("a group");
     for thread in &threads {
-        assert_eq!(
-            actuator.move_thread(thread, &group).expect("a move"),
-            Outcome::Done
-        );
+        assert_eq!(actuator.move_thread(thread, &group).expect("a move"), Outcome::Done);
     }
-    actuator
-        .set_weight(&group, Weight::constant(222.4))
-        .expect("a weight");
-    actuator
-        .set_weight(&live_host.own, Weight::constant(333.0))
-        .expect("a weight");
-    let cap = Some(Quota {
-        quota_us: 40_000,
-        period_us: 50_000,
-    });
+    actuator.set_weight(&group, Weight::constant(222.4)).expect("a weight");
+    actuator.set_weight(&live_host.own, Weight::constant(333.0)).expect("a weight");
+    let cap = Some(Quota { quota_us: 40_000, period_us: 50_000 });
     actuator.set_quota(&live_host.own, cap).expect("a cap");
     let pcpus = one_of(&affinity(threads[0].tid).expect("a mask"));
-    actuator
-        .set_affinity(&threads[0], &pcpus)
-        .expect("an affinity");
+    actuator.set_affinity(&threads[0], &pcpus).expect("an affinity");
     group
 }
 
 fn changes_are_real() -> Result<(), Skip> {
-    let live_host = LiveHost::new()?;
-    let before = live_host.snapshot();
-    let dir = StateDir::new();
-    let mut actuator = open(&dir)?;
+    let (live_host, before, dir, mut actuator) = ready()?;
     let group = change_everything(&live_host, &mut actuator);
     let controller = actuator.controller();
-    let mut tids: Vec<_> = live_host
-        .threads()
-        .iter()
-        .map(|thread| thread.tid)
-        .collect();
+    let mut tids: Vec<_> = live_host.threads().iter().map(|thread| thread.tid).collect();
     tids.sort();
     let mut inside = controller.threads(&group).expect("the group");
     inside.sort();
     assert_eq!(inside, tids, "the vCPU threads, and no other");
     let main = tandem_linux::thread::ThreadRef::of_process(&ProcFs::host(), live_host.shared.pid());
-    let main = controller
-        .cgroup_of(&main.expect("it lives"))
-        .expect("a cgroup");
+    let main = controller.cgroup_of(&main.expect("it lives")).expect("a cgroup");
     assert_eq!(Some(main), group.parent(), "the main thread stays");
-    assert_eq!(
-        controller.weight(&group).expect("a weight"),
-        Weight::constant(222.0)
-    );
-    assert_eq!(
-        controller.weight(&live_host.own).expect("a weight"),
-        Weight::constant(333.0)
-    );
-    let cap = controller
-        .quota(&live_host.own)
-        .expect("a cap")
-        .expect("it is capped");
+    assert_eq!(controller.weight(&group).expect("a weight"), Weight::constant(222.0));
+    assert_eq!(controller.weight(&live_host.own).expect("a weight"), Weight::constant(333.0));
+    let cap = controller.quota(&live_host.own).expect("a cap").expect("it is capped");
     assert_eq!((cap.quota_us, cap.period_us), (40_000, 50_000));
-    assert_eq!(
-        affinity(live_host.threads()[0].tid).expect("a mask").len(),
-        1
-    );
+    assert_eq!(affinity(live_host.threads()[0].tid).expect("a mask").len(), 1);
     assert_ne!(live_host.snapshot(), before);
     assert!(is_pending(&dir.0));
     let report = actuator.restore();
@@ -161,10 +101,7 @@ fn changes_are_real() -> Result<(), Skip> {
 }
 
 fn drop_puts_everything_back() -> Result<(), Skip> {
-    let live_host = LiveHost::new()?;
-    let before = live_host.snapshot();
-    let dir = StateDir::new();
-    let mut actuator = open(&dir)?;
+    let (live_host, before, _dir, mut actuator) = ready()?;
     change_everything(&live_host, &mut actuator);
     drop(actuator);
     assert_eq!(live_host.snapshot(), before);
@@ -172,10 +109,7 @@ fn drop_puts_everything_back() -> Result<(), Skip> {
 }
 
 fn next_start() -> Result<(), Skip> {
-    let live_host = LiveHost::new()?;
-    let before = live_host.snapshot();
-    let dir = StateDir::new();
-    let mut actuator = open(&dir)?;
+    let (live_host, before, dir, mut actuator) = ready()?;
     change_everything(&live_host, &mut actuator);
     actuator.abandon();
     assert_ne!(live_host.snapshot(), before);
@@ -187,10 +121,7 @@ fn next_start() -> Result<(), Skip> {
 }
 
 fn restore_all_puts_back() -> Result<(), Skip> {
-    let live_host = LiveHost::new()?;
-    let before = live_host.snapshot();
-    let dir = StateDir::new();
-    let mut actuator = open(&dir)?;
+    let (live_host, before, dir, mut actuator) = ready()?;
     change_everything(&live_host, &mut actuator);
     actuator.abandon();
     let report = restore_all(controller()?, &dir.0).expect("it restores");
@@ -244,18 +175,13 @@ fn threads_come_and_go() -> Result<(), Skip> {
     let place = actuator.controller().cgroup_of(born).expect("a cgroup");
     assert_eq!(place, group, "a thread starts where its maker is");
     live_host.shared.tell("end 1");
-    wait_until("the thread has ended", || {
-        live_host.threads().len() == threads.len()
-    });
+    wait_until("the thread has ended", || live_host.threads().len() == threads.len());
     let gone = threads[1];
     let home = group.parent().expect("a parent");
     let outcome = actuator.move_thread(&gone, &home).expect("no error");
     assert_eq!(outcome, Outcome::Gone);
     let pcpus = affinity(threads[0].tid).expect("a mask");
-    assert_eq!(
-        actuator.set_affinity(&gone, &pcpus).expect("no error"),
-        Outcome::Gone
-    );
+    assert_eq!(actuator.set_affinity(&gone, &pcpus).expect("no error"), Outcome::Gone);
     let report = actuator.release_group(&group).expect("it is released");
     assert!(report.is_complete(), "{report}");
     assert!(!actuator.controller().exists(&group));
@@ -263,9 +189,7 @@ fn threads_come_and_go() -> Result<(), Skip> {
         let place = actuator.controller().cgroup_of(&thread).expect("a cgroup");
         assert_eq!(place, home, "{thread}");
     }
-    let error = actuator
-        .set_weight(&group, Weight::constant(200.0))
-        .expect_err("it is gone");
+    let error = actuator.set_weight(&group, Weight::constant(200.0)).expect_err("it is gone");
     assert!(error.is_gone(), "{error}");
     Ok(())
 }
@@ -277,10 +201,7 @@ fn assert_one_has_its_own(controller: &dyn CpuController, live_host: &LiveHost) 
         let vcpus = vcpu_threads(vm.pid());
         residence(controller, &process.expect("it lives"), &vcpus).expect("its cgroups")
     };
-    let (owner, shared) = (
-        residence_of(&live_host.owner),
-        residence_of(&live_host.shared),
-    );
+    let (owner, shared) = (residence_of(&live_host.owner), residence_of(&live_host.shared));
     let procfs = ProcFs::host();
     let find = |vm: &Residence, other: &Residence| {
         let others = std::slice::from_ref(other);
@@ -292,23 +213,13 @@ fn assert_one_has_its_own(controller: &dyn CpuController, live_host: &LiveHost) 
 }
 
 fn own_cgroup() -> Result<(), Skip> {
-    let live_host = LiveHost::new()?;
-    let before = live_host.snapshot();
-    let dir = StateDir::new();
-    let mut actuator = open(&dir)?;
+    let (live_host, before, _dir, mut actuator) = ready()?;
     assert_one_has_its_own(actuator.controller(), &live_host);
-    let written = actuator
-        .set_weight(&live_host.own, Weight::constant(1e9))
-        .expect("a weight");
+    let written = actuator.set_weight(&live_host.own, Weight::constant(1e9)).expect("a weight");
     assert_eq!(written, actuator.controller().weight_range().1);
-    let home = actuator
-        .controller()
-        .threads(&live_host.own)
-        .expect("its threads");
+    let home = actuator.controller().threads(&live_host.own).expect("its threads");
     assert_eq!(home.len(), 3, "nothing was moved");
-    let report = actuator
-        .release_group(&live_host.own)
-        .expect("it is released");
+    let report = actuator.release_group(&live_host.own).expect("it is released");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
     assert_eq!(live_host.snapshot(), before);
     Ok(())
@@ -337,16 +248,12 @@ fn two_daemons() -> Result<(), Skip> {
     let arguments = [state_dir, "1", &pid, &live_host.own.0, &live_host.prefix];
     let daemon = Helper::start("daemon", &arguments);
     let holder = daemon.pid();
-    let error = Actuator::open(controller()?, &dir.0)
-        .err()
-        .expect("it is refused")
-        .to_string();
+    let error = Actuator::open(controller()?, &dir.0).err().expect("it is refused").to_string();
     assert!(error.contains(&format!("process {holder}")), "{error}");
     // The daemon also puts back all itself now and then, and with an empty journal there is nothing to refuse.
     let controller: Arc<dyn CpuController> = Arc::from(controller()?);
-    wait_until(
-        "nobody else may restore what the daemon has changed",
-        || match restore_all(controller.clone(), &dir.0) {
+    wait_until("nobody else may restore what the daemon has changed", || {
+        match restore_all(controller.clone(), &dir.0) {
             Ok(report) => {
                 assert_eq!(report, RestoreReport::default(), "of a daemon that lives");
                 false
@@ -356,38 +263,24 @@ fn two_daemons() -> Result<(), Skip> {
                 assert!(error.contains(&format!("process {holder}")), "{error}");
                 true
             }
-        },
-    );
+        }
+    });
     daemon.kill();
     drop(open(&dir)?);
     Ok(())
 }
 
 fn no_leak() -> Result<(), Skip> {
-    let live_host = LiveHost::new()?;
-    let before = live_host.snapshot();
-    let dir = StateDir::new();
-    let mut actuator = open(&dir)?;
+    let (live_host, before, dir, mut actuator) = ready()?;
     let threads = live_host.threads();
-    let home = actuator
-        .controller()
-        .cgroup_of(&threads[0])
-        .expect("a home");
-    let open_files = || {
-        fs::read_dir("/proc/self/fd")
-            .expect("this process's files")
-            .count()
-    };
+    let home = actuator.controller().cgroup_of(&threads[0]).expect("a home");
+    let open_files = || fs::read_dir("/proc/self/fd").expect("this process's files").count();
     let files = open_files();
     for n in 0..200 {
         let group = actuator.create_group(&home, &format!("{}{n}", live_host.prefix));
         let group = group.expect("a group");
-        actuator
-            .move_thread(&threads[n % threads.len()], &group)
-            .expect("a move");
-        actuator
-            .set_weight(&group, Weight::constant(50.0))
-            .expect("a weight");
+        actuator.move_thread(&threads[n % threads.len()], &group).expect("a move");
+        actuator.set_weight(&group, Weight::constant(50.0)).expect("a weight");
         let report = actuator.release_group(&group).expect("it is released");
         assert!(report.is_complete(), "{report}");
     }
@@ -420,26 +313,17 @@ fn not_looked_through() -> Result<(), Skip> {
 }
 
 fn foreign_name() -> Result<(), Skip> {
-    let live_host = LiveHost::new()?;
-    let dir = StateDir::new();
-    let mut actuator = open(&dir)?;
+    let (live_host, _, dir, mut actuator) = ready()?;
     let name = live_host.own.name().to_owned();
-    let error = actuator
-        .create_group(&CgroupPath::root(), &name)
-        .expect_err("it is refused");
+    let error = actuator.create_group(&CgroupPath::root(), &name).expect_err("it is refused");
     assert!(error.to_string().contains("exists already"), "{error}");
-    let error = actuator
-        .create_group(&CgroupPath::root(), "a/b")
-        .expect_err("it is refused");
+    let error = actuator.create_group(&CgroupPath::root(), "a/b").expect_err("it is refused");
     assert!(error.to_string().contains("a/b"), "{error}");
     let nowhere = CgroupPath("/tandem-live-nowhere".to_owned());
-    let error = actuator
-        .create_group(&nowhere, "x")
-        .expect_err("it is refused");
+    let error = actuator.create_group(&nowhere, "x").expect_err("it is refused");
     assert!(error.is_gone(), "{error}");
-    let error = actuator
-        .set_weight(&CgroupPath::root(), Weight::constant(5.0))
-        .expect_err("refused");
+    let error =
+        actuator.set_weight(&CgroupPath::root(), Weight::constant(5.0)).expect_err("refused");
     assert!(error.to_string().contains("root"), "{error}");
     assert!(!is_pending(&dir.0), "a refusal leaves no record");
     Ok(())

@@ -2,22 +2,12 @@
 //! something has been seen rather than for a time, so that a loaded machine only makes it slower.
 //! Speeds are compared side by side: two VMs at the same time on the same pCPU.
 
-#![allow(
-    dead_code,
-    unused_macros,
-    reason = "each test binary uses a part of it"
-)]
+#![allow(dead_code, unused_macros, reason = "each test binary uses a part of it")]
 
-use std::fs;
-use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use tandem_microvm::Backend;
-use tandem_microvm::Microvm;
-use tandem_microvm::MicrovmConfig;
-use tandem_microvm::Snapshot;
-use tandem_microvm::Workload;
+use tandem_microvm::{Backend, Microvm, MicrovmConfig, Snapshot, Workload};
 
 /// How long the slowest machine may take: beyond, something is stuck.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -83,10 +73,7 @@ pub fn wait_until(vm: &Microvm, seen: impl Fn(&Snapshot) -> bool) {
 /// The pCPUs that this process may use.
 pub fn allowed_pcpus() -> Vec<u32> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let list = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
-        .unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
     let ranges = list.trim().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         first.parse().unwrap()..=last.parse().unwrap()

@@ -9,21 +9,21 @@ pub enum Place {
     Tracepoint(&'static str),
     /// The begin or end of a function of the kernel.
     Function(&'static str),
+    /// No event: user space runs the program.
+    Program(&'static str),
 }
 
 impl Place {
-    /// The name of the tracepoint or function.
+    /// The name of the tracepoint, function or program.
     pub fn name(self) -> &'static str {
         match self {
-            Place::Tracepoint(name) | Place::Function(name) => name,
+            Place::Tracepoint(name) | Place::Function(name) | Place::Program(name) => name,
         }
     }
-}
 
-impl Place {
-    /// Whether it is a function, which fewer kernels let programs look at.
-    pub fn is_function(self) -> bool {
-        matches!(self, Place::Function(_))
+    /// Whether the kernel runs the program, and not user space.
+    pub fn is_attached(self) -> bool {
+        !matches!(self, Place::Program(_))
     }
 }
 
@@ -32,6 +32,7 @@ impl fmt::Display for Place {
         match self {
             Place::Tracepoint(name) => write!(f, "tracepoint {name}"),
             Place::Function(name) => write!(f, "function {name}"),
+            Place::Program(name) => write!(f, "program {name}"),
         }
     }
 }
@@ -63,49 +64,52 @@ pub struct Event {
 }
 
 const fn event(program: &'static str, place: Place, without: Without) -> Event {
-    Event {
-        program,
-        place,
-        without,
-        sure: false,
-        per_exit: false,
-    }
+    Event { program, place, without, sure: false, per_exit: false }
 }
 
 const fn sure(event: Event) -> Event {
-    Event {
-        sure: true,
-        ..event
-    }
+    Event { sure: true, ..event }
 }
 
 const fn per_exit(event: Event) -> Event {
-    Event {
-        per_exit: true,
-        ..event
-    }
+    Event { per_exit: true, ..event }
 }
 
-use Place::Function;
-use Place::Tracepoint;
-use Without::Fine;
-use Without::Lacks;
-use Without::Nothing;
+use Place::{Function, Program, Tracepoint};
+use Without::{Fine, Lacks, Nothing};
 
 const EXITS: Without = Lacks("RUN holds the part of VMM that the kernel does itself");
 
-/// All programs that are attached.
-pub const EVENTS: [Event; 20] = [
+/// All programs. Only the first is indispensable: it sees when vCPUs run.
+pub const EVENTS: [Event; 22] = [
     event("on_switch", Tracepoint("sched_switch"), Nothing),
-    event("on_wakeup", Tracepoint("sched_wakeup"), Nothing),
-    event("on_wakeup_new", Tracepoint("sched_wakeup_new"), Nothing),
-    event("on_migrate", Tracepoint("sched_migrate_task"), Nothing),
-    event("on_exit", Tracepoint("sched_process_exit"), Nothing),
-    sure(event(
-        "on_waking",
-        Tracepoint("sched_waking"),
-        Lacks("who wakes whom"),
-    )),
+    event(
+        "on_wakeup",
+        Tracepoint("sched_wakeup"),
+        Lacks("RDY after a wake-up has no culprit, wake-up latency and CSTP are not measured"),
+    ),
+    event(
+        "on_wakeup_new",
+        Tracepoint("sched_wakeup_new"),
+        Lacks("the first RDY of a new vCPU has no culprit"),
+    ),
+    event(
+        "on_migrate",
+        Tracepoint("sched_migrate_task"),
+        Lacks("culprits of RDY are estimated: vCPUs move between pCPUs unseen"),
+    ),
+    event(
+        "on_exit",
+        Tracepoint("sched_process_exit"),
+        Lacks("the end of a vCPU is seen with the next interval"),
+    ),
+    event(
+        "find_out",
+        Program("find_out"),
+        Lacks("a vCPU is measured from its first switch or wake-up on"),
+    ),
+    event("settle", Program("settle"), Lacks("the culprit of RDY is known once its pCPU switches")),
+    sure(event("on_waking", Tracepoint("sched_waking"), Lacks("who wakes whom"))),
     per_exit(event("on_entry", Tracepoint("kvm_entry"), EXITS)),
     per_exit(event("on_kvm_exit", Tracepoint("kvm_exit"), EXITS)),
     per_exit(event("on_pvm_entry", Function("pvm_vcpu_run"), Fine)),
@@ -126,31 +130,15 @@ pub const EVENTS: [Event; 20] = [
         Lacks("POLL of a halt that ends in sleep is in VMM or RUN until the vCPU wakes"),
     ),
     event("on_block", Function("kvm_vcpu_block"), Fine),
-    event(
-        "on_kvm_wakeup",
-        Tracepoint("kvm_vcpu_wakeup"),
-        Lacks("POLL is in VMM or RUN"),
-    ),
-    sure(event(
-        "on_ipi",
-        Tracepoint("kvm_apic_ipi"),
-        Lacks("how many IPIs a vCPU sends"),
-    )),
+    event("on_kvm_wakeup", Tracepoint("kvm_vcpu_wakeup"), Lacks("POLL is in VMM or RUN")),
+    sure(event("on_ipi", Tracepoint("kvm_apic_ipi"), Lacks("how many IPIs a vCPU sends"))),
     sure(event(
         "on_accept_irq",
         Tracepoint("kvm_apic_accept_irq"),
         Lacks("to whom a vCPU sends IPIs"),
     )),
-    event(
-        "on_spin",
-        Function("kvm_vcpu_on_spin"),
-        Lacks("pause exits"),
-    ),
-    event(
-        "on_yield_to",
-        Function("kvm_vcpu_yield_to"),
-        Lacks("who yields to whom"),
-    ),
+    event("on_spin", Function("kvm_vcpu_on_spin"), Lacks("pause exits")),
+    event("on_yield_to", Function("kvm_vcpu_yield_to"), Lacks("who yields to whom")),
     event(
         "on_unthrottle",
         Function("unthrottle_cfs_rq"),

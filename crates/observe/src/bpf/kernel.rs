@@ -1,14 +1,12 @@
 //! What this process may do, and what this kernel has.
 
-use std::ffi::CStr;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use tandem_linux::thread::StartTime;
-use tandem_policy::PcpuSet;
+use tandem_model::PcpuSet;
 
 use super::BpfError;
 use super::events::Place;
@@ -38,9 +36,7 @@ pub fn check_permissions() -> Result<(), BpfError> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let missing = missing_capabilities(&status);
     if !missing.is_empty() {
-        return Err(BpfError::NotPermitted {
-            missing: missing.join(", "),
-        });
+        return Err(BpfError::NotPermitted { missing: missing.join(", ") });
     }
     let path = PathBuf::from("/sys/kernel/security/lockdown");
     if fs::read_to_string(&path).is_ok_and(|text| text.contains("[confidentiality]")) {
@@ -118,11 +114,7 @@ impl KernelTypes {
                 source: std::io::Error::last_os_error().into(),
             });
         };
-        let mut types = KernelTypes {
-            kernel,
-            modules: Vec::new(),
-            has_kvm: false,
-        };
+        let mut types = KernelTypes { kernel, modules: Vec::new(), has_kvm: false };
         for module in MODULES {
             if !Path::new(BTF).join(module).exists() {
                 continue;
@@ -132,9 +124,7 @@ impl KernelTypes {
             let btf = unsafe { libbpf_sys::btf__load_module_btf(name.as_ptr(), kernel.as_ptr()) };
             types.modules.extend(NonNull::new(btf));
         }
-        types.has_kvm = types
-            .place(Place::Function("kvm_arch_vcpu_ioctl_run"))
-            .is_some();
+        types.has_kvm = types.place(Place::Function("kvm_arch_vcpu_ioctl_run")).is_some();
         Ok(types)
     }
 
@@ -143,15 +133,14 @@ impl KernelTypes {
         let (name, kind) = match place {
             Place::Tracepoint(name) => (format!("btf_trace_{name}"), libbpf_sys::BTF_KIND_TYPEDEF),
             Place::Function(name) => (name.to_owned(), libbpf_sys::BTF_KIND_FUNC),
+            Place::Program(_) => return Some(Described::Kernel),
         };
         let name = CString::new(name).expect("names of events hold no zero byte");
         if has(self.kernel, &name, kind) {
             return Some(Described::Kernel);
         }
         let mut modules = self.modules.iter();
-        modules
-            .any(|module| has(*module, &name, kind))
-            .then_some(Described::Module)
+        modules.any(|module| has(*module, &name, kind)).then_some(Described::Module)
     }
 
     /// Whether groups can have quotas: the programs look at this field.
@@ -170,9 +159,7 @@ impl KernelTypes {
             return false;
         }
         let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-        described
-            .iter()
-            .all(|name| is_listed(&symbols, &name.to_string_lossy()))
+        described.iter().all(|name| is_listed(&symbols, &name.to_string_lossy()))
     }
 }
 
@@ -184,9 +171,7 @@ fn has(btf: NonNull<libbpf_sys::btf>, name: &CStr, kind: u32) -> bool {
 
 /// Whether a list of symbols has this one.
 fn is_listed(symbols: &str, name: &str) -> bool {
-    symbols
-        .lines()
-        .any(|line| line.split_ascii_whitespace().nth(2) == Some(name))
+    symbols.lines().any(|line| line.split_ascii_whitespace().nth(2) == Some(name))
 }
 
 /// One more than the highest number that a pCPU can have, which is more than there can be where numbers have gaps.
@@ -204,8 +189,7 @@ fn highest(list: &str) -> Option<u32> {
 /// For how long KVM polls at most, unless a VM has a bound of its own; no bound where KVM does not tell.
 pub fn most_poll() -> u64 {
     let text = fs::read_to_string(MOST_POLL).ok();
-    text.and_then(|text| text.trim().parse().ok())
-        .unwrap_or(u64::MAX)
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
 }
 
 /// When a thread started by CLOCK_BOOTTIME, from and up to, if `/proc` says that it was this: ticks are coarser than the kernel's
@@ -224,9 +208,7 @@ fn born_between(start: StartTime, tick: u64, shift: i128) -> (u64, u64) {
 
 /// By how many ns CLOCK_BOOTTIME is shifted here: seconds and ns after its name.
 fn shift(offsets: &str) -> i128 {
-    let line = offsets
-        .lines()
-        .find_map(|line| line.trim_start().strip_prefix("boottime"));
+    let line = offsets.lines().find_map(|line| line.trim_start().strip_prefix("boottime"));
     let mut numbers = line
         .unwrap_or_default()
         .split_ascii_whitespace()
@@ -253,10 +235,7 @@ mod tests {
         let status = |bits: u64| format!("Name:\tx\nCapEff:\t{bits:016x}\nCapBnd:\t0\n");
         assert!(missing_capabilities(&status(1 << SYS_ADMIN)).is_empty());
         assert!(missing_capabilities("").is_empty());
-        assert_eq!(
-            missing_capabilities(&status(1 << 39)),
-            ["CAP_PERFMON", "CAP_NET_ADMIN"]
-        );
+        assert_eq!(missing_capabilities(&status(1 << 39)), ["CAP_PERFMON", "CAP_NET_ADMIN"]);
         assert_eq!(missing_capabilities(&status(0)).len(), 3);
     }
 
@@ -301,17 +280,11 @@ mod tests {
     #[test]
     fn a_start_in_ticks_is_a_span_of_the_kernels_clock() {
         let tick = 10_000_000;
-        assert_eq!(
-            born_between(StartTime(7), tick, 0),
-            (70_000_000, 80_000_000)
-        );
+        assert_eq!(born_between(StartTime(7), tick, 0), (70_000_000, 80_000_000));
         // A clock that is 1.5 s ahead tells 157 of what the kernel has as 7.
         let ahead = shift("monotonic           0         0\nboottime            1 500000000\n");
         assert_eq!(ahead, 1_500_000_000);
-        assert_eq!(
-            born_between(StartTime(157), tick, ahead),
-            (70_000_000, 80_000_000)
-        );
+        assert_eq!(born_between(StartTime(157), tick, ahead), (70_000_000, 80_000_000));
         assert_eq!(shift(""), 0);
         assert_eq!(shift("boottime -2 0"), -2_000_000_000);
         assert_eq!(born_between(StartTime(u64::MAX), tick, 0).1, u64::MAX);

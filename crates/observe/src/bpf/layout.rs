@@ -25,7 +25,7 @@ pub const ENDED: usize = 7;
 /// No state, but the part of [`ASLEEP`] that a sibling's wait made longer.
 pub const COSTOP: usize = 8;
 /// Buckets of a histogram.
-pub const BUCKETS: usize = tandem_policy::states::latency::BUCKETS;
+pub const BUCKETS: usize = tandem_model::states::latency::BUCKETS;
 /// Who a culprit is, is known.
 pub const EDGE_NAMED: u32 = 1;
 /// A culprit is a thread of the kernel.
@@ -170,10 +170,8 @@ shared!("settings" RawSettings {
 
 #[cfg(test)]
 mod tests {
-    use libbpf_rs::btf::Btf;
-    use libbpf_rs::btf::HasSize;
-    use libbpf_rs::btf::types::MemberAttr;
-    use libbpf_rs::btf::types::Struct;
+    use libbpf_rs::btf::types::{MemberAttr, Struct};
+    use libbpf_rs::btf::{Btf, HasSize};
 
     use super::super::programs::OBJECT;
     use super::*;
@@ -215,10 +213,8 @@ mod tests {
                     MemberAttr::BitField { .. } => panic!("{name} has no bit fields"),
                 })
                 .collect();
-            let rust: Vec<(String, usize)> = fields
-                .iter()
-                .map(|(field, offset, _)| ((*field).to_owned(), *offset))
-                .collect();
+            let rust: Vec<(String, usize)> =
+                fields.iter().map(|(field, offset, _)| ((*field).to_owned(), *offset)).collect();
             assert_eq!(starts, rust, "struct {name}");
             // No field ends where the next does not begin, so sizes agree if offsets do, and the last one with the whole.
             let (_, offset, last) = fields.last().expect("it has fields");
@@ -262,10 +258,7 @@ mod tests {
 
     #[test]
     fn bytes_of_another_length_are_no_value() {
-        let key = RawEdgeKey {
-            victim: 7,
-            culprit: 9,
-        };
+        let key = RawEdgeKey { victim: 7, culprit: 9 };
         let bytes = encode(&key);
         let back: RawEdgeKey = decode(bytes).unwrap();
         assert_eq!((back.victim, back.culprit), (7, 9));

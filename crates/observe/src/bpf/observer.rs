@@ -1,55 +1,22 @@
 //! Watches threads and reads what the programs added up.
 
 use std::io::Read;
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use libbpf_rs::ErrorKind;
-use libbpf_rs::Iter;
-use libbpf_rs::MapCore;
-use libbpf_rs::MapFlags;
-use libbpf_rs::MapHandle;
-use libbpf_rs::ProgramInput;
+use libbpf_rs::{ErrorKind, Iter, MapCore, MapFlags, MapHandle, ProgramInput};
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadStat;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::states::programs::NotCounted;
+use tandem_linux::thread::{Pid, ThreadStat, Tid};
+use tandem_model::Nanos;
+use tandem_model::states::programs::NotCounted;
 
-use super::BpfCost;
-use super::BpfError;
-use super::MissingEvent;
-use super::Options;
-use super::Watch;
-use super::kernel;
-use super::layout::EDGE_KERNEL;
-use super::layout::EDGE_NAMED;
-use super::layout::ENDED;
-use super::layout::NOBODY;
-use super::layout::RawEdge;
-use super::layout::RawEdgeKey;
-use super::layout::RawLink;
-use super::layout::RawLinkKey;
-use super::layout::RawLost;
-use super::layout::RawSettings;
-use super::layout::RawSibling;
-use super::layout::RawVcpu;
-use super::layout::Shared;
-use super::layout::decode;
-use super::layout::encode;
-use super::programs;
-use super::programs::Programs;
-use super::programs::TakenAway;
-use super::reading::Absence;
-use super::reading::BpfReading;
-use super::reading::Culprit;
-use super::reading::EdgeReading;
-use super::reading::LinkReading;
-use super::reading::VcpuReading;
-use super::slots::Slots;
-use super::slots::Tells;
+use super::layout::{
+    EDGE_KERNEL, EDGE_NAMED, ENDED, NOBODY, RawEdge, RawEdgeKey, RawLink, RawLinkKey, RawLost,
+    RawSettings, RawSibling, RawVcpu, Shared, decode, encode,
+};
+use super::programs::{Programs, TakenAway};
+use super::reading::{Absence, BpfReading, Culprit, EdgeReading, LinkReading, VcpuReading};
+use super::slots::{Slots, Tells};
+use super::{BpfCost, BpfError, MissingEvent, Options, Watch, kernel, programs};
 
 /// Entries of a map that are read at once.
 const BATCH: u32 = 4096;
@@ -108,23 +75,14 @@ impl Bpf {
         for (place, watch) in &change.gone {
             delete(&maps.watched, "watched", &watch.thread.tid.0)?;
             delete(&maps.siblings, "siblings", &sibling(watch))?;
-            let ended = RawVcpu {
-                state: ENDED as u32,
-                ..RawVcpu::default()
-            };
+            let ended = RawVcpu { state: ENDED as u32, ..RawVcpu::default() };
             update(&maps.vcpus, "vcpus", place, &ended, MapFlags::LOCK)?;
             self.slots.retire(*place);
         }
         for (place, watch) in &change.new {
             let raw = self.slots.fill(*place, *watch, now());
             update(&maps.vcpus, "vcpus", place, &raw, MapFlags::LOCK)?;
-            update(
-                &maps.siblings,
-                "siblings",
-                &sibling(watch),
-                place,
-                MapFlags::ANY,
-            )?;
+            update(&maps.siblings, "siblings", &sibling(watch), place, MapFlags::ANY)?;
             let tid = watch.thread.tid.0;
             update(&maps.watched, "watched", &tid, place, MapFlags::ANY)?;
         }
@@ -137,7 +95,9 @@ impl Bpf {
         if change.new.is_empty() {
             return Ok(());
         }
-        self.find_out()?;
+        if self.has("find_out") {
+            self.find_out()?;
+        }
         for (place, watch) in &change.new {
             self.end_unless_found(*place, watch)?;
         }
@@ -150,6 +110,9 @@ impl Bpf {
         let maps = &self.programs.maps;
         let raw: Option<RawVcpu> = lookup(&maps.vcpus, "vcpus", &place)?;
         if raw.is_none_or(|raw| raw.is_found != 0) {
+            return Ok(());
+        }
+        if !self.has("find_out") && watch.thread.is_alive(&ProcFs::host()) {
             return Ok(());
         }
         delete(&maps.watched, "watched", &watch.thread.tid.0)?;
@@ -175,9 +138,14 @@ impl Bpf {
     /// What happened since the last reading.
     pub fn read(&mut self) -> Result<BpfReading, BpfError> {
         self.write_settings()?;
-        self.settle()?;
+        if self.has("settle") {
+            self.settle()?;
+        }
         let at = now();
-        let vcpus = self.read_vcpus(at)?;
+        let mut vcpus = self.read_vcpus(at)?;
+        if !self.has("on_exit") {
+            self.find_ended(&mut vcpus)?;
+        }
         let edges = self.take_edges()?;
         let links = self.take_links()?;
         let lost = self.read_lost()?;
@@ -185,13 +153,7 @@ impl Bpf {
         for place in self.ended(&vcpus) {
             self.forget(place)?;
         }
-        Ok(BpfReading {
-            at,
-            vcpus,
-            edges,
-            links,
-            lost,
-        })
+        Ok(BpfReading { at, vcpus, edges, links, lost })
     }
 
     /// Has the kernel count what BPF programs cost, all that run on this host, as long as this lives. It makes each of them a little
@@ -221,11 +183,7 @@ impl Bpf {
         let mut tasks = Iter::new(&link).map_err(|error| failed(error.into()))?;
         // The program prints nothing: to read is to have it run.
         let mut nothing = [0; 64];
-        while tasks
-            .read(&mut nothing)
-            .map_err(|error| failed(error.into()))?
-            > 0
-        {}
+        while tasks.read(&mut nothing).map_err(|error| failed(error.into()))? > 0 {}
         Ok(())
     }
 
@@ -253,10 +211,7 @@ impl Bpf {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    return Err(BpfError::Run {
-                        program: "settle",
-                        source: error.into(),
-                    });
+                    return Err(BpfError::Run { program: "settle", source: error.into() });
                 }
             }
         }
@@ -268,13 +223,8 @@ impl Bpf {
         if used == 0 {
             return Ok(readings);
         }
-        let all: Vec<(u32, RawVcpu)> = batch(
-            &self.programs.maps.vcpus,
-            "vcpus",
-            MapFlags::LOCK,
-            false,
-            used,
-        )?;
+        let all: Vec<(u32, RawVcpu)> =
+            batch(&self.programs.maps.vcpus, "vcpus", MapFlags::LOCK, false, used)?;
         for (_, raw) in &all {
             self.sees_kvm |= raw.halts + raw.user_exits > 0;
             self.sees_exits |= raw.exits > 0;
@@ -287,8 +237,27 @@ impl Bpf {
         Ok(readings)
     }
 
+    /// Marks threads that ended unseen, and keeps the programs from taking others with their numbers for them.
+    fn find_ended(&self, vcpus: &mut [VcpuReading]) -> Result<(), BpfError> {
+        let procfs = ProcFs::host();
+        for (_, slot) in self.slots.taken() {
+            let Watch { index, thread, .. } = slot.watch;
+            let mut of_slot = vcpus.iter_mut().filter(|vcpu| vcpu.index == index && !vcpu.ended);
+            if let Some(vcpu) = of_slot.next().filter(|_| !thread.is_alive(&procfs)) {
+                vcpu.ended = true;
+                delete(&self.programs.maps.watched, "watched", &thread.tid.0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel took a program.
+    fn has(&self, program: &str) -> bool {
+        self.programs.attached.contains(&program)
+    }
+
     fn tells(&self) -> Tells {
-        let has = |program: &str| self.programs.attached.contains(&program);
+        let has = |program: &str| self.has(program);
         let all_exits =
             has("on_entry") && has("on_kvm_exit") && (self.sees_exits || !self.sees_kvm);
         let exits = self.sees_exits || all_exits;
@@ -296,7 +265,7 @@ impl Bpf {
             vmm: exits || has("on_userspace_exit") && has("on_run"),
             poll: has("on_kvm_wakeup"),
             limited: self.programs.has_quotas,
-            costop: has("on_waking"),
+            costop: has("on_waking") && has("on_wakeup"),
             exits,
             user_exits: has("on_userspace_exit"),
             halts: has("on_kvm_wakeup"),
@@ -385,16 +354,10 @@ impl Bpf {
     }
 
     fn ended(&self, vcpus: &[VcpuReading]) -> Vec<u32> {
-        let is_ended = |watch: &Watch| {
-            vcpus
-                .iter()
-                .any(|vcpu| vcpu.ended && vcpu.index == watch.index)
-        };
+        let is_ended =
+            |watch: &Watch| vcpus.iter().any(|vcpu| vcpu.ended && vcpu.index == watch.index);
         let taken = self.slots.taken();
-        taken
-            .filter(|(_, slot)| is_ended(&slot.watch))
-            .map(|(place, _)| place)
-            .collect()
+        taken.filter(|(_, slot)| is_ended(&slot.watch)).map(|(place, _)| place).collect()
     }
 
     /// Its thread is gone, and the programs took it off their list.
@@ -408,11 +371,7 @@ impl Bpf {
 }
 
 fn sibling(watch: &Watch) -> RawSibling {
-    RawSibling {
-        vm: watch.vm.0,
-        vcpu: watch.vcpu.0,
-        pad: 0,
-    }
+    RawSibling { vm: watch.vm.0, vcpu: watch.vcpu.0, pad: 0 }
 }
 
 /// CLOCK_MONOTONIC, which the programs read too.
@@ -428,11 +387,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn failed(map: &'static str, action: &'static str) -> impl Fn(libbpf_rs::Error) -> BpfError {
-    move |source| BpfError::Map {
-        map,
-        action,
-        source: source.into(),
-    }
+    move |source| BpfError::Map { map, action, source: source.into() }
 }
 
 fn update<K: Shared, V: Shared>(
@@ -442,8 +397,7 @@ fn update<K: Shared, V: Shared>(
     value: &V,
     flags: MapFlags,
 ) -> Result<(), BpfError> {
-    map.update(encode(key), encode(value), flags)
-        .map_err(failed(name, "write"))
+    map.update(encode(key), encode(value), flags).map_err(failed(name, "write"))
 }
 
 /// Deletes what may be gone already.
@@ -459,9 +413,7 @@ fn lookup<K: Shared, V: Shared>(
     name: &'static str,
     key: &K,
 ) -> Result<Option<V>, BpfError> {
-    let bytes = map
-        .lookup(encode(key), MapFlags::ANY)
-        .map_err(failed(name, "read"))?;
+    let bytes = map.lookup(encode(key), MapFlags::ANY).map_err(failed(name, "read"))?;
     Ok(bytes.as_deref().and_then(decode))
 }
 
@@ -470,12 +422,7 @@ fn look_up(procfs: &ProcFs, tid: Tid) -> Culprit {
     // `/proc` has each thread under its own number too, though it lists processes only.
     let folder = procfs.process(Pid(tid.0));
     let Ok(stat) = ThreadStat::read(&folder) else {
-        return Culprit::Task {
-            tid,
-            pid: None,
-            comm: String::new(),
-            cgroup: None,
-        };
+        return Culprit::Task { tid, pid: None, comm: String::new(), cgroup: None };
     };
     let comm = stat.comm;
     match stat.kernel_thread {
@@ -500,13 +447,7 @@ fn take<K: Shared, V: Shared>(map: &mut TakenAway) -> Result<Vec<(K, V)>, BpfErr
     map.active = 1 - written;
     let file = map.maps[map.active].as_fd().as_raw_fd() as u32;
     update(&map.place, map.name, &0u32, &file, MapFlags::ANY)?;
-    batch(
-        &map.maps[written],
-        map.name,
-        MapFlags::ANY,
-        true,
-        usize::MAX,
-    )
+    batch(&map.maps[written], map.name, MapFlags::ANY, true, usize::MAX)
 }
 
 /// The first entries of a map; with `take`, all are deleted.

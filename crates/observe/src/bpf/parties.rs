@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CpuController;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Party;
+use tandem_linux::procfs::{ProcFs, read_text};
+use tandem_linux::thread::{Pid, ThreadRef};
+use tandem_model::VmId;
+use tandem_model::states::edges::Party;
 
 use super::Culprit;
-use crate::plain::kernel_name;
-use crate::plain::vhost_of;
+use crate::plain::{kernel_name, vhost_of};
 
 /// Paths of cgroups are looked up again after so many were kept, since cgroups come and go.
 const MOST_CGROUPS: usize = 4096;
@@ -52,19 +49,11 @@ impl Parties {
         match culprit {
             Culprit::Watched(_) | Culprit::Idle => Party::Unseen,
             Culprit::Kernel { comm, .. } => match vhost_of(comm).and_then(|pid| vms.get(&pid)) {
-                Some(vm) => Party::VmThread {
-                    vm: *vm,
-                    name: "vhost".to_owned(),
-                },
+                Some(vm) => Party::VmThread { vm: *vm, name: "vhost".to_owned() },
                 None => Party::KernelThread(kernel_name(comm)),
             },
-            Culprit::Task {
-                pid, comm, cgroup, ..
-            } => match pid.and_then(|pid| vms.get(&pid)) {
-                Some(vm) => Party::VmThread {
-                    vm: *vm,
-                    name: comm.clone(),
-                },
+            Culprit::Task { pid, comm, cgroup, .. } => match pid.and_then(|pid| vms.get(&pid)) {
+                Some(vm) => Party::VmThread { vm: *vm, name: comm.clone() },
                 None if comm.is_empty() => Party::Unseen,
                 None => {
                     let name = pid.and_then(|pid| self.process(pid));
@@ -123,21 +112,12 @@ mod tests {
             comm: comm.to_owned(),
             cgroup: None,
         };
-        let kernel = |comm: &str| Culprit::Kernel {
-            tid: Tid(9),
-            comm: comm.to_owned(),
-        };
-        let vm_thread = |name: &str| Party::VmThread {
-            vm: VmId(7),
-            name: name.to_owned(),
-        };
+        let kernel = |comm: &str| Culprit::Kernel { tid: Tid(9), comm: comm.to_owned() };
+        let vm_thread = |name: &str| Party::VmThread { vm: VmId(7), name: name.to_owned() };
         for (culprit, party) in [
             (task(Some(4711), "iothread"), vm_thread("iothread")),
             (kernel("vhost-4711"), vm_thread("vhost")),
-            (
-                kernel("kworker/1:2-events"),
-                Party::KernelThread("kworker".to_owned()),
-            ),
+            (kernel("kworker/1:2-events"), Party::KernelThread("kworker".to_owned())),
             (task(None, ""), Party::Unseen),
             (Culprit::Idle, Party::Unseen),
         ] {
@@ -150,12 +130,8 @@ mod tests {
         let mut parties = Parties::new(ProcFs::host());
         let me = Pid(std::process::id());
         let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
-        let mut culprit = Culprit::Task {
-            tid: Tid(1),
-            pid: Some(me),
-            comm: "worker-9".to_owned(),
-            cgroup: None,
-        };
+        let mut culprit =
+            Culprit::Task { tid: Tid(1), pid: Some(me), comm: "worker-9".to_owned(), cgroup: None };
         let name = |party: Party| match party {
             Party::Process { name, .. } => name,
             other => panic!("{other} is a process"),

@@ -3,28 +3,17 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 
-use libbpf_rs::Link;
-use libbpf_rs::MapCore;
-use libbpf_rs::MapHandle;
-use libbpf_rs::Object;
-use libbpf_rs::ObjectBuilder;
-use libbpf_rs::OpenObject;
-use libbpf_rs::PrintLevel;
-use libbpf_rs::ProgramMut;
+use libbpf_rs::{
+    Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramMut,
+    ProgramType,
+};
 
-use super::BpfCost;
-use super::BpfError;
-use super::MissingEvent;
-use super::Options;
-use super::events::EVENTS;
-use super::events::Event;
-use super::events::Without;
-use super::kernel;
-use super::kernel::Described;
-use super::kernel::KernelTypes;
+use super::events::{EVENTS, Event, Without};
+use super::kernel::{Described, KernelTypes};
 use super::reading::Absence;
 use super::slots::places;
-use tandem_policy::Nanos;
+use super::{BpfCost, BpfError, MissingEvent, Options, kernel};
+use tandem_model::Nanos;
 
 /// `bpf/tandem.bpf.c`
 pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tandem.bpf.o"));
@@ -43,7 +32,7 @@ pub struct Programs {
     pub object: Object,
     pub maps: Maps,
     pub missing: Vec<MissingEvent>,
-    /// Programs that are attached, by the name in [`EVENTS`].
+    /// Programs that the kernel took, by the name in [`EVENTS`].
     pub attached: Vec<&'static str>,
     /// Whether the kernel tells of quotas.
     pub has_quotas: bool,
@@ -148,8 +137,7 @@ impl Programs {
 
 /// What the kernel says of a program; `None` if it is not loaded.
 fn info_of(program: &libbpf_rs::Program) -> Option<libbpf_sys::bpf_prog_info> {
-    use std::os::fd::AsFd;
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsFd, AsRawFd};
 
     if !program.autoload() {
         return None;
@@ -163,8 +151,7 @@ fn info_of(program: &libbpf_rs::Program) -> Option<libbpf_sys::bpf_prog_info> {
     (answer == 0).then_some(info)
 }
 
-/// What BTF describes cannot always be attached to; the kernel says so only when it is tried. So what it refuses is left out, one
-/// program after the other, unless nothing works without it.
+/// The kernel may refuse a program although BTF describes its event. Then the others are loaded without it, unless it is indispensable.
 fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
     let mut refused: Vec<Refused> = Vec::new();
     let may_see_modules = kernel::may_see_modules();
@@ -198,34 +185,14 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
             Ok(loaded) => loaded,
             Err(source) => {
                 let log = said();
-                let blamed = names.iter().zip(&wanted).find(|(name, event)| {
-                    let line = format!("prog '{name}': failed to load");
-                    event.without != Without::Nothing && log.contains(&line)
-                });
-                let Some((_, event)) = blamed else {
-                    return Err(BpfError::Load {
-                        source: source.into(),
-                        log: last_lines(&log),
-                    });
-                };
-                let is_forbidden = is_forbidden(&format!("{source:#}"), &log);
-                let because = match is_forbidden {
-                    true => format!("the kernel lets no program look at it: {source}"),
-                    false => format!("the kernel refused the program: {source}"),
-                };
-                let refuse = |event: &Event| Refused {
-                    program: event.program,
-                    absence: match is_forbidden {
-                        true => Absence::NotAllowed,
-                        false => Absence::Refused,
-                    },
-                    because: because.clone(),
-                };
-                refused.push(refuse(event));
-                // Where one function may not be looked at, none may: it need not be tried one after the other.
-                if is_forbidden && event.place.is_function() {
-                    let functions = wanted.iter().filter(|event| event.place.is_function());
-                    refused.extend(functions.map(refuse));
+                match refusal(&wanted, &source, &log) {
+                    Some(one) => refused.push(one),
+                    None => {
+                        return Err(BpfError::Load {
+                            source: source.into(),
+                            log: last_lines(&log),
+                        });
+                    }
                 }
                 continue;
             }
@@ -242,6 +209,28 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
             pcpus,
         });
     }
+}
+
+/// The program that the kernel refused, by libbpf's messages; `None` if they name no program, or one that is indispensable.
+fn refusal(wanted: &[Event], source: &libbpf_rs::Error, log: &str) -> Option<Refused> {
+    let name = last_program(log)?;
+    let name = name.strip_suffix("_unsure").unwrap_or(name);
+    let event = wanted.iter().find(|event| event.program == name)?;
+    if event.without == Without::Nothing {
+        return None;
+    }
+    let (absence, because) = if is_forbidden(&format!("{source:#}"), log) {
+        (Absence::NotAllowed, format!("the kernel lets no program look at it: {source}"))
+    } else {
+        (Absence::Refused, format!("the kernel refused the program: {source}"))
+    };
+    Some(Refused { program: event.program, absence, because })
+}
+
+/// The program that libbpf's last message about a program names: the load ends at the first one that fails.
+fn last_program(log: &str) -> Option<&str> {
+    let mut lines = log.lines().rev();
+    lines.find_map(|line| Some(line.split_once("prog '")?.1.split_once("':")?.0))
 }
 
 /// A program that the kernel did not take.
@@ -290,9 +279,8 @@ fn choose(
             wanted.push(event);
             continue;
         };
-        note(&event, absence, because, &mut missing).ok_or_else(|| BpfError::NoEvent {
-            event: event.place.to_string(),
-        })?;
+        note(&event, absence, because, &mut missing)
+            .ok_or_else(|| BpfError::NoEvent { event: event.place.to_string() })?;
     }
     Ok((wanted, missing))
 }
@@ -306,25 +294,24 @@ fn note(
 ) -> Option<()> {
     match event.without {
         Without::Nothing => return None,
-        Without::Lacks(lacks) => missing.push(MissingEvent {
-            event: event.place.to_string(),
-            lacks,
-            absence,
-            because,
-        }),
+        Without::Lacks(lacks) => {
+            missing.push(MissingEvent { event: event.place.to_string(), lacks, absence, because })
+        }
         Without::Fine => {}
     }
     Some(())
 }
 
-/// Loads these programs and those that are run by hand; also how many numbers of pCPUs there can be.
+/// Loads these programs; also returns how many numbers of pCPUs there can be.
 fn load_programs(options: Options, names: &[String]) -> libbpf_rs::Result<(Object, u32)> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
     let pcpus = size_maps(&mut open, options)?;
     for mut program in open.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        let is_by_hand = name == "settle" || name == "find_out";
-        program.set_autoload(is_by_hand || names.contains(&name));
+        program.set_autoload(names.contains(&name));
+        if options.refused.is_some_and(|refused| name.trim_end_matches("_unsure") == refused) {
+            program.set_prog_type(ProgramType::Unspec);
+        }
     }
     Ok((open.load()?, pcpus))
 }
@@ -338,6 +325,10 @@ fn attach(
     let mut attached = Vec::new();
     let mut links = Vec::new();
     for (event, name) in wanted.iter().zip(names) {
+        if !event.place.is_attached() {
+            attached.push(event.program);
+            continue;
+        }
         match find_program(object, name).attach() {
             Ok(link) => {
                 attached.push(event.program);
@@ -345,10 +336,7 @@ fn attach(
             }
             Err(source) => {
                 note(event, Absence::Refused, source.to_string(), missing).ok_or_else(|| {
-                    BpfError::Attach {
-                        event: event.place.to_string(),
-                        source: source.into(),
-                    }
+                    BpfError::Attach { event: event.place.to_string(), source: source.into() }
                 })?;
             }
         }
@@ -437,6 +425,16 @@ pub fn count_costs() -> std::io::Result<std::os::fd::OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_message_names_the_refused_program() {
+        let log = "libbpf: prog 'first': found no types\n\
+            libbpf: prog 'yield_to': BPF program load failed: Operation not permitted\n\
+            libbpf: prog 'yield_to': failed to load: -1\n\
+            libbpf: failed to load object 'vcpus'";
+        assert_eq!(last_program(log), Some("yield_to"));
+        assert_eq!(last_program("libbpf: failed to load object 'vcpus'"), None);
+    }
 
     #[test]
     fn a_verifier_that_refuses_a_program_forbids_no_event() {

@@ -5,14 +5,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::latency::Latency;
-use tandem_policy::states::programs::NotCounted;
-use tandem_policy::states::programs::NotSeen;
+use tandem_linux::thread::{Pid, Tid};
+use tandem_model::states::latency::Latency;
+use tandem_model::states::programs::{NotCounted, NotSeen};
+use tandem_model::{Nanos, VcpuId, VmId};
 
 /// What happened since the last reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,9 +59,7 @@ pub struct StateTimes {
 impl StateTimes {
     /// Their sum.
     pub fn sum(&self) -> Nanos {
-        let measured = [self.vmm, self.poll, self.limited, self.costop]
-            .into_iter()
-            .flatten();
+        let measured = [self.vmm, self.poll, self.limited, self.costop].into_iter().flatten();
         self.run + self.ready + self.halted + measured.sum()
     }
 

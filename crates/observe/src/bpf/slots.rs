@@ -4,27 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::states::latency::Latency;
+use tandem_model::states::latency::Latency;
+use tandem_model::{Nanos, VcpuId};
 
-use super::BpfError;
-use super::Watch;
-use super::kernel;
-use super::layout::ASLEEP;
-use super::layout::COSTOP;
-use super::layout::ENDED;
-use super::layout::FILTER_WORDS;
-use super::layout::LIMITED;
-use super::layout::POLL;
-use super::layout::READY;
-use super::layout::RUN;
-use super::layout::RawVcpu;
-use super::layout::STATES;
-use super::layout::UNKNOWN;
-use super::layout::VMM;
-use super::reading::StateTimes;
-use super::reading::VcpuReading;
+use super::layout::{
+    ASLEEP, COSTOP, ENDED, FILTER_WORDS, LIMITED, POLL, READY, RUN, RawVcpu, STATES, UNKNOWN, VMM,
+};
+use super::reading::{StateTimes, VcpuReading};
+use super::{BpfError, Watch, kernel};
 
 /// A thread in a place.
 pub struct Slot {
@@ -73,20 +60,14 @@ pub struct Slots {
 
 impl Slots {
     pub fn new(most: u32) -> Slots {
-        Slots {
-            slots: (0..places(most)).map(|_| None).collect(),
-            retired: Vec::new(),
-        }
+        Slots { slots: (0..places(most)).map(|_| None).collect(), retired: Vec::new() }
     }
 
     /// What to do so that these threads are watched and no others. Nothing is changed here yet.
     pub fn change(&self, threads: &[Watch]) -> Result<Change, BpfError> {
         let most = self.slots.len() / 2;
         if threads.len() > most {
-            return Err(BpfError::TooMany {
-                given: threads.len(),
-                most: most as u32,
-            });
+            return Err(BpfError::TooMany { given: threads.len(), most: most as u32 });
         }
         let mut by_tid = BTreeMap::new();
         let mut by_index = BTreeMap::new();
@@ -114,10 +95,7 @@ impl Slots {
         let all = 0..self.slots.len() as u32;
         let free: Vec<u32> = all.filter(is_free).collect();
         if by_tid.len() > free.len() {
-            return Err(BpfError::ReadFirst {
-                new: by_tid.len(),
-                free: free.len(),
-            });
+            return Err(BpfError::ReadFirst { new: by_tid.len(), free: free.len() });
         }
         change.new = free.into_iter().zip(by_tid.into_values()).collect();
         Ok(change)
@@ -142,11 +120,7 @@ impl Slots {
             tid: watch.thread.tid.0,
             ..RawVcpu::default()
         };
-        self.slots[place as usize] = Some(Slot {
-            watch,
-            before: raw,
-            is_another: false,
-        });
+        self.slots[place as usize] = Some(Slot { watch, before: raw, is_another: false });
         raw
     }
 
@@ -154,10 +128,7 @@ impl Slots {
     pub fn disown(&mut self, place: u32) -> Option<RawVcpu> {
         let slot = self.slots.get_mut(place as usize)?.as_mut()?;
         slot.is_another = true;
-        Some(RawVcpu {
-            state: ENDED as u32,
-            ..slot.before
-        })
+        Some(RawVcpu { state: ENDED as u32, ..slot.before })
     }
 
     /// After a reading: retired places are free.
@@ -217,10 +188,8 @@ impl Slots {
         let before = std::mem::replace(&mut slot.before, after);
         let times = differences(&before.time, &after.time);
         let watched = after.since.saturating_sub(before.since);
-        let mut latency = Latency {
-            time: Nanos(after.latency_time - before.latency_time),
-            ..Latency::default()
-        };
+        let mut latency =
+            Latency { time: Nanos(after.latency_time - before.latency_time), ..Latency::default() };
         let counts = after.latency.iter().zip(before.latency);
         for (difference, (after, before)) in latency.counts.iter_mut().zip(counts) {
             *difference = after - before;
@@ -236,9 +205,7 @@ impl Slots {
             times: state_times(&times, tells),
             runs: after.runs - before.runs,
             exits: tells.exits.then_some(after.exits - before.exits),
-            user_exits: tells
-                .user_exits
-                .then_some(after.user_exits - before.user_exits),
+            user_exits: tells.user_exits.then_some(after.user_exits - before.user_exits),
             halts: tells.halts.then_some(after.halts - before.halts),
             ipis: tells.ipis.then_some(after.ipis - before.ipis),
             spins: tells.spins.then_some(after.spins - before.spins),
@@ -301,22 +268,15 @@ fn state_times(times: &[u64; STATES], tells: Tells) -> StateTimes {
 
 #[cfg(test)]
 mod tests {
-    use tandem_linux::thread::Pid;
-    use tandem_linux::thread::StartTime;
-    use tandem_linux::thread::ThreadRef;
-    use tandem_linux::thread::Tid;
-    use tandem_policy::VmId;
+    use tandem_linux::thread::{Pid, StartTime, ThreadRef, Tid};
+    use tandem_model::VmId;
 
     use super::*;
 
     fn watch(index: u32, tid: u32) -> Watch {
         Watch {
             index,
-            thread: ThreadRef {
-                pid: Pid(9),
-                tid: Tid(tid),
-                start: StartTime(500),
-            },
+            thread: ThreadRef { pid: Pid(9), tid: Tid(tid), start: StartTime(500) },
             vm: VmId(1),
             vcpu: VcpuId(index),
         }
@@ -352,12 +312,7 @@ mod tests {
     fn time_of_which_nobody_told_is_in_no_state() {
         let mut slots = Slots::new(1);
         apply(&mut slots, &[watch(0, 10)]);
-        let mut raw = RawVcpu {
-            since: 1500,
-            state: RUN as u32,
-            tid: 10,
-            ..RawVcpu::default()
-        };
+        let mut raw = RawVcpu { since: 1500, state: RUN as u32, tid: 10, ..RawVcpu::default() };
         raw.time[ASLEEP] = 500;
         // As far as is known it runs.
         let first = slots.read(0, raw, Nanos(2000), Tells::default()).unwrap();
@@ -368,10 +323,7 @@ mod tests {
         (raw.since, raw.state) = (2900, RUN as u32);
         let second = slots.read(0, raw, Nanos(3000), Tells::default()).unwrap();
         // It ran for 100, of which the 500 that were read too much take all, and the rest of what is not known.
-        assert_eq!(
-            (second.times.run, second.times.ready),
-            (Nanos(0), Nanos(100))
-        );
+        assert_eq!((second.times.run, second.times.ready), (Nanos(0), Nanos(100)));
         assert_eq!(second.unseen, Nanos(900));
         assert_eq!((second.wall, second.times.sum()), (Nanos(100), Nanos(100)));
     }
@@ -387,20 +339,14 @@ mod tests {
         apply(&mut slots, &[watch(0, 13)]);
         let error = slots.change(&[watch(1, 14)]).unwrap_err();
         let text = error.to_string();
-        assert!(
-            text.starts_with("1 new threads to watch, and 0 free"),
-            "{text}"
-        );
+        assert!(text.starts_with("1 new threads to watch, and 0 free"), "{text}");
         slots.free_retired();
         let change = apply(&mut slots, &[watch(1, 14)]);
         assert_eq!(change.new, [(0, watch(1, 14))]);
         assert_eq!((slots.used(), slots.watch(0)), (1, Some(watch(1, 14))));
         let three = [watch(0, 1), watch(1, 2), watch(2, 3)];
         let text = slots.change(&three).unwrap_err().to_string();
-        assert!(
-            text.starts_with("3 threads to watch, of at most 2"),
-            "{text}"
-        );
+        assert!(text.starts_with("3 threads to watch, of at most 2"), "{text}");
     }
 
     #[test]
@@ -411,27 +357,17 @@ mod tests {
         let mut new = old;
         new.thread.start = StartTime(501);
         let change = slots.change(&[new]).unwrap();
-        assert_eq!(
-            (&change.gone[..], &change.new[..]),
-            (&[(0, old)][..], &[(1, new)][..])
-        );
+        assert_eq!((&change.gone[..], &change.new[..]), (&[(0, old)][..], &[(1, new)][..]));
         let raw = slots.fill(1, new, Nanos(7));
         assert!(raw.born_from > 0 && raw.born_to > raw.born_from);
-        assert!(
-            raw.born_from >= kernel::born(old.thread.start).1,
-            "no start is both"
-        );
+        assert!(raw.born_from >= kernel::born(old.thread.start).1, "no start is both");
     }
 
     #[test]
     fn threads_and_indices_are_given_once() {
         let slots = Slots::new(4);
         let same_thread = slots.change(&[watch(0, 10), watch(1, 10)]).unwrap_err();
-        assert!(
-            same_thread
-                .to_string()
-                .starts_with("thread 10 is given twice")
-        );
+        assert!(same_thread.to_string().starts_with("thread 10 is given twice"));
         let same_index = slots.change(&[watch(3, 10), watch(3, 11)]).unwrap_err();
         assert!(same_index.to_string().starts_with("index 3 is given twice"));
     }
@@ -440,11 +376,7 @@ mod tests {
     fn an_open_state_counts_up_to_now_and_never_twice() {
         let mut slots = Slots::new(1);
         apply(&mut slots, &[watch(0, 10)]);
-        let mut raw = RawVcpu {
-            state: READY as u32,
-            since: 1500,
-            ..RawVcpu::default()
-        };
+        let mut raw = RawVcpu { state: READY as u32, since: 1500, ..RawVcpu::default() };
         raw.time[RUN] = 500;
         let first = slots.read(0, raw, Nanos(2000), Tells::default()).unwrap();
         assert_eq!(first.times.run, Nanos(500));
@@ -462,11 +394,7 @@ mod tests {
 
     #[test]
     fn a_state_that_was_over_when_it_was_read_is_taken_back() {
-        let waits = RawVcpu {
-            state: READY as u32,
-            since: 1500,
-            ..RawVcpu::default()
-        };
+        let waits = RawVcpu { state: READY as u32, since: 1500, ..RawVcpu::default() };
         let begin = || {
             let mut slots = Slots::new(1);
             apply(&mut slots, &[watch(0, 10)]);
@@ -475,24 +403,13 @@ mod tests {
             slots
         };
         // A program had taken the time at 1800.
-        let mut runs = RawVcpu {
-            state: RUN as u32,
-            since: 1800,
-            ..RawVcpu::default()
-        };
+        let mut runs = RawVcpu { state: RUN as u32, since: 1800, ..RawVcpu::default() };
         runs.time[READY] = 300;
-        let second = begin()
-            .read(0, runs, Nanos(3000), Tells::default())
-            .unwrap();
-        assert_eq!(
-            (second.times.ready, second.times.run),
-            (Nanos(0), Nanos(1000))
-        );
+        let second = begin().read(0, runs, Nanos(3000), Tells::default()).unwrap();
+        assert_eq!((second.times.ready, second.times.run), (Nanos(0), Nanos(1000)));
         assert_eq!(second.wall, second.times.sum());
         runs.state = ENDED as u32;
-        let second = begin()
-            .read(0, runs, Nanos(3000), Tells::default())
-            .unwrap();
+        let second = begin().read(0, runs, Nanos(3000), Tells::default()).unwrap();
         assert!(second.ended);
         assert_eq!((second.times.sum(), second.wall), (Nanos(0), Nanos(0)));
     }
@@ -536,20 +453,11 @@ mod tests {
         assert_eq!((nothing.run, nothing.ready), (Nanos(111), Nanos(11_000)));
         assert_eq!(nothing.halted, Nanos(1_100_000));
         assert_eq!(nothing.sum(), Nanos(1_111_111));
-        let costop = Tells {
-            costop: true,
-            ..Tells::default()
-        };
+        let costop = Tells { costop: true, ..Tells::default() };
         let told = state_times(&times, costop);
-        assert_eq!(
-            (told.costop, told.halted),
-            (Some(Nanos(1_000_000)), Nanos(100_000))
-        );
+        assert_eq!((told.costop, told.halted), (Some(Nanos(1_000_000)), Nanos(100_000)));
         assert_eq!(told.sum(), Nanos(1_111_111));
-        let poll = Tells {
-            poll: true,
-            ..Tells::default()
-        };
+        let poll = Tells { poll: true, ..Tells::default() };
         let some = state_times(&times, poll);
         assert_eq!((some.run, some.poll), (Nanos(11), Some(Nanos(100))));
         assert_eq!(some.on_pcpu(), Nanos(111));
@@ -558,10 +466,7 @@ mod tests {
     #[test]
     fn the_filter_has_a_bit_for_each_thread() {
         let mut slots = Slots::new(3);
-        apply(
-            &mut slots,
-            &[watch(0, 65), watch(1, 65 + 65536), watch(2, 3)],
-        );
+        apply(&mut slots, &[watch(0, 65), watch(1, 65 + 65536), watch(2, 3)]);
         let filter = slots.filter();
         assert_eq!((filter[0], filter[1]), (8, 2));
         assert_eq!(filter.iter().map(|word| word.count_ones()).sum::<u32>(), 2);

@@ -3,49 +3,23 @@
 //! What the programs cannot tell on this kernel is the plain source's too, where that has it: VMM by sampled guest time, POLL by KVM's
 //! figures, LIM by throttled time. It is then a part of the time that the programs measured, at most all of it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Amount;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Edges;
-use tandem_policy::states::edges::EdgesBuilder;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::edges::TOP;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::Missing;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::latency::Latency;
-use tandem_policy::states::programs::Estimated;
-use tandem_policy::states::programs::NotSeen;
-use tandem_policy::states::programs::Programs;
+use tandem_linux::thread::{Pid, ThreadRef};
+use tandem_model::states::edges::{Amount, EdgeKind, Edges, EdgesBuilder, Evidence, Party, TOP};
+use tandem_model::states::interval::{Column, Interval, Missing, SourceName};
+use tandem_model::states::latency::Latency;
+use tandem_model::states::programs::{Estimated, NotSeen, Programs};
+use tandem_model::{Nanos, State, VcpuId, VcpuTimes, VmId};
 
-use super::Bpf;
-use super::BpfError;
-use super::BpfReading;
-use super::Culprit;
-use super::MissingEvent;
-use super::Options;
-use super::VcpuReading;
-use super::Watch;
+use super::columns::{self, is_measured};
 use super::parties::Parties;
+use super::{
+    Bpf, BpfError, BpfReading, Culprit, MissingEvent, Options, StateTimes, VcpuReading, Watch,
+};
 use crate::plain::Plain;
-use crate::source::ObserveError;
-use crate::source::Source;
-use crate::source::WatchedVm;
-
-/// Why there is no CSTP.
-const NO_COSTOP: &str = "tracepoint sched_waking, which tells who wakes whom";
+use crate::source::{ObserveError, Source, WatchedVm};
 
 /// What CSTP is here.
 const COSTOP_IS: &str = "the part of halts that a sibling ended in which that sibling waited for a pCPU (its last wait); spinning for a \
@@ -87,11 +61,9 @@ impl Source for BpfSource {
     fn missing(&self) -> Vec<Missing> {
         let here = self.bpf.missing();
         let plain = self.plain.missing();
-        let mut missing: Vec<Missing> = plain
-            .into_iter()
-            .filter(|missing| !is_told(missing.what, &here))
-            .collect();
-        missing.extend(edges_missing(&here));
+        let mut missing: Vec<Missing> =
+            plain.into_iter().filter(|missing| !is_measured(missing.what, &here)).collect();
+        missing.extend(columns::missing(&here));
         missing
     }
 
@@ -105,31 +77,35 @@ impl Source for BpfSource {
             .iter()
             .filter_map(|vcpu| Some((*names.get(&vcpu.index)?, vcpu)))
             .collect();
+        let here = self.bpf.missing();
+        let sees_wakeups = is_measured(Column::State(State::Ready), &here);
         interval.source = SourceName::Bpf;
         for vm in &mut interval.vms {
             // One that is not in the reading is new: it is not in this interval.
-            vm.vcpus
-                .retain(|vcpu| readings.contains_key(&(vm.vm, vcpu.vcpu)));
+            vm.vcpus.retain(|vcpu| readings.contains_key(&(vm.vm, vcpu.vcpu)));
             for vcpu in &mut vm.vcpus {
                 let reading = readings[&(vm.vm, vcpu.vcpu)];
-                vcpu.times = times(reading, &vcpu.times);
-                vcpu.ran = reading.times.on_pcpu();
-                vcpu.waited = reading.times.ready + reading.times.limited.unwrap_or_default();
+                let mut told = reading.times;
+                if !sees_wakeups {
+                    add_ready(&mut told, &vcpu.times);
+                }
+                vcpu.times = times(reading.wall, told, &vcpu.times);
+                vcpu.ran = told.on_pcpu();
+                vcpu.waited = told.ready + told.limited.unwrap_or_default();
                 vcpu.runs = reading.runs;
             }
         }
         interval.vms.retain(|vm| !vm.vcpus.is_empty());
-        interval.edges = self.edges(vms, &interval, &reading, &names);
-        let here = self.bpf.missing();
-        interval
-            .missing
-            .retain(|missing| !is_told(missing.what, &here));
+        interval.edges = self.edges(vms, &interval, &reading, &names, &here);
+        interval.missing.retain(|missing| !is_measured(missing.what, &here));
         for missing in &mut interval.missing {
-            if missing.what == Column::State(State::Costop) {
-                missing.want = NO_COSTOP.to_owned();
+            if let Some(want) = columns::want(missing.what, &here)
+                && missing.what == Column::State(State::Costop)
+            {
+                missing.want = want;
             }
         }
-        interval.missing.extend(edges_missing(&here));
+        interval.missing.extend(columns::missing(&here));
         interval.programs = Some(self.programs(&interval, &reading, &names, &here));
         self.forget_ended(&reading);
         self.watch(vms)?;
@@ -170,10 +146,8 @@ impl BpfSource {
             }
         }
         let costop = Column::State(State::Costop);
-        let estimated = is_told(costop, here).then(|| Estimated {
-            what: costop,
-            how: COSTOP_IS.to_owned(),
-        });
+        let estimated = is_measured(costop, here)
+            .then(|| Estimated { what: costop, how: COSTOP_IS.to_owned() });
         Programs {
             not_seen: here.iter().map(NotSeen::from).collect(),
             not_counted: reading.lost,
@@ -184,11 +158,8 @@ impl BpfSource {
 
     /// Threads that ended are not watched again, however long they are listed.
     fn forget_ended(&mut self, reading: &BpfReading) {
-        let ended: BTreeSet<u32> = reading
-            .vcpus
-            .iter()
-            .filter_map(|vcpu| vcpu.ended.then_some(vcpu.index))
-            .collect();
+        let ended: BTreeSet<u32> =
+            reading.vcpus.iter().filter_map(|vcpu| vcpu.ended.then_some(vcpu.index)).collect();
         let watched = self.watched.iter();
         let threads = watched.filter(|(_, (index, _))| ended.contains(index));
         self.ended.extend(threads.map(|(thread, _)| *thread));
@@ -217,12 +188,7 @@ impl BpfSource {
                     continue;
                 }
                 watched.insert(vcpu.thread, (index, name));
-                threads.push(Watch {
-                    index,
-                    thread: vcpu.thread,
-                    vm: vm.vm,
-                    vcpu: vcpu.vcpu,
-                });
+                threads.push(Watch { index, thread: vcpu.thread, vm: vm.vm, vcpu: vcpu.vcpu });
             }
         }
         self.ended = ended;
@@ -238,7 +204,7 @@ impl BpfSource {
         Ok(())
     }
 
-    /// Edges of what was seen. What of a victim's RDY has no edge, for want of room or because it was read a moment earlier, is nobody's
+    /// Edges of what was seen; estimated waits for pCPUs if moves between them are not seen. What of a victim's RDY has no edge, for want of room or because it was read a moment earlier, is nobody's
     /// that was seen.
     fn edges(
         &mut self,
@@ -246,33 +212,43 @@ impl BpfSource {
         interval: &Interval,
         reading: &BpfReading,
         names: &BTreeMap<u32, Name>,
+        here: &[MissingEvent],
     ) -> Edges {
         let vm_of: BTreeMap<Pid, VmId> = vms.iter().map(|vm| (vm.process.pid, vm.vm)).collect();
         let mut builder = EdgesBuilder::new();
         let party = |(vm, vcpu): Name| Party::Vcpu { vm, vcpu };
         let mut waited: BTreeMap<Name, Nanos> = BTreeMap::new();
-        for edge in &reading.edges {
-            let Some(name) = names.get(&edge.victim) else {
-                continue;
-            };
-            let culprit = match &edge.culprit {
-                Culprit::Watched(index) => names.get(index).map_or(Party::Unseen, |n| party(*n)),
-                other => self.parties.of(other, &vm_of),
-            };
-            let (victim, culprit) = (builder.party(&party(*name)), builder.party(&culprit));
-            let amount = Amount::time(edge.time);
-            builder.add(victim, culprit, EdgeKind::Pcpu, Evidence::Measured, amount);
-            *waited.entry(*name).or_default() += edge.time;
-        }
-        let unseen = builder.party(&Party::Unseen);
-        for vm in &interval.vms {
-            for vcpu in &vm.vcpus {
-                let name = (vm.vm, vcpu.vcpu);
-                let ready = vcpu.times.get(State::Ready).unwrap_or_default();
-                let rest = ready.saturating_sub(waited.get(&name).copied().unwrap_or_default());
-                let victim = builder.party(&party(name));
-                let amount = Amount::time(rest);
-                builder.add(victim, unseen, EdgeKind::Pcpu, Evidence::Measured, amount);
+        if is_measured(Column::Edges(EdgeKind::Pcpu), here) {
+            for edge in &reading.edges {
+                let Some(name) = names.get(&edge.victim) else {
+                    continue;
+                };
+                let culprit = match &edge.culprit {
+                    Culprit::Watched(index) => {
+                        names.get(index).map_or(Party::Unseen, |n| party(*n))
+                    }
+                    other => self.parties.of(other, &vm_of),
+                };
+                let (victim, culprit) = (builder.party(&party(*name)), builder.party(&culprit));
+                let amount = Amount::time(edge.time);
+                builder.add(victim, culprit, EdgeKind::Pcpu, Evidence::Measured, amount);
+                *waited.entry(*name).or_default() += edge.time;
+            }
+            let unseen = builder.party(&Party::Unseen);
+            for vm in &interval.vms {
+                for vcpu in &vm.vcpus {
+                    let name = (vm.vm, vcpu.vcpu);
+                    let ready = vcpu.times.get(State::Ready).unwrap_or_default();
+                    let rest = ready.saturating_sub(waited.get(&name).copied().unwrap_or_default());
+                    let victim = builder.party(&party(name));
+                    let amount = Amount::time(rest);
+                    builder.add(victim, unseen, EdgeKind::Pcpu, Evidence::Measured, amount);
+                }
+            }
+        } else {
+            for edge in interval.edges.iter().filter(|edge| edge.kind == EdgeKind::Pcpu) {
+                let (victim, culprit) = (builder.party(edge.victim), builder.party(edge.culprit));
+                builder.add(victim, culprit, edge.kind, edge.evidence, edge.amount);
             }
         }
         for link in &reading.links {
@@ -280,20 +256,15 @@ impl BpfSource {
                 continue;
             };
             let [from, to] = [from, to].map(|name| builder.party(&party(*name)));
-            let costop = Amount {
-                time: link.costop_time,
-                count: Some(link.costops),
-            };
-            builder.add(to, from, EdgeKind::Sibling, Evidence::Estimated, costop);
+            if is_measured(Column::Edges(EdgeKind::Sibling), here) {
+                let costop = Amount { time: link.costop_time, count: Some(link.costops) };
+                builder.add(to, from, EdgeKind::Sibling, Evidence::Estimated, costop);
+            }
             let useless = link.yields - link.yields_made;
-            for (kind, count) in [
-                (EdgeKind::YieldTaken, link.yields_made),
-                (EdgeKind::YieldUseless, useless),
-            ] {
-                let amount = Amount {
-                    time: Nanos::ZERO,
-                    count: Some(count),
-                };
+            for (kind, count) in
+                [(EdgeKind::YieldTaken, link.yields_made), (EdgeKind::YieldUseless, useless)]
+            {
+                let amount = Amount { time: Nanos::ZERO, count: Some(count) };
                 builder.add(from, to, kind, Evidence::Measured, amount);
             }
         }
@@ -301,63 +272,22 @@ impl BpfSource {
     }
 }
 
-/// Whether the programs tell what the plain source does not.
-fn is_told(what: Column, here: &[MissingEvent]) -> bool {
-    let lacks = |event: &str| here.iter().any(|missing| missing.event.ends_with(event));
-    match what {
-        Column::State(State::Poll) => !lacks(" kvm_vcpu_wakeup"),
-        Column::State(State::Vmm) => !lacks(" kvm_entry") && !lacks(" kvm_exit"),
-        Column::State(State::Limited) => !lacks(" cfs_bandwidth"),
-        Column::State(State::Costop) | Column::Edges(EdgeKind::Sibling) => !lacks(" sched_waking"),
-        _ => false,
-    }
-}
-
-/// The kinds of edges that this kernel does not tell.
-fn edges_missing(here: &[MissingEvent]) -> Vec<Missing> {
-    let yields = here
-        .iter()
-        .find(|missing| missing.event.ends_with(" kvm_vcpu_yield_to"));
-    let kinds = [EdgeKind::YieldTaken, EdgeKind::YieldUseless];
-    let mut missing: Vec<Missing> = yields
-        .into_iter()
-        .flat_map(|event| {
-            kinds.map(|kind| {
-                let want = format!("{} ({})", event.event, event.because);
-                Missing::of_all(Column::Edges(kind), want)
-            })
-        })
-        .collect();
-    let sibling = Column::Edges(EdgeKind::Sibling);
-    if !is_told(sibling, here) {
-        missing.push(Missing::of_all(sibling, NO_COSTOP));
-    }
-    missing
-}
-
 /// The times of a vCPU; of what the programs cannot tell, what the plain source has.
-fn times(reading: &VcpuReading, plain: &VcpuTimes) -> VcpuTimes {
-    let told = &reading.times;
+fn times(wall: Nanos, told: StateTimes, plain: &VcpuTimes) -> VcpuTimes {
     let (mut run, mut ready) = (told.run, told.ready);
     // Where it has no POLL, its VMM holds it.
     let poll_in_vmm = match plain.get(State::Poll) {
         Some(_) => Nanos::ZERO,
         None => told.poll.unwrap_or_default(),
     };
-    let plain_vmm = plain
-        .get(State::Vmm)
-        .map(|vmm| vmm.saturating_sub(poll_in_vmm));
+    let plain_vmm = plain.get(State::Vmm).map(|vmm| vmm.saturating_sub(poll_in_vmm));
     let mut vmm = told.vmm.or_else(|| part_of(&mut run, plain_vmm));
     let around_poll = match &mut vmm {
         Some(vmm) if told.vmm.is_some() => vmm,
         _ => &mut run,
     };
-    let poll = told
-        .poll
-        .or_else(|| part_of(around_poll, plain.get(State::Poll)));
-    let limited = told
-        .limited
-        .or_else(|| part_of(&mut ready, plain.get(State::Limited)));
+    let poll = told.poll.or_else(|| part_of(around_poll, plain.get(State::Poll)));
+    let limited = told.limited.or_else(|| part_of(&mut ready, plain.get(State::Limited)));
     let measured = [
         (State::Run, Some(run)),
         (State::Vmm, vmm),
@@ -366,10 +296,17 @@ fn times(reading: &VcpuReading, plain: &VcpuTimes) -> VcpuTimes {
         (State::Limited, limited),
         (State::Costop, told.costop),
     ];
-    let parts = measured
-        .into_iter()
-        .filter_map(|(state, time)| Some((state, time?)));
-    VcpuTimes::from_parts(reading.wall, parts).expect("each state once, and HALT is the rest")
+    let parts = measured.into_iter().filter_map(|(state, time)| Some((state, time?)));
+    VcpuTimes::from_parts(wall, parts).expect("each state once, and HALT is the rest")
+}
+
+/// Adds the waits that the plain source has and no program saw begin: they are in HALT.
+fn add_ready(told: &mut StateTimes, plain: &VcpuTimes) {
+    let get = |state| plain.get(state).unwrap_or_default();
+    let waited = get(State::Ready) + get(State::Limited);
+    let seen = told.ready + told.limited.unwrap_or_default();
+    let unseen = part_of(&mut told.halted, Some(waited.saturating_sub(seen)));
+    told.ready += unseen.unwrap_or_default();
 }
 
 /// Takes a part out of a time, at most all of it.
@@ -381,31 +318,7 @@ fn part_of(whole: &mut Nanos, part: Option<Nanos>) -> Option<Nanos> {
 
 #[cfg(test)]
 mod tests {
-    use tandem_linux::thread::Tid;
-
-    use super::super::Absence;
-    use super::super::StateTimes;
     use super::*;
-
-    fn reading(times: StateTimes) -> VcpuReading {
-        VcpuReading {
-            index: 0,
-            tid: Tid(1),
-            vm: VmId(1),
-            vcpu: VcpuId(0),
-            wall: times.sum(),
-            unseen: Nanos::ZERO,
-            times,
-            runs: 0,
-            exits: None,
-            user_exits: None,
-            halts: None,
-            ipis: None,
-            spins: None,
-            latency: Latency::default(),
-            ended: false,
-        }
-    }
 
     fn plain(parts: &[(State, u64)]) -> VcpuTimes {
         let parts = parts.iter().map(|(state, time)| (*state, Nanos(*time)));
@@ -414,29 +327,26 @@ mod tests {
 
     #[test]
     fn what_the_programs_cannot_tell_is_a_part_of_what_they_do() {
-        let told = reading(StateTimes {
+        let told = StateTimes {
             run: Nanos(500),
             ready: Nanos(100),
             halted: Nanos(400),
             ..StateTimes::default()
-        });
+        };
         let all = plain(&[
             (State::Run, 300),
             (State::Vmm, 120),
             (State::Poll, 70),
             (State::Limited, 900),
         ]);
-        let mixed = times(&told, &all);
+        let mixed = times(Nanos(1000), told, &all);
         let get = |state| mixed.get(state).map(|time| time.0);
         assert_eq!(mixed.wall(), Nanos(1000));
         assert_eq!(get(State::Run), Some(310));
         assert_eq!((get(State::Vmm), get(State::Poll)), (Some(120), Some(70)));
-        assert_eq!(
-            (get(State::Ready), get(State::Limited)),
-            (Some(0), Some(100))
-        );
+        assert_eq!((get(State::Ready), get(State::Limited)), (Some(0), Some(100)));
         assert_eq!(get(State::Halted), Some(400));
-        let nothing = times(&told, &plain(&[]));
+        let nothing = times(Nanos(1000), told, &plain(&[]));
         for state in [State::Vmm, State::Poll, State::Limited, State::Costop] {
             assert_eq!(nothing.get(state), None, "{state}");
         }
@@ -445,56 +355,47 @@ mod tests {
 
     #[test]
     fn co_stop_is_a_part_of_the_halt() {
-        let told = reading(StateTimes {
+        let told = StateTimes {
             run: Nanos(500),
             costop: Some(Nanos(120)),
             halted: Nanos(380),
             ..StateTimes::default()
-        });
-        let mixed = times(&told, &plain(&[(State::Run, 500)]));
+        };
+        let mixed = times(Nanos(1000), told, &plain(&[(State::Run, 500)]));
         assert_eq!(mixed.get(State::Costop), Some(Nanos(120)));
         assert_eq!(mixed.get(State::Halted), Some(Nanos(380)));
     }
 
     #[test]
     fn polling_that_the_programs_saw_is_not_vmm_too() {
-        let told = reading(StateTimes {
+        let told = StateTimes {
             run: Nanos(500),
             poll: Some(Nanos(100)),
             halted: Nanos(400),
             ..StateTimes::default()
-        });
-        let mixed = times(&told, &plain(&[(State::Run, 400), (State::Vmm, 150)]));
+        };
+        let mixed = times(Nanos(1000), told, &plain(&[(State::Run, 400), (State::Vmm, 150)]));
         assert_eq!(mixed.get(State::Vmm), Some(Nanos(50)));
         assert_eq!(mixed.get(State::Run), Some(Nanos(450)));
         assert_eq!(mixed.get(State::Poll), Some(Nanos(100)));
     }
 
     #[test]
-    fn what_the_kernel_does_not_tell_stays_missing() {
-        let event = |event: &str| MissingEvent {
-            event: event.to_owned(),
-            lacks: "x",
-            absence: Absence::NotThere,
-            because: "y".to_owned(),
+    fn unseen_waits_are_part_of_the_halt() {
+        let mut told = StateTimes {
+            run: Nanos(500),
+            ready: Nanos(50),
+            halted: Nanos(450),
+            ..StateTimes::default()
         };
-        assert!(is_told(Column::State(State::Vmm), &[]));
-        assert!(is_told(Column::State(State::Costop), &[]));
-        let here = [
-            event("tracepoint kvm_exit"),
-            event("function kvm_vcpu_yield_to"),
-            event("tracepoint sched_waking"),
-        ];
-        assert!(!is_told(Column::State(State::Vmm), &here));
-        assert!(!is_told(Column::State(State::Costop), &here));
-        assert!(is_told(Column::State(State::Poll), &here));
-        let kinds: Vec<Column> = edges_missing(&here).into_iter().map(|m| m.what).collect();
-        let all = [
-            EdgeKind::YieldTaken,
-            EdgeKind::YieldUseless,
-            EdgeKind::Sibling,
-        ];
-        assert_eq!(kinds, all.map(Column::Edges));
-        assert!(edges_missing(&[]).is_empty());
+        let all = plain(&[(State::Run, 500), (State::Ready, 170), (State::Limited, 30)]);
+        add_ready(&mut told, &all);
+        assert_eq!((told.ready, told.halted), (Nanos(200), Nanos(300)));
+        let mixed = times(Nanos(1000), told, &all);
+        assert_eq!(mixed.get(State::Ready), Some(Nanos(170)));
+        assert_eq!(mixed.get(State::Limited), Some(Nanos(30)));
+        // Never more than the vCPU was off all pCPUs.
+        add_ready(&mut told, &plain(&[(State::Ready, 900)]));
+        assert_eq!((told.ready, told.halted), (Nanos(500), Nanos(0)));
     }
 }

@@ -2,12 +2,7 @@
 
 use std::convert::Infallible;
 
-use super::BpfCost;
-use super::BpfError;
-use super::BpfReading;
-use super::MissingEvent;
-use super::Options;
-use super::Watch;
+use super::{BpfCost, BpfError, BpfReading, MissingEvent, Options, Watch};
 
 /// Never opens.
 #[derive(Debug)]
@@ -18,9 +13,7 @@ pub struct Bpf {
 impl Bpf {
     /// Says why there are no programs.
     pub fn open(_options: Options) -> Result<Bpf, BpfError> {
-        Err(BpfError::BuiltWithout {
-            missing: env!("TANDEM_BPF_MISSING"),
-        })
+        Err(BpfError::BuiltWithout { missing: env!("TANDEM_BPF_MISSING") })
     }
 
     /// What this kernel does not tell.

@@ -3,15 +3,10 @@
 //! Where libvirt made the VM, its own commands are used, since it would undo others; a unit of systemd on cgroup v2 likewise. Commands act on what
 //! runs now and none of them outlives a restart of the VM, unless the remark says so. Nothing is run here.
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Version;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
+use tandem_linux::cgroup::{CgroupPath, Version};
+use tandem_model::{Nice, PcpuSet, VcpuId, VmId};
 
-use super::finding::Change;
-use super::finding::Cure;
+use super::finding::{Change, Cure};
 use super::patient::Patient;
 use super::situation::Situation;
 
@@ -39,16 +34,13 @@ impl Cure {
         }
     }
 
-    fn undone_by(self, command: Option<String>) -> Cure {
-        let undo = Cure::new(command, "").commands;
+    fn undone_by(self, commands: impl IntoIterator<Item = String>) -> Cure {
+        let undo = Cure::new(commands, "").commands;
         Cure { undo, ..self }
     }
 
     fn with(self, changes: impl IntoIterator<Item = Change>) -> Cure {
-        Cure {
-            changes: changes.into_iter().collect(),
-            ..self
-        }
+        Cure { changes: changes.into_iter().collect(), ..self }
     }
 }
 
@@ -72,21 +64,24 @@ pub(super) fn daemon(
     for known in vms.iter().filter_map(|vm| situation.vms.get(vm)) {
         // A name is a glob there, and means VMs of who runs the host.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-        let is_plain = !known.name.is_empty() && known.name.chars().all(is_plain);
-        command += &match is_plain && !known.is_tenants {
-            true => format!(" --select-name {}", known.name),
-            false => format!(" --select-pid {}", known.pid),
+        // Digits alone mean a process there, and a dash an option.
+        let is_plain = known.name.chars().all(is_plain)
+            && known.name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && !known.name.chars().all(|c| c.is_ascii_digit());
+        command += &if is_plain && !known.is_tenants {
+            format!(" {}", known.name)
+        } else {
+            format!(" {}", known.pid)
         };
     }
     for option in options {
         command += &format!(" {option}");
     }
     let runs = vms.iter().filter_map(|vm| situation.vms.get(vm));
-    let remark = match runs.into_iter().any(|known| known.is_managed) {
-        true => format!("{remark}; a daemon runs already: give it these options and VMs instead"),
-        false => {
-            format!("{remark}; --dry-run shows what it would do, and its end puts everything back")
-        }
+    let remark = if runs.into_iter().any(|known| known.is_managed) {
+        format!("{remark}; a daemon runs already: give it these options and VMs instead")
+    } else {
+        format!("{remark}; --dry-run shows what it would do, and its end puts everything back")
     };
     Cure::new([command], remark)
 }
@@ -100,19 +95,19 @@ pub(super) fn move_vcpus(patient: &Patient<'_>, moves: &[(VcpuId, PcpuSet)]) -> 
             "what idles is isolated, outside of its cpuset, or pinned for other VMs: give it more pCPUs there, or fewer vCPUs",
         );
     }
-    let commands = moves.iter().filter_map(|(vcpu, set)| {
+    let pin = |vcpu: &VcpuId, set: &PcpuSet| {
         if known.is_libvirt {
             let name = quoted(&known.name);
             return Some(format!("virsh vcpupin {name} {vcpu} {set} --live"));
         }
         let tid = known.tids.get(vcpu)?;
         Some(format!("sudo taskset -cp {set} {tid}"))
-    });
-    let changes = moves.iter().map(|(vcpu, set)| Change::Vcpu {
-        vcpu: *vcpu,
-        pcpus: set.clone(),
-    });
-    Cure::new(commands, "lets the host's scheduler spread them").with(changes)
+    };
+    let commands = moves.iter().filter_map(|(vcpu, set)| pin(vcpu, set));
+    let pinned = patient.vm.vcpus.iter().filter(|now| moves.iter().any(|(id, _)| *id == now.vcpu));
+    let undo: Vec<String> = pinned.filter_map(|now| pin(&now.vcpu, &now.allowed)).collect();
+    let changes = moves.iter().map(|(vcpu, set)| Change::Vcpu { vcpu: *vcpu, pcpus: set.clone() });
+    Cure::new(commands, "lets the host's scheduler spread them").undone_by(undo).with(changes)
 }
 
 /// Takes a quota away; without a known one, says where to look.
@@ -128,9 +123,7 @@ pub(super) fn lift_quota(
         );
     };
     let remark = "takes the cap away; if it is meant (a VM sold by the pCPU), raise it instead";
-    let change = [Change::NoQuota {
-        cgroup: cgroup.clone(),
-    }];
+    let change = [Change::NoQuota { cgroup: cgroup.clone() }];
     let name = cgroup.name();
     let is_domains = ["vcpu", "iothread", "emulator", "libvirt", "machine-"];
     if patient.known.is_libvirt && is_domains.iter().any(|start| name.starts_with(start)) {
@@ -142,17 +135,12 @@ pub(super) fn lift_quota(
             _ => "global_quota",
         };
         let domain = quoted(&patient.known.name);
-        return Cure::new(
-            [format!("virsh schedinfo {domain} --live --set {key}=-1")],
-            remark,
-        )
-        .with(change);
+        return Cure::new([format!("virsh schedinfo {domain} --live --set {key}=-1")], remark)
+            .with(change);
     }
     if let Some(unit) = unit(situation, cgroup) {
         return Cure::new(
-            [format!(
-                "sudo systemctl set-property --runtime {unit} CPUQuota="
-            )],
+            [format!("sudo systemctl set-property --runtime {unit} CPUQuota=")],
             remark,
         )
         .with(change);
@@ -166,9 +154,7 @@ pub(super) fn lift_quota(
 
 /// The unit of the host's systemd that a cgroup of v2 is. Below a service or a scope are others' managers, a container's or a user's.
 fn unit(situation: &Situation<'_>, cgroup: &CgroupPath) -> Option<String> {
-    let is_unit = [".scope", ".service", ".slice"]
-        .iter()
-        .any(|kind| cgroup.name().ends_with(kind));
+    let is_unit = [".scope", ".service", ".slice"].iter().any(|kind| cgroup.name().ends_with(kind));
     let above = cgroup.parent()?;
     let mut above = above.0.split('/').filter(|name| !name.is_empty());
     let is_hosts = above.all(|name| name.ends_with(".slice"));
@@ -176,11 +162,7 @@ fn unit(situation: &Situation<'_>, cgroup: &CgroupPath) -> Option<String> {
 }
 
 fn write(situation: &Situation<'_>, cgroup: &CgroupPath, file: &str, text: &str) -> String {
-    let path = situation
-        .host
-        .mount
-        .join(cgroup.0.trim_start_matches('/'))
-        .join(file);
+    let path = situation.host.mount.join(cgroup.0.trim_start_matches('/')).join(file);
     let path = quoted(&path.display().to_string());
     format!("echo {text} | sudo tee {path}")
 }
@@ -193,11 +175,14 @@ pub(super) fn poll_less() -> Cure {
     )
 }
 
-/// Fewer vCPUs.
-pub(super) fn fewer_vcpus(patient: &Patient<'_>, vcpus: usize) -> Cure {
-    let remark = format!(
-        "with more vCPUs than {vcpus} they only wait for each other: no more than that can run at once"
-    );
+/// Fewer vCPUs, or more pCPUs for a VM that may not use all of the host's.
+pub(super) fn fewer_vcpus(patient: &Patient<'_>, room: &PcpuSet, online: &PcpuSet) -> Cure {
+    let vcpus = room.len();
+    let mut remark =
+        format!("a VM gains nothing from more vCPUs than the {vcpus} pCPUs that it may use");
+    if vcpus < online.len() {
+        remark += "; wider pins take time from what runs on the other pCPUs, which did not idle";
+    }
     let domain = quoted(&patient.known.name);
     let command = format!("virsh setvcpus {domain} {vcpus} --live");
     Cure::new(patient.known.is_libvirt.then_some(command), remark)
@@ -211,20 +196,11 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
             format!("renice -n {BEHIND_VCPUS} -p"),
             "its vCPUs may run on every pCPU; at a higher nice value these threads stand back behind them, and I/O takes longer",
         ),
-        false => (
-            format!("taskset -cp {room}"),
-            "to pCPUs where none of its vCPUs may run",
-        ),
+        false => (format!("taskset -cp {room}"), "to pCPUs where none of its vCPUs may run"),
     };
     let change = [match room.is_empty() {
-        true => Change::ThreadsNice {
-            name: name.to_owned(),
-            nice: BEHIND_VCPUS,
-        },
-        false => Change::ThreadsTo {
-            name: name.to_owned(),
-            pcpus: room.clone(),
-        },
+        true => Change::ThreadsNice { name: name.to_owned(), nice: BEHIND_VCPUS },
+        false => Change::ThreadsTo { name: name.to_owned(), pcpus: room.clone() },
     }];
     if name == "vhost" {
         let command = format!("pgrep -x vhost-{} | xargs -r -n1 sudo {act}", known.pid);
@@ -233,11 +209,8 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
     let is_emulator = !name.starts_with("IO ");
     if known.is_libvirt && is_emulator && !room.is_empty() {
         let domain = quoted(&known.name);
-        return Cure::new(
-            [format!("virsh emulatorpin {domain} {room} --live")],
-            remark,
-        )
-        .with(change);
+        return Cure::new([format!("virsh emulatorpin {domain} {room} --live")], remark)
+            .with(change);
     }
     // Whoever names a thread must not get to write a program for awk; and ps prints a name with blanks as several words.
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_./:@%+=,-".contains(*c);
@@ -247,10 +220,8 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
     let vcpus = known.tids.values();
     let others: String = vcpus.map(|tid| format!(" && $1 != {tid}")).collect();
     let has_name = quoted(&format!("$2 == \"{word}\"{others} {{ print $1 }}"));
-    let command = format!(
-        "ps -L -o tid=,comm= -p {} | awk {has_name} | xargs -r -n1 sudo {act}",
-        known.pid
-    );
+    let command =
+        format!("ps -L -o tid=,comm= -p {} | awk {has_name} | xargs -r -n1 sudo {act}", known.pid);
     Cure::new([command], remark).with(change)
 }
 
@@ -284,17 +255,13 @@ pub(super) fn calm_processes(
     let pids = &pids[..pids.len().min(PROCESSES)];
     let in_root = theirs.is_some_and(|cgroup| cgroup.is_root());
     if situation.host.has_autogroup && in_root {
-        let commands = pids
-            .iter()
-            .map(|pid| format!("echo 19 | sudo tee /proc/{pid}/autogroup"));
+        let commands = pids.iter().map(|pid| format!("echo 19 | sudo tee /proc/{pid}/autogroup"));
         return Cure::new(
             commands,
             "the processes of its session compete as one (autogroup), so a nice value for all of them",
         );
     }
-    let commands = pids
-        .iter()
-        .map(|pid| format!("sudo renice -n {} -p {pid}", Nice::MOST));
+    let commands = pids.iter().map(|pid| format!("sudo renice -n {} -p {pid}", Nice::MOST));
     let changes = pids.iter().map(|pid| Change::ProcessNice {
         pid: *pid,
         name: name.to_owned(),
@@ -335,10 +302,7 @@ fn stand_back(situation: &Situation<'_>, group: &CgroupPath) -> Cure {
     };
     Cure::new([set(weight)], remark)
         .undone_by(now.map(set))
-        .with([Change::Weight {
-            cgroup: group.clone(),
-            weight,
-        }])
+        .with([Change::Weight { cgroup: group.clone(), weight }])
 }
 
 /// The cgroup at or above `theirs` that is a sibling of one at or above `vms`: what the kernel weighs against the VM. None where
@@ -404,10 +368,7 @@ mod tests {
     #[test]
     fn words_are_quoted_where_a_shell_would_take_them_apart() {
         assert_eq!(quoted("/a/b-1.scope"), "/a/b-1.scope");
-        assert_eq!(
-            quoted(r"machine-qemu\x2d1.scope"),
-            r"'machine-qemu\x2d1.scope'"
-        );
+        assert_eq!(quoted(r"machine-qemu\x2d1.scope"), r"'machine-qemu\x2d1.scope'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted(""), "''");
     }
@@ -420,10 +381,7 @@ mod tests {
             of("/system.slice/a.service", "/machine.slice/vm").as_deref(),
             Some("/system.slice")
         );
-        assert_eq!(
-            of("/vms/build/x", "/vms/web").as_deref(),
-            Some("/vms/build")
-        );
+        assert_eq!(of("/vms/build/x", "/vms/web").as_deref(), Some("/vms/build"));
         assert_eq!(of("/vms/web", "/vms/web"), None);
         assert_eq!(of("/", "/vms/web"), None);
         assert_eq!(of("/build", "/").as_deref(), Some("/build"));

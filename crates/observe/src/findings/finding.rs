@@ -2,14 +2,9 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_linux::cgroup::CgroupPath;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
+use tandem_model::{Nanos, Nice, PcpuSet, VcpuId, VmId};
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -49,7 +44,7 @@ impl Kind {
         match self {
             Kind::Quota => "a quota holds it back while pCPUs idle",
             Kind::Stacked => "its vCPUs are stacked while pCPUs idle",
-            Kind::TooManyVcpus => "it has more vCPUs than can run at once",
+            Kind::TooManyVcpus => "it has more busy vCPUs than pCPUs that it may use",
             Kind::PinnedHog => "a VM with stacked, pinned vCPUs takes its part",
             Kind::UnfairPins => "pins leave no fair division",
             Kind::SlowSibling => "it waits for a slow vCPU of its own",

@@ -8,23 +8,14 @@
 
 use std::collections::BTreeMap;
 
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Quota;
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Party;
+use tandem_linux::cgroup::{CgroupPath, Quota};
+use tandem_model::states::edges::{EdgeKind, Party};
+use tandem_model::{Nanos, State, VmId};
 
 use super::cure;
-use super::finding::Finding;
-use super::finding::Kind;
-use super::finding::Severity;
-use super::finding::percent;
-use super::finding::ratio;
+use super::finding::{Finding, Kind, Severity, percent, ratio};
 use super::patient::Patient;
-use super::situation::KnownQuota;
-use super::situation::Situation;
+use super::situation::{KnownQuota, Situation};
 use super::waits::Worth;
 
 /// LIM from which a quota is felt. esxtop's users take any %MLMTD as a limit that acts; clocks here are read one after the
@@ -56,9 +47,7 @@ fn pcpus_of(quota: Quota) -> f64 {
 /// For how long a quota throttled its cgroup, where that is known of an interval of this length.
 fn throttled(situation: &Situation<'_>, known: &KnownQuota) -> Option<Nanos> {
     let periods = Nanos(known.quota.period_us.saturating_mul(1000 * PERIODS));
-    known
-        .throttled
-        .filter(|_| periods <= situation.interval.length)
+    known.throttled.filter(|_| periods <= situation.interval.length)
 }
 
 /// What quotas kept each VM off pCPUs: LIM, at most the throttled time of its cgroups.
@@ -82,9 +71,7 @@ fn withheld(situation: &Situation<'_>, patients: &[Patient<'_>]) -> BTreeMap<VmI
             })
             .collect();
         let most = parts.filter(|parts| !parts.is_empty());
-        let most = most.map_or(limited, |parts| {
-            Nanos(parts.iter().sum::<f64>().round() as u64)
-        });
+        let most = most.map_or(limited, |parts| Nanos(parts.iter().sum::<f64>().round() as u64));
         (patient.id(), limited.min(most))
     });
     withheld.collect()
@@ -135,10 +122,7 @@ pub(super) fn quota(
             situation.pcpus(patient.known.received)
         )
     }));
-    let severity = match part >= LIMITED_BAD {
-        true => Severity::Bad,
-        false => Severity::Notice,
-    };
+    let severity = if part >= LIMITED_BAD { Severity::Bad } else { Severity::Notice };
     let cure = cure::lift_quota(situation, patient, acting.map(|known| &known.cgroup));
     let share = (idle.0 as f64 * ratio(withheld, all)).round() as u64;
     let lost = withheld.min(Nanos(share));
@@ -194,14 +178,8 @@ pub(super) fn useless_spinning(
     let mut counts = [0u64; 2];
     let mut spun = Nanos::ZERO;
     for vcpu in &patient.vm.vcpus {
-        let victim = Party::Vcpu {
-            vm: patient.id(),
-            vcpu: vcpu.vcpu,
-        };
-        for (count, kind) in counts
-            .iter_mut()
-            .zip([EdgeKind::YieldUseless, EdgeKind::YieldTaken])
-        {
+        let victim = Party::Vcpu { vm: patient.id(), vcpu: vcpu.vcpu };
+        for (count, kind) in counts.iter_mut().zip([EdgeKind::YieldUseless, EdgeKind::YieldTaken]) {
             for edge in situation.interval.edges.of(&victim, kind) {
                 *count += edge.amount.count.unwrap_or(0);
                 if kind == EdgeKind::YieldUseless {
@@ -220,12 +198,5 @@ pub(super) fn useless_spinning(
         percent(useless as f64 / (useless + taken) as f64)
     )];
     let cure = cure::run_together();
-    Some(patient.finding(
-        situation,
-        Kind::UselessSpinning,
-        Severity::Notice,
-        spun,
-        evidence,
-        cure,
-    ))
+    Some(patient.finding(situation, Kind::UselessSpinning, Severity::Notice, spun, evidence, cure))
 }

@@ -2,22 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VmId;
+use tandem_model::{Nanos, PcpuSet, State, VmId};
 
 use super::cure;
-use super::finding::Cure;
-use super::finding::Finding;
-use super::finding::Kind;
-use super::finding::percent;
-use super::finding::ratio;
+use super::finding::{Cure, Finding, Kind, percent, ratio};
 use super::patient::Patient;
 use super::situation::Situation;
-use super::waits::Sum;
-use super::waits::Waits;
-use super::waits::Who;
+use super::waits::{Sum, Waits, Who};
 
 /// A VM whose vCPUs halt for less than this never sleeps. Not 0: a wait that is not over when the interval ends is not known to sources
 /// that read accounts, and looks like HALT; that is some scheduler slices, tens of ms.
@@ -39,11 +30,8 @@ fn waits_for(
     explain: impl FnOnce(&Sum) -> (Vec<String>, Cure),
 ) -> Option<Finding> {
     let (sum, severity) = waits.take(patient, |_| true, is_meant)?;
-    let mut evidence = vec![format!(
-        "it waits for {}: {}",
-        names(situation, &sum),
-        sum.ready(patient)
-    )];
+    let mut evidence =
+        vec![format!("it waits for {}: {}", names(situation, &sum), sum.ready(patient))];
     let (more, cure) = explain(&sum);
     evidence.extend(more);
     Some(patient.finding(situation, kind, severity, sum.total, evidence, cure))
@@ -103,37 +91,25 @@ pub(super) fn own_threads(
     waits: &mut Waits,
 ) -> Option<Finding> {
     let is_meant = |who: &Who| matches!(who, Who::OwnThread(_));
-    waits_for(
-        situation,
-        patient,
-        waits,
-        Kind::OwnThreads,
-        is_meant,
-        |sum| {
-            let ran = |name: &str| {
-                let thread = patient.vm.threads.iter().find(|thread| thread.name == name);
-                situation.pcpus(thread.map_or(Nanos::ZERO, |thread| thread.time))
-            };
-            let named = sum.by.iter().filter_map(|(who, _)| match who {
-                Who::OwnThread(name) => Some(name.as_str()),
-                _ => None,
-            });
-            let longest: Vec<&str> = named.take(NAMED).collect();
-            let shown: Vec<String> = longest
-                .iter()
-                .map(|name| format!("{name} ran {:.2} pCPUs", ran(name)))
-                .collect();
-            let mut room = situation.host.online.clone();
-            for pcpu in patient.vm.vcpus.iter().flat_map(|vcpu| vcpu.allowed.iter()) {
-                room.remove(pcpu);
-            }
-            let first = longest.first().copied().unwrap_or_default();
-            (
-                vec![shown.join(", ")],
-                cure::move_threads(patient, first, &room),
-            )
-        },
-    )
+    waits_for(situation, patient, waits, Kind::OwnThreads, is_meant, |sum| {
+        let ran = |name: &str| {
+            let thread = patient.vm.threads.iter().find(|thread| thread.name == name);
+            situation.pcpus(thread.map_or(Nanos::ZERO, |thread| thread.time))
+        };
+        let named = sum.by.iter().filter_map(|(who, _)| match who {
+            Who::OwnThread(name) => Some(name.as_str()),
+            _ => None,
+        });
+        let longest: Vec<&str> = named.take(NAMED).collect();
+        let shown: Vec<String> =
+            longest.iter().map(|name| format!("{name} ran {:.2} pCPUs", ran(name))).collect();
+        let mut room = situation.host.online.clone();
+        for pcpu in patient.vm.vcpus.iter().flat_map(|vcpu| vcpu.allowed.iter()) {
+            room.remove(pcpu);
+        }
+        let first = longest.first().copied().unwrap_or_default();
+        (vec![shown.join(", ")], cure::move_threads(patient, first, &room))
+    })
 }
 
 pub(super) fn host_process(
@@ -142,36 +118,28 @@ pub(super) fn host_process(
     waits: &mut Waits,
 ) -> Option<Finding> {
     let is_meant = |who: &Who| matches!(who, Who::Process { .. });
-    waits_for(
-        situation,
-        patient,
-        waits,
-        Kind::HostProcess,
-        is_meant,
-        |sum| {
-            let Some((Who::Process { name, cgroup }, _)) = sum.by.first() else {
-                return (Vec::new(), Cure::default());
-            };
-            let top = situation.interval.host.top_tasks.iter();
-            let same: Vec<_> = top
-                .filter(|task| task.name == *name && task.cgroup == *cgroup)
-                .collect();
-            let ran: Nanos = same.iter().map(|task| task.time).sum();
-            let evidence = same.first().map(|first| {
-                let place = cgroup.as_deref().unwrap_or("an unknown cgroup");
-                let pids: Vec<String> = same.iter().map(|task| task.pid.to_string()).collect();
-                format!(
-                    "{} (process {}, in {place}) ran {:.2} pCPUs",
-                    first.name,
-                    pids.join(", "),
-                    situation.pcpus(ran)
-                )
-            });
-            let pids: Vec<u32> = same.iter().map(|task| task.pid).collect();
-            let cure = cure::calm_processes(situation, patient, name, cgroup.as_deref(), &pids);
-            (evidence.into_iter().collect(), cure)
-        },
-    )
+    waits_for(situation, patient, waits, Kind::HostProcess, is_meant, |sum| {
+        let Some((Who::Process { name, cgroup }, _)) = sum.by.first() else {
+            return (Vec::new(), Cure::default());
+        };
+        let top = situation.interval.host.top_tasks.iter();
+        let same: Vec<_> =
+            top.filter(|task| task.name == *name && task.cgroup == *cgroup).collect();
+        let ran: Nanos = same.iter().map(|task| task.time).sum();
+        let evidence = same.first().map(|first| {
+            let place = cgroup.as_deref().unwrap_or("an unknown cgroup");
+            let pids: Vec<String> = same.iter().map(|task| task.pid.to_string()).collect();
+            format!(
+                "{} (process {}, in {place}) ran {:.2} pCPUs",
+                first.name,
+                pids.join(", "),
+                situation.pcpus(ran)
+            )
+        });
+        let pids: Vec<u32> = same.iter().map(|task| task.pid).collect();
+        let cure = cure::calm_processes(situation, patient, name, cgroup.as_deref(), &pids);
+        (evidence.into_iter().collect(), cure)
+    })
 }
 
 pub(super) fn neighbour(
@@ -180,36 +148,29 @@ pub(super) fn neighbour(
     waits: &mut Waits,
 ) -> Option<Finding> {
     let is_meant = |who: &Who| matches!(who, Who::Vm(_) | Who::Others);
-    waits_for(
-        situation,
-        patient,
-        waits,
-        Kind::Neighbour,
-        is_meant,
-        |sum| {
-            let known = patient.known;
-            let lag = match known.due {
-                Nanos::ZERO => 0.0,
-                due => 1.0 - known.received.0 as f64 / due.0 as f64,
-            };
-            let verdict = match lag {
-                lag if lag >= BEHIND => "less than its due",
-                lag if lag <= -BEHIND => "more than its due",
-                _ => "what it is due",
-            };
-            let evidence = format!(
-                "it received {:.2} of {:.2} pCPUs due: {verdict}",
-                situation.pcpus(known.received),
-                situation.pcpus(known.due)
-            );
-            let all = with_culprits(patient, sum);
-            let cure = match lag >= BEHIND && !known.is_managed {
-                true => cure::what_is_due(situation, patient, &all),
-                false => cure::more_weight(situation, patient, &all),
-            };
-            (vec![evidence], cure)
-        },
-    )
+    waits_for(situation, patient, waits, Kind::Neighbour, is_meant, |sum| {
+        let known = patient.known;
+        let lag = match known.due {
+            Nanos::ZERO => 0.0,
+            due => 1.0 - known.received.0 as f64 / due.0 as f64,
+        };
+        let verdict = match lag {
+            lag if lag >= BEHIND => "less than its due",
+            lag if lag <= -BEHIND => "more than its due",
+            _ => "what it is due",
+        };
+        let evidence = format!(
+            "it received {:.2} of {:.2} pCPUs due: {verdict}",
+            situation.pcpus(known.received),
+            situation.pcpus(known.due)
+        );
+        let all = with_culprits(patient, sum);
+        let cure = match lag >= BEHIND && !known.is_managed {
+            true => cure::what_is_due(situation, patient, &all),
+            false => cure::more_weight(situation, patient, &all),
+        };
+        (vec![evidence], cure)
+    })
 }
 
 /// What no other finding explains.

@@ -1,17 +1,10 @@
 //! A VM that is looked at.
 
-use tandem_policy::Nanos;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::states::interval::VmInterval;
+use tandem_model::states::interval::VmInterval;
+use tandem_model::{Nanos, VcpuTimes, VmId};
 
-use super::finding::Cure;
-use super::finding::Finding;
-use super::finding::Kind;
-use super::finding::Severity;
-use super::finding::ratio;
-use super::situation::KnownVm;
-use super::situation::Situation;
+use super::finding::{Cure, Finding, Kind, Severity, ratio};
+use super::situation::{KnownVm, Situation};
 
 /// A VM in the interval, and what is known of it.
 pub(super) struct Patient<'a> {

@@ -1,28 +1,15 @@
 //! Causes in the shape of a VM: how many vCPUs it has, where they may run, and which of them has the work.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::states::interval::VcpuInterval;
+use tandem_model::states::interval::VcpuInterval;
+use tandem_model::{Nanos, PcpuId, PcpuSet, State, VcpuId, VcpuTimes, VmId};
 
 use super::cure;
-use super::finding::Finding;
-use super::finding::Kind;
-use super::finding::Severity;
-use super::finding::percent;
-use super::finding::ratio;
+use super::finding::{Finding, Kind, Severity, percent, ratio};
 use super::patient::Patient;
 use super::situation::Situation;
-use super::waits::READY_BAD;
-use super::waits::Waits;
-use super::waits::Who;
+use super::waits::{READY_BAD, Waits, Who};
 
 /// A vCPU that wants a pCPU for this part of the time is busy: two that want less each seldom meet.
 const BUSY: f64 = 0.20;
@@ -54,7 +41,7 @@ const WAITS: f64 = 0.50;
 /// A sibling that runs less than this does no part of the work.
 const WORKS: f64 = 0.02;
 
-/// What to know of the policy that divides a VM's time among its vCPUs. It gains nothing for most programs (docs/results.md).
+/// What to know of the policy that divides a VM's time among its vCPUs. It gains nothing for most programs (research/docs/results.md).
 const ASYMMETRIC: &str = "try this and compare the work done before and with it: it gives the VM's time to the vCPU that needs it, \
                           but of what was measured only pipelines that were free to move gained; programs with a serial part gained nothing or lost some percent";
 
@@ -67,10 +54,7 @@ fn in_vain(vcpu: &VcpuInterval) -> Nanos {
 /// What a vCPU ran or would have run.
 fn wanted(vcpu: &VcpuInterval) -> f64 {
     let limited = vcpu.times.get(State::Limited).unwrap_or_default();
-    ratio(
-        (vcpu.ran + vcpu.waited).saturating_sub(limited),
-        vcpu.times.wall(),
-    )
+    ratio((vcpu.ran + vcpu.waited).saturating_sub(limited), vcpu.times.wall())
 }
 
 /// The VM's vCPUs by where they may run, busy or not.
@@ -89,9 +73,7 @@ fn crowded<'a>(patient: &Patient<'a>) -> Vec<(&'a PcpuSet, Vec<&'a VcpuInterval>
         vcpus.retain(|vcpu| wanted(vcpu) >= BUSY);
         (set, vcpus)
     });
-    places
-        .filter(|(set, vcpus)| !set.is_empty() && vcpus.len() > set.len())
-        .collect()
+    places.filter(|(set, vcpus)| !set.is_empty() && vcpus.len() > set.len()).collect()
 }
 
 /// Idle time elsewhere than in `set`, at least: what is idle in all, without what `set` may have been.
@@ -113,10 +95,8 @@ pub(super) fn stacked(
     crowds.retain(|(set, _)| {
         idle_elsewhere(situation, set).is_some_and(|idle| situation.pcpus(idle) >= IDLE)
     });
-    let ids: BTreeSet<VcpuId> = crowds
-        .iter()
-        .flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu))
-        .collect();
+    let ids: BTreeSet<VcpuId> =
+        crowds.iter().flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu)).collect();
     // What others had there, too, is a matter of these pins if enough idles elsewhere for most of it.
     let is_room_for_all = crowds.iter().all(|(set, vcpus)| {
         let wanted_more: Nanos = vcpus.iter().map(|vcpu| in_vain(vcpu)).sum();
@@ -156,14 +136,7 @@ pub(super) fn stacked(
         }
     }
     let cure = cure::move_vcpus(patient, &moves);
-    Some(patient.finding(
-        situation,
-        Kind::Stacked,
-        severity,
-        sum.total,
-        evidence,
-        cure,
-    ))
+    Some(patient.finding(situation, Kind::Stacked, severity, sum.total, evidence, cure))
 }
 
 /// Where these vCPUs have more room than in `set`: pCPUs that share a last-level cache with it, if these are enough, else all that may be
@@ -194,10 +167,7 @@ fn roomier(
         .iter()
         .filter(|pcpu| set.contains(*pcpu) || near.clone().any(|cache| cache.contains(*pcpu)))
         .collect();
-    let room = match near.len() >= vcpus.len() {
-        true => near,
-        false => all,
-    };
+    let room = if near.len() >= vcpus.len() { near } else { all };
     (room != *set).then_some(room)
 }
 
@@ -229,15 +199,10 @@ pub(super) fn too_many_vcpus(
     waits: &mut Waits,
 ) -> Option<Finding> {
     let crowds = crowded(patient);
-    let ids: BTreeSet<VcpuId> = crowds
-        .iter()
-        .flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu))
-        .collect();
-    let (sum, severity) = waits.take(
-        patient,
-        |vcpu| ids.contains(&vcpu),
-        |who| *who == Who::Itself,
-    )?;
+    let ids: BTreeSet<VcpuId> =
+        crowds.iter().flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu)).collect();
+    let (sum, severity) =
+        waits.take(patient, |vcpu| ids.contains(&vcpu), |who| *who == Who::Itself)?;
     let mut room = PcpuSet::default();
     for vcpu in &patient.vm.vcpus {
         room.extend(&vcpu.allowed);
@@ -252,15 +217,8 @@ pub(super) fn too_many_vcpus(
         evidence.push(format!("CSTP {}", percent(patient.part(costop))));
     }
     // No pCPU idles that would be seen to, and others may be there for other VMs.
-    let cure = cure::fewer_vcpus(patient, room.len());
-    Some(patient.finding(
-        situation,
-        Kind::TooManyVcpus,
-        severity,
-        sum.total,
-        evidence,
-        cure,
-    ))
+    let cure = cure::fewer_vcpus(patient, &room, &situation.host.online);
+    Some(patient.finding(situation, Kind::TooManyVcpus, severity, sum.total, evidence, cure))
 }
 
 /// The part of the time halted, for whatever reason: where co-stop is measured it is told apart from HALT.
@@ -290,12 +248,7 @@ pub(super) fn pinned_hog(
 ) -> Option<Finding> {
     let known = patient.known;
     let is_behind = known.received.0 as f64 <= known.due.0 as f64 * (1.0 - BEHIND);
-    if !is_behind
-        || situation
-            .host
-            .kernel
-            .is_some_and(|kernel| kernel < HOG_SINCE)
-    {
+    if !is_behind || situation.host.kernel.is_some_and(|kernel| kernel < HOG_SINCE) {
         return None;
     }
     let hogs = patients.iter().filter(|other| {
@@ -399,25 +352,17 @@ pub(super) fn slow_sibling(
     waits: &mut Waits,
 ) -> Option<Finding> {
     let share = |vcpu: &VcpuInterval, state| vcpu.times.share(state).unwrap_or(0.0);
-    let (slow, siblings): (Vec<&VcpuInterval>, Vec<_>) = patient
-        .vm
-        .vcpus
-        .iter()
-        .partition(|vcpu| wanted(vcpu) >= ALWAYS);
+    let (slow, siblings): (Vec<&VcpuInterval>, Vec<_>) =
+        patient.vm.vcpus.iter().partition(|vcpu| wanted(vcpu) >= ALWAYS);
     let [slow] = slow[..] else { return None };
     let they_wait = siblings.iter().all(|vcpu| halted(&vcpu.times) >= WAITS);
-    let they_work = siblings
-        .iter()
-        .any(|vcpu| ratio(vcpu.ran, vcpu.times.wall()) >= WORKS);
+    let they_work = siblings.iter().any(|vcpu| ratio(vcpu.ran, vcpu.times.wall()) >= WORKS);
     let ready = share(slow, State::Ready);
     if siblings.is_empty() || !they_wait || !they_work || ready < READY_BAD {
         return None;
     }
-    let (sum, _) = waits.take(
-        patient,
-        |vcpu| vcpu == slow.vcpu,
-        |who| matches!(who, Who::Vm(_)),
-    )?;
+    let (sum, _) =
+        waits.take(patient, |vcpu| vcpu == slow.vcpu, |who| matches!(who, Who::Vm(_)))?;
     let halted: f64 = siblings.iter().map(|vcpu| halted(&vcpu.times)).sum();
     let evidence = vec![format!(
         "vCPU {} always has work and is RDY for {} of its time, while its siblings ran at times and halted for {} in the mean; it waits for other VMs: {}",
@@ -431,18 +376,7 @@ pub(super) fn slow_sibling(
         Who::Vm(vm) => Some(*vm),
         _ => None,
     }));
-    let cure = cure::daemon(
-        situation,
-        &all,
-        &["--policies", "fair,turns,apart,asymmetric"],
-        ASYMMETRIC,
-    );
-    Some(patient.finding(
-        situation,
-        Kind::SlowSibling,
-        Severity::Bad,
-        sum.total,
-        evidence,
-        cure,
-    ))
+    let cure =
+        cure::daemon(situation, &all, &["--policies", "fair,turns,apart,asymmetric"], ASYMMETRIC);
+    Some(patient.finding(situation, Kind::SlowSibling, Severity::Bad, sum.total, evidence, cure))
 }

@@ -3,16 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Quota;
-use tandem_linux::cgroup::Version;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::interval::Interval;
+use serde::{Deserialize, Serialize};
+use tandem_linux::cgroup::{CgroupPath, Quota, Version};
+use tandem_model::states::interval::Interval;
+use tandem_model::{Nanos, PcpuSet, VcpuId, VmId};
 
 use super::finding::ratio;
 

@@ -6,16 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Edges;
-use tandem_policy::states::edges::Party;
+use tandem_model::states::edges::{EdgeKind, Edges, Party};
+use tandem_model::{Nanos, VcpuId, VmId};
 
-use super::finding::Severity;
-use super::finding::percent;
-use super::finding::ratio;
+use super::finding::{Severity, percent, ratio};
 use super::patient::Patient;
 
 /// RDY of a VM per vCPU from which it is worth a look: under 5 % is fine, by esxtop's rule of thumb.
@@ -44,10 +38,7 @@ pub(super) enum Who {
     /// Another VM, its vCPUs or its other threads.
     Vm(VmId),
     /// Processes of the host.
-    Process {
-        name: String,
-        cgroup: Option<String>,
-    },
+    Process { name: String, cgroup: Option<String> },
     /// A thread of the kernel.
     Kernel(String),
     /// Nobody that was seen.
@@ -61,10 +52,9 @@ fn who(victim: VmId, culprit: &Party) -> Who {
         Party::Vcpu { vm, .. } | Party::Vm(vm) if *vm == victim => Who::Itself,
         Party::VmThread { vm, name } if *vm == victim => Who::OwnThread(name.clone()),
         Party::Vcpu { vm, .. } | Party::Vm(vm) | Party::VmThread { vm, .. } => Who::Vm(*vm),
-        Party::Process { name, cgroup } => Who::Process {
-            name: name.clone(),
-            cgroup: cgroup.clone(),
-        },
+        Party::Process { name, cgroup } => {
+            Who::Process { name: name.clone(), cgroup: cgroup.clone() }
+        }
         Party::KernelThread(name) => Who::Kernel(name.clone()),
         Party::Unseen => Who::Unseen,
         Party::Others => Who::Others,
@@ -119,10 +109,7 @@ impl Sum {
 
 impl Waits {
     pub(super) fn new(edges: &Edges, worth: Worth) -> Waits {
-        let mut waits = Waits {
-            worth,
-            ..Waits::default()
-        };
+        let mut waits = Waits { worth, ..Waits::default() };
         for edge in edges.iter().filter(|edge| edge.kind == EdgeKind::Pcpu) {
             if let Party::Vcpu { vm, vcpu } = edge.victim {
                 let of_vcpu = waits.left.entry((*vm, *vcpu)).or_default();

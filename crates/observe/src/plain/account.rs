@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::sampler::VcpuSample;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VcpuTimes;
+use tandem_model::{Nanos, PcpuSet, State, VcpuTimes};
 
 /// A vCPU as it was when the interval began.
 #[derive(Clone, Debug)]
@@ -55,34 +52,25 @@ impl Account {
             && now.sample.runs == before.sample.runs
             && before.runnable
             && now.runnable;
-        let waited = match waits {
-            true => {
-                now.counted = before.counted + wall;
-                wall
-            }
-            false => {
-                now.counted = Nanos::ZERO;
-                ended.saturating_sub(before.counted)
-            }
+        let waited = if waits {
+            now.counted = before.counted + wall;
+            wall
+        } else {
+            now.counted = Nanos::ZERO;
+            ended.saturating_sub(before.counted)
         };
         let grown = |now: Nanos, before: Nanos| now.saturating_sub(before);
         Account {
             wall,
             ran,
-            polled: now
-                .polled
-                .zip(before.polled)
-                .map(|(now, before)| grown(now, before)),
+            polled: now.polled.zip(before.polled).map(|(now, before)| grown(now, before)),
             guest: counts_guest.then(|| grown(now.guest, before.guest)),
             // It did not wait while it ran.
             waited: waited.min(wall.saturating_sub(ran)),
             is_over: !waits,
             limited: None,
             runs: now.sample.runs.saturating_sub(before.sample.runs),
-            wakeups: now
-                .sleeps
-                .zip(before.sleeps)
-                .map(|(now, before)| now.saturating_sub(before)),
+            wakeups: now.sleeps.zip(before.sleeps).map(|(now, before)| now.saturating_sub(before)),
             runnable: now.runnable,
             allowed: now.allowed.clone(),
             cgroup: None,

@@ -23,18 +23,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Amount;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Edges;
-use tandem_policy::states::edges::EdgesBuilder;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::edges::PartyId;
-use tandem_policy::states::edges::TOP;
+use tandem_model::states::edges::{
+    Amount, EdgeKind, Edges, EdgesBuilder, Evidence, Party, PartyId, TOP,
+};
+use tandem_model::{Nanos, PcpuSet, VcpuId, VmId};
 
 use super::spread::Spread;
 
@@ -124,10 +116,7 @@ impl Distribution {
         let is_pinned = set.len() == 1;
         let mut there: BTreeMap<PartyId, Ranked> = BTreeMap::new();
         for (allowed, group) in groups.iter().filter(|(allowed, _)| allowed.overlaps(set)) {
-            let parties = match is_pinned {
-                true => &group.apart,
-                false => &group.together,
-            };
+            let parties = if is_pinned { &group.apart } else { &group.together };
             let (part, whole) = spread.there(allowed, set);
             for (party, ran) in parties {
                 let vm = ran.vm;
@@ -143,12 +132,7 @@ impl Distribution {
                 later.entry(vm).or_default().push(at);
             }
         }
-        Distribution {
-            is_pinned,
-            total: there.iter().map(|(_, ran)| ran.time).sum(),
-            there,
-            later,
-        }
+        Distribution { is_pinned, total: there.iter().map(|(_, ran)| ran.time).sum(), there, later }
     }
 
     /// Charges the first and the victim's own VM with their part of a wait, and all others with the rest.
@@ -158,20 +142,11 @@ impl Distribution {
         [others_id, unseen_id]: [PartyId; 2],
         builder: &mut EdgesBuilder,
     ) {
-        let itself = Party::Vcpu {
-            vm: wait.vm,
-            vcpu: wait.vcpu,
-        };
+        let itself = Party::Vcpu { vm: wait.vm, vcpu: wait.vcpu };
         let victim = builder.party(&itself);
-        let own = match self.is_pinned {
-            true => victim,
-            false => builder.party(&itself.whole()),
-        };
+        let own = if self.is_pinned { victim } else { builder.party(&itself.whole()) };
         // All that it ran it ran where it may.
-        let own_time = match wait.allowed.is_empty() {
-            true => 0,
-            false => u128::from(wait.ran.0),
-        };
+        let own_time = if wait.allowed.is_empty() { 0 } else { u128::from(wait.ran.0) };
         let others = self.total.saturating_sub(own_time);
         let known = u128::from(wait.time.0).min(others);
         let first = self.there.iter().take(FIRST);
@@ -179,10 +154,7 @@ impl Distribution {
         let mut charges = Vec::with_capacity(FIRST + 2);
         let mut left = known as u64;
         for (culprit, ran) in first.chain(of_own_vm.map(|&at| &self.there[at])) {
-            let time = match *culprit == own {
-                true => ran.time.saturating_sub(own_time),
-                false => ran.time,
-            };
+            let time = if *culprit == own { ran.time.saturating_sub(own_time) } else { ran.time };
             let charged = (known * time).checked_div(others).unwrap_or(0) as u64;
             charges.push((*culprit, charged));
             left -= charged;
@@ -208,25 +180,15 @@ mod tests {
     }
 
     fn vcpu(vm: u64, vcpu: u32) -> Party {
-        Party::Vcpu {
-            vm: VmId(vm),
-            vcpu: VcpuId(vcpu),
-        }
+        Party::Vcpu { vm: VmId(vm), vcpu: VcpuId(vcpu) }
     }
 
     fn make() -> Party {
-        Party::Process {
-            name: "make".to_owned(),
-            cgroup: None,
-        }
+        Party::Process { name: "make".to_owned(), cgroup: None }
     }
 
     fn ran(party: Party, ms: u64, allowed: &str) -> Ran {
-        Ran {
-            party,
-            time: Nanos::from_millis(ms),
-            allowed: set(allowed),
-        }
+        Ran { party, time: Nanos::from_millis(ms), allowed: set(allowed) }
     }
 
     fn waited(vm: u64, vcpu: u32, ms: u64, ran_ms: u64, allowed: &str) -> Waited {
@@ -257,11 +219,7 @@ mod tests {
         let edges = charge(&[waited(1, 0, 400, 400, "0")], &all, SECOND);
         let expected = [(vcpu(2, 0), 300), (make(), 100)];
         assert_eq!(charges(&edges, &vcpu(1, 0)), expected);
-        assert!(
-            edges
-                .iter()
-                .all(|edge| edge.evidence == Evidence::Estimated)
-        );
+        assert!(edges.iter().all(|edge| edge.evidence == Evidence::Estimated));
     }
 
     #[test]
@@ -284,29 +242,18 @@ mod tests {
             ran(vcpu(3, 0), 200, "1-2"),
         ];
         let edges = charge(&[waited(1, 0, 100, 500, "0-1")], &all, SECOND);
-        let expected = [
-            (Party::Vm(VmId(2)), 60),
-            (Party::Vm(VmId(1)), 30),
-            (Party::Vm(VmId(3)), 10),
-        ];
+        let expected =
+            [(Party::Vm(VmId(2)), 60), (Party::Vm(VmId(1)), 30), (Party::Vm(VmId(3)), 10)];
         assert_eq!(charges(&edges, &vcpu(1, 0)), expected);
     }
 
     #[test]
     fn who_may_run_anywhere_did_not_run_where_pinned_threads_fill_the_pcpu() {
-        let all = [
-            ran(vcpu(1, 0), 500, "0"),
-            ran(vcpu(2, 0), 500, "0"),
-            ran(make(), 900, "0-1"),
-        ];
+        let all = [ran(vcpu(1, 0), 500, "0"), ran(vcpu(2, 0), 500, "0"), ran(make(), 900, "0-1")];
         let edges = charge(&[waited(1, 0, 500, 500, "0")], &all, SECOND);
         assert_eq!(charges(&edges, &vcpu(1, 0)), [(vcpu(2, 0), 500)]);
         // Had they left 200 ms, it would have run as much there at most.
-        let all = [
-            ran(vcpu(1, 0), 400, "0"),
-            ran(vcpu(2, 0), 400, "0"),
-            ran(make(), 900, "0-1"),
-        ];
+        let all = [ran(vcpu(1, 0), 400, "0"), ran(vcpu(2, 0), 400, "0"), ran(make(), 900, "0-1")];
         let edges = charge(&[waited(1, 0, 600, 400, "0")], &all, SECOND);
         let expected = [(vcpu(2, 0), 400), (make(), 200)];
         assert_eq!(charges(&edges, &vcpu(1, 0)), expected);
@@ -326,10 +273,7 @@ mod tests {
         let all = [third(1), third(2), third(3), third(4)];
         for wait in [1, 2, 3, 7, 500_000_003, 1_000_000_007] {
             let wait = Nanos(wait);
-            let waits = [Waited {
-                time: wait,
-                ..waited(1, 0, 0, 333, "0-2")
-            }];
+            let waits = [Waited { time: wait, ..waited(1, 0, 0, 333, "0-2") }];
             assert_eq!(charge(&waits, &all, SECOND).total(EdgeKind::Pcpu), wait);
         }
     }
@@ -337,11 +281,7 @@ mod tests {
     #[test]
     fn alone_it_waits_for_nobody_that_was_seen() {
         let all = [ran(vcpu(1, 0), 500, "0"), ran(vcpu(2, 0), 500, "1")];
-        let alone = [
-            waited(1, 0, 10, 500, "0"),
-            waited(9, 0, 10, 0, ""),
-            waited(1, 1, 0, 0, "1"),
-        ];
+        let alone = [waited(1, 0, 10, 500, "0"), waited(9, 0, 10, 0, ""), waited(1, 1, 0, 0, "1")];
         let edges = charge(&alone, &all, SECOND);
         assert_eq!(charges(&edges, &vcpu(1, 0)), [(Party::Unseen, 10)]);
         assert_eq!(charges(&edges, &vcpu(9, 0)), [(Party::Unseen, 10)]);
@@ -368,9 +308,7 @@ mod tests {
         all.extend([ran(vcpu(1, 0), 300, "0-3"), ran(vcpu(1, 1), 200, "0-3")]);
         let edges = charge(&[waited(1, 0, 960, 300, "0-3")], &all, SECOND);
         let of_own = charges(&edges, &vcpu(1, 0)).into_iter();
-        let of_own: Vec<_> = of_own
-            .filter(|(party, _)| *party == Party::Vm(VmId(1)))
-            .collect();
+        let of_own: Vec<_> = of_own.filter(|(party, _)| *party == Party::Vm(VmId(1))).collect();
         // 960 ms × 200 ÷ (38 × 500 + 200).
         assert_eq!(of_own, [(Party::Vm(VmId(1)), 10)]);
     }

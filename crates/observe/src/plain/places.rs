@@ -4,20 +4,14 @@
 //! one that ran little that of its first thread is taken, which costs one call; of one that ran [`MUCH`] or more all threads are looked
 //! at, every [`REREAD`] intervals. What each thread of it ran is not known here, so it is taken to have run everywhere alike.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tandem_linux::affinity::affinity;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
+use tandem_linux::cgroup::{CgroupPath, CpuController};
+use tandem_linux::procfs::{ProcFs, read_text};
+use tandem_linux::thread::{Pid, ThreadRef, Tid};
+use tandem_model::{Nanos, PcpuSet};
 
 use super::tasks::numbered;
 
@@ -49,12 +43,7 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn new(procfs: ProcFs) -> Places {
-        Places {
-            procfs,
-            round: 0,
-            cgroups: HashMap::new(),
-            processes: BTreeMap::new(),
-        }
+        Places { procfs, round: 0, cgroups: HashMap::new(), processes: BTreeMap::new() }
     }
 
     /// Begins an interval. What nobody asked for in a while is forgotten.
@@ -75,11 +64,8 @@ impl Places {
             return affinity(tid).unwrap_or_default();
         }
         let status = read_text(&self.procfs.task(pid, tid).join("status")).unwrap_or_default();
-        let list = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        list.and_then(|list| list.trim().parse().ok())
-            .unwrap_or_default()
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        list.and_then(|list| list.trim().parse().ok()).unwrap_or_default()
     }
 
     /// Where a process may run that ran so much in an interval of that length.
@@ -104,11 +90,7 @@ impl Places {
         for (number, _) in numbered(&folder).unwrap_or_default() {
             allowed.extend(&self.allowed_by_number(process.pid, Tid(number)));
         }
-        let kept = Kept {
-            value: allowed.clone(),
-            due,
-            used: round,
-        };
+        let kept = Kept { value: allowed.clone(), due, used: round };
         self.processes.insert(*process, kept);
         allowed
     }
@@ -127,11 +109,7 @@ impl Places {
             return kept.value.clone();
         }
         let value = controller?.cgroup_of(thread).ok().map(Arc::new);
-        let kept = Kept {
-            value: value.clone(),
-            due,
-            used: round,
-        };
+        let kept = Kept { value: value.clone(), due, used: round };
         self.cgroups.insert(*thread, kept);
         value
     }

@@ -18,12 +18,9 @@
 
 use std::collections::BTreeMap;
 
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Throttled;
+use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController, Throttled};
 use tandem_linux::procfs::is_gone;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// Whether a cgroup has a quota is read again after so many intervals.
 pub(super) const REREAD: u64 = 16;
@@ -88,11 +85,7 @@ impl Quotas {
         for leaf in leaves {
             let mut at = leaf.clone();
             while !at.is_root() {
-                if self
-                    .known
-                    .get(&at)
-                    .is_some_and(|known| known.seen == self.rounds)
-                {
+                if self.known.get(&at).is_some_and(|known| known.seen == self.rounds) {
                     break;
                 }
                 if let Some(limit) = self.read_one(controller, &at) {
@@ -115,12 +108,7 @@ impl Quotas {
         let mut next = rounds + REREAD;
         let known = self.known.entry(cgroup.clone()).or_insert_with(|| {
             next = first;
-            Known {
-                quota: Quota::None,
-                due: rounds,
-                advance: Nanos::ZERO,
-                seen: rounds,
-            }
+            Known { quota: Quota::None, due: rounds, advance: Nanos::ZERO, seen: rounds }
         });
         known.seen = rounds;
         let before = known.quota;
@@ -156,9 +144,7 @@ impl Quotas {
         let grown = Throttled {
             time: now.time.saturating_sub(before.time),
             periods: now.periods.saturating_sub(before.periods),
-            throttled_periods: now
-                .throttled_periods
-                .saturating_sub(before.throttled_periods),
+            throttled_periods: now.throttled_periods.saturating_sub(before.throttled_periods),
         };
         (grown != Throttled::default()).then_some(Limit::Throttled(grown))
     }
@@ -185,28 +171,17 @@ impl Quotas {
             };
             let (over, going): (Vec<usize>, Vec<usize>) =
                 members.into_iter().partition(|&index| waits[index].is_over);
-            let mut advance = self
-                .known
-                .get(cgroup)
-                .map_or(Nanos::ZERO, |known| known.advance);
+            let mut advance = self.known.get(cgroup).map_or(Nanos::ZERO, |known| known.advance);
             let time = throttled.time.saturating_sub(advance);
             advance = advance.saturating_sub(throttled.time);
-            let sum: u64 = over
-                .iter()
-                .filter_map(|&index| left[index])
-                .map(|left| left.0)
-                .sum();
+            let sum: u64 = over.iter().filter_map(|&index| left[index]).map(|left| left.0).sum();
             take(&mut left, &over, time.0.min(sum), sum.max(1));
             let periods = throttled.periods.max(1);
             let begun_throttled = throttled.throttled_periods.min(periods);
             advance += take(&mut left, &going, begun_throttled, periods);
             if let Some(known) = self.known.get_mut(cgroup) {
                 // With no wait left that was counted in advance, nothing more of it will come.
-                known.advance = if going.is_empty() {
-                    Nanos::ZERO
-                } else {
-                    advance
-                };
+                known.advance = if going.is_empty() { Nanos::ZERO } else { advance };
             }
         }
         let waits = waits.iter().zip(left);
@@ -290,24 +265,16 @@ mod tests {
             .map(|(cgroup, throttled)| (path(cgroup), Limit::Throttled(*throttled)))
             .collect();
         let limited = quotas.limited(&waits, &throttled);
-        limited
-            .iter()
-            .map(|time| time.unwrap().0 / 1_000_000)
-            .collect()
+        limited.iter().map(|time| time.unwrap().0 / 1_000_000).collect()
     }
 
     fn for_ms(time: u64) -> Throttled {
-        Throttled {
-            time: ms(time),
-            ..Throttled::default()
-        }
+        Throttled { time: ms(time), ..Throttled::default() }
     }
 
     fn once(waits: &[(&str, u64)], throttled: &[(&str, u64)]) -> Vec<u64> {
-        let throttled: Vec<_> = throttled
-            .iter()
-            .map(|(cgroup, time)| (*cgroup, for_ms(*time)))
-            .collect();
+        let throttled: Vec<_> =
+            throttled.iter().map(|(cgroup, time)| (*cgroup, for_ms(*time))).collect();
         limits(&mut Quotas::default(), waits, &[], &throttled)
     }
 
@@ -337,12 +304,7 @@ mod tests {
         let mut quotas = Quotas::default();
         quotas.known.insert(
             path("/vm"),
-            Known {
-                quota: Quota::None,
-                due: 0,
-                advance: Nanos::ZERO,
-                seen: 0,
-            },
+            Known { quota: Quota::None, due: 0, advance: Nanos::ZERO, seen: 0 },
         );
         let periods = |time, periods, throttled_periods| Throttled {
             time: ms(time),
@@ -364,11 +326,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_not_zero() {
         let (vm, other) = (path("/vm/vcpu0"), path("/other"));
-        let waits = [&vm, &other].map(|cgroup| Wait {
-            cgroup,
-            time: ms(5),
-            is_over: true,
-        });
+        let waits = [&vm, &other].map(|cgroup| Wait { cgroup, time: ms(5), is_over: true });
         let limits = BTreeMap::from([(path("/vm"), Limit::Unreadable)]);
         let limited = Quotas::default().limited(&waits, &limits);
         assert_eq!(limited, [None, Some(Nanos::ZERO)]);

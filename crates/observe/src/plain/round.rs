@@ -1,35 +1,21 @@
 //! What is read in one interval, and the answer that is made of it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::Missing;
-use tandem_policy::states::interval::ProcessTime;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::interval::ThreadTime;
-use tandem_policy::states::interval::VcpuInterval;
-use tandem_policy::states::interval::VmInterval;
+use tandem_model::states::edges::Party;
+use tandem_model::states::interval::{
+    Column, HostTotals, Interval, Missing, ProcessTime, SourceName, ThreadTime, VcpuInterval,
+    VmInterval,
+};
+use tandem_model::{Nanos, PcpuSet, State, VcpuId, VmId};
 
 use crate::poll::NoPoll;
 
-use super::account::Account;
-use super::account::Before;
-use super::charge::Ran;
-use super::charge::Waited;
-use super::charge::charge;
+use super::account::{Account, Before};
+use super::charge::{Ran, Waited, charge};
 use super::tasks::TaskRan;
 
 /// How many processes of the host are named in totals.
@@ -61,10 +47,7 @@ impl NoGuest {
             }
             ran += vcpu.sample.ran;
         }
-        match ran < TELLING {
-            true => Some(NoGuest::RanTooLittle),
-            false => Some(NoGuest::NotCounted),
-        }
+        if ran < TELLING { Some(NoGuest::RanTooLittle) } else { Some(NoGuest::NotCounted) }
     }
 
     fn want(self) -> &'static str {
@@ -144,40 +127,26 @@ impl Round {
             *round.threads.entry(name.clone()).or_default() += time;
         }
         let party = Party::VmThread { vm, name };
-        self.ran.push(Ran {
-            party,
-            time,
-            allowed,
-        });
+        self.ran.push(Ran { party, time, allowed });
     }
 
     pub(super) fn task(&mut self, task: TaskRan, cgroup: Option<String>, allowed: PcpuSet) {
-        let party = match task.kernel {
-            true => {
-                self.host.kernel += task.time;
-                Party::KernelThread(task.name)
+        let party = if task.kernel {
+            self.host.kernel += task.time;
+            Party::KernelThread(task.name)
+        } else {
+            self.host.tasks += task.time;
+            if self.host.top_tasks.len() < TOP_TASKS {
+                self.host.top_tasks.push(ProcessTime {
+                    name: task.name.clone(),
+                    pid: task.process.pid.0,
+                    cgroup: cgroup.clone(),
+                    time: task.time,
+                });
             }
-            false => {
-                self.host.tasks += task.time;
-                if self.host.top_tasks.len() < TOP_TASKS {
-                    self.host.top_tasks.push(ProcessTime {
-                        name: task.name.clone(),
-                        pid: task.process.pid.0,
-                        cgroup: cgroup.clone(),
-                        time: task.time,
-                    });
-                }
-                Party::Process {
-                    name: task.name,
-                    cgroup,
-                }
-            }
+            Party::Process { name: task.name, cgroup }
         };
-        self.ran.push(Ran {
-            party,
-            time: task.time,
-            allowed,
-        });
+        self.ran.push(Ran { party, time: task.time, allowed });
     }
 
     pub(super) fn finish(mut self, no_controller: &str) -> Interval {
@@ -186,11 +155,7 @@ impl Round {
         let mut no_limit = 0;
         for vm in self.vms {
             let mut vcpus = Vec::with_capacity(vm.vcpus.len());
-            no_limit += usize::from(
-                vm.vcpus
-                    .iter()
-                    .any(|(_, account)| account.limited.is_none()),
-            );
+            no_limit += usize::from(vm.vcpus.iter().any(|(_, account)| account.limited.is_none()));
             for (vcpu, account) in vm.vcpus {
                 let times = account.times();
                 self.host.vcpus += account.ran;
@@ -224,27 +189,16 @@ impl Round {
                 });
             }
             let threads = vm.threads.into_iter();
-            let mut threads: Vec<_> = threads
-                .map(|(name, time)| ThreadTime { name, time })
-                .collect();
+            let mut threads: Vec<_> =
+                threads.map(|(name, time)| ThreadTime { name, time }).collect();
             threads.sort_by_key(|thread| std::cmp::Reverse(thread.time));
-            vms.push(VmInterval {
-                vm: vm.vm,
-                vcpus,
-                threads,
-            });
+            vms.push(VmInterval { vm: vm.vm, vcpus, threads });
         }
         Interval {
             source: SourceName::Plain,
             start: self.start,
             length: self.length,
-            missing: missing(
-                vms.len(),
-                &self.no_poll,
-                &self.no_guest,
-                no_limit,
-                no_controller,
-            ),
+            missing: missing(vms.len(), &self.no_poll, &self.no_guest, no_limit, no_controller),
             edges: charge(&waits, &self.ran, self.length),
             vms,
             host: self.host,
@@ -274,12 +228,7 @@ fn missing(
     let mut add = |state, vms, want: &str| {
         if vms > 0 {
             let want = want.to_owned();
-            missing.push(Missing {
-                what: Column::State(state),
-                vms,
-                of,
-                want,
-            });
+            missing.push(Missing { what: Column::State(state), vms, of, want });
         }
     };
     for why in NoPoll::ALL {

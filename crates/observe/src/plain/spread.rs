@@ -14,9 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
+use tandem_model::{Nanos, PcpuId, PcpuSet};
 
 /// What the threads of each set put on each pCPU of it.
 #[derive(Debug, Default)]
@@ -106,11 +104,7 @@ mod tests {
         assert_eq!(pour(900, &[1000, 1000, 1000]), [300, 300, 300]);
         assert_eq!(pour(900, &[0, 1000, 1000]), [0, 450, 450]);
         assert_eq!(pour(900, &[1000, 100, 500]), [400, 100, 400]);
-        assert_eq!(
-            pour(900, &[100, 200, 0]),
-            [300, 400, 200],
-            "more than there is room"
-        );
+        assert_eq!(pour(900, &[100, 200, 0]), [300, 400, 200], "more than there is room");
         assert_eq!(pour(0, &[5, 5]), [0, 0]);
         assert!(pour(7, &[]).is_empty());
     }

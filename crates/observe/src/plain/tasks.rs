@@ -6,19 +6,14 @@
 //! threads is summed up.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::os::unix::fs::DirEntryExt;
 use std::path::Path;
+use std::{fs, io};
 
 use tandem_linux::cpu_clock::process_cpu_time;
-use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::ThreadStat;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
+use tandem_linux::procfs::{ProcFs, read_text};
+use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
+use tandem_model::Nanos;
 
 use crate::source::ObserveError;
 
@@ -47,11 +42,7 @@ pub(super) struct Tasks {
 
 impl Tasks {
     pub(super) fn new(procfs: ProcFs) -> Tasks {
-        Tasks {
-            has_clocks: procfs == ProcFs::host(),
-            procfs,
-            known: BTreeMap::new(),
-        }
+        Tasks { has_clocks: procfs == ProcFs::host(), procfs, known: BTreeMap::new() }
     }
 
     /// What each process ran since the last call, by pid; those in `skip` are left out, with what they
@@ -63,12 +54,9 @@ impl Tasks {
     ) -> Result<Vec<TaskRan>, ObserveError> {
         let path = self.procfs.resolve("/proc");
         let listed = numbered(&path).map_err(|source| ObserveError::List { path, source })?;
-        let listed: BTreeMap<Pid, u64> = listed
-            .into_iter()
-            .map(|(number, inode)| (Pid(number), inode))
-            .collect();
-        self.known
-            .retain(|pid, known| listed.get(pid) == Some(&known.inode));
+        let listed: BTreeMap<Pid, u64> =
+            listed.into_iter().map(|(number, inode)| (Pid(number), inode)).collect();
+        self.known.retain(|pid, known| listed.get(pid) == Some(&known.inode));
         let mut all = Vec::new();
         for (pid, inode) in listed {
             let skipped = skip.get(&pid);
@@ -91,15 +79,8 @@ impl Tasks {
                 continue;
             };
             all.push(TaskRan {
-                process: ThreadRef {
-                    pid,
-                    tid: pid.main_thread(),
-                    start: stat.start,
-                },
-                name: match stat.kernel_thread {
-                    true => kernel_name(&stat.comm),
-                    false => stat.comm,
-                },
+                process: ThreadRef { pid, tid: pid.main_thread(), start: stat.start },
+                name: if stat.kernel_thread { kernel_name(&stat.comm) } else { stat.comm },
                 kernel: stat.kernel_thread,
                 time: time.saturating_sub(before),
             });
@@ -125,10 +106,7 @@ impl Tasks {
 
 /// All workers have one name; what else runs for each pCPU keeps its own.
 pub(crate) fn kernel_name(comm: &str) -> String {
-    match comm.starts_with("kworker/") {
-        true => "kworker".to_owned(),
-        false => comm.to_owned(),
-    }
+    if comm.starts_with("kworker/") { "kworker".to_owned() } else { comm.to_owned() }
 }
 
 /// The process whose vhost thread of the kernel has this name: `vhost-PID` (before Linux 6.4; later it is a thread of that process).
@@ -141,11 +119,7 @@ pub(super) fn numbered(path: &Path) -> io::Result<Vec<(u32, u64)>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        if let Some(number) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        {
+        if let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
             folders.push((number, entry.ino()));
         }
     }

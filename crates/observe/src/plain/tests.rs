@@ -3,20 +3,14 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tempfile::TempDir;
 
 use tandem_linux::thread::StartTime;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::Missing;
+use tandem_model::states::edges::{EdgeKind, Evidence, Party};
+use tandem_model::states::interval::{Column, Interval, Missing};
+use tandem_model::{State, VcpuId};
 
 use super::*;
 
@@ -154,10 +148,7 @@ impl Tree {
         self.put(&format!("{folder}/schedstat"), &account);
         let status = format!("Name:\tx\nCpus_allowed_list:\t{}\n", thread.allowed);
         self.put(&format!("{folder}/status"), &status);
-        self.put(
-            &format!("{folder}/cgroup"),
-            &format!("0::{}\n", thread.cgroup),
-        );
+        self.put(&format!("{folder}/cgroup"), &format!("0::{}\n", thread.cgroup));
     }
 
     fn set_all(&self, threads: &[Thread]) {
@@ -197,10 +188,7 @@ fn vm(id: u64, pid: u32, vcpus: u32) -> WatchedVm {
         vm: VmId(id),
         process: thread(pid),
         vcpus: (0..vcpus)
-            .map(|n| WatchedVcpu {
-                vcpu: VcpuId(n),
-                thread: thread(pid + 1 + n),
-            })
+            .map(|n| WatchedVcpu { vcpu: VcpuId(n), thread: thread(pid + 1 + n) })
             .collect(),
     }
 }
@@ -222,11 +210,7 @@ fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
     let make = Thread::new(300, 300, "make").on("0");
     tree.set_all(&[one.clone().at(5_000, 70), two.clone(), make.clone()]);
     tree.begin(&vms);
-    tree.set_all(&[
-        one.at(5_300, 570).ready(),
-        two.at(450, 100),
-        make.at(150, 0),
-    ]);
+    tree.set_all(&[one.at(5_300, 570).ready(), two.at(450, 100), make.at(150, 0)]);
     tree.idle(10, 100);
     let interval = tree.interval(&vms, 1_000);
     assert_eq!(interval.length, ms(1_000));
@@ -242,38 +226,24 @@ fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
         assert_eq!(time(&interval, 0, 0, state), expected, "{state}");
     }
     // 500 ms divided by what the others ran on that pCPU: 450 and 150.
-    let victim = |vm: u64| Party::Vcpu {
-        vm: VmId(vm),
-        vcpu: VcpuId(0),
-    };
-    let make = Party::Process {
-        name: "make".to_owned(),
-        cgroup: Some("/".to_owned()),
-    };
+    let victim = |vm: u64| Party::Vcpu { vm: VmId(vm), vcpu: VcpuId(0) };
+    let make = Party::Process { name: "make".to_owned(), cgroup: Some("/".to_owned()) };
     let charged: Vec<_> = interval
         .edges
         .of(&victim(1), EdgeKind::Pcpu)
         .map(|edge| (edge.culprit.clone(), edge.time(), edge.evidence))
         .collect();
-    let expected = [
-        (victim(2), ms(375), Evidence::Estimated),
-        (make, ms(125), Evidence::Estimated),
-    ];
+    let expected =
+        [(victim(2), ms(375), Evidence::Estimated), (make, ms(125), Evidence::Estimated)];
     assert_eq!(charged, expected);
     let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
     let host = &interval.host;
     assert_eq!((host.pcpus, host.idle), (2, Some(Nanos(110 * tick))));
-    assert_eq!(
-        (host.vcpus, host.tasks, host.kernel),
-        (ms(750), ms(150), Nanos::ZERO)
-    );
+    assert_eq!((host.vcpus, host.tasks, host.kernel), (ms(750), ms(150), Nanos::ZERO));
     assert_eq!(host.top_tasks[0].name, "make");
     assert_eq!(host.top_tasks[0].cgroup, Some("/".to_owned()));
     let account = &interval.vms[0].vcpus[0];
-    assert_eq!(
-        (account.ran, account.waited, account.runnable),
-        (ms(300), ms(500), true)
-    );
+    assert_eq!((account.ran, account.waited, account.runnable), (ms(300), ms(500), true));
 }
 
 #[test]
@@ -304,10 +274,7 @@ fn a_wait_that_is_not_over_counts_once() {
 fn a_sleeper_does_not_wait() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1)];
-    tree.set_all(&[
-        Thread::new(100, 100, "qemu"),
-        Thread::new(100, 101, "CPU 0/KVM"),
-    ]);
+    tree.set_all(&[Thread::new(100, 100, "qemu"), Thread::new(100, 101, "CPU 0/KVM")]);
     tree.begin(&vms);
     // It wakes up just before the end: of this wait nothing is known yet.
     tree.set(&Thread::new(100, 101, "CPU 0/KVM").ready());
@@ -345,11 +312,7 @@ fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
     let without = Thread::new(200, 201, "CPU 0/TCG");
     tree.set_all(&[first.clone().guest(500), second.clone(), without.clone()]);
     tree.begin(&vms);
-    tree.set_all(&[
-        first.at(600, 0).guest(950),
-        second.at(80, 0),
-        without.at(700, 0),
-    ]);
+    tree.set_all(&[first.at(600, 0).guest(950), second.at(80, 0), without.at(700, 0)]);
     let interval = tree.interval(&vms, 1_000);
     assert_eq!(time(&interval, 0, 0, State::Run), Some(450));
     assert_eq!(time(&interval, 0, 0, State::Vmm), Some(150));
@@ -358,10 +321,7 @@ fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
     assert_eq!(time(&interval, 0, 1, State::Vmm), Some(80));
     assert_eq!(time(&interval, 1, 0, State::Run), Some(700));
     assert_eq!(time(&interval, 1, 0, State::Vmm), None);
-    let vmm = interval
-        .missing
-        .iter()
-        .find(|m| m.what == Column::State(State::Vmm));
+    let vmm = interval.missing.iter().find(|m| m.what == Column::State(State::Vmm));
     assert_eq!(vmm.map(|missing| (missing.vms, missing.of)), Some((1, 2)));
 }
 
@@ -381,14 +341,8 @@ fn a_vm_that_hardly_ran_is_not_said_to_have_no_kvm() {
         of_vmm.map(Missing::to_string).collect()
     };
     let first = said(&tree.interval(&vms, 1_000));
-    assert!(
-        first[0].contains("1 of 2") && first[0].contains("too little to tell"),
-        "{first:?}"
-    );
-    assert!(
-        first[1].contains("1 of 2") && first[1].contains("no KVM"),
-        "{first:?}"
-    );
+    assert!(first[0].contains("1 of 2") && first[0].contains("too little to tell"), "{first:?}");
+    assert!(first[1].contains("1 of 2") && first[1].contains("no KVM"), "{first:?}");
     // A clock tick found it in the guest.
     tree.set(&young.at(160, 0).guest(80));
     let second = said(&tree.interval(&vms, 2_000));
@@ -449,12 +403,7 @@ fn other_threads_and_vhost_are_the_vms() {
     let mut vhost = Thread::new(400, 400, "vhost-100");
     let mut worker = Thread::new(401, 401, "kworker/0:1-events");
     (vhost.kernel, worker.kernel) = (true, true);
-    tree.set_all(&[
-        main.clone().at(9_000, 0),
-        vcpu.clone(),
-        vhost.clone(),
-        worker.clone(),
-    ]);
+    tree.set_all(&[main.clone().at(9_000, 0), vcpu.clone(), vhost.clone(), worker.clone()]);
     tree.begin(&vms);
     // The I/O thread is new: all that it ran, it ran in the interval.
     tree.set_all(&[
@@ -470,31 +419,19 @@ fn other_threads_and_vhost_are_the_vms() {
         .iter()
         .map(|thread| (thread.name.as_str(), thread.time.0 / 1_000_000))
         .collect();
-    assert_eq!(
-        threads,
-        [("IO iothread1", 200), ("vhost", 70), ("qemu", 20)]
-    );
+    assert_eq!(threads, [("IO iothread1", 200), ("vhost", 70), ("qemu", 20)]);
     let host = &interval.host;
-    assert_eq!(
-        (host.vm_threads, host.kernel, host.tasks),
-        (ms(290), ms(30), Nanos::ZERO)
-    );
+    assert_eq!((host.vm_threads, host.kernel, host.tasks), (ms(290), ms(30), Nanos::ZERO));
     let culprits: Vec<&Party> = interval.edges.iter().map(|edge| edge.culprit).collect();
     assert!(culprits.contains(&&Party::KernelThread("kworker".to_owned())));
-    assert!(culprits.contains(&&Party::VmThread {
-        vm: VmId(1),
-        name: "vhost".to_owned()
-    }));
+    assert!(culprits.contains(&&Party::VmThread { vm: VmId(1), name: "vhost".to_owned() }));
 }
 
 #[test]
 fn vms_come_and_go() {
     let mut tree = Tree::new();
     let all = [vm(1, 100, 1), vm(2, 200, 1)];
-    tree.set_all(&[
-        Thread::new(100, 100, "qemu"),
-        Thread::new(100, 101, "CPU 0/KVM"),
-    ]);
+    tree.set_all(&[Thread::new(100, 100, "qemu"), Thread::new(100, 101, "CPU 0/KVM")]);
     tree.begin(&all[..1]);
     tree.set_all(&[
         Thread::new(200, 200, "qemu").at(4_000, 0),
@@ -533,11 +470,8 @@ fn each_vcpu_has_a_wall_time_of_its_own() {
     tree.step.store(ms(1).0, Ordering::Relaxed);
     let interval = tree.interval(&vms, 1_000);
     assert_eq!(interval.length, ms(1_000));
-    let walls: Vec<u64> = interval.vms[0]
-        .vcpus
-        .iter()
-        .map(|vcpu| vcpu.times.wall().0 / 1_000_000)
-        .collect();
+    let walls: Vec<u64> =
+        interval.vms[0].vcpus.iter().map(|vcpu| vcpu.times.wall().0 / 1_000_000).collect();
     assert_eq!(walls, [1_001, 1_002]);
     // Both waited all of it, each of its own.
     assert_eq!(time(&interval, 0, 0, State::Ready), Some(1_001));
@@ -632,20 +566,14 @@ fn a_process_is_where_any_of_its_threads_is() {
     tree.begin(&vms);
     tree.set_all(&[vcpu.at(500, 400), worker.at(400, 0)]);
     let interval = tree.interval(&vms, 1_000);
-    let victim = Party::Vcpu {
-        vm: VmId(1),
-        vcpu: VcpuId(0),
-    };
+    let victim = Party::Vcpu { vm: VmId(1), vcpu: VcpuId(0) };
     let charged: Vec<_> = interval
         .edges
         .of(&victim, EdgeKind::Pcpu)
         .map(|edge| (edge.culprit.clone(), edge.time()))
         .collect();
     // On two pCPUs, so half of its 400 ms were where the vCPU may run; the rest of the wait nobody explains.
-    let make = Party::Process {
-        name: "make".to_owned(),
-        cgroup: Some("/build".to_owned()),
-    };
+    let make = Party::Process { name: "make".to_owned(), cgroup: Some("/build".to_owned()) };
     assert_eq!(charged, [(make, ms(200)), (Party::Unseen, ms(200))]);
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::Serialize;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 use super::segment::Summary;
 use super::wanted::Wanted;
@@ -25,11 +25,7 @@ impl fmt::Display for Damage {
         write!(f, "{}; ", self.what)?;
         match self.intervals {
             Some(1) => write!(f, "1 interval is lost, number {}", self.first),
-            Some(lost) => write!(
-                f,
-                "{lost} intervals are lost, from number {} on",
-                self.first
-            ),
+            Some(lost) => write!(f, "{lost} intervals are lost, from number {} on", self.first),
             None => write!(
                 f,
                 "how many intervals are lost is not known; they begin with number {}",
@@ -50,10 +46,7 @@ pub(super) struct Span {
 impl Span {
     /// That of a part.
     pub(super) fn of(summary: &Summary) -> Span {
-        Span {
-            wall: summary.from..summary.to,
-            steady: summary.steady.clone(),
-        }
+        Span { wall: summary.from..summary.to, steady: summary.steady.clone() }
     }
 }
 
@@ -98,9 +91,7 @@ impl Damages {
         let before = self.before.as_ref();
         let between = |of: fn(&Span) -> Option<&Range<Nanos>>| {
             let from = before.and_then(of).map_or(Nanos(0), |range| range.end);
-            let to = after
-                .and_then(of)
-                .map_or(Nanos(u64::MAX), |range| range.start);
+            let to = after.and_then(of).map_or(Nanos(u64::MAX), |range| range.start);
             // Where the clock was set back meanwhile, it tells nothing.
             match from <= to {
                 true => from..to.max(Nanos(from.0.saturating_add(1))),

@@ -25,8 +25,7 @@ pub(super) fn folder(path: &Path) -> Result<(), RecordError> {
 #[cfg(test)]
 pub(super) mod synced {
     use std::cell::RefCell;
-    use std::path::Path;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     thread_local! {
         static PATHS: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };

@@ -3,16 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
-use tandem_policy::states::interval::Interval;
+use serde::{Deserialize, Serialize};
+use tandem_model::states::interval::Interval;
+use tandem_model::{Nanos, VcpuId, VmId, Weight};
 
-use crate::findings::KnownHost;
-use crate::findings::KnownVm;
+use crate::findings::{KnownHost, KnownVm};
 
 /// An interval with what is known of its VMs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,17 +67,12 @@ pub struct RecordedVm {
 
 /// Weights as text: numbers of JSON are read back to a neighbour at times.
 mod exact {
-    use serde::Deserialize;
-    use serde::Deserializer;
-    use serde::Serialize;
-    use serde::Serializer;
     use serde::de::Error;
-    use tandem_policy::Weight;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use tandem_model::Weight;
 
     pub fn serialize<S: Serializer>(weight: &Option<Weight>, to: S) -> Result<S::Ok, S::Error> {
-        weight
-            .map(|weight| weight.value().to_string())
-            .serialize(to)
+        weight.map(|weight| weight.value().to_string()).serialize(to)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Weight>, D::Error> {

@@ -5,31 +5,16 @@
 //! there were and how many of the first went to make room: so a part that is not there is a damage, too, and so is an end that cannot be read.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::fs::File;
-use std::fs::TryLockError;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::END;
-use super::End;
-use super::HAS_END;
-use super::HEADER;
-use super::Header;
-use super::JOURNAL;
-use super::RecordError;
-use super::SEGMENT;
-use super::VERSIONS;
-use super::damage::Damage;
-use super::damage::Damages;
-use super::damage::Span;
+use super::damage::{Damage, Damages, Span};
 use super::frame::Frame;
-use super::recorder::Line;
-use super::recorder::number_of;
-use super::segment;
+use super::recorder::{Line, number_of};
 use super::segment::Summary;
 use super::wanted::Wanted;
+use super::{END, End, HAS_END, HEADER, Header, JOURNAL, RecordError, SEGMENT, VERSIONS, segment};
 
 /// How often a part is looked for again that was made a segment, or went, meanwhile.
 const TRIES: usize = 3;
@@ -44,10 +29,7 @@ pub struct Record {
 impl Record {
     /// Looks whether a folder is a record that this program can read.
     pub fn open(folder: &Path) -> Result<Record, RecordError> {
-        let not = |why: String| RecordError::NotARecord {
-            path: folder.to_owned(),
-            why,
-        };
+        let not = |why: String| RecordError::NotARecord { path: folder.to_owned(), why };
         let metadata = fs::metadata(folder).map_err(RecordError::io("read", folder))?;
         if !metadata.is_dir() {
             return Err(not("it is no folder".to_owned()));
@@ -293,12 +275,7 @@ fn of_segment(path: &Path, wanted: &Wanted) -> Result<Read, RecordError> {
         true => segment.frames(path)?,
         false => BTreeMap::new(),
     };
-    Ok(Read {
-        intervals: summary.intervals,
-        span: Some(span),
-        frames,
-        damage: None,
-    })
+    Ok(Read { intervals: summary.intervals, span: Some(span), frames, damage: None })
 }
 
 /// The frames of a journal; a last line that is not whole is not there, and others that cannot be read are skipped.

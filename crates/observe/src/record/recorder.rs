@@ -5,31 +5,17 @@
 //! made of it, which is smaller. So the bound holds at every moment.
 
 use std::collections::VecDeque;
-use std::fs;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::fs::TryLockError;
-use std::io;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use std::{fs, io};
 
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::Nanos;
+use serde::{Deserialize, Serialize};
+use tandem_model::Nanos;
 
-use super::END;
-use super::End;
-use super::HEADER;
-use super::Header;
-use super::JOURNAL;
-use super::RecordError;
-use super::VERSION;
-use super::durable;
 use super::frame::Frame;
-use super::part;
-use super::segment;
+use super::{END, End, HEADER, Header, JOURNAL, RecordError, VERSION, durable, part, segment};
 
 /// How large a record may be unless said otherwise: 256 MiB.
 pub const DEFAULT_MAX_BYTES: u64 = 256 << 20;
@@ -103,10 +89,7 @@ impl Recorder {
             TryLockError::WouldBlock => RecordError::Busy(folder.to_owned()),
             TryLockError::Error(error) => RecordError::io("lock", &path)(error),
         })?;
-        let header_line = Header {
-            tandem_record: VERSION,
-            begun: now(),
-        };
+        let header_line = Header { tandem_record: VERSION, begun: now() };
         let text = serde_json::to_string(&header_line).map_err(io::Error::from);
         let written = text.and_then(|text| writeln!(header, "{text}"));
         written.map_err(RecordError::io("write", &path))?;
@@ -140,10 +123,7 @@ impl Recorder {
     pub fn add(&mut self, mut frame: Frame) -> Result<(), RecordError> {
         frame.failed = self.failed;
         frame.failure.clone_from(&self.failure);
-        let line = Line {
-            number: self.next,
-            frame: &frame,
-        };
+        let line = Line { number: self.next, frame: &frame };
         let line = serde_json::to_string(&line).map_err(io::Error::from);
         let mut line = line.map_err(RecordError::io("write", &self.folder))?;
         line.push('\n');
@@ -277,10 +257,7 @@ fn free(folder: &Path) -> Result<(), RecordError> {
         });
     }
     let is_empty = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
-    match is_empty {
-        true => Ok(()),
-        false => Err(RecordError::InTheWay(folder.to_owned())),
-    }
+    if is_empty { Ok(()) } else { Err(RecordError::InTheWay(folder.to_owned())) }
 }
 
 impl Journal {

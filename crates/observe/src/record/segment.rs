@@ -7,48 +7,24 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parquet::basic::Encoding;
-use parquet::basic::LogicalType;
-use parquet::basic::Repetition;
-use parquet::basic::Type as PhysicalType;
-use parquet::column::reader::ColumnReader;
-use parquet::column::reader::get_typed_column_reader;
-use parquet::data_type::ByteArrayType;
-use parquet::data_type::DataType;
-use parquet::data_type::DoubleType;
-use parquet::data_type::Int64Type;
+use parquet::basic::{Encoding, LogicalType, Repetition, Type as PhysicalType};
+use parquet::column::reader::{ColumnReader, get_typed_column_reader};
+use parquet::data_type::{ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::EnabledStatistics;
-use parquet::file::properties::WriterProperties;
-use parquet::file::reader::FileReader;
-use parquet::file::reader::SerializedFileReader;
-use parquet::file::writer::SerializedFileWriter;
-use parquet::file::writer::SerializedRowGroupWriter;
-use parquet::schema::types::ColumnPath;
-use parquet::schema::types::Type;
-use parquet::schema::types::TypePtr;
-use serde::Deserialize;
-use serde::Serialize;
-use tandem_policy::Nanos;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::types::{ColumnPath, Type, TypePtr};
+use serde::{Deserialize, Serialize};
+use tandem_model::Nanos;
 
-use super::RecordError;
-use super::SEGMENT;
-use super::VERSION;
-use super::VERSIONS;
-use super::durable;
 use super::frame::Frame;
-use super::part;
-use super::table;
-use super::table::Cells;
-use super::table::Int;
-use super::table::Real;
-use super::table::Table;
-use super::table::Text;
+use super::table::{Cells, Int, Real, Table, Text};
+use super::{RecordError, SEGMENT, VERSION, VERSIONS, durable, part, table};
 
 /// The keys of a file's metadata.
 const VERSION_KEY: &str = "tandem_record";
@@ -159,10 +135,7 @@ fn check(path: &Path) -> Result<(), RecordError> {
 }
 
 fn refused(path: &Path, why: impl ToString) -> RecordError {
-    RecordError::Parquet {
-        path: path.to_owned(),
-        why: why.to_string(),
-    }
+    RecordError::Parquet { path: path.to_owned(), why: why.to_string() }
 }
 
 fn schema() -> Result<TypePtr, ParquetError> {
@@ -171,19 +144,11 @@ fn schema() -> Result<TypePtr, ParquetError> {
         let column = column.with_repetition(Repetition::OPTIONAL);
         column.with_logical_type(logical).build().map(Arc::new)
     };
-    let texts = Text::ALL.iter().map(|text| {
-        column(
-            text.name(),
-            PhysicalType::BYTE_ARRAY,
-            Some(LogicalType::String),
-        )
-    });
-    let ints = Int::ALL
+    let texts = Text::ALL
         .iter()
-        .map(|int| column(int.name(), PhysicalType::INT64, None));
-    let reals = Real::ALL
-        .iter()
-        .map(|real| column(real.name(), PhysicalType::DOUBLE, None));
+        .map(|text| column(text.name(), PhysicalType::BYTE_ARRAY, Some(LogicalType::String)));
+    let ints = Int::ALL.iter().map(|int| column(int.name(), PhysicalType::INT64, None));
+    let reals = Real::ALL.iter().map(|real| column(real.name(), PhysicalType::DOUBLE, None));
     let fields: Result<Vec<TypePtr>, ParquetError> = texts.chain(ints).chain(reals).collect();
     let schema = Type::group_type_builder("record").with_fields(fields?);
     Ok(Arc::new(schema.build()?))
@@ -276,14 +241,8 @@ pub(super) fn open(path: &Path) -> Result<Segment, RecordError> {
         let why = "it is a Parquet file without Tandem's metadata";
         return Err(RecordError::damaged(path, why));
     };
-    if !version
-        .parse()
-        .is_ok_and(|version| VERSIONS.contains(&version))
-    {
-        return Err(RecordError::Version {
-            path: path.to_owned(),
-            found: version,
-        });
+    if !version.parse().is_ok_and(|version| VERSIONS.contains(&version)) {
+        return Err(RecordError::Version { path: path.to_owned(), found: version });
     }
     let summary = value(SUMMARY_KEY).unwrap_or_default();
     let summary = serde_json::from_str(&summary);
@@ -305,10 +264,7 @@ impl Segment {
         }
         if frames.len() as u64 != self.summary.intervals {
             let (found, of) = (frames.len(), self.summary.intervals);
-            return Err(RecordError::damaged(
-                path,
-                format!("it has {found} of {of} intervals"),
-            ));
+            return Err(RecordError::damaged(path, format!("it has {found} of {of} intervals")));
         }
         Ok(frames)
     }
@@ -325,11 +281,10 @@ impl Segment {
             let Some(at) = at else {
                 return Ok(None);
             };
-            match columns.column(at).physical_type() == physical {
-                true => group.get_column_reader(at).map(Some),
-                false => Err(ParquetError::General(format!(
-                    "column {name} is not of type {physical}"
-                ))),
+            if columns.column(at).physical_type() == physical {
+                group.get_column_reader(at).map(Some)
+            } else {
+                Err(ParquetError::General(format!("column {name} is not of type {physical}")))
             }
         };
         let texts = Text::ALL.iter().map(|text| {
@@ -366,9 +321,7 @@ fn cells<T: DataType>(
         }
         if cells.defined.len() != rows {
             let found = cells.defined.len();
-            return Err(ParquetError::General(format!(
-                "a column has {found} of {rows} rows"
-            )));
+            return Err(ParquetError::General(format!("a column has {found} of {rows} rows")));
         }
     }
     cells.defined.resize(rows, 0);

@@ -23,52 +23,23 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
-use tandem_policy::states::edges::Amount;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::EdgesBuilder;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::Missing;
-use tandem_policy::states::interval::ProcessTime;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::interval::ThreadTime;
-use tandem_policy::states::interval::VcpuInterval;
-use tandem_policy::states::interval::VmInterval;
+use tandem_model::states::edges::{Amount, EdgeKind, EdgesBuilder, Evidence, Party};
+use tandem_model::states::interval::{
+    HostTotals, Interval, Missing, ProcessTime, SourceName, ThreadTime, VcpuInterval, VmInterval,
+};
+use tandem_model::{Nanos, PcpuSet, State, VcpuId, VcpuTimes, VmId, Weight};
 
-use super::frame::Frame;
-use super::frame::RecordedVm;
+use super::frame::{Frame, RecordedVm};
 
 mod cells;
 mod programs;
 
-pub(super) use cells::Cells;
-pub(super) use cells::Int;
-pub(super) use cells::Real;
-use cells::Row;
-pub(super) use cells::Table;
-pub(super) use cells::Text;
-use cells::name;
-use cells::set;
+pub(super) use cells::{Cells, Int, Real, Table, Text};
+use cells::{Row, name, set};
 
 /// The columns of the states, in the order of [`State::ALL`].
-const STATES: [Int; 7] = [
-    Int::Run,
-    Int::Poll,
-    Int::Vmm,
-    Int::Ready,
-    Int::Limited,
-    Int::Costop,
-    Int::Halted,
-];
+const STATES: [Int; 7] =
+    [Int::Run, Int::Poll, Int::Vmm, Int::Ready, Int::Limited, Int::Costop, Int::Halted];
 
 impl Table {
     /// The rows of frames in a row, the first of this number.
@@ -196,13 +167,8 @@ fn thread_rows(table: &mut Table, number: u64, frame: &Frame) {
 type PartyColumns = (Text, Int, Int, Text, Text);
 
 const VICTIM: PartyColumns = (Text::Victim, Int::Vm, Int::Vcpu, Text::Name, Text::Cgroup);
-const CULPRIT: PartyColumns = (
-    Text::Culprit,
-    Int::CulpritVm,
-    Int::CulpritVcpu,
-    Text::CulpritName,
-    Text::CulpritCgroup,
-);
+const CULPRIT: PartyColumns =
+    (Text::Culprit, Int::CulpritVm, Int::CulpritVcpu, Text::CulpritName, Text::CulpritCgroup);
 
 fn edge_rows(table: &mut Table, number: u64, frame: &Frame) {
     for edge in frame.interval.edges.iter() {
@@ -348,11 +314,7 @@ fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), Stri
         "vm" => {
             let vm = row.vm()?;
             if row.wanted::<u64>(Int::Measured)? == 1 {
-                interval.vms.push(VmInterval {
-                    vm,
-                    vcpus: Vec::new(),
-                    threads: Vec::new(),
-                });
+                interval.vms.push(VmInterval { vm, vcpus: Vec::new(), threads: Vec::new() });
             }
             if let Some(name) = row.text(Text::Name)? {
                 let known = RecordedVm {
@@ -391,10 +353,7 @@ fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), Stri
             let culprit = growing.edges.party(&party_of(row, CULPRIT)?);
             let kind: EdgeKind = row.named(Text::Kind)?;
             let evidence: Evidence = row.named(Text::Evidence)?;
-            let amount = Amount {
-                time: row.wanted_time(Int::Time)?,
-                count: row.int(Int::Count),
-            };
+            let amount = Amount { time: row.wanted_time(Int::Time)?, count: row.int(Int::Count) };
             growing.edges.add(victim, culprit, kind, evidence, amount);
         }
         "process" => interval.host.top_tasks.push(ProcessTime {
@@ -447,19 +406,10 @@ fn party_of(row: &Row<'_>, columns: PartyColumns) -> Result<Party, String> {
     let vm = || row.wanted(vm).map(VmId);
     let name = || row.wanted_text(name).map(str::to_owned);
     Ok(match row.wanted_text(kind)? {
-        "vcpu" => Party::Vcpu {
-            vm: vm()?,
-            vcpu: VcpuId(row.wanted(vcpu)?),
-        },
+        "vcpu" => Party::Vcpu { vm: vm()?, vcpu: VcpuId(row.wanted(vcpu)?) },
         "vm" => Party::Vm(vm()?),
-        "vm-thread" => Party::VmThread {
-            vm: vm()?,
-            name: name()?,
-        },
-        "process" => Party::Process {
-            name: name()?,
-            cgroup: row.text(cgroup)?.map(str::to_owned),
-        },
+        "vm-thread" => Party::VmThread { vm: vm()?, name: name()? },
+        "process" => Party::Process { name: name()?, cgroup: row.text(cgroup)?.map(str::to_owned) },
         "kernel-thread" => Party::KernelThread(name()?),
         "unseen" => Party::Unseen,
         "others" => Party::Others,

@@ -3,46 +3,21 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use proptest::collection::btree_map;
-use proptest::collection::vec;
+use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Quota;
-use tandem_linux::cgroup::Version;
-use tandem_policy::PcpuId;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
-use tandem_policy::states::edges::Amount;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Edges;
-use tandem_policy::states::edges::EdgesBuilder;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::HostColumn;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::Missing;
-use tandem_policy::states::interval::ProcessTime;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::interval::ThreadTime;
-use tandem_policy::states::interval::VcpuInterval;
-use tandem_policy::states::interval::VmInterval;
-use tandem_policy::states::latency::BUCKETS;
-use tandem_policy::states::latency::Latency;
-use tandem_policy::states::programs::Estimated;
-use tandem_policy::states::programs::NotCounted;
-use tandem_policy::states::programs::NotSeen;
-use tandem_policy::states::programs::Programs;
+use tandem_linux::cgroup::{CgroupPath, Quota, Version};
+use tandem_model::states::edges::{Amount, EdgeKind, Edges, EdgesBuilder, Evidence, Party};
+use tandem_model::states::interval::{
+    Column, HostColumn, HostTotals, Interval, Missing, ProcessTime, SourceName, ThreadTime,
+    VcpuInterval, VmInterval,
+};
+use tandem_model::states::latency::{BUCKETS, Latency};
+use tandem_model::states::programs::{Estimated, NotCounted, NotSeen, Programs};
+use tandem_model::{PcpuId, State, VcpuId, VcpuTimes, VmId, Weight};
 
 use super::*;
-use crate::findings::KnownHost;
-use crate::findings::KnownQuota;
-use crate::findings::KnownVm;
+use crate::findings::{KnownHost, KnownQuota, KnownVm};
 
 mod failures;
 
@@ -52,12 +27,7 @@ fn nanos() -> impl Strategy<Value = Nanos> {
 
 /// Names may be anything.
 fn text() -> impl Strategy<Value = String> {
-    prop_oneof![
-        Just(String::new()),
-        "[a-z/]{1,6}",
-        "\\PC{0,8}",
-        "[\0-\x7f]{0,4}"
-    ]
+    prop_oneof![Just(String::new()), "[a-z/]{1,6}", "\\PC{0,8}", "[\0-\x7f]{0,4}"]
 }
 
 fn times() -> impl Strategy<Value = VcpuTimes> {
@@ -72,26 +42,17 @@ fn times() -> impl Strategy<Value = VcpuTimes> {
 
 fn vcpu() -> impl Strategy<Value = VcpuInterval> {
     let pcpus = vec(0..200u32, 0..5);
-    (
-        times(),
-        nanos(),
-        nanos(),
-        (any::<u64>(), option::of(0..u64::MAX >> 8)),
-        any::<bool>(),
-        pcpus,
-    )
-        .prop_map(
-            |(times, ran, waited, counts, runnable, pcpus)| VcpuInterval {
-                vcpu: VcpuId(0),
-                times,
-                ran,
-                waited,
-                runs: counts.0,
-                wakeups: counts.1,
-                runnable,
-                allowed: pcpus.into_iter().map(PcpuId).collect(),
-            },
-        )
+    (times(), nanos(), nanos(), (any::<u64>(), option::of(0..u64::MAX >> 8)), any::<bool>(), pcpus)
+        .prop_map(|(times, ran, waited, counts, runnable, pcpus)| VcpuInterval {
+            vcpu: VcpuId(0),
+            times,
+            ran,
+            waited,
+            runs: counts.0,
+            wakeups: counts.1,
+            runnable,
+            allowed: pcpus.into_iter().map(PcpuId).collect(),
+        })
 }
 
 fn vm() -> impl Strategy<Value = VmInterval> {
@@ -102,25 +63,16 @@ fn vm() -> impl Strategy<Value = VmInterval> {
         vcpus: vcpus
             .into_iter()
             .rev()
-            .map(|(n, vcpu)| VcpuInterval {
-                vcpu: VcpuId(n),
-                ..vcpu
-            })
+            .map(|(n, vcpu)| VcpuInterval { vcpu: VcpuId(n), ..vcpu })
             .collect(),
-        threads: threads
-            .into_iter()
-            .map(|(name, time)| ThreadTime { name, time })
-            .collect(),
+        threads: threads.into_iter().map(|(name, time)| ThreadTime { name, time }).collect(),
     })
 }
 
 fn party() -> impl Strategy<Value = Party> {
     let vm = || (0..3u64).prop_map(VmId);
     prop_oneof![
-        (vm(), 0..3u32).prop_map(|(vm, n)| Party::Vcpu {
-            vm,
-            vcpu: VcpuId(n)
-        }),
+        (vm(), 0..3u32).prop_map(|(vm, n)| Party::Vcpu { vm, vcpu: VcpuId(n) }),
         vm().prop_map(Party::Vm),
         (vm(), text()).prop_map(|(vm, name)| Party::VmThread { vm, name }),
         (text(), option::of(text())).prop_map(|(name, cgroup)| Party::Process { name, cgroup }),
@@ -132,22 +84,12 @@ fn party() -> impl Strategy<Value = Party> {
 
 fn edges() -> impl Strategy<Value = Edges> {
     let kind = proptest::sample::select(EdgeKind::ALL.to_vec());
-    let edge = (
-        party(),
-        party(),
-        kind,
-        any::<bool>(),
-        0..u64::MAX >> 8,
-        option::of(0..9u64),
-    );
+    let edge = (party(), party(), kind, any::<bool>(), 0..u64::MAX >> 8, option::of(0..9u64));
     (vec(edge, 0..12), prop_oneof![Just(2), Just(usize::MAX)]).prop_map(|(edges, top)| {
         let mut builder = EdgesBuilder::new();
         for (victim, culprit, kind, is_seen, time, count) in edges {
             let (victim, culprit) = (builder.party(&victim), builder.party(&culprit));
-            let evidence = match is_seen {
-                true => Evidence::Measured,
-                false => Evidence::Estimated,
-            };
+            let evidence = if is_seen { Evidence::Measured } else { Evidence::Estimated };
             let time = Nanos(time);
             builder.add(victim, culprit, kind, evidence, Amount { time, count });
         }
@@ -178,10 +120,8 @@ fn programs() -> impl Strategy<Value = Programs> {
         lacks,
         because,
     });
-    let estimated = (missing(), text()).prop_map(|(missing, how)| Estimated {
-        what: missing.what,
-        how,
-    });
+    let estimated =
+        (missing(), text()).prop_map(|(missing, how)| Estimated { what: missing.what, how });
     (
         vec(not_seen, 0..3),
         [(); 6].map(|()| any::<u64>()),
@@ -215,12 +155,7 @@ fn host() -> impl Strategy<Value = HostTotals> {
             tasks,
             top_tasks: named
                 .into_iter()
-                .map(|(name, pid, cgroup, time)| ProcessTime {
-                    name,
-                    pid,
-                    cgroup,
-                    time,
-                })
+                .map(|(name, pid, cgroup, time)| ProcessTime { name, pid, cgroup, time })
                 .collect(),
             kernel,
         },
@@ -230,15 +165,8 @@ fn host() -> impl Strategy<Value = HostTotals> {
 fn known() -> impl Strategy<Value = RecordedVm> {
     let weight = option::of(-1e12..1e12f64);
     let tids = btree_map((0..9u32).prop_map(VcpuId), any::<u32>(), 0..4);
-    (
-        text(),
-        any::<u32>(),
-        text(),
-        weight,
-        option::of(nanos()),
-        tids,
-    )
-        .prop_map(|(name, pid, program, weight, due, tids)| RecordedVm {
+    (text(), any::<u32>(), text(), weight, option::of(nanos()), tids).prop_map(
+        |(name, pid, program, weight, due, tids)| RecordedVm {
             name,
             pid,
             program,
@@ -246,7 +174,8 @@ fn known() -> impl Strategy<Value = RecordedVm> {
             due,
             tids,
             settings: None,
-        })
+        },
+    )
 }
 
 /// What is configured for a VM, and on the host.
@@ -255,10 +184,7 @@ fn settings() -> (KnownVm, KnownHost) {
         cgroup: Some(CgroupPath("/machine.slice/a".to_owned())),
         quotas: vec![KnownQuota {
             cgroup: CgroupPath("/machine.slice".to_owned()),
-            quota: Quota {
-                quota_us: 50_000,
-                period_us: 100_000,
-            },
+            quota: Quota { quota_us: 50_000, period_us: 100_000 },
             throttled: None,
         }],
         is_libvirt: true,
@@ -279,11 +205,8 @@ fn settings() -> (KnownVm, KnownHost) {
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
-    let source = proptest::sample::select(vec![
-        SourceName::Plain,
-        SourceName::Bpf,
-        SourceName::Simulator,
-    ]);
+    let source =
+        proptest::sample::select(vec![SourceName::Plain, SourceName::Bpf, SourceName::Simulator]);
     let interval = (
         source,
         nanos(),
@@ -294,22 +217,23 @@ fn frame() -> impl Strategy<Value = Frame> {
         vec(missing(), 0..3),
         option::of(programs()),
     );
-    let interval = interval.prop_map(
-        |(source, start, length, vms, edges, host, missing, programs)| Interval {
-            source,
-            start,
-            length,
-            vms: vms
-                .into_iter()
-                .rev()
-                .map(|(id, vm)| VmInterval { vm: VmId(id), ..vm })
-                .collect(),
-            edges,
-            host,
-            missing,
-            programs,
-        },
-    );
+    let interval =
+        interval.prop_map(|(source, start, length, vms, edges, host, missing, programs)| {
+            Interval {
+                source,
+                start,
+                length,
+                vms: vms
+                    .into_iter()
+                    .rev()
+                    .map(|(id, vm)| VmInterval { vm: VmId(id), ..vm })
+                    .collect(),
+                edges,
+                host,
+                missing,
+                programs,
+            }
+        });
     let vms = btree_map((0..5u64).prop_map(VmId), known(), 0..5);
     let looks = (0..9usize, 0..9u64, option::of(text()), any::<bool>());
     (nanos(), interval, vms, looks).prop_map(|(at, interval, mut vms, looks)| {
@@ -408,11 +332,7 @@ fn second(n: u64) -> Frame {
         source: SourceName::Plain,
         start: Nanos::from_secs(n),
         length: Nanos::from_secs(1),
-        vms: vec![VmInterval {
-            vm: VmId(1),
-            vcpus: vec![vcpu(0), vcpu(1)],
-            threads: Vec::new(),
-        }],
+        vms: vec![VmInterval { vm: VmId(1), vcpus: vec![vcpu(0), vcpu(1)], threads: Vec::new() }],
         edges: EdgesBuilder::new().all(),
         host: HostTotals::default(),
         missing: Vec::new(),
@@ -440,9 +360,7 @@ fn second(n: u64) -> Frame {
 
 fn folder_bytes(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).unwrap();
-    entries
-        .map(|entry| entry.unwrap().metadata().unwrap().len())
-        .sum()
+    entries.map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
 }
 
 #[test]
@@ -530,10 +448,7 @@ fn an_interval_that_leaves_no_room_is_refused_with_what_would_do() {
     let mut recorder = Recorder::create(dir.path(), LEAST_MAX_BYTES).unwrap();
     recorder.add(second(0)).unwrap();
     let mut large = second(1);
-    large.interval.missing = vec![Missing::of_all(
-        Column::State(State::Poll),
-        "x".repeat(200_000),
-    )];
+    large.interval.missing = vec![Missing::of_all(Column::State(State::Poll), "x".repeat(200_000))];
     let error = recorder.add(large).unwrap_err().to_string();
     assert!(error.contains("--max-size must be 1"), "{error}");
     recorder.add(second(1)).unwrap();
@@ -550,11 +465,7 @@ fn two_recorders_and_what_is_in_the_way_are_refused() {
         Err(error) => error.to_string(),
     };
     let mut recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
-    assert!(
-        create().starts_with("another recorder writes"),
-        "{}",
-        create()
-    );
+    assert!(create().starts_with("another recorder writes"), "{}", create());
     recorder.add(second(0)).unwrap();
     recorder.finish(None).unwrap();
     assert!(create().contains("holds a record already"), "{}", create());
@@ -578,19 +489,12 @@ fn what_is_no_record_or_damaged_is_said_with_its_file() {
         Err(error) => error.to_string(),
     };
     let name = dir.path().to_str().unwrap();
-    assert!(
-        said().starts_with(name) && said().contains("has no record.json"),
-        "{}",
-        said()
-    );
+    assert!(said().starts_with(name) && said().contains("has no record.json"), "{}", said());
     let header = dir.path().join(HEADER);
     for (text, why) in [
         ("", "is not a record: record.json"),
         ("{}", "has no version"),
-        (
-            r#"{"tandem_record":3}"#,
-            "of version 3, and this program reads versions 1 to 2",
-        ),
+        (r#"{"tandem_record":3}"#, "of version 3, and this program reads versions 1 to 2"),
         (r#"{"tandem_record":2}"#, "missing field `begun`"),
     ] {
         fs::write(&header, text).unwrap();
@@ -625,15 +529,9 @@ fn what_is_no_record_or_damaged_is_said_with_its_file() {
     let path = part(dir.path(), 0, JOURNAL);
     fs::write(&path, "{\"number\":0}\n").unwrap();
     let said = said();
-    assert!(
-        said.contains("0000000000.jsonl is damaged: line 1: missing field `frame`"),
-        "{said}"
-    );
+    assert!(said.contains("0000000000.jsonl is damaged: line 1: missing field `frame`"), "{said}");
     let file = all(&path).unwrap_err().to_string();
     assert!(file.contains("is not a record: it is no folder"), "{file}");
     let nowhere = all(&dir.path().join("x")).unwrap_err().to_string();
-    assert!(
-        nowhere.contains("cannot read") && nowhere.contains("/x"),
-        "{nowhere}"
-    );
+    assert!(nowhere.contains("cannot read") && nowhere.contains("/x"), "{nowhere}");
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 use super::frame::Frame;
 
@@ -20,10 +20,7 @@ const ALWAYS: Range<Nanos> = Nanos(0)..Nanos(u64::MAX);
 
 impl Wanted {
     /// All intervals.
-    pub const ALL: Wanted = Wanted {
-        wall: ALWAYS,
-        steady: ALWAYS,
-    };
+    pub const ALL: Wanted = Wanted { wall: ALWAYS, steady: ALWAYS };
 
     /// Whether it wants something of a time by both clocks; by one, where the other is not known.
     pub(super) fn overlaps(&self, wall: &Range<Nanos>, steady: Option<&Range<Nanos>>) -> bool {
@@ -41,9 +38,6 @@ impl Wanted {
 impl From<Range<Nanos>> for Wanted {
     /// By the wall clock.
     fn from(wall: Range<Nanos>) -> Wanted {
-        Wanted {
-            wall,
-            ..Wanted::ALL
-        }
+        Wanted { wall, ..Wanted::ALL }
     }
 }

@@ -1,9 +1,7 @@
 //! What the programs write: `bpf/trace.bpf.c` says the same in C.
 
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
+use tandem_linux::thread::{Pid, Tid};
+use tandem_model::{Nanos, PcpuId};
 
 /// `struct event`, in bytes.
 pub(super) const BYTES: usize = 56;
@@ -70,9 +68,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Event> {
     Some(Event {
         at: Nanos(u64::from_ne_bytes(bytes[..8].try_into().ok()?)),
         kind: match number(8)? {
-            SWITCH => Kind::Switch {
-                from_sleeps: flags & FROM_SLEEPS != 0,
-            },
+            SWITCH => Kind::Switch { from_sleeps: flags & FROM_SLEEPS != 0 },
             WAKE => Kind::Wake,
             MOVE => Kind::Move,
             _ => return None,

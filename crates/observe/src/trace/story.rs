@@ -12,22 +12,11 @@
 use std::collections::BTreeMap;
 
 use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::trace::Did;
-use tandem_policy::states::trace::HostTrace;
-use tandem_policy::states::trace::Ran;
-use tandem_policy::states::trace::VcpuTrace;
-use tandem_policy::states::trace::Woken;
+use tandem_model::states::edges::Party;
+use tandem_model::states::trace::{Did, HostTrace, Ran, VcpuTrace, Woken};
+use tandem_model::{Nanos, PcpuId, PcpuSet, State, VcpuId, VmId};
 
-use super::event::Event;
-use super::event::Kind;
-use super::event::Task;
+use super::event::{Event, Kind, Task};
 
 /// A thread that is watched.
 #[derive(Clone, Debug)]
@@ -75,11 +64,7 @@ impl Numbers {
         let (from, number) = self.before(event.seen_on);
         let now = (event.at, event.number.wrapping_add(1));
         self.last.insert(event.seen_on, now);
-        (event.number != number).then_some(Gap {
-            pcpu: event.seen_on,
-            from,
-            to: event.at,
-        })
+        (event.number != number).then_some(Gap { pcpu: event.seen_on, from, to: event.at })
     }
 
     /// What is missing between the last events and the end.
@@ -88,11 +73,7 @@ impl Numbers {
             let (from, number) = self.before(*pcpu);
             // A program that still ran when these were counted wrote more.
             let is_missing = (1..=u32::MAX / 2).contains(&count.wrapping_sub(number));
-            (is_missing && from < end).then_some(Gap {
-                pcpu: *pcpu,
-                from,
-                to: end,
-            })
+            (is_missing && from < end).then_some(Gap { pcpu: *pcpu, from, to: end })
         });
         gaps.collect()
     }
@@ -143,10 +124,7 @@ pub(super) fn tell(
         },
     };
     let mut party = |tid: Tid, place: Option<usize>| match place {
-        Some(place) => Party::Vcpu {
-            vm: traced[place].vm,
-            vcpu: traced[place].vcpu,
-        },
+        Some(place) => Party::Vcpu { vm: traced[place].vm, vcpu: traced[place].vcpu },
         None => name(tid, tasks.get(&tid)),
     };
     let last = BTreeMap::new();
@@ -195,10 +173,7 @@ impl Story {
                         self.came_unseen(event.pcpu, event.from, since);
                     }
                 }
-                let then = match from_sleeps {
-                    true => State::Halted,
-                    false => State::Ready,
-                };
+                let then = if from_sleeps { State::Halted } else { State::Ready };
                 self.change(event, event.from, &[State::Run], then);
                 self.change(event, event.to, &[State::Ready], State::Run);
             }
@@ -236,11 +211,8 @@ impl Story {
         if is_known {
             self.did(place, doing, event.at);
         }
-        self.doing[place] = Some(Doing {
-            state: Some(now),
-            pcpu: Some(event.pcpu),
-            since: event.at,
-        });
+        self.doing[place] =
+            Some(Doing { state: Some(now), pcpu: Some(event.pcpu), since: event.at });
     }
 
     /// Of what events that are missing may have changed nothing is known; what was before is.
@@ -299,11 +271,7 @@ impl Story {
             && doing.since <= since
         {
             self.did(place, doing, since);
-            self.doing[place] = Some(Doing {
-                state: None,
-                since,
-                ..doing
-            });
+            self.doing[place] = Some(Doing { state: None, since, ..doing });
         }
     }
 
@@ -367,11 +335,7 @@ impl Story {
             }
         }
         for (place, traced) in traced.iter().enumerate() {
-            let slept = Doing {
-                state: Some(State::Halted),
-                pcpu: None,
-                since: self.trace.begin,
-            };
+            let slept = Doing { state: Some(State::Halted), pcpu: None, since: self.trace.begin };
             let slept_on = traced.slept && self.since[place] == self.trace.begin;
             let last = self.doing[place].or(slept_on.then_some(slept));
             if let Some(doing) = last {
@@ -397,11 +361,7 @@ mod tests {
             pcpu: PcpuId(pcpu),
             from: Tid(from),
             to: Tid(to),
-            task: Task {
-                pid: Pid(to),
-                is_kernel: false,
-                comm,
-            },
+            task: Task { pid: Pid(to), is_kernel: false, comm },
             seen_on: PcpuId(pcpu),
             number: 0,
         }
@@ -425,19 +385,14 @@ mod tests {
     fn numbered(events: &[Event], lost: &[usize]) -> Seen {
         let mut order: Vec<usize> = (0..events.len()).collect();
         order.sort_by_key(|place| events[*place].at);
-        let mut seen = Seen {
-            events: events.to_vec(),
-            lost: lost.len() as u64,
-            ..Seen::default()
-        };
+        let mut seen = Seen { events: events.to_vec(), lost: lost.len() as u64, ..Seen::default() };
         for place in order {
             let count = seen.counts.entry(events[place].seen_on).or_default();
             seen.events[place].number = *count;
             *count += 1;
         }
         let mut place = 0..;
-        seen.events
-            .retain(|_| place.next().is_some_and(|place| !lost.contains(&place)));
+        seen.events.retain(|_| place.next().is_some_and(|place| !lost.contains(&place)));
         seen
     }
 
@@ -447,11 +402,7 @@ mod tests {
     }
 
     fn told_without(events: &[Event], lost: &[usize]) -> HostTrace {
-        let traced = [
-            traced(10, 0, false),
-            traced(11, 1, false),
-            traced(12, 2, true),
-        ];
+        let traced = [traced(10, 0, false), traced(11, 1, false), traced(12, 2, true)];
         let name = |tid: Tid, task: Option<&Task>| Party::Process {
             name: format!("{}{tid}", task.map(Task::name).unwrap_or_default()),
             cgroup: None,
@@ -462,21 +413,17 @@ mod tests {
 
     fn did(trace: &HostTrace, vcpu: usize) -> Vec<(State, Option<u32>, u64, u64)> {
         let did = trace.vcpus[vcpu].did.iter();
-        did.map(|did| (did.state, did.pcpu.map(|pcpu| pcpu.0), did.from.0, did.to.0))
-            .collect()
+        did.map(|did| (did.state, did.pcpu.map(|pcpu| pcpu.0), did.from.0, did.to.0)).collect()
     }
 
     fn ran(trace: &HostTrace, pcpu: u32) -> Vec<(String, u64, u64)> {
         let ran = trace.pcpus[&PcpuId(pcpu)].ran.iter();
-        ran.map(|ran| (trace.parties[ran.who].to_string(), ran.from.0, ran.to.0))
-            .collect()
+        ran.map(|ran| (trace.parties[ran.who].to_string(), ran.from.0, ran.to.0)).collect()
     }
 
     #[test]
     fn switches_wake_ups_and_moves_become_states() {
-        use State::Halted;
-        use State::Ready;
-        use State::Run;
+        use State::{Halted, Ready, Run};
         let trace = told(&[
             // Out of order: the kernel's buffer is filled by several pCPUs.
             switch(130, 0, 11, true, 99),
@@ -508,15 +455,10 @@ mod tests {
         assert_eq!(did(&trace, 2), [(Halted, None, 100, 200)]);
         let of_first = ran(&trace, 0);
         let names: Vec<&str> = of_first.iter().map(|(name, ..)| name.as_str()).collect();
-        assert_eq!(
-            names,
-            ["VM 1 vCPU 0", "VM 1 vCPU 1", "task99", "VM 1 vCPU 1"]
-        );
+        assert_eq!(names, ["VM 1 vCPU 0", "VM 1 vCPU 1", "task99", "VM 1 vCPU 1"]);
         assert_eq!((of_first[2].1, of_first[2].2), (130, 170));
         assert_eq!(trace.pcpus[&PcpuId(1)].idle, Nanos(50));
-        let [woken] = &trace.woken[..] else {
-            panic!("{:?}", trace.woken)
-        };
+        let [woken] = &trace.woken[..] else { panic!("{:?}", trace.woken) };
         assert_eq!((woken.vcpu, woken.at), (1, Nanos(160)));
         assert_eq!(trace.parties[woken.by].to_string(), "task99");
         // And what waits is charged to who ran there.
@@ -536,17 +478,10 @@ mod tests {
         // It was RDY at 110, and cannot have left the pCPU at 150 without having come.
         assert_eq!(
             did(&trace, 0),
-            [
-                (State::Run, Some(0), 100, 110),
-                (State::Halted, None, 150, 200)
-            ]
+            [(State::Run, Some(0), 100, 110), (State::Halted, None, 150, 200)]
         );
         let interval = &trace.intervals(Nanos(100))[0];
-        let measured: Vec<u32> = interval.vms[0]
-            .vcpus
-            .iter()
-            .map(|vcpu| vcpu.vcpu.0)
-            .collect();
+        let measured: Vec<u32> = interval.vms[0].vcpus.iter().map(|vcpu| vcpu.vcpu.0).collect();
         assert!(!measured.contains(&0), "{measured:?}");
     }
 
@@ -571,9 +506,7 @@ mod tests {
 
     #[test]
     fn an_even_number_of_lost_events_is_noticed() {
-        use State::Halted;
-        use State::Ready;
-        use State::Run;
+        use State::{Halted, Ready, Run};
         // Thread 11 left at 120 and came back at 140: what is left of it fits.
         let events = [
             switch(110, 0, 10, false, 11),
@@ -584,15 +517,10 @@ mod tests {
         assert_eq!(ran(&told(&events), 0).len(), 5);
         let trace = told_without(&events, &[1, 2]);
         assert_eq!(trace.lost, 2);
-        let places: Vec<(u64, u64)> = ran(&trace, 0)
-            .iter()
-            .map(|(_, from, to)| (*from, *to))
-            .collect();
+        let places: Vec<(u64, u64)> =
+            ran(&trace, 0).iter().map(|(_, from, to)| (*from, *to)).collect();
         assert_eq!(places, [(100, 110), (150, 200)]);
-        assert_eq!(
-            did(&trace, 1),
-            [(Ready, Some(0), 100, 110), (Halted, None, 150, 200)]
-        );
+        assert_eq!(did(&trace, 1), [(Ready, Some(0), 100, 110), (Halted, None, 150, 200)]);
         // It may have been woken there meanwhile, and have slept again.
         assert!(did(&trace, 2).is_empty());
         assert_eq!(did(&trace, 0), [(Run, Some(0), 100, 110)]);
@@ -600,8 +528,7 @@ mod tests {
 
     #[test]
     fn events_that_are_lost_elsewhere_cannot_end_a_run() {
-        use State::Ready;
-        use State::Run;
+        use State::{Ready, Run};
         let events = [
             switch(110, 1, 0, false, 10),
             switch(115, 0, 98, false, 99),
@@ -615,25 +542,15 @@ mod tests {
         // It ran on the other pCPU all the time, and waits since.
         assert_eq!(
             did(&trace, 0),
-            [
-                (Ready, Some(1), 100, 110),
-                (Run, Some(1), 110, 160),
-                (Ready, Some(1), 160, 200)
-            ]
+            [(Ready, Some(1), 100, 110), (Run, Some(1), 110, 160), (Ready, Some(1), 160, 200)]
         );
         // That it was woken at 125 is in the time of which nothing is known; since 130 it waits.
         assert_eq!(
             did(&trace, 1),
-            [
-                (State::Halted, None, 100, 115),
-                (Ready, Some(1), 130, 160),
-                (Run, Some(1), 160, 200)
-            ]
+            [(State::Halted, None, 100, 115), (Ready, Some(1), 130, 160), (Run, Some(1), 160, 200)]
         );
-        let places: Vec<(u64, u64)> = ran(&trace, 0)
-            .iter()
-            .map(|(_, from, to)| (*from, *to))
-            .collect();
+        let places: Vec<(u64, u64)> =
+            ran(&trace, 0).iter().map(|(_, from, to)| (*from, *to)).collect();
         assert_eq!(places, [(100, 115), (130, 170), (170, 200)]);
     }
 

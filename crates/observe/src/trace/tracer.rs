@@ -1,39 +1,24 @@
 //! The programs, and what comes out of them.
 
-use std::cell::Cell;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use libbpf_rs::ErrorKind;
-use libbpf_rs::MapCore;
-use libbpf_rs::MapFlags;
-use libbpf_rs::MapHandle;
-use libbpf_rs::Object;
-use libbpf_rs::ObjectBuilder;
-use libbpf_rs::RingBufferBuilder;
+use libbpf_rs::{
+    ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBufferBuilder,
+};
 use tandem_linux::affinity::affinity;
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::Tid;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::trace::HostTrace;
+use tandem_linux::thread::{Pid, Tid};
+use tandem_model::states::edges::Party;
+use tandem_model::states::trace::HostTrace;
+use tandem_model::{Nanos, PcpuId, VmId};
 
 use super::TraceOptions;
-use super::event::Event;
-use super::event::Task;
-use super::event::decode;
-use super::story::Seen;
-use super::story::Traced;
-use super::story::tell;
-use crate::bpf::BpfError;
-use crate::bpf::Culprit;
-use crate::bpf::kernel;
+use super::event::{Event, Task, decode};
+use super::story::{Seen, Traced, tell};
 use crate::bpf::parties::Parties;
+use crate::bpf::{BpfError, Culprit, kernel};
 use crate::source::WatchedVm;
 
 /// `bpf/trace.bpf.c`
@@ -62,10 +47,8 @@ impl Tracer {
         let object = load(options, &types);
         libbpf_rs::set_print(before);
         Ok(Tracer {
-            object: object.map_err(|source| BpfError::Load {
-                source: source.into(),
-                log: String::new(),
-            })?,
+            object: object
+                .map_err(|source| BpfError::Load { source: source.into(), log: String::new() })?,
             procfs,
             options,
         })
@@ -134,11 +117,7 @@ impl Tracer {
         let lost = self.dropped()? + too_many.get();
         let mut events = events.take();
         events.extend(beyond.take().into_values());
-        let seen = Seen {
-            events,
-            counts: self.counts()?,
-            lost,
-        };
+        let seen = Seen { events, counts: self.counts()?, lost };
         let names = self.namer(vms);
         Ok(tell(seen, &traced, (begin, end), names))
     }
@@ -181,9 +160,7 @@ impl Tracer {
     fn counts(&self) -> Result<BTreeMap<PcpuId, u32>, BpfError> {
         let map = self.map("written")?;
         let values = map.lookup_percpu(&[0; 4], MapFlags::ANY);
-        let values = values
-            .map_err(failed("written", "read"))?
-            .unwrap_or_default();
+        let values = values.map_err(failed("written", "read"))?.unwrap_or_default();
         let counts = (0..).map(PcpuId).zip(values).filter_map(|(pcpu, value)| {
             let count = u64::from_ne_bytes(value.get(..8)?.try_into().ok()?);
             (count > 0).then_some((pcpu, count as u32))
@@ -197,22 +174,11 @@ impl Tracer {
         let vms: BTreeMap<Pid, VmId> = vms.iter().map(|vm| (vm.process.pid, vm.vm)).collect();
         move |tid, task| {
             let culprit = match task {
-                None => Culprit::Task {
-                    tid,
-                    pid: None,
-                    comm: comm_of(tid),
-                    cgroup: None,
-                },
-                Some(task) if task.is_kernel => Culprit::Kernel {
-                    tid,
-                    comm: task.name(),
-                },
-                Some(task) => Culprit::Task {
-                    tid,
-                    pid: Some(task.pid),
-                    comm: task.name(),
-                    cgroup: None,
-                },
+                None => Culprit::Task { tid, pid: None, comm: comm_of(tid), cgroup: None },
+                Some(task) if task.is_kernel => Culprit::Kernel { tid, comm: task.name() },
+                Some(task) => {
+                    Culprit::Task { tid, pid: Some(task.pid), comm: task.name(), cgroup: None }
+                }
             };
             parties.of(&culprit, &vms)
         }
@@ -221,9 +187,7 @@ impl Tracer {
     fn dropped(&self) -> Result<u64, BpfError> {
         let map = self.map("dropped")?;
         let value = map.lookup(&[0; 4], MapFlags::ANY);
-        let value = value
-            .map_err(failed("dropped", "read"))?
-            .unwrap_or_default();
+        let value = value.map_err(failed("dropped", "read"))?.unwrap_or_default();
         Ok(value.try_into().map_or(0, u64::from_ne_bytes))
     }
 
@@ -240,10 +204,7 @@ impl Tracer {
 /// Loads the programs; of those who hear of wakers the one that this kernel takes.
 fn load(options: TraceOptions, types: &kernel::KernelTypes) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
-    let unwanted = match types.tells_interrupts() {
-        true => "trace_waking_unsure",
-        false => "trace_waking",
-    };
+    let unwanted = if types.tells_interrupts() { "trace_waking_unsure" } else { "trace_waking" };
     for mut program in open.progs_mut() {
         let is_unwanted = program.name() == unwanted;
         program.set_autoload(!is_unwanted);
@@ -259,11 +220,7 @@ fn load(options: TraceOptions, types: &kernel::KernelTypes) -> libbpf_rs::Result
 }
 
 fn failed(map: &'static str, action: &'static str) -> impl Fn(libbpf_rs::Error) -> BpfError {
-    move |source| BpfError::Map {
-        map,
-        action,
-        source: source.into(),
-    }
+    move |source| BpfError::Map { map, action, source: source.into() }
 }
 
 /// The name of a thread that no event told; empty if it is gone.

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use tandem_linux::procfs::ProcFs;
-use tandem_policy::states::trace::HostTrace;
+use tandem_model::states::trace::HostTrace;
 
 use super::TraceOptions;
 use crate::bpf::BpfError;
@@ -19,9 +19,7 @@ pub struct Tracer {
 impl Tracer {
     /// Says why there are no programs.
     pub fn open(_procfs: ProcFs, _options: TraceOptions) -> Result<Tracer, BpfError> {
-        Err(BpfError::BuiltWithout {
-            missing: env!("TANDEM_BPF_MISSING"),
-        })
+        Err(BpfError::BuiltWithout { missing: env!("TANDEM_BPF_MISSING") })
     }
 
     /// Traces.

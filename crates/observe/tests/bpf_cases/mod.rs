@@ -4,52 +4,26 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::Barrier;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
-use std::sync::mpsc::Sender;
-use std::sync::mpsc::channel;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tandem_linux::ProcFs;
-use tandem_linux::affinity::affinity;
-use tandem_linux::affinity::set_affinity;
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::Knob;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-use tandem_observe::Source;
-use tandem_observe::WatchedVcpu;
-use tandem_observe::WatchedVm;
-use tandem_observe::bpf::Absence;
-use tandem_observe::bpf::Bpf;
-use tandem_observe::bpf::BpfSource;
-use tandem_observe::bpf::Culprit;
-use tandem_observe::bpf::Options;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
+use tandem_linux::affinity::{affinity, set_affinity};
+use tandem_linux::cgroup::{CgroupPath, Knob};
+use tandem_linux::thread::{StartTime, ThreadRef, Tid};
+use tandem_linux::{ProcFs, cgroup};
+use tandem_model::{Nanos, PcpuSet, VcpuId, VmId};
+use tandem_observe::bpf::{Absence, Bpf, BpfSource, Culprit, Options};
+use tandem_observe::{Source, WatchedVcpu, WatchedVm};
 
-use crate::TICK;
-use crate::all_waits;
 use crate::bpf_span::Span;
 use crate::harness::Skip;
-use crate::helper;
-use crate::is_near;
-use crate::myself;
-use crate::open;
-use crate::spinning;
-use crate::start_sleeper;
-use crate::sums;
-use crate::waited_for;
-use crate::watch;
+use crate::{
+    TICK, all_waits, helper, is_near, myself, open, spinning, start_sleeper, sums, waited_for,
+    watch,
+};
 
 /// Where the kernel and its modules describe themselves.
 const BTF: &str = "/sys/kernel/btf";
@@ -69,11 +43,7 @@ pub fn excuse(bpf: &Bpf, events: &[&str]) -> Skip {
     let missing = bpf.missing();
     let missing: Vec<_> = missing
         .iter()
-        .filter(|one| {
-            events
-                .iter()
-                .any(|event| one.event.ends_with(&format!(" {event}")))
-        })
+        .filter(|one| events.iter().any(|event| one.event.ends_with(&format!(" {event}"))))
         .collect();
     assert!(!missing.is_empty(), "none of {events:?} is missing");
     for one in &missing {
@@ -131,22 +101,13 @@ pub fn migrating() -> Result<(), Skip> {
     for vcpu in &reading.vcpus {
         assert_eq!(vcpu.times.sum(), vcpu.wall, "{vcpu:?}");
         let edges = all_waits(&reading, vcpu.index);
-        assert!(
-            is_near(edges, vcpu.times.ready, 0.03),
-            "{vcpu:?}: {edges} in edges"
-        );
+        // 3.1 % were seen on emulated pCPUs of a busy machine.
+        assert!(is_near(edges, vcpu.times.ready, 0.05), "{vcpu:?}: {edges} in edges");
         let own = waited_for(&reading, vcpu.index, &Culprit::Watched(vcpu.index));
-        assert_eq!(
-            own,
-            Nanos::ZERO,
-            "nobody waits for itself: {own} of {vcpu:?}"
-        );
+        assert_eq!(own, Nanos::ZERO, "nobody waits for itself: {own} of {vcpu:?}");
     }
     let ready = reading.vcpus[2].times.ready;
-    assert!(
-        ready > Nanos::from_millis(300),
-        "{moves} moves: {reading:?}"
-    );
+    assert!(ready > Nanos::from_millis(300), "{moves} moves: {reading:?}");
     // It waited for both, whoever else takes these pCPUs.
     for n in 0..2 {
         let waited = waited_for(&reading, 2, &Culprit::Watched(n));
@@ -188,8 +149,7 @@ pub fn renumbered() -> Result<(), Skip> {
     let mut before = threads[1];
     // As if the thread of that number had started then: ten ticks earlier.
     before.start = StartTime(before.start.0 - 10);
-    bpf.watch(&watch(&[threads[0], before]))
-        .expect("they can be watched");
+    bpf.watch(&watch(&[threads[0], before])).expect("they can be watched");
     sleep(Duration::from_millis(200));
     let reading = bpf.read().expect("a reading");
     let [right, wrong] = &reading.vcpus[..] else {
@@ -259,15 +219,9 @@ pub fn dead() -> Result<(), Skip> {
     let (mut vm, threads) = spinning(2, 1);
     let procfs = ProcFs::host();
     let process = ThreadRef::of_process(&procfs, vm.pid()).expect("it lives");
-    let vcpus = (0..).zip(&threads).map(|(n, thread)| WatchedVcpu {
-        vcpu: VcpuId(n),
-        thread: *thread,
-    });
-    let vms = [WatchedVm {
-        vm: VmId(7),
-        process,
-        vcpus: vcpus.collect(),
-    }];
+    let vcpus =
+        (0..).zip(&threads).map(|(n, thread)| WatchedVcpu { vcpu: VcpuId(n), thread: *thread });
+    let vms = [WatchedVm { vm: VmId(7), process, vcpus: vcpus.collect() }];
     let mut source = BpfSource::open(procfs.clone(), Options::default()).expect("it was possible");
     source.begin(&vms).expect("it begins");
     vm.tell("end 1");
@@ -328,8 +282,7 @@ pub fn costop() -> Result<(), Skip> {
     let (b, b_ends) = worker(&hogged, for_b, to_a.clone(), work, &stop);
     let (c, c_sender, c_ends) = start_sleeper();
     set_affinity(c, free).expect("it may be pinned");
-    bpf.watch(&watch(&[a, b, myself(c)]))
-        .expect("they can be watched");
+    bpf.watch(&watch(&[a, b, myself(c)])).expect("they can be watched");
     to_a.send(()).expect("it listens");
     sleep(Duration::from_millis(100));
     bpf.read().expect("a reading");
@@ -357,16 +310,10 @@ pub fn costop() -> Result<(), Skip> {
     // Of several waits in one round the last counts, and A sleeps all the time that B waits.
     assert!(costop.0 > waited.0 / 3, "{costop} of {waited}: {reading:?}");
     assert!(costop <= waited + TICK, "{costop} of {waited}: {reading:?}");
-    let link = reading
-        .links
-        .iter()
-        .find(|link| (link.from, link.to) == (1, 0));
+    let link = reading.links.iter().find(|link| (link.from, link.to) == (1, 0));
     // A sleep that began before the reading counts in the link as a whole.
     let link = link.expect("B woke A");
-    assert!(
-        is_near(link.costop_time, costop, 0.15) && link.costops > 20,
-        "{link:?}: {costop}"
-    );
+    assert!(is_near(link.costop_time, costop, 0.15) && link.costops > 20, "{link:?}: {costop}");
     // C's timer ends its sleep, and no sibling; an interrupt that hits while one runs can look like it.
     let none = of_c.times.costop.expect("it is measured of A");
     assert!(none.0 <= costop.0 / 8, "{costop}, {of_c:?}");
@@ -394,21 +341,15 @@ pub fn quota() -> Result<(), Skip> {
     let (_vm, threads) = spinning(1, 1);
     let controller = cgroup::open(&ProcFs::host()).map_err(|error| Skip(error.to_string()))?;
     let parent = controller.cgroup_of(&threads[0]).expect("it has a cgroup");
-    controller
-        .check_parent(&parent)
-        .map_err(|error| Skip(error.to_string()))?;
+    controller.check_parent(&parent).map_err(|error| Skip(error.to_string()))?;
     let name = helper::unique("quota");
-    let group = controller
-        .create_child(&parent, &name)
-        .map_err(|error| Skip(error.to_string()))?;
+    let group = controller.create_child(&parent, &name).map_err(|error| Skip(error.to_string()))?;
     let group = Removed(group);
     // On v2 nobody may have let the controller down, which is the operator's to do.
     controller
         .write_knob(&group.0, Knob::Quota, "20000 100000")
         .map_err(|error| Skip(error.to_string()))?;
-    controller
-        .move_thread(threads[0].tid, &group.0)
-        .expect("it may be moved");
+    controller.move_thread(threads[0].tid, &group.0).expect("it may be moved");
     sleep(Duration::from_millis(300));
     bpf.watch(&watch(&threads)).expect("it can be watched");
     let before = controller.throttled(&group.0).expect("it is counted");
@@ -426,9 +367,7 @@ pub fn quota() -> Result<(), Skip> {
     };
     let throttled = after.time - before.time;
     if throttled < Nanos::from_millis(500) {
-        return Err(Skip(format!(
-            "others took the pCPU: throttled for {throttled} of 2 s only"
-        )));
+        return Err(Skip(format!("others took the pCPU: throttled for {throttled} of 2 s only")));
     }
     // A period at each end, and what it takes to notice.
     let off = limited.0.abs_diff(throttled.0);
@@ -446,15 +385,11 @@ pub fn throttled_in_the_kernel() -> Result<(), Skip> {
     let [pcpu, _] = two_pcpus()?;
     let controller = cgroup::open(&ProcFs::host()).map_err(|error| Skip(error.to_string()))?;
     let skip = |error: cgroup::CgroupError| Skip(error.to_string());
-    let parent = controller
-        .cgroup_of(&myself(Tid(helper::gettid())))
-        .map_err(skip)?;
+    let parent = controller.cgroup_of(&myself(Tid(helper::gettid()))).map_err(skip)?;
     controller.check_parent(&parent).map_err(skip)?;
     let name = helper::unique("kernel");
     let group = Removed(controller.create_child(&parent, &name).map_err(skip)?);
-    controller
-        .write_knob(&group.0, Knob::Quota, "20000 100000")
-        .map_err(skip)?;
+    controller.write_knob(&group.0, Knob::Quota, "20000 100000").map_err(skip)?;
     let go = Arc::new(Barrier::new(3));
     let mut waiting = Vec::new();
     let mut threads = Vec::new();

@@ -1,16 +1,13 @@
 //! A reading of the BPF programs beside the kernel's own accounts of the same threads.
 
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_linux::ProcFs;
-use tandem_linux::sampler::Sampler;
-use tandem_linux::sampler::VcpuSample;
+use tandem_linux::sampler::{Sampler, VcpuSample};
 use tandem_linux::thread::ThreadRef;
-use tandem_observe::bpf::Bpf;
-use tandem_observe::bpf::BpfReading;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
+use tandem_observe::bpf::{Bpf, BpfReading};
 
 fn sample(threads: &[ThreadRef]) -> Vec<VcpuSample> {
     let mut sampler = Sampler::new(ProcFs::host());
@@ -40,11 +37,7 @@ impl Span {
         let reading = bpf.read().expect("a reading");
         let most = begin.elapsed();
         let fourth = sample(threads);
-        Span {
-            lasted: [least, most],
-            reading,
-            accounts: [first, second, third, fourth],
-        }
+        Span { lasted: [least, most], reading, accounts: [first, second, third, fourth] }
     }
 
     /// Whether a figure of a thread is what its account grew by, within a part and `slack`.

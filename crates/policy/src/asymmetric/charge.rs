@@ -8,8 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::units::Nanos;
-use crate::units::VcpuId;
+use tandem_model::units::{Nanos, VcpuId};
 
 /// What a switch costs the others: two of them, and what their caches lose. An estimate: 5 µs.
 pub const SWITCH: Nanos = Nanos(5_000);

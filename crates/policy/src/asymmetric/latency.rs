@@ -13,10 +13,9 @@
 //!
 //! Urgency is a level; what it means is up to the host: a wake-up granularity, a slice, a weight for a while.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::units::VcpuId;
+use tandem_model::units::VcpuId;
 
 /// The most urgent; 0 is as any.
 pub const MOST: u8 = 4;
@@ -61,25 +60,16 @@ struct Urgency {
 
 impl Urgency {
     fn up(self) -> Urgency {
-        Urgency {
-            level: (self.level + 1).min(MOST),
-            content: 0,
-        }
+        Urgency { level: (self.level + 1).min(MOST), content: 0 }
     }
 
     fn down(self) -> Urgency {
-        Urgency {
-            level: self.level.saturating_sub(1),
-            content: 0,
-        }
+        Urgency { level: self.level.saturating_sub(1), content: 0 }
     }
 
     fn content(self) -> Urgency {
         let content = self.content + 1;
-        match content >= CONTENT {
-            true => self.down(),
-            false => Urgency { content, ..self },
-        }
+        if content >= CONTENT { self.down() } else { Urgency { content, ..self } }
     }
 }
 
@@ -109,10 +99,7 @@ impl Urgencies {
                 (true, true) => Urgency { content: 0, ..now },
             }
         };
-        self.0 = standings
-            .iter()
-            .map(|standing| (standing.vcpu, next(standing)))
-            .collect();
+        self.0 = standings.iter().map(|standing| (standing.vcpu, next(standing))).collect();
     }
 }
 
@@ -121,13 +108,7 @@ mod tests {
     use super::*;
 
     fn standing(vcpu: u32, used_up: bool, ready: bool) -> Standing {
-        Standing {
-            vcpu: VcpuId(vcpu),
-            used_up,
-            ready,
-            sleeps: true,
-            woken_by: Vec::new(),
-        }
+        Standing { vcpu: VcpuId(vcpu), used_up, ready, sleeps: true, woken_by: Vec::new() }
     }
 
     fn levels(urgencies: &Urgencies, vcpus: u32) -> Vec<u8> {
@@ -181,10 +162,7 @@ mod tests {
     fn who_never_sleeps_is_not_urgent() {
         let mut urgencies = Urgencies::default();
         urgencies.follow(&[standing(0, false, true)]);
-        let awake = Standing {
-            sleeps: false,
-            ..standing(0, false, true)
-        };
+        let awake = Standing { sleeps: false, ..standing(0, false, true) };
         for _ in 0..3 {
             urgencies.follow(std::slice::from_ref(&awake));
             assert_eq!(levels(&urgencies, 1), [0]);
@@ -194,10 +172,7 @@ mod tests {
     #[test]
     fn at_the_most_its_wakers_become_urgent_instead() {
         let mut urgencies = Urgencies::default();
-        let late = Standing {
-            woken_by: vec![VcpuId(1)],
-            ..standing(0, false, true)
-        };
+        let late = Standing { woken_by: vec![VcpuId(1)], ..standing(0, false, true) };
         for period in 0..8u8 {
             // The waker uses up its time and goes idle, which alone would make it less urgent.
             urgencies.follow(&[late.clone(), standing(1, true, false)]);

@@ -18,8 +18,7 @@ pub mod time;
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Which parts act.
@@ -36,11 +35,7 @@ pub struct AsymmetricConfig {
 
 impl Default for AsymmetricConfig {
     fn default() -> AsymmetricConfig {
-        AsymmetricConfig {
-            time: true,
-            latency: true,
-            resolver: true,
-        }
+        AsymmetricConfig { time: true, latency: true, resolver: true }
     }
 }
 
@@ -52,11 +47,7 @@ pub struct UnknownPart(pub String);
 impl AsymmetricConfig {
     /// The parts of a list such as `time,latency`.
     pub fn parse(text: &str) -> Result<AsymmetricConfig, UnknownPart> {
-        let mut parts = AsymmetricConfig {
-            time: false,
-            latency: false,
-            resolver: false,
-        };
+        let mut parts = AsymmetricConfig { time: false, latency: false, resolver: false };
         for part in text.split(',').map(str::trim) {
             match part {
                 "time" => parts.time = true,
@@ -71,11 +62,7 @@ impl AsymmetricConfig {
 
 impl fmt::Display for AsymmetricConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
-            (self.time, "time"),
-            (self.latency, "latency"),
-            (self.resolver, "resolver"),
-        ];
+        let parts = [(self.time, "time"), (self.latency, "latency"), (self.resolver, "resolver")];
         let acting = parts.iter().filter(|(acts, _)| *acts);
         let names: Vec<&str> = acting.map(|(_, name)| *name).collect();
         f.write_str(&names.join(","))

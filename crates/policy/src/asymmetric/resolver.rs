@@ -12,11 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::pcpu_set::PcpuSet;
-use crate::units::Nanos;
-use crate::units::PcpuId;
-use crate::units::VcpuId;
-use crate::units::VmId;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
 
 /// The largest sum may exceed the smallest by this part of it.
 pub const UNEVEN: f64 = 0.10;
@@ -100,9 +97,7 @@ impl<'a, 'b> Host<'a, 'b> {
         let (a, b) = (&self.placed[one], &self.placed[other]);
         let stacks = |vcpu: &Placed<'_>, there: PcpuId, leaves: usize| {
             let others = self.there(there).iter();
-            others
-                .filter(|&&at| at != leaves)
-                .any(|&at| self.placed[at].vm == vcpu.vm)
+            others.filter(|&&at| at != leaves).any(|&at| self.placed[at].vm == vcpu.vm)
         };
         a.may_go(b.pcpu) && b.may_go(a.pcpu) && !stacks(a, b.pcpu, other) && !stacks(b, a.pcpu, one)
     }
@@ -164,10 +159,7 @@ pub fn spread(placed: &[Placed<'_>]) -> Vec<Swap> {
         let Some(at) = calm.iter().position(|&other| may(other)) else {
             continue;
         };
-        swaps.push(Swap {
-            one,
-            other: calm.remove(at),
-        });
+        swaps.push(Swap { one, other: calm.remove(at) });
     }
     swaps
 }
@@ -214,11 +206,8 @@ mod tests {
         // A swap would only turn the difference around.
         let single = [placed(1, 0, 0, 90, &all), placed(2, 0, 1, 50, &all)];
         assert_eq!(balance(T, &single), None);
-        let mut pinned = [
-            placed(1, 0, 0, 60, &all),
-            placed(2, 0, 0, 60, &all),
-            placed(3, 0, 1, 20, &all),
-        ];
+        let mut pinned =
+            [placed(1, 0, 0, 60, &all), placed(2, 0, 0, 60, &all), placed(3, 0, 1, 20, &all)];
         assert!(balance(T, &pinned).is_some());
         // There is room for all.
         assert_eq!(balance(Nanos::from_millis(120), &pinned), None);

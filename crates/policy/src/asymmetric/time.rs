@@ -14,8 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::units::Nanos;
-use crate::units::VcpuId;
+use tandem_model::units::{Nanos, VcpuId};
 
 /// A vCPU that is short is allocated so many percent of what it had.
 pub const GROWTH_PERCENT: u64 = 110;
@@ -78,8 +77,7 @@ impl Allocations {
     /// Whether any vCPU used up what it has and wants more, which is when a division gains anything.
     pub fn is_short(&self, total: Nanos, uses: &[Use]) -> bool {
         let even = Allocations::even(total, uses);
-        uses.iter()
-            .any(|used| used.is_short(self.of(used.vcpu).unwrap_or(even)))
+        uses.iter().any(|used| used.is_short(self.of(used.vcpu).unwrap_or(even)))
     }
 
     /// Divides the VM's time of the next period by what its vCPUs did with that of the last one, to none more than `most`. vCPUs that
@@ -156,11 +154,7 @@ mod tests {
     use super::*;
 
     fn used(vcpu: u32, ran_us: u64, ready: bool) -> Use {
-        Use {
-            vcpu: VcpuId(vcpu),
-            ran: Nanos(ran_us * 1000),
-            ready,
-        }
+        Use { vcpu: VcpuId(vcpu), ran: Nanos(ran_us * 1000), ready }
     }
 
     fn ms(allocations: &Allocations) -> Vec<f64> {
@@ -173,19 +167,11 @@ mod tests {
     #[test]
     fn spec_40_two_vcpus_of_which_one_is_short() {
         let mut allocations = Allocations::default();
-        allocations.divide(
-            TOTAL,
-            TOTAL,
-            &[used(0, 35_000, false), used(1, 40_000, true)],
-        );
+        allocations.divide(TOTAL, TOTAL, &[used(0, 35_000, false), used(1, 40_000, true)]);
         // Demands of 35 and 44 ms.
         assert_eq!(ms(&allocations), [35.4, 44.6]);
         // They are the next demands: with nothing new to say, nothing moves.
-        allocations.divide(
-            TOTAL,
-            TOTAL,
-            &[used(0, 20_000, true), used(1, 20_000, true)],
-        );
+        allocations.divide(TOTAL, TOTAL, &[used(0, 20_000, true), used(1, 20_000, true)]);
         assert_eq!(ms(&allocations), [35.4, 44.6]);
     }
 
@@ -194,11 +180,7 @@ mod tests {
         let mut allocations = Allocations::default();
         for _ in 0..40 {
             let has = allocations.of(VcpuId(0)).unwrap_or(Nanos(40_000_000));
-            let all = Use {
-                vcpu: VcpuId(0),
-                ran: has,
-                ready: true,
-            };
+            let all = Use { vcpu: VcpuId(0), ran: has, ready: true };
             allocations.divide(TOTAL, TOTAL, &[all, used(1, 100, false)]);
         }
         assert_eq!(ms(&allocations), [79.9, 0.1]);
@@ -220,16 +202,8 @@ mod tests {
     #[test]
     fn vcpus_come_and_go() {
         let mut allocations = Allocations::default();
-        allocations.divide(
-            TOTAL,
-            TOTAL,
-            &[used(0, 40_000, true), used(1, 40_000, true)],
-        );
-        allocations.divide(
-            TOTAL,
-            TOTAL,
-            &[used(0, 40_000, true), used(2, 40_000, true)],
-        );
+        allocations.divide(TOTAL, TOTAL, &[used(0, 40_000, true), used(1, 40_000, true)]);
+        allocations.divide(TOTAL, TOTAL, &[used(0, 40_000, true), used(2, 40_000, true)]);
         assert_eq!(allocations.of(VcpuId(1)), None);
         assert_eq!(ms(&allocations), [40.0, 40.0]);
     }
@@ -250,11 +224,7 @@ mod tests {
         for _ in 0..40 {
             let has = allocations.of(VcpuId(0)).unwrap_or(period);
             let uses = [
-                Use {
-                    vcpu: VcpuId(0),
-                    ran: has,
-                    ready: true,
-                },
+                Use { vcpu: VcpuId(0), ran: has, ready: true },
                 used(1, 3_000, false),
                 used(2, 1_000, false),
             ];

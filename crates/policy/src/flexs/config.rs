@@ -6,11 +6,10 @@
 //!
 //! Times are [`Nanos`]. Not here: what the values mean for one decision (see [`super::FlexS`]).
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
 /// The shortest time between two accountings of a vCPU: below, counting costs more than it finds.
 const SHORTEST: Nanos = Nanos(100_000);
@@ -148,23 +147,13 @@ fn time(
 ) -> Result<(), FlexSConfigError> {
     match (least..=most).contains(&value) {
         true => Ok(()),
-        false => Err(FlexSConfigError::Time {
-            name,
-            value,
-            least,
-            most,
-        }),
+        false => Err(FlexSConfigError::Time { name, value, least, most }),
     }
 }
 
 fn number(name: &'static str, value: u32, least: u32, most: u32) -> Result<(), FlexSConfigError> {
     match (least..=most).contains(&value) {
         true => Ok(()),
-        false => Err(FlexSConfigError::Number {
-            name,
-            value,
-            least,
-            most,
-        }),
+        false => Err(FlexSConfigError::Number { name, value, least, most }),
     }
 }

@@ -31,19 +31,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
-
-/// What a vCPU did since its last accounting, as its performance counters tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BranchCounts {
-    /// Instructions retired.
-    pub instructions: u64,
-    /// Branch instructions retired, of these.
-    pub branches: u64,
-    /// Branches that were mispredicted, of these.
-    pub mispredicted: u64,
-}
+use serde::{Deserialize, Serialize};
+use tandem_model::branch_counters::BranchCounts;
 
 /// A part of a whole, exactly. The whole is never 0.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -160,10 +149,7 @@ pub struct Verdict {
 impl Verdict {
     /// Whether the counters could be judged at all; if not, what was known of the vCPU still holds.
     pub fn says_something(&self) -> bool {
-        !matches!(
-            self.basis,
-            Basis::NoInstructions | Basis::Inconsistent | Basis::TooFew
-        )
+        !matches!(self.basis, Basis::NoInstructions | Basis::Inconsistent | Basis::TooFew)
     }
 
     /// Both ratios, where both exist.
@@ -210,10 +196,7 @@ impl SpinDetector {
     /// How many branches a sample needs to count.
     #[must_use]
     pub fn with_least_branches(self, least_branches: u32) -> SpinDetector {
-        SpinDetector {
-            least_branches: u64::from(least_branches),
-            ..self
-        }
+        SpinDetector { least_branches: u64::from(least_branches), ..self }
     }
 
     /// The largest branches ÷ instructions in this window.
@@ -237,12 +220,7 @@ impl SpinDetector {
     pub fn observe(&mut self, counts: &BranchCounts) -> Verdict {
         let bpi = Ratio::new(counts.branches, counts.instructions);
         let bmpr = Ratio::new(counts.mispredicted, counts.branches);
-        let verdict = |busy_waiting, basis| Verdict {
-            busy_waiting,
-            bpi,
-            bmpr,
-            basis,
-        };
+        let verdict = |busy_waiting, basis| Verdict { busy_waiting, bpi, bmpr, basis };
         if counts.mispredicted > counts.branches || counts.branches > counts.instructions {
             return verdict(false, Basis::Inconsistent);
         }

@@ -20,7 +20,6 @@
 //! threads; randomness is seeded, so that the same calls give the same answers on every machine.
 
 mod config;
-mod counted;
 mod detector;
 mod pcg;
 pub mod report;
@@ -31,26 +30,13 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use config::FlexSConfig;
-pub use config::FlexSConfigError;
-pub use counted::Counted;
-pub use counted::CounterSource;
-pub use counted::Truth;
-pub use detector::Basis;
-pub use detector::BranchCounts;
-pub use detector::Ratio;
-pub use detector::SpinDetector;
-pub use detector::Verdict;
-pub use swap::SwapError;
-pub use swap::VcpuPlace;
-pub use swap::may_steal;
-pub use swap::swap_plan;
+pub use config::{FlexSConfig, FlexSConfigError};
+pub use detector::{Basis, Ratio, SpinDetector, Verdict};
+pub use swap::{SwapError, VcpuPlace, may_steal, swap_plan};
 
-use crate::units::Nanos;
-use crate::units::PcpuId;
-use crate::units::VcpuId;
-use crate::units::VmId;
 use pcg::Pcg32;
+use tandem_model::branch_counters::BranchCounts;
+use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
 
 /// A vCPU of some VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -232,9 +218,7 @@ impl FlexS {
         let config = &self.config;
         let new = || {
             let detector = SpinDetector::new(config.similarity, config.warm_up);
-            detector
-                .with_contrast(config.contrast)
-                .with_least_branches(config.least_branches)
+            detector.with_contrast(config.contrast).with_least_branches(config.least_branches)
         };
         let detector = self.detectors.entry(vcpu.vm).or_insert_with(new);
         let verdict = detector.observe(counts);
@@ -277,26 +261,18 @@ impl FlexS {
             }
             _ if verdict.busy_waiting => {
                 state.failures = state.failures.saturating_add(1);
-                let because = SwapReason::NoSibling {
-                    looked: found.looked,
-                    failures: state.failures,
-                };
+                let because =
+                    SwapReason::NoSibling { looked: found.looked, failures: state.failures };
                 SwapAction::GoOn { because }
             }
             _ => {
                 state.failures = 0;
-                let because = SwapReason::NotSpinning {
-                    basis: verdict.basis,
-                };
+                let because = SwapReason::NotSpinning { basis: verdict.basis };
                 SwapAction::GoOn { because }
             }
         };
         let wait = self.config.wait(state.failures);
-        Outcome {
-            verdict,
-            action,
-            next_tick: Nanos(now.0.saturating_add(wait.0)),
-        }
+        Outcome { verdict, action, next_tick: Nanos(now.0.saturating_add(wait.0)) }
     }
 
     /// Clears extremes and marks where a fair window has ended. Failures stay: they say how crowded

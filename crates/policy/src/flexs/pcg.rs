@@ -21,9 +21,7 @@ pub(super) struct Pcg32 {
 impl Pcg32 {
     /// A generator whose sequence depends on `seed` alone.
     pub(super) fn new(seed: u64) -> Pcg32 {
-        let mut pcg = Pcg32 {
-            state: seed.wrapping_add(INCREMENT),
-        };
+        let mut pcg = Pcg32 { state: seed.wrapping_add(INCREMENT) };
         pcg.next();
         pcg
     }

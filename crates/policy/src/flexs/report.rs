@@ -1,14 +1,10 @@
 //! What the counters of vCPUs told in a period, and what came of it.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::Counted;
-use super::Ratio;
-use super::SwapAction;
-use super::Verdict;
-use crate::units::VcpuId;
-use crate::units::VmId;
+use super::{Ratio, SwapAction, Verdict};
+use tandem_model::branch_counters::Counted;
+use tandem_model::units::{VcpuId, VmId};
 
 /// Why a vCPU that spins was left where it is before anybody looked for a sibling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -12,9 +12,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::VcpuKey;
-use crate::units::PcpuId;
-use crate::units::VmId;
-use crate::units::Weight;
+use tandem_model::units::{PcpuId, VmId, Weight};
 
 /// Where a vCPU is, and with what weight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
 /// Lines of code are this long: a power of two.
 const LINE: u64 = 64;
@@ -35,10 +35,7 @@ pub struct Code {
 impl Code {
     /// Nothing found yet, in so long a time.
     pub fn new(period: Nanos) -> Code {
-        Code {
-            period,
-            ..Code::default()
-        }
+        Code { period, ..Code::default() }
     }
 
     /// A thread was found in user mode at this address.

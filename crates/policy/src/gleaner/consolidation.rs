@@ -21,33 +21,29 @@
 //! that one more thread waits for a vCPU, on average, is one: on a full vCPU nothing else shows it. Steps take half of the vCPUs where the others have room for the work of all that
 //! are taken, and half as many after one that did harm: sixteen vCPUs are down to two in a second, and a gain of
 //! a half stands out from noise where that of a sixteenth would not
-//! (docs/decisions/009-gleaner-judges-progress.md).
+//! (docs/decisions/009-gleaner-progress.md).
 //!
 //! Threads that crowd around a lock leave no room, by condition 1: they are busy all the time, and would get more done on
 //! fewer vCPUs. Where condition 1 does not hold, the controller therefore asks now and then for samples of where the workload's threads are
 //! ([`Consolidation::wants_code`]); if it waits for locks for a tenth of its time, a step is taken all the same, and judged by the
 //! pace of its code ([`super::code`]). A workload that was consolidated for that reason is sampled again each second, since a full
-//! vCPU shows nothing: other code is another workload (docs/decisions/012-contention-by-samples.md).
+//! vCPU shows nothing: other code is another workload (docs/decisions/012-contention-sampling.md).
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
-use super::Averages;
-use super::Code;
-use super::Observation;
 use super::harm::Harms;
-use super::progress::compare;
-use super::progress::over;
+use super::progress::{compare, over};
+use super::{Averages, Code, Observation};
 
 mod because;
 mod config;
 
 pub use because::Because;
-pub use config::ConsolidationConfig;
-pub use config::Judge;
+pub use config::{ConsolidationConfig, Judge};
 
 /// Both factors are made smaller by this where they were too generous.
 const TIGHTEN: f64 = 0.9;
@@ -145,8 +141,7 @@ struct HarmedCode {
 impl HarmedCode {
     /// Whether this is the same code.
     fn is(&self, code: &Code) -> bool {
-        code.alike(&self.code)
-            .is_none_or(|alike| alike >= SAME_CODE)
+        code.alike(&self.code).is_none_or(|alike| alike >= SAME_CODE)
     }
 
     /// Whether the workload waits for locks for much longer now than it did, not by chance.
@@ -307,10 +302,7 @@ impl Consolidation {
             self.code = Code::default();
             self.suspected = false;
         }
-        Choice {
-            active: self.active,
-            because,
-        }
+        Choice { active: self.active, because }
     }
 
     fn step(&mut self, now: &Averages) -> Because {
@@ -339,9 +331,7 @@ impl Consolidation {
         }
         let sampled = self.finished_samples();
         if let (Some(consolidated), Some(code)) = (&self.consolidated, &sampled) {
-            let is_other = code
-                .alike(consolidated)
-                .is_none_or(|alike| alike < SAME_CODE);
+            let is_other = code.alike(consolidated).is_none_or(|alike| alike < SAME_CODE);
             if is_other && self.start_over() {
                 return Because::MajorChange;
             }
@@ -402,17 +392,11 @@ impl Consolidation {
         let room = self.load_factor * f64::from(self.active - 1) * now.idles;
         if now.computes > room {
             let contended = sampled.and_then(|code| self.consider_contention(now, code));
-            return contended.unwrap_or(Because::NoRoom {
-                computes: now.computes,
-                room,
-            });
+            return contended.unwrap_or(Because::NoRoom { computes: now.computes, room });
         }
         let fits = (self.granularity_factor * now.idles).min(self.config.least_time_slice.0 as f64);
         if now.grain > fits {
-            return Because::TooCoarse {
-                grain: now.grain,
-                fits,
-            };
+            return Because::TooCoarse { grain: now.grain, fits };
         }
         let length = self.lost.allowed(self.active, now, self.length(now));
         if length == 0 {
@@ -509,11 +493,7 @@ impl Consolidation {
                 progress.ratio
             }
         };
-        let Step {
-            active,
-            before,
-            code,
-        } = step;
+        let Step { active, before, code } = step;
         self.reference = Some(*now);
         if ratio >= 1.0 - self.config.tolerance {
             self.phase = Phase::Watching(0);
@@ -540,11 +520,7 @@ impl Consolidation {
                 let known = self.harmed.iter().position(|harmed| harmed.is(&code));
                 let times = known.map_or(0, |at| self.harmed.remove(at).times) + 1;
                 self.harmed.retain(|harmed| harmed.left > 0);
-                self.harmed.push(HarmedCode {
-                    code,
-                    left: rest,
-                    times,
-                });
+                self.harmed.push(HarmedCode { code, left: rest, times });
                 if times == 1 {
                     // How long it waits for may have been that of its first moments.
                     self.since_sampling = SAMPLING_INTERVAL.saturating_sub(RETRY_INTERVAL);

@@ -13,23 +13,16 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
-use super::Averages;
-use super::Code;
-use super::Consolidation;
-use super::ConsolidationConfig;
-use super::Observation;
-use super::Retention;
-use super::RetentionConfig;
-use super::consolidation;
 use super::consolidation::SamplingDetail;
 use super::harm::Harms;
-use super::progress;
-use super::retention;
+use super::{
+    Averages, Code, Consolidation, ConsolidationConfig, Observation, Retention, RetentionConfig,
+    consolidation, progress, retention,
+};
 
 /// Rests double up to this many times.
 const MOST_DOUBLINGS: u32 = 5;
@@ -343,18 +336,14 @@ impl Controller {
             self.changed = 0;
             self.retention_time = Nanos::ZERO;
             self.history.clear();
-            return Because::Lost {
-                ratio: progress.ratio,
-            };
+            return Because::Lost { ratio: progress.ratio };
         }
         self.failures = 0;
         self.lost.forget(self.active(), before);
         self.tried = Some(Averages::of(&seen));
         self.changed = 0;
         self.retention_time = self.steady(rule.time);
-        Because::Kept {
-            ratio: progress.ratio,
-        }
+        Because::Kept { ratio: progress.ratio }
     }
 
     /// Whether the workload has been another one than that of the last trial for some periods. What consolidation

@@ -27,13 +27,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
-use super::Averages;
-use super::Observation;
+use super::{Averages, Observation};
 
 mod held;
 mod latency;
@@ -41,8 +39,7 @@ mod trial;
 
 pub use held::Held;
 pub use trial::Effect;
-use trial::Figures;
-use trial::Trial;
+use trial::{Figures, Trial};
 
 /// A part of the slack and of the bound.
 const SLACK_OF_BOUND: u64 = 2;
@@ -182,10 +179,9 @@ impl fmt::Display for Because {
             Because::Seldom { transitions } => {
                 write!(f, "the vCPU goes idle {transitions:.0} times a second")
             }
-            Because::Often { transitions } => write!(
-                f,
-                "the vCPU goes idle often, {transitions:.0} times a second"
-            ),
+            Because::Often { transitions } => {
+                write!(f, "the vCPU goes idle often, {transitions:.0} times a second")
+            }
             Because::OnTrial { means } => write!(f, "{means} on trial"),
             Because::Kept { means, effect } => write!(f, "{means} helps ({effect})"),
             Because::Lost { means, effect } => write!(f, "{means} is of no use ({effect})"),
@@ -341,14 +337,8 @@ impl Delay {
             self.block = block.without.period + block.with.period;
         }
         let held = match means {
-            Means::Slack => Held {
-                slack: self.slack(),
-                ..self.held
-            },
-            Means::Batch => Held {
-                batch: true,
-                ..self.held
-            },
+            Means::Slack => Held { slack: self.slack(), ..self.held },
+            Means::Batch => Held { batch: true, ..self.held },
         };
         if !is_block && trial.is_clearly_less(&EARLY) {
             let effect = trial.so_far().effect(held);

@@ -58,20 +58,12 @@ impl Harms {
     pub(super) fn add(&mut self, active: u32, before: &Averages, length: u32, rest: u32) -> u32 {
         let is_same = |harm: &Harm| harm.length == length && harm.is_of(active, before);
         let known = self.0.iter().position(is_same);
-        let times = known
-            .and_then(|at| self.0.remove(at))
-            .map_or(0, |harm| harm.times);
+        let times = known.and_then(|at| self.0.remove(at)).map_or(0, |harm| harm.times);
         let rest = rest.saturating_mul(1 << times.min(MOST_DOUBLINGS));
         if self.0.len() == REMEMBERED {
             self.0.pop_front();
         }
-        self.0.push_back(Harm {
-            active,
-            before: *before,
-            length,
-            rest,
-            times: times + 1,
-        });
+        self.0.push_back(Harm { active, before: *before, length, rest, times: times + 1 });
         rest
     }
 
@@ -101,19 +93,15 @@ impl Harms {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Observation;
-    use super::super::VcpuPeriod;
+    use super::super::{Observation, VcpuPeriod};
     use super::*;
-    use crate::units::Nanos;
+    use tandem_model::units::Nanos;
 
     /// A vCPU that is busy for so many of 100 ms, with so many switches.
     fn busy(ms: u64, switches: u64) -> Averages {
         Averages::of(&Observation {
             period: Nanos::from_millis(100),
-            vcpus: vec![VcpuPeriod {
-                work: Nanos::from_millis(ms),
-                ..VcpuPeriod::default()
-            }],
+            vcpus: vec![VcpuPeriod { work: Nanos::from_millis(ms), ..VcpuPeriod::default() }],
             switches,
             ..Observation::default()
         })

@@ -20,7 +20,7 @@
 
 use serde::Serialize;
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
 pub mod code;
 pub mod consolidation;
@@ -31,15 +31,10 @@ pub mod progress;
 pub mod retention;
 
 pub use code::Code;
-pub use consolidation::Consolidation;
-pub use consolidation::ConsolidationConfig;
-pub use controller::Controller;
-pub use controller::ControllerConfig;
-pub use controller::Decision;
-pub use delay::Delay;
-pub use delay::DelayConfig;
-pub use retention::Retention;
-pub use retention::RetentionConfig;
+pub use consolidation::{Consolidation, ConsolidationConfig};
+pub use controller::{Controller, ControllerConfig, Decision};
+pub use delay::{Delay, DelayConfig};
+pub use retention::{Retention, RetentionConfig};
 
 /// What a workload and the vCPUs it may use did in one period.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -85,10 +80,7 @@ impl Observation {
     /// Adds what was seen in the period after this one, with the same vCPUs.
     pub fn merge(&mut self, next: &Observation) {
         self.period += next.period;
-        self.vcpus.resize(
-            self.vcpus.len().max(next.vcpus.len()),
-            VcpuPeriod::default(),
-        );
+        self.vcpus.resize(self.vcpus.len().max(next.vcpus.len()), VcpuPeriod::default());
         for (sum, vcpu) in self.vcpus.iter_mut().zip(&next.vcpus) {
             sum.work += vcpu.work;
             sum.idle += vcpu.idle;
@@ -195,11 +187,7 @@ impl Averages {
             idle: idle / vcpus / period,
             work: work / period,
             user: observed.user.0 as f64 / period,
-            ticks: each(
-                observed.user.0 as f64,
-                observed.tick.0 as f64,
-                f64::INFINITY,
-            ),
+            ticks: each(observed.user.0 as f64, observed.tick.0 as f64, f64::INFINITY),
             calls: observed.calls as f64 / period * 1e9,
             switches: observed.switches as f64 / period * 1e9,
             waiting: observed.waiting.0 as f64 / period,

@@ -34,11 +34,7 @@ pub struct Progress {
 
 /// Compares two stretches of time.
 pub fn compare(before: &Averages, now: &Averages) -> Progress {
-    let counted = |ratio| Progress {
-        ratio,
-        error: 0.0,
-        counted: ratio,
-    };
+    let counted = |ratio| Progress { ratio, error: 0.0, counted: ratio };
     if before.user >= MEASURABLE && before.ticks.is_infinite() {
         return counted(over(now.user, before.user));
     }
@@ -51,11 +47,7 @@ pub fn compare(before: &Averages, now: &Averages) -> Progress {
     }
     let user = over(now.user, before.user);
     let variance = 1.0 / before.ticks + 1.0 / now.ticks.max(1.0);
-    Progress {
-        ratio: user.min(switches),
-        error: user * variance.sqrt(),
-        counted: switches,
-    }
+    Progress { ratio: user.min(switches), error: user * variance.sqrt(), counted: switches }
 }
 
 /// A ratio; one where both are nothing.
@@ -71,7 +63,7 @@ pub(super) fn over(now: f64, before: f64) -> f64 {
 mod tests {
     use super::super::Observation;
     use super::*;
-    use crate::units::Nanos;
+    use tandem_model::units::Nanos;
 
     fn second(user_ms: u64, calls: u64, switches: u64, tick_ms: u64) -> Averages {
         Averages::of(&Observation {

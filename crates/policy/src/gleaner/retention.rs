@@ -21,13 +21,11 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
-use super::Averages;
-use super::Observation;
+use super::{Averages, Observation};
 
 /// Tunables of retention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,10 +70,7 @@ impl Default for RetentionConfig {
 impl RetentionConfig {
     /// As in the paper.
     pub fn paper() -> RetentionConfig {
-        RetentionConfig {
-            adapts: false,
-            ..RetentionConfig::default()
-        }
+        RetentionConfig { adapts: false, ..RetentionConfig::default() }
     }
 }
 
@@ -119,11 +114,9 @@ impl fmt::Display for Because {
                 write!(f, "idle periods are short: {:.1} us", idles / 1e3)
             }
             Because::Long { idles } => write!(f, "idle periods are long: {:.1} us", idles / 1e3),
-            Because::LittleWork { utilization } => write!(
-                f,
-                "the workload uses {:.1} % of its vCPUs",
-                utilization * 100.0
-            ),
+            Because::LittleWork { utilization } => {
+                write!(f, "the workload uses {:.1} % of its vCPUs", utilization * 100.0)
+            }
             Because::NeverIdle => f.write_str("vCPUs were hardly idle"),
             Because::Stolen { part } => {
                 write!(f, "the host took {:.1} % of the vCPUs' time", part * 100.0)
@@ -156,12 +149,7 @@ pub struct Retention {
 impl Retention {
     /// Begins with vCPUs that halt at once.
     pub fn new(config: RetentionConfig) -> Retention {
-        Retention {
-            config,
-            time: Nanos::ZERO,
-            missing: 0,
-            stolen: 0.0,
-        }
+        Retention { config, time: Nanos::ZERO, missing: 0, stolen: 0.0 }
     }
 
     /// For how long an idle vCPU is kept awake now.
@@ -172,10 +160,7 @@ impl Retention {
     /// A period is over.
     pub fn decide(&mut self, observed: &Observation) -> Choice {
         let because = self.consider(&Averages::of(observed));
-        Choice {
-            time: self.time(),
-            because,
-        }
+        Choice { time: self.time(), because }
     }
 
     fn consider(&mut self, now: &Averages) -> Because {
@@ -202,9 +187,7 @@ impl Retention {
         }
         if now.utilization < self.config.least_work {
             self.time = Nanos::ZERO;
-            return Because::LittleWork {
-                utilization: now.utilization,
-            };
+            return Because::LittleWork { utilization: now.utilization };
         }
         let longest = match self.time {
             Nanos::ZERO => self.config.most.0 / 2,

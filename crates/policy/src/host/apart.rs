@@ -1,37 +1,26 @@
-//! `apart`: VMs that sleep at times, with more vCPUs than pCPUs for them, have each vCPU in a group of its own, beside the other VMs' groups.
+//! `apart`: VMs that sleep at times and have more vCPUs than pCPUs get a group per vCPU.
 //!
-//! In a group of the whole VM, the kernel divides the group's weight over pCPUs by what is queued there at the moment. Where several of
-//! its vCPUs share a pCPU and block, that weight changes all the time while the group is queued, and on kernels that carry lag
-//! over such a change (`docs/decisions/016-lag-of-a-reweighted-group.md`) the VM receives nearly everything or
-//! nearly nothing for hundreds of ms, whatever weight `fair` gives it. The kernel gives a group of one vCPU another weight only after
-//! that vCPU has moved to another pCPU. Measured on two pCPUs (`docs/decisions/018-vcpus-apart.md`): there shares hold
-//! over 250 ms with it. For VMs whose vCPUs have a pCPU each it does nothing.
+//! The kernel divides a group's weight over pCPUs by what is queued there.
+//! Where several vCPUs share a pCPU and block, that weight changes while the group is queued.
+//! Kernels that carry lag over such a change (`docs/decisions/016-reweighted-group-lag.md`) then give the VM nearly
+//! everything or nothing for hundreds of ms, whatever weight `fair` sets.
+//! With a group per vCPU shares hold over 250 ms, measured on two pCPUs (`docs/decisions/018-per-vcpu-groups.md`).
 //!
-//! The VM's weight r_i stays what `fair` decides; here it is only divided, by what each vCPU could run on average. The kernel
-//! would divide it anew at each wake-up, so all others are better off in one group: a VM with little to do wakes with all its weight,
-//! and one whose vCPUs never sleep is to take turns ([`super::turns`]), which needs a group for all.
-//!
-//! Only groups that were made for a VM are divided. libvirt's own stay as they are. A VM with a hard cap is not divided, nor is one that a cap
-//! above it throttles: what it lacks is not for others to give.
+//! `fair` decides the VM's weight r_i; this policy divides it by what each vCPU could run on average.
+//! All other VMs keep one group: a VM with little to do wakes with its whole weight, and one that never sleeps takes
+//! turns ([`super::turns`]).
+//! Groups of libvirt and VMs with a hard cap, their own or above them, stay as they are.
 
 use std::collections::BTreeMap;
 
 use super::knobs::WeightKnob;
 use super::observation::HostObservation;
-use super::policy::Policy;
-use super::policy::Registered;
-use super::policy::Scope;
-use super::policy::Sight;
-use crate::decision::Because;
-use crate::decision::Decision;
-use crate::decision::Knob;
+use super::policy::{Policy, Registered, Scope, Sight};
 use crate::flexw::Round;
-use crate::observation::VmObservation;
-use crate::turns::wakefulness::SLEEPS_ALL_ALONG;
-use crate::turns::wakefulness::Wakefulness;
-use crate::units::Nanos;
-use crate::units::VcpuId;
-use crate::units::VmId;
+use crate::turns::wakefulness::{SLEEPS_ALL_ALONG, Wakefulness};
+use tandem_model::decision::{Because, Decision, Knob};
+use tandem_model::observation::VmObservation;
+use tandem_model::units::{Nanos, VcpuId, VmId};
 
 /// The entry.
 pub const ENTRY: Registered = Registered {
@@ -103,11 +92,7 @@ struct Wish {
 
 impl Wish {
     fn together(waited: Option<u32>) -> Wish {
-        Wish {
-            portions: Vec::new(),
-            because: Because::Together,
-            waited,
-        }
+        Wish { portions: Vec::new(), because: Because::Together, waited }
     }
 }
 
@@ -120,9 +105,9 @@ impl State {
         self.limited = follow(self.limited, limited);
         for vcpu in &vm.vcpus {
             let now = (part(vcpu.wanted(period)), part(vcpu.wanted_in_vain(period)));
-            let average = before.get(&vcpu.vcpu).map_or(now, |before| {
-                (follow(before.0, now.0), follow(before.1, now.1))
-            });
+            let average = before
+                .get(&vcpu.vcpu)
+                .map_or(now, |before| (follow(before.0, now.0), follow(before.1, now.1)));
             self.vcpus.insert(vcpu.vcpu, average);
         }
     }
@@ -132,10 +117,7 @@ impl State {
         if self.limited > THROTTLED {
             return None;
         }
-        let active = self
-            .vcpus
-            .values()
-            .filter(|(could, _)| *could >= SLEEPS_ALL_ALONG);
+        let active = self.vcpus.values().filter(|(could, _)| *could >= SLEEPS_ALL_ALONG);
         let active: Vec<(f64, f64)> = active.copied().collect();
         let backlogged = active.iter().map(|(could, _)| could).sum::<f64>().min(1.0);
         let waited =
@@ -146,17 +128,11 @@ impl State {
 
     /// Each vCPU's part of the VM's weight: what it could run.
     fn portions(&self) -> Vec<(VcpuId, f64)> {
-        let most = self
-            .vcpus
-            .values()
-            .map(|(could, _)| *could)
-            .fold(0.0, f64::max);
+        let most = self.vcpus.values().map(|(could, _)| *could).fold(0.0, f64::max);
         let worth = |could: f64| could.max(LEAST * most).max(f64::MIN_POSITIVE);
         let sum: f64 = self.vcpus.values().map(|(could, _)| worth(*could)).sum();
         let vcpus = self.vcpus.iter();
-        vcpus
-            .map(|(&vcpu, (could, _))| (vcpu, worth(*could) / sum))
-            .collect()
+        vcpus.map(|(&vcpu, (could, _))| (vcpu, worth(*could) / sum)).collect()
     }
 
     /// Takes in whether its vCPUs are apart now, and whether that is what it wants.
@@ -167,10 +143,7 @@ impl State {
         }
         self.apart = is_apart;
         (self.otherwise, self.settled) = match wants == is_apart {
-            true => (
-                self.otherwise.saturating_sub(1),
-                self.settled.saturating_add(1),
-            ),
+            true => (self.otherwise.saturating_sub(1), self.settled.saturating_add(1)),
             false => (self.otherwise + 1, 0),
         };
         if is_apart && self.settled >= MOST_PATIENCE {
@@ -182,9 +155,7 @@ impl State {
 /// Whether the knob can tell these parts of a weight apart.
 fn can_tell(knob: &WeightKnob, weight: f64, portions: &[(VcpuId, f64)]) -> bool {
     let least = STEPS * knob.step.max(knob.least.value());
-    portions
-        .iter()
-        .all(|(_, portion)| weight * portion >= least)
+    portions.iter().all(|(_, portion)| weight * portion >= least)
 }
 
 /// Whether the portions in force are still of use: of exactly these vCPUs, and none far off.
@@ -199,10 +170,7 @@ fn serve(vm: &VmObservation, portions: &[(VcpuId, f64)]) -> bool {
 
 impl Apart {
     fn new() -> Apart {
-        Apart {
-            wakefulness: Wakefulness::new(WINDOW),
-            vms: BTreeMap::new(),
-        }
+        Apart { wakefulness: Wakefulness::new(WINDOW), vms: BTreeMap::new() }
     }
 
     /// What should become of a VM's vCPUs, if anything should.
@@ -232,18 +200,14 @@ impl Apart {
         let waited = Some(state.otherwise);
         let patience = (PATIENCE << state.doubled).min(MOST_PATIENCE);
         match wanted {
-            Some(because) if !is_apart => (state.otherwise >= patience).then_some(Wish {
-                portions,
-                because,
-                waited,
-            }),
+            Some(because) if !is_apart => {
+                (state.otherwise >= patience).then_some(Wish { portions, because, waited })
+            }
             None if is_apart && state.otherwise >= CALM => Some(Wish::together(waited)),
             // vCPUs have come or gone, or want something else.
-            wanted if is_apart && !serve(vm, &portions) => Some(Wish {
-                portions,
-                because: wanted.unwrap_or(Because::Portions),
-                waited: None,
-            }),
+            wanted if is_apart && !serve(vm, &portions) => {
+                Some(Wish { portions, because: wanted.unwrap_or(Because::Portions), waited: None })
+            }
             _ => None,
         }
     }
@@ -253,12 +217,8 @@ impl Policy for Apart {
     /// Of those who can wait, one a period is put apart or together: each costs some moves of threads.
     fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
         self.wakefulness.observe(host.period, &host.vms);
-        let takes_turns = |vm: VmId| {
-            round
-                .rotation
-                .as_ref()
-                .is_some_and(|turns| turns.member(vm).is_some())
-        };
+        let takes_turns =
+            |vm: VmId| round.rotation.as_ref().is_some_and(|turns| turns.member(vm).is_some());
         let mut before = std::mem::take(&mut self.vms);
         let mut vms = Vec::new();
         for vm in host.vms.iter().filter(|vm| scope.includes(vm)) {
@@ -278,16 +238,12 @@ impl Policy for Apart {
             .collect();
         // Without `fair` nobody says what is used up; who waits does.
         let is_used_up = |vm: VmId| round.groups.is_empty() || used_up.contains(&vm);
-        let wishes = vms
-            .iter()
-            .filter_map(|vm| Some((vm.vm, self.wish(host, vm, is_used_up(vm.vm))?)));
+        let wishes =
+            vms.iter().filter_map(|vm| Some((vm.vm, self.wish(host, vm, is_used_up(vm.vm))?)));
         let (waiting, urgent): (Vec<_>, Vec<_>) =
             wishes.partition(|(_, wish)| wish.waited.is_some());
         // The first of those who waited longest.
-        let next = waiting
-            .into_iter()
-            .rev()
-            .max_by_key(|(_, wish)| wish.waited);
+        let next = waiting.into_iter().rev().max_by_key(|(_, wish)| wish.waited);
         for (vm, wish) in urgent.into_iter().chain(next) {
             if let Some(state) = self.vms.get_mut(&vm) {
                 (state.apart, state.otherwise) = (!wish.portions.is_empty(), 0);

@@ -5,53 +5,26 @@
 //! 1.25. How soon an urgent vCPU runs is its slice, and where slices cannot be set, a weight for as long as it is urgent. A VM in
 //! turns or apart, in the idle class or with a single vCPU is left as it is.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::config::ControllerConfig;
-use super::config::Placement;
+use super::config::{ControllerConfig, Placement};
 use super::observation::HostObservation;
-use super::policy::Policy;
-use super::policy::Registered;
-use super::policy::Scope;
-use super::policy::Sight;
-use super::swaps::Nudged;
-use super::swaps::READY;
-use super::swaps::exchange;
-use super::swaps::is_ready;
-use super::swaps::moving;
-use super::swaps::waited;
+use super::policy::{Policy, Registered, Scope, Sight};
+use super::swaps::{Nudged, READY, exchange, is_ready, moving, waited};
 use crate::assess::accounting_groups;
-use crate::asymmetric::AsymmetricConfig;
 use crate::asymmetric::charge::Switches;
-use crate::asymmetric::latency;
-use crate::asymmetric::latency::Standing;
-use crate::asymmetric::latency::Urgencies;
+use crate::asymmetric::latency::{Standing, Urgencies};
 use crate::asymmetric::report::LeftAlone;
-use crate::asymmetric::resolver;
-use crate::asymmetric::resolver::Placed;
-use crate::asymmetric::resolver::Swap;
-use crate::asymmetric::time::Allocations;
-use crate::asymmetric::time::Use;
-use crate::decision::Because;
-use crate::decision::Decision;
-use crate::decision::Knob;
-use crate::decision::Target;
-use crate::fair_share::Claim;
-use crate::fair_share::LeveledClaim;
-use crate::fair_share::fair_shares_by_level;
-use crate::flexw::Round;
-use crate::flexw::VcpuDemand;
-use crate::observation::VcpuObservation;
-use crate::observation::VmObservation;
-use crate::pcpu_set::PcpuSet;
+use crate::asymmetric::resolver::{Placed, Swap};
+use crate::asymmetric::time::{Allocations, Use};
+use crate::asymmetric::{AsymmetricConfig, latency, resolver};
+use crate::fair_share::{Claim, LeveledClaim, fair_shares_by_level};
+use crate::flexw::{Round, VcpuDemand};
 use crate::turns::wakefulness::NEVER_SLEEPS;
-use crate::units::Nanos;
-use crate::units::Nice;
-use crate::units::PcpuId;
-use crate::units::VcpuId;
-use crate::units::VmId;
-use crate::units::Weight;
+use tandem_model::decision::{Because, Decision, Knob, Target};
+use tandem_model::observation::{VcpuObservation, VmObservation};
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{Nanos, Nice, PcpuId, VcpuId, VmId, Weight};
 
 /// The entry.
 pub const ENTRY: Registered = Registered {
@@ -74,12 +47,8 @@ const LEAST_FACTOR: f64 = 0.5;
 /// What a level of urgency is worth where slices cannot be set.
 const PER_LEVEL: f64 = 1.25;
 /// Slices by urgency, from 1 up; 0 has the scheduler's own.
-const SOONER: [Nanos; latency::MOST as usize] = [
-    Nanos(1_000_000),
-    Nanos(500_000),
-    Nanos(200_000),
-    Nanos(100_000),
-];
+const SOONER: [Nanos; latency::MOST as usize] =
+    [Nanos(1_000_000), Nanos(500_000), Nanos(200_000), Nanos(100_000)];
 /// Weights that differ by less than this factor from what they should be are left.
 const NEAR: f64 = 1.15;
 /// Nice values within so much of what they should be are left.
@@ -276,10 +245,9 @@ impl VmState {
         for vcpu in &vm.vcpus {
             let now = (vcpu.ran.0 as f64, waited(period, vcpu));
             let smoothed = match before.remove(&vcpu.vcpu) {
-                Some((ran, waited)) => (
-                    ran + SMOOTHING * (now.0 - ran),
-                    waited + SMOOTHING * (now.1 - waited),
-                ),
+                Some((ran, waited)) => {
+                    (ran + SMOOTHING * (now.0 - ran), waited + SMOOTHING * (now.1 - waited))
+                }
                 None => now,
             };
             self.usual_use.insert(vcpu.vcpu, smoothed);
@@ -308,11 +276,7 @@ impl VmState {
             })
             .collect();
         let short = self.allocations.is_short(total, &uses);
-        self.calm = if short {
-            0
-        } else {
-            self.calm.saturating_add(1)
-        };
+        self.calm = if short { 0 } else { self.calm.saturating_add(1) };
         let before = std::mem::take(&mut self.late);
         for standing in &standings {
             let periods = before.get(&standing.vcpu).copied().unwrap_or_default();
@@ -322,10 +286,8 @@ impl VmState {
         }
         let acting = &self.acting;
         let urgent = |vcpu: VcpuId| acting.get(&vcpu).is_some_and(|level| *level > 0);
-        let runs = vm
-            .vcpus
-            .iter()
-            .filter_map(|vcpu| Some((vcpu.vcpu, vcpu.runs?, urgent(vcpu.vcpu))));
+        let runs =
+            vm.vcpus.iter().filter_map(|vcpu| Some((vcpu.vcpu, vcpu.runs?, urgent(vcpu.vcpu))));
         let charge = self.switches.charge(runs);
         self.had = self.allocations.clone();
         self.demands = self.allocations.divide(total, period, &uses);
@@ -337,10 +299,7 @@ impl VmState {
     /// yet, and so not counted, can be missing.
     fn notice_sleep(&mut self, period: Nanos) {
         let is_awake = |vcpu: &VcpuId, could_run: f64| {
-            let least = match self.awake.contains(vcpu) {
-                true => STILL_AWAKE,
-                false => NEVER_SLEEPS,
-            };
+            let least = if self.awake.contains(vcpu) { STILL_AWAKE } else { NEVER_SLEEPS };
             could_run >= least * period.0 as f64
         };
         let uses = self.usual_use.iter();
@@ -578,11 +537,8 @@ impl Policy for Asymmetric {
                 }
             } else {
                 // As it was before, until it is known again.
-                state = VmState {
-                    usual: state.usual,
-                    changed: state.changed,
-                    ..VmState::default()
-                };
+                state =
+                    VmState { usual: state.usual, changed: state.changed, ..VmState::default() };
             }
             round.left_alone.extend(left.map(|why| (vm.vm, why)));
             totals.insert(vm.vm, total);
@@ -603,9 +559,7 @@ impl Policy for Asymmetric {
             round.decisions.extend(decisions);
             self.vms.insert(vm.vm, state);
         }
-        let roams = self
-            .nudged
-            .release(|vm| host.vm(vm).is_some_and(takes_turns));
+        let roams = self.nudged.release(|vm| host.vm(vm).is_some_and(takes_turns));
         round.decisions.extend(roams);
         self.since_resolved = self.since_resolved.saturating_add(1);
         if self.config.resolver && self.may_move && self.since_resolved >= RESOLVE_EVERY {

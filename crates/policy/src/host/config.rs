@@ -1,14 +1,13 @@
 //! The settings of the controller and its policies, the same on a live host and in a simulation.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::asymmetric::AsymmetricConfig;
 use crate::flexs::FlexSConfig;
 use crate::flexw::FlexWConfig;
-use crate::policy_set::PolicySet;
 use crate::turns::TurnsConfig;
-use crate::units::Nanos;
+use tandem_model::policy_set::PolicySet;
+use tandem_model::units::Nanos;
 
 /// May policies change where vCPUs run?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

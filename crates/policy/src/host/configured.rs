@@ -2,14 +2,9 @@
 //! and so the baseline; also for single VMs whose weight nobody is to move.
 
 use super::observation::HostObservation;
-use super::policy::Policy;
-use super::policy::Registered;
-use super::policy::Scope;
-use crate::decision::Because;
-use crate::decision::Decision;
-use crate::decision::Knob;
-use crate::decision::Target;
+use super::policy::{Policy, Registered, Scope};
 use crate::flexw::Round;
+use tandem_model::decision::{Because, Decision, Knob, Target};
 
 /// The entry.
 pub const ENTRY: Registered = Registered {

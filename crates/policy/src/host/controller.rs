@@ -8,48 +8,27 @@
 //!
 //! A period in which every pCPU had idle time to spare needs no decision (see [`super::idle_watch`]).
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::config::ControllerConfig;
-use super::config::Placement;
-use super::configured;
+use super::config::{ControllerConfig, Placement};
 use super::idle_watch::IdleWatch;
 use super::knobs::Knobs;
-use super::observation::HostObservation;
-use super::observation::IdleTimes;
-use super::policy::Policy;
-use super::policy::Registered;
-use super::policy::Scope;
-use super::policy::Sight;
-use super::registry;
-use crate::decision::Decision;
-use crate::decision::Knob;
+use super::observation::{HostObservation, IdleTimes};
+use super::policy::{Policy, Registered, Scope, Sight};
+use super::{configured, registry};
 use crate::flexw::Round;
-use crate::observation::VmObservation;
-use crate::policy_set::PolicyId;
 use crate::turns::Rotation;
-use crate::units::Nanos;
-use crate::units::VmId;
+use tandem_model::decision::{Decision, Knob};
+use tandem_model::observation::VmObservation;
+use tandem_model::policy_set::PolicyId;
+use tandem_model::units::{Nanos, VmId};
 
 /// The entry of a policy from outside the registry, which may see and turn everything but take turns.
 static OUTSIDE: Registered = Registered {
     name: "outside",
     about: "a policy from outside the registry, such as a prototype",
-    sees: &[
-        Sight::RunAndWait,
-        Sight::Runnable,
-        Sight::Affinity,
-        Sight::IdleTime,
-    ],
-    turns: &[
-        Knob::Weight,
-        Knob::Idle,
-        Knob::Nice,
-        Knob::Slice,
-        Knob::Division,
-        Knob::Affinity,
-    ],
+    sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity, Sight::IdleTime],
+    turns: &[Knob::Weight, Knob::Idle, Knob::Nice, Knob::Slice, Knob::Division, Knob::Affinity],
     excludes: &[],
     build: configured::ENTRY.build,
 };
@@ -158,11 +137,7 @@ impl Controller {
         if let (Some(rotation), false) = (&round.rotation, self.config.dry_run) {
             host.rotate(rotation);
         }
-        Some(Period {
-            observation,
-            round,
-            applied,
-        })
+        Some(Period { observation, round, applied })
     }
 
     /// The VMs with what the last decision charged them for.

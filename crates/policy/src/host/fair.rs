@@ -1,28 +1,18 @@
 //! `fair`: each VM receives its fair share. Weights by FlexW, and where the operator allows it moves of pinned vCPUs.
 
-use super::config::ControllerConfig;
-use super::config::Placement;
+use super::config::{ControllerConfig, Placement};
 use super::observation::HostObservation;
-use super::policy::Policy;
-use super::policy::Registered;
-use super::policy::Scope;
-use super::policy::Sight;
-use crate::decision::Knob;
-use crate::flexw::FlexW;
-use crate::flexw::Round;
-use crate::observation::VmObservation;
+use super::policy::{Policy, Registered, Scope, Sight};
+use crate::flexw::{FlexW, Round};
 use crate::placement::Rebalancer;
+use tandem_model::decision::Knob;
+use tandem_model::observation::VmObservation;
 
 /// The entry.
 pub const ENTRY: Registered = Registered {
     name: "fair",
     about: "each VM receives its fair share, by weights and, if allowed, by moving pinned vCPUs",
-    sees: &[
-        Sight::RunAndWait,
-        Sight::Runnable,
-        Sight::Affinity,
-        Sight::IdleTime,
-    ],
+    sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity, Sight::IdleTime],
     turns: &[Knob::Weight, Knob::Affinity],
     excludes: &[],
     build: |config| Box::new(Fair::new(config)),
@@ -46,9 +36,7 @@ impl Fair {
 
 impl Policy for Fair {
     fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
-        let Round {
-            groups, decisions, ..
-        } = self.weights.decide(host, |vm| scope.includes(vm));
+        let Round { groups, decisions, .. } = self.weights.decide(host, |vm| scope.includes(vm));
         round.decisions.extend(decisions);
         if let Some(rebalancer) = &mut self.rebalancer {
             // In turns a vCPU that may roam has a seat for a while, which is no pin.

@@ -1,71 +1,39 @@
-//! `flexs`: a vCPU that busy-waits changes places with a sibling that waits with work (see [`crate::flexs`]).
+//! `flexs`: a vCPU that busy-waits swaps pCPUs with a sibling that waits with work ([`crate::flexs`]).
 //!
-//! Source: Rao & Zhou, PPoPP 2014, section 4.2, with the accounting period in the place of the 10 ms tick: counters are read once a period, and
-//! judge what a vCPU did in all of it. So only spinning that lasts for a period is found, and a search that failed is repeated in the
-//! next one, not earlier. "Waits in a queue" is read off the period too: a sibling is a candidate if it waited for more than a tenth of it, and for a
-//! tenth more than the vCPU that spins, as otherwise it would come to a place that is no better. One that hardly ran in a period is not marked any more.
+//! Source: Rao & Zhou, PPoPP 2014, section 4.2, with the accounting period in place of the 10 ms tick.
+//! Counters are read once a period, so only spinning that lasts for a period is found.
+//! A sibling is a candidate if it waited for more than a tenth of the period, and a tenth more than the spinning vCPU.
 //!
-//! The two exchange their pCPUs and, where theirs differ, their own weights or nice values: each pCPU keeps as many vCPUs of each VM and as much
-//! weight as it had. A host makes all of that or nothing ([`Decision::swap`]). Whose cpuset lacks the other's pCPU, as where libvirt pinned it, cannot be
-//! swapped. Ours are the limits: a VM swaps once in [`EVERY`] periods, an accounting group once in a period, and none while
-//! another policy moves anybody in it.
+//! The two swap pCPUs, and weights or nice values where these differ, all or nothing ([`Decision::swap`]).
+//! A vCPU whose cpuset lacks the other's pCPU is not swapped.
+//! Our limits: one swap of a VM in [`EVERY`] periods, one of an accounting group in a period, none while another policy moves vCPUs there.
 //!
-//! It acts where the operator allows that pins are changed (`Placement::Rebalance`); elsewhere it only tells who spins. VMs that take
-//! turns, are apart, or in the idle class are left as they are. Without counters nothing is known and nothing is done.
+//! It acts with `Placement::Rebalance` only; otherwise it reports spinning vCPUs.
+//! VMs that take turns, are apart, or are in the idle class stay as they are.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::config::ControllerConfig;
-use super::config::Placement;
+use super::config::{ControllerConfig, Placement};
 use super::observation::HostObservation;
-use super::policy::Policy;
-use super::policy::Registered;
-use super::policy::Scope;
-use super::policy::Sight;
-use super::swaps::Nudged;
-use super::swaps::READY;
-use super::swaps::exchange;
-use super::swaps::is_ready;
-use super::swaps::moving;
-use super::swaps::waited;
+use super::policy::{Policy, Registered, Scope, Sight};
+use super::swaps::{Nudged, READY, exchange, is_ready, moving, waited};
 use crate::assess::accounting_groups;
-use crate::decision::Because;
-use crate::decision::Decision;
-use crate::decision::Knob;
-use crate::decision::Target;
-use crate::flexs::Basis;
-use crate::flexs::Counted;
-use crate::flexs::FlexS;
-use crate::flexs::RunQueues;
-use crate::flexs::SwapAction;
-use crate::flexs::VcpuKey;
-use crate::flexs::Verdict;
+use crate::flexs::{Basis, FlexS, RunQueues, SwapAction, VcpuKey, Verdict};
 use crate::flexw::Round;
-use crate::observation::VcpuObservation;
-use crate::observation::VmObservation;
-use crate::pcpu_set::PcpuSet;
-use crate::units::Nanos;
-use crate::units::PcpuId;
-use crate::units::VcpuId;
-use crate::units::VmId;
+use tandem_model::branch_counters::Counted;
+use tandem_model::decision::{Because, Decision, Knob, Target};
+use tandem_model::observation::{VcpuObservation, VmObservation};
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
 
-pub use crate::flexs::report::Left;
-pub use crate::flexs::report::Refusal;
-pub use crate::flexs::report::SpinOutcome;
-pub use crate::flexs::report::SpinReport;
+pub use crate::flexs::report::{Left, Refusal, SpinOutcome, SpinReport};
 
 /// The entry.
 pub const ENTRY: Registered = Registered {
     name: "flexs",
     about: "a vCPU that busy-waits changes places with a sibling that waits with work; needs a PMU",
-    sees: &[
-        Sight::RunAndWait,
-        Sight::Runnable,
-        Sight::Affinity,
-        Sight::Branches,
-    ],
+    sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity, Sight::Branches],
     turns: &[Knob::Weight, Knob::Nice, Knob::Affinity],
     excludes: &["asymmetric"],
     build: |config| Box::new(Swapper::new(config)),
@@ -137,10 +105,8 @@ impl<'a> Places<'a> {
         spins: VcpuKey,
         on: Option<PcpuId>,
     ) -> Vec<(VcpuId, Refusal)> {
-        let waiting = self
-            .queued
-            .iter()
-            .flat_map(|(pcpu, keys)| keys.iter().map(move |key| (*pcpu, *key)));
+        let waiting =
+            self.queued.iter().flat_map(|(pcpu, keys)| keys.iter().map(move |key| (*pcpu, *key)));
         let refusal = |(pcpu, key): (PcpuId, VcpuKey)| {
             let fits = self.allowed(spins, pcpu) && on.is_some_and(|on| self.allowed(key, on));
             let why = match flexs.is_marked(key) {
@@ -268,11 +234,9 @@ impl Swapper {
                 waited: (waited(host.period, sibling) / host.period.0.max(1) as f64).min(1.0),
             },
         ];
-        let moves = exchange(
-            (vm.vm, report.vcpu, from),
-            (vm.vm, with, to),
-            |leaves, _| because[usize::from(leaves != from)].clone(),
-        );
+        let moves = exchange((vm.vm, report.vcpu, from), (vm.vm, with, to), |leaves, _| {
+            because[usize::from(leaves != from)].clone()
+        });
         let mut decisions = exchange_weights(vm.vm, spins, sibling, &because);
         decisions.extend(moves);
         Some(decisions)
@@ -288,9 +252,7 @@ impl Policy for Swapper {
         let rotation = round.rotation.clone().unwrap_or_default();
         let takes_turns =
             |vm: &VmObservation| vm.in_force.rotating || rotation.member(vm.vm).is_some();
-        let roams = self
-            .nudged
-            .release(|vm| host.vm(vm).is_some_and(takes_turns));
+        let roams = self.nudged.release(|vm| host.vm(vm).is_some_and(takes_turns));
         round.decisions.extend(roams);
         // All of them are judged before any looks for a sibling.
         let mut verdicts: BTreeMap<VcpuKey, (Counted, Verdict)> = BTreeMap::new();
@@ -300,10 +262,7 @@ impl Policy for Swapper {
             }
             round.contended |= vm.vcpus.iter().any(|vcpu| is_ready(host.period, vcpu));
             for vcpu in &vm.vcpus {
-                let key = VcpuKey {
-                    vm: vm.vm,
-                    vcpu: vcpu.vcpu,
-                };
+                let key = VcpuKey { vm: vm.vm, vcpu: vcpu.vcpu };
                 let Some(counted) = vcpu.branches else {
                     if vcpu.ran == Nanos::ZERO {
                         flexs.unmark(key);
@@ -333,14 +292,9 @@ impl Policy for Swapper {
                 .filter(|vm| vm.vcpus.iter().any(|vcpu| is_ready(host.period, vcpu)))
                 .map(|vm| vm.vm)
                 .collect();
-            for (vm, vcpu) in order
-                .into_iter()
-                .flat_map(|vm| vm.vcpus.iter().map(move |v| (vm, v)))
+            for (vm, vcpu) in order.into_iter().flat_map(|vm| vm.vcpus.iter().map(move |v| (vm, v)))
             {
-                let key = VcpuKey {
-                    vm: vm.vm,
-                    vcpu: vcpu.vcpu,
-                };
+                let key = VcpuKey { vm: vm.vm, vcpu: vcpu.vcpu };
                 let Some(&(counted, verdict)) = verdicts.get(&key) else {
                     continue;
                 };
@@ -360,10 +314,7 @@ impl Policy for Swapper {
                     }
                     on => {
                         // Where none of its VM waits there is nowhere to look.
-                        let look_on = match waits.contains(&vm.vm) {
-                            true => &group.pcpus,
-                            false => &nowhere,
-                        };
+                        let look_on = if waits.contains(&vm.vm) { &group.pcpus } else { &nowhere };
                         let places = match verdict.busy_waiting {
                             true => Places::of(host.period, vm, vcpu, look_on),
                             false => Places::default(),

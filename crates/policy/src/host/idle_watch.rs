@@ -10,7 +10,7 @@
 //! [`ENOUGH_IDLE`], twice the part that FlexW takes for none.
 
 use super::observation::IdleTimes;
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
 /// Part of a period that every pCPU must have been idle for the period to need no decision.
 pub const ENOUGH_IDLE: f64 = 0.10;
@@ -78,7 +78,7 @@ fn difference(then: &(Nanos, IdleTimes), now: &(Nanos, IdleTimes)) -> (Nanos, Id
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::PcpuId;
+    use tandem_model::units::PcpuId;
 
     /// Two pCPUs, looked at every 100 ms.
     struct TwoPcpus {
@@ -90,11 +90,7 @@ mod tests {
     impl TwoPcpus {
         fn new() -> TwoPcpus {
             let at = Nanos::from_secs(1);
-            TwoPcpus {
-                watch: IdleWatch::new(map([0, 0]), at),
-                at,
-                idle: [0, 0],
-            }
+            TwoPcpus { watch: IdleWatch::new(map([0, 0]), at), at, idle: [0, 0] }
         }
 
         fn period(&mut self, idle_ms: [u64; 2]) -> bool {
@@ -108,9 +104,7 @@ mod tests {
     }
 
     fn map(idle_ms: [u64; 2]) -> IdleTimes {
-        (0..2)
-            .map(|n| (PcpuId(n), Nanos(idle_ms[n as usize] * 1_000_000)))
-            .collect()
+        (0..2).map(|n| (PcpuId(n), Nanos(idle_ms[n as usize] * 1_000_000))).collect()
     }
 
     #[test]

@@ -1,14 +1,10 @@
 //! What a host's knobs can take: ranges and resolution, and the nearest value that is possible.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::decision::Decision;
-use crate::decision::Target;
-use crate::observation::VmObservation;
-use crate::units::Nanos;
-use crate::units::Nice;
-use crate::units::Weight;
+use tandem_model::decision::{Decision, Target};
+use tandem_model::observation::VmObservation;
+use tandem_model::units::{Nanos, Nice, Weight};
 
 /// A knob for weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,10 +60,7 @@ impl WeightKnob {
             false => weight,
             true => Weight::saturating(
                 portions
-                    .map(|part| {
-                        self.round(Weight::saturating(weight.value() * part))
-                            .value()
-                    })
+                    .map(|part| self.round(Weight::saturating(weight.value() * part)).value())
                     .sum(),
             ),
         }
@@ -111,40 +104,26 @@ impl Knobs {
     pub fn round(&self, decision: Decision) -> Option<Decision> {
         let has_group = |target: Target| matches!(target, Target::Vm(_)) || self.vcpu_groups;
         match decision {
-            Decision::SetWeight {
-                target,
-                weight,
-                because,
-            } => has_group(target).then(|| Decision::SetWeight {
-                target,
-                weight: self.weight.round(weight),
-                because,
+            Decision::SetWeight { target, weight, because } => has_group(target).then(|| {
+                Decision::SetWeight { target, weight: self.weight.round(weight), because }
             }),
             Decision::SetIdle { target, .. } => {
                 (self.idle && has_group(target)).then_some(decision)
             }
-            Decision::SetNice {
-                vm,
-                vcpu,
-                nice,
-                because,
-            } => self.nice.then(|| Decision::SetNice {
+            Decision::SetNice { vm, vcpu, nice, because } => self.nice.then(|| Decision::SetNice {
                 vm,
                 vcpu,
                 nice: nice.clamp(Nice::LEAST, Nice::MOST),
                 because,
             }),
-            Decision::SetSlice {
-                vm,
-                vcpu,
-                slice,
-                because,
-            } => self.slice.map(|(least, most)| Decision::SetSlice {
-                vm,
-                vcpu,
-                slice: slice.map(|slice| slice.clamp(least, most)),
-                because,
-            }),
+            Decision::SetSlice { vm, vcpu, slice, because } => {
+                self.slice.map(|(least, most)| Decision::SetSlice {
+                    vm,
+                    vcpu,
+                    slice: slice.map(|slice| slice.clamp(least, most)),
+                    because,
+                })
+            }
             Decision::Divide { .. } => self.vcpu_groups.then_some(decision),
             Decision::SetAffinity { .. } => self.affinity.then_some(decision),
         }
@@ -154,23 +133,16 @@ impl Knobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Because;
-    use crate::units::VcpuId;
-    use crate::units::VmId;
+    use tandem_model::decision::Because;
+    use tandem_model::units::{VcpuId, VmId};
 
     #[test]
     fn weights_are_rounded_and_brought_into_range() {
         let knob = WeightKnob::CGROUP_V2;
         assert_eq!(knob.round(Weight::constant(133.5)), Weight::constant(134.0));
         assert_eq!(knob.round(Weight::constant(0.2)), Weight::constant(1.0));
-        assert_eq!(
-            knob.round(Weight::constant(1e9)),
-            Weight::constant(10_000.0)
-        );
-        assert_eq!(
-            WeightKnob::ANY.round(Weight::constant(0.2)),
-            Weight::constant(0.2)
-        );
+        assert_eq!(knob.round(Weight::constant(1e9)), Weight::constant(10_000.0));
+        assert_eq!(WeightKnob::ANY.round(Weight::constant(0.2)), Weight::constant(0.2));
     }
 
     #[test]
@@ -182,14 +154,8 @@ mod tests {
             because: Because::Configured,
         };
         let knobs = Knobs::all(WeightKnob::CGROUP_V1);
-        assert_eq!(
-            knobs.round(decision(Some(Nanos(5)))),
-            Some(decision(Some(Nanos(100_000))))
-        );
-        let old = Knobs {
-            slice: None,
-            ..knobs
-        };
+        assert_eq!(knobs.round(decision(Some(Nanos(5)))), Some(decision(Some(Nanos(100_000)))));
+        let old = Knobs { slice: None, ..knobs };
         assert_eq!(old.round(decision(None)), None);
     }
 
@@ -200,14 +166,8 @@ mod tests {
             weight: Weight::constant(7.0),
             because: Because::Configured,
         };
-        let knobs = Knobs {
-            vcpu_groups: false,
-            ..Knobs::all(WeightKnob::CGROUP_V1)
-        };
-        assert_eq!(
-            knobs.round(decision(Target::Vcpu(VmId(1), VcpuId(0)))),
-            None
-        );
+        let knobs = Knobs { vcpu_groups: false, ..Knobs::all(WeightKnob::CGROUP_V1) };
+        assert_eq!(knobs.round(decision(Target::Vcpu(VmId(1), VcpuId(0)))), None);
         assert!(knobs.round(decision(Target::Vm(VmId(1)))).is_some());
     }
 }

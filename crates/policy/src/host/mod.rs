@@ -23,13 +23,8 @@ pub mod registry;
 mod swaps;
 pub mod turns;
 
-pub use config::ControllerConfig;
-pub use config::Placement;
-pub use controller::Controller;
-pub use controller::Host;
-pub use controller::Period;
-pub use knobs::Knobs;
-pub use knobs::WeightKnob;
-pub use observation::HostObservation;
-pub use observation::IdleTimes;
+pub use config::{ControllerConfig, Placement};
+pub use controller::{Controller, Host, Period};
+pub use knobs::{Knobs, WeightKnob};
+pub use observation::{HostObservation, IdleTimes};
 pub use policy::Policy;

@@ -2,18 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::knobs::Knobs;
-use super::knobs::WeightKnob;
-use crate::decision::Decision;
-use crate::decision::Target;
-use crate::observation::VmObservation;
-use crate::units::Nanos;
-use crate::units::PcpuId;
-use crate::units::VcpuId;
-use crate::units::VmId;
+use super::knobs::{Knobs, WeightKnob};
+use tandem_model::decision::{Decision, Target};
+use tandem_model::observation::VmObservation;
+use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
 
 /// Each pCPU's idle time: since boot, or within a period.
 pub type IdleTimes = BTreeMap<PcpuId, Nanos>;
@@ -42,13 +36,7 @@ impl HostObservation {
         idle: IdleTimes,
     ) -> HostObservation {
         vms.sort_by_key(|observed| observed.vm);
-        HostObservation {
-            period,
-            elapsed: None,
-            idle,
-            knobs: Knobs::all(WeightKnob::ANY),
-            vms,
-        }
+        HostObservation { period, elapsed: None, idle, knobs: Knobs::all(WeightKnob::ANY), vms }
     }
 
     /// Time since the last observation.

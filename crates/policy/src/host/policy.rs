@@ -4,10 +4,10 @@ use std::fmt::Debug;
 
 use super::config::ControllerConfig;
 use super::observation::HostObservation;
-use crate::decision::Knob;
 use crate::flexw::Round;
-use crate::observation::VmObservation;
-use crate::policy_set::PolicyId;
+use tandem_model::decision::Knob;
+use tandem_model::observation::VmObservation;
+use tandem_model::policy_set::PolicyId;
 
 /// A policy of the host.
 pub trait Policy: Debug + Send {

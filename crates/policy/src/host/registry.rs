@@ -1,37 +1,21 @@
-//! Every host policy, by name. `tandem host run --policies` and `tandem sim … --policies` take these names.
+//! Every host policy, by name. `tandem host run --policies` and `tandem-sim … --policies` take these names.
 
 use thiserror::Error;
 
-use super::apart;
-use super::asymmetric;
-use super::configured;
-use super::fair;
-use super::flexs;
-use super::policy::Registered;
-use super::policy::Sight;
-use super::turns;
-use crate::policy_set::PolicyId;
-use crate::policy_set::PolicySet;
+use super::policy::{Registered, Sight};
+use super::{apart, asymmetric, configured, fair, flexs, turns};
+use tandem_model::policy_set::{PolicyId, PolicySet};
 
 /// The policies. A new one goes to the end: a policy's number is its position here. Where two turn the same knob of the same VM,
 /// the later one decides.
-pub const REGISTRY: &[Registered] = &[
-    fair::ENTRY,
-    configured::ENTRY,
-    turns::ENTRY,
-    apart::ENTRY,
-    asymmetric::ENTRY,
-    flexs::ENTRY,
-];
+pub const REGISTRY: &[Registered] =
+    &[fair::ENTRY, configured::ENTRY, turns::ENTRY, apart::ENTRY, asymmetric::ENTRY, flexs::ENTRY];
 
 /// Why a list of policies cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PolicyError {
     /// A name that no policy has.
-    #[error(
-        "no policy is called \"{name}\": there are {}, and none of them",
-        names(PolicySet::ALL)
-    )]
+    #[error("no policy is called \"{name}\": the policies are {}, or none", names(PolicySet::ALL))]
     Unknown {
         /// The name given.
         name: String,
@@ -51,9 +35,7 @@ pub fn find(name: &str) -> Result<PolicyId, PolicyError> {
     let position = REGISTRY.iter().position(|policy| policy.name == name);
     match position {
         Some(position) => Ok(PolicyId(position as u8)),
-        None => Err(PolicyError::Unknown {
-            name: name.to_owned(),
-        }),
+        None => Err(PolicyError::Unknown { name: name.to_owned() }),
     }
 }
 
@@ -77,10 +59,7 @@ pub fn check(set: PolicySet) -> Result<(), PolicyError> {
     for (_, policy) in entries(set) {
         let other = entries(set).find(|(_, other)| policy.excludes.contains(&other.name));
         if let Some((_, other)) = other {
-            return Err(PolicyError::Exclude {
-                one: policy.name,
-                other: other.name,
-            });
+            return Err(PolicyError::Exclude { one: policy.name, other: other.name });
         }
     }
     Ok(())
@@ -126,9 +105,6 @@ mod tests {
         let error = parse("fair+configured").unwrap_err().to_string();
         assert!(error.contains("exclude each other"), "{error}");
         let error = set(["fair", "fare"]).unwrap_err().to_string();
-        assert!(
-            error.contains("\"fare\"") && error.contains("fair, configured"),
-            "{error}"
-        );
+        assert!(error.contains("\"fare\"") && error.contains("fair, configured"), "{error}");
     }
 }

@@ -6,15 +6,10 @@
 use std::collections::BTreeSet;
 
 use super::observation::HostObservation;
-use crate::decision::Because;
-use crate::decision::Decision;
-use crate::decision::Knob;
-use crate::observation::VcpuObservation;
-use crate::pcpu_set::PcpuSet;
-use crate::units::Nanos;
-use crate::units::PcpuId;
-use crate::units::VcpuId;
-use crate::units::VmId;
+use tandem_model::decision::{Because, Decision, Knob};
+use tandem_model::observation::VcpuObservation;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
 
 /// A vCPU that waited for longer than this part of the period is ready to run.
 pub(super) const READY: f64 = 0.1;

@@ -1,60 +1,36 @@
-//! `turns`: VMs that never sleep take turns, each with a pCPU for every vCPU. See [`crate::turns`].
+//! `turns`: VMs that never sleep take turns, each with a pCPU for every vCPU ([`crate::turns`]).
 //!
-//! It decides who takes part, where their vCPUs sit, and how often each is due; the host keeps the rhythm, because turns
-//! are shorter than accounting periods. A member's part of all rows is what it is due, corrected by what it received: a slow
-//! integral, since rows give exact shares and only what disturbs them is left to correct. VMs that sleep stay on through all turns, and
-//! `fair` holds them to what they are due, so weights of members stay as configured: among themselves they would do nothing.
+//! The policy decides the members, their slots and their parts of all rows; the host keeps the rhythm, because turns are
+//! shorter than accounting periods.
+//! A member's part is its fair share, corrected by a slow integral of what it received.
+//! Weights of members stay as configured; VMs that sleep run in all rows, and `fair` holds them to their share.
 //!
-//! Where others compete that no policy holds (containers, services, VMs that were not selected), a row of few members would have to stand
-//! for all: each then weighs as much more as all members together weigh more than those of a row do on average
-//! ([`Rotation::raise`]), so that the rotation has of the pCPUs what its members would have without turns.
+//! If containers, services or unselected VMs compete, the members of a row weigh more
+//! ([`Rotation::raise`]), so that the rotation has the pCPU time that its members would have without turns.
 //!
-//! A host without the idle class has no turns: nobody takes part. One whose affinities cannot be set has them only for VMs whose
-//! vCPUs have a pCPU each already.
+//! Needs the idle class. Without affinities only VMs take turns whose vCPUs have a pCPU each already.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::config::ControllerConfig;
-use super::config::Placement;
+use super::config::{ControllerConfig, Placement};
 use super::observation::HostObservation;
-use super::policy::Policy;
-use super::policy::Registered;
-use super::policy::Scope;
-use super::policy::Sight;
-use crate::assess::Assessment;
-use crate::assess::assess;
-use crate::decision::Because;
-use crate::decision::Decision;
-use crate::decision::Knob;
-use crate::decision::Target;
+use super::policy::{Policy, Registered, Scope, Sight};
+use crate::assess::{Assessment, assess};
 use crate::flexw::Round;
-use crate::observation::VcpuObservation;
-use crate::observation::VmObservation;
-use crate::pcpu_set::PcpuSet;
-use crate::turns::Member;
-use crate::turns::Rotation;
-use crate::turns::TurnsConfig;
-use crate::turns::left_out;
 use crate::turns::rotation::Candidate;
 use crate::turns::stays::Stays;
 use crate::turns::wakefulness::Wakefulness;
-use crate::units::Nanos;
-use crate::units::PcpuId;
-use crate::units::VcpuId;
-use crate::units::VmId;
-use crate::units::Weight;
+use crate::turns::{Member, Rotation, TurnsConfig, left_out};
+use tandem_model::decision::{Because, Decision, Knob, Target};
+use tandem_model::observation::{VcpuObservation, VmObservation};
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId, Weight};
 
 /// The entry.
 pub const ENTRY: Registered = Registered {
     name: "turns",
     about: "VMs that never sleep take turns, so that their vCPUs run together",
-    sees: &[
-        Sight::RunAndWait,
-        Sight::Runnable,
-        Sight::Affinity,
-        Sight::IdleTime,
-    ],
+    sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity, Sight::IdleTime],
     turns: &[Knob::Idle, Knob::Affinity, Knob::Weight],
     excludes: &[],
     build: |config| Box::new(Turns::new(config)),
@@ -161,10 +137,7 @@ impl Turns {
         let stays_on = |vm: &&VmObservation| candidates.iter().all(|c| c.vm != vm.vm);
         let pressing = host.vms.iter().filter(stays_on).filter(|vm| {
             let due = accounts.get(&vm.vm).map_or(0, |account| account.fair.0);
-            let limit = match self.pressing.contains(&vm.vm) {
-                true => STILL_PRESSES,
-                false => PRESSES,
-            };
+            let limit = if self.pressing.contains(&vm.vm) { STILL_PRESSES } else { PRESSES };
             let is_pinned = vm.vcpus.iter().all(|vcpu| vcpu.home().len() == 1);
             is_pinned
                 && !vm.in_force.idle
@@ -188,10 +161,7 @@ impl Turns {
 
     /// What may be moved: nothing where affinities cannot be set.
     fn placement_on(&self, host: &HostObservation) -> Placement {
-        match host.knobs.affinity {
-            true => self.placement,
-            false => Placement::Keep,
-        }
+        if host.knobs.affinity { self.placement } else { Placement::Keep }
     }
 
     fn candidate(
@@ -224,12 +194,7 @@ impl Turns {
         }
         let correction = self.corrections.get(&vm.vm).copied().unwrap_or(1.0);
         let due = account.fair.0 as f64 / period.0 as f64;
-        (!vcpus.is_empty() && due > 0.0).then_some(Candidate {
-            vm: vm.vm,
-            due,
-            correction,
-            vcpus,
-        })
+        (!vcpus.is_empty() && due > 0.0).then_some(Candidate { vm: vm.vm, due, correction, vcpus })
     }
 
     /// Moves each member's part of all rows towards what it is due.
@@ -240,10 +205,7 @@ impl Turns {
             };
             let correction = self.corrections.entry(member.vm).or_insert(1.0);
             let behind = self.behind.entry(member.vm).or_default();
-            *behind = match account.lag > NOT_SERVED {
-                true => *behind + 1,
-                false => 0,
-            };
+            *behind = if account.lag > NOT_SERVED { *behind + 1 } else { 0 };
             let step = 1.0 + CORRECTION * account.lag.clamp(-1.0, 1.0);
             *correction = (*correction * step).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION);
         }
@@ -352,10 +314,7 @@ impl Turns {
                 because: Because::Seat,
             }));
             // A vCPU that sleeps all along sits nowhere.
-            let others = vm
-                .vcpus
-                .iter()
-                .filter(|vcpu| !member.seats.contains_key(&vcpu.vcpu));
+            let others = vm.vcpus.iter().filter(|vcpu| !member.seats.contains_key(&vcpu.vcpu));
             decisions.extend(others.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.home())));
         }
         decisions.push(Decision::SetWeight {
@@ -392,12 +351,7 @@ fn is_pinned(candidate: &Candidate) -> bool {
 }
 
 fn back(vm: VmId, vcpu: VcpuId, granted: &PcpuSet) -> Decision {
-    Decision::SetAffinity {
-        vm,
-        vcpu,
-        pcpus: granted.clone(),
-        because: Because::LeftTurns,
-    }
+    Decision::SetAffinity { vm, vcpu, pcpus: granted.clone(), because: Because::LeftTurns }
 }
 
 /// Each VM's account: smoothed, from `fair`, or else of this period alone.
@@ -456,7 +410,7 @@ mod tests {
     use super::*;
     use crate::host::observation::IdleTimes;
     use crate::host::registry;
-    use crate::policy_set::PolicySet;
+    use tandem_model::policy_set::PolicySet;
 
     /// VMs by their numbers of vCPUs, vCPU i on pCPU i mod 2, each runnable for so many ms of 100 as far as is known.
     fn pinned<const N: usize>(vms: [(u32, u64); N]) -> HostObservation {
@@ -467,11 +421,7 @@ mod tests {
                 runnable: true,
                 ..VcpuObservation::new(VcpuId(n), [PcpuId(n % 2)].into_iter().collect())
             };
-            VmObservation::new(
-                VmId(id),
-                Weight::constant(1024.0),
-                (0..vcpus).map(vcpu).collect(),
-            )
+            VmObservation::new(VmId(id), Weight::constant(1024.0), (0..vcpus).map(vcpu).collect())
         };
         let vms = (1..).zip(vms).map(vm).collect();
         HostObservation::with_any_knobs(Nanos::from_millis(100), vms, IdleTimes::new())
@@ -539,13 +489,10 @@ mod tests {
             round = Round::default();
             turns.decide(&host, scope, &mut round);
         }
-        let weights = round
-            .decisions
-            .iter()
-            .filter_map(|decision| match decision {
-                Decision::SetWeight { weight, .. } => Some(weight.value().round() as u32),
-                _ => None,
-            });
+        let weights = round.decisions.iter().filter_map(|decision| match decision {
+            Decision::SetWeight { weight, .. } => Some(weight.value().round() as u32),
+            _ => None,
+        });
         weights.collect()
     }
 

@@ -1,8 +1,7 @@
 //! Who could take turns.
 
-use crate::pcpu_set::PcpuSet;
-use crate::units::VcpuId;
-use crate::units::VmId;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{VcpuId, VmId};
 
 /// A VM that never sleeps.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use super::Member;
 use super::seats::Demand;
-use crate::pcpu_set::PcpuSet;
+use tandem_model::pcpu_set::PcpuSet;
 
 /// Adds what somebody is due on these pCPUs.
 pub(super) fn add(demand: &mut Demand, pcpus: &PcpuSet, due: f64) {
@@ -32,9 +32,8 @@ pub(super) fn scale(members: &mut [Member], by: f64) {
 /// least is spoken for yet. Exact where of two sets that overlap one is in the other; else the most in demand may come out too high, and
 /// the parts of the rows too low, alike for all.
 fn add_roaming<'a>(demand: &mut Demand, members: impl Iterator<Item = &'a Member>) {
-    let mut roaming: Vec<(&PcpuSet, f64)> = members
-        .filter_map(|member| Some((member.roams.as_ref()?, member.due)))
-        .collect();
+    let mut roaming: Vec<(&PcpuSet, f64)> =
+        members.filter_map(|member| Some((member.roams.as_ref()?, member.due))).collect();
     roaming.sort_by_key(|(pcpus, _)| pcpus.len());
     for (pcpus, due) in roaming {
         fill(demand, pcpus, due);
@@ -43,10 +42,8 @@ fn add_roaming<'a>(demand: &mut Demand, members: impl Iterator<Item = &'a Member
 
 /// Spreads an amount over pCPUs so that the lowest rise to one level.
 fn fill(demand: &mut Demand, pcpus: &PcpuSet, amount: f64) {
-    let mut levels: Vec<f64> = pcpus
-        .iter()
-        .map(|pcpu| demand.get(&pcpu).copied().unwrap_or(0.0))
-        .collect();
+    let mut levels: Vec<f64> =
+        pcpus.iter().map(|pcpu| demand.get(&pcpu).copied().unwrap_or(0.0)).collect();
     levels.sort_by(f64::total_cmp);
     let mut below = amount;
     let mut level = 0.0;
@@ -66,7 +63,7 @@ fn fill(demand: &mut Demand, pcpus: &PcpuSet, amount: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::PcpuId;
+    use tandem_model::units::PcpuId;
 
     fn filled(levels: &[f64], list: &str, amount: f64) -> Vec<f64> {
         let mut demand: Demand = (0u32..).map(PcpuId).zip(levels.iter().copied()).collect();

@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::candidate::Candidate;
-use crate::units::PcpuId;
-use crate::units::VmId;
+use tandem_model::units::{PcpuId, VmId};
 
 /// Of the sets of siblings those who take part, and the VMs of the others that are left out for that reason.
 pub fn choose(mut sets: BTreeMap<u32, Vec<Candidate>>) -> (Vec<Candidate>, Vec<VmId>) {
@@ -58,7 +57,7 @@ fn pcpus(candidate: &Candidate) -> impl Iterator<Item = PcpuId> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::VcpuId;
+    use tandem_model::units::VcpuId;
 
     /// A VM whose vCPUs that never sleep may each be on the pCPUs of one of these lists.
     fn candidate(vm: u64, vcpus: &[&str]) -> Candidate {
@@ -67,9 +66,7 @@ mod tests {
             vm: VmId(vm),
             due: 1.0,
             correction: 1.0,
-            vcpus: vcpus
-                .map(|(n, list)| (VcpuId(n), list.parse().unwrap()))
-                .collect(),
+            vcpus: vcpus.map(|(n, list)| (VcpuId(n), list.parse().unwrap())).collect(),
         }
     }
 
@@ -105,10 +102,7 @@ mod tests {
     fn who_would_gain_nothing_is_not_told_of() {
         let single = [1, 2].map(|vm| (vm as u32, vec![candidate(vm, &["0-1"])]));
         assert_eq!(chosen(single), (vec![1], vec![]), "nothing to run together");
-        let apart = [
-            (0, vec![candidate(1, &["0", "1"])]),
-            (1, vec![candidate(2, &["2", "3"])]),
-        ];
+        let apart = [(0, vec![candidate(1, &["0", "1"])]), (1, vec![candidate(2, &["2", "3"])])];
         assert_eq!(chosen(apart), (vec![1], vec![]), "they never meet");
     }
 }

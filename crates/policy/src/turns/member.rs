@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::pcpu_set::PcpuSet;
-use crate::units::PcpuId;
-use crate::units::VcpuId;
-use crate::units::VmId;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{PcpuId, VcpuId, VmId};
 
 /// A VM in the rotation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,23 +1,17 @@
 //! Turns: co-scheduling of VMs that never sleep, from user space.
 //!
-//! At fair shares the work of a VM that synchronizes by spinning is lost on a host that schedules each vCPU for itself: beside one
-//! VM that computes, a spinning barrier does 2 to 28 % of what it does alone, where its share deserves 50 %. Its vCPUs have to run
-//! *together*. So VMs that never sleep take turns: in a VM's turn its group is as always, and the groups of the others in the
-//! rotation are in the idle class (`cpu.idle`), where they run only what nobody else wants. Within its turn each vCPU has a pCPU
-//! for itself. It needs neither the guest's help nor a PMU nor pause-loop exits nor a patched kernel, and whether a VM spins
-//! need not be known: one that only computes loses nothing.
+//! A host that schedules each vCPU for itself loses the work of a VM that spins: next to one VM that computes, a
+//! spinning barrier does 2 to 28 % of its work rate alone, at a fair share of 50 %.
+//! So VMs that never sleep take turns: the groups of the others in the rotation are in the idle class (`cpu.idle`)
+//! meanwhile, and each vCPU has a pCPU for itself.
+//! It needs no guest agent, PMU, pause-loop exits or kernel patch, and a VM that only computes loses nothing.
 //!
-//! Where a host has more pCPUs than a VM has vCPUs, a turn is a row of Ousterhout's matrix: several VMs share it,
-//! together at most one vCPU per pCPU.
-//! Source: Ousterhout, "Scheduling Techniques for Concurrent Systems", ICDCS 1982, section 3 (the matrix method). What is
-//! different: rows are not fixed. The VM that is owed most opens each row ([`rotor`]), so that shares follow
-//! weights exactly, whatever the VMs' sizes.
+//! Source: Ousterhout, "Scheduling Techniques for Concurrent Systems", ICDCS 1982, section 3 (the matrix method): VMs
+//! share a row, with at most one vCPU per pCPU. Rows are not fixed here: the VM that is owed most opens each row
+//! ([`rotor`]), so that shares follow weights.
 //!
-//! The parts, each usable alone: who never sleeps ([`wakefulness`]), a pCPU for each vCPU ([`seats`]; in each row another,
-//! where fixed ones are too tight), how often each VM is due
-//! ([`rotation`]), whose turn it is ([`rotor`]), what each turn changes ([`sequence`]), who began to sleep ([`sleep`]). [`crate::host::turns`] is the policy made of them.
-//!
-//! Not done here: shares of VMs that sleep, which stay on through all turns, by weight ([`crate::flexw`]).
+//! The parts: [`wakefulness`], [`seats`], [`rotation`], [`rotor`], [`sequence`] and [`sleep`]; [`crate::host::turns`] is
+//! the policy made of them. Shares of VMs that sleep are those of [`crate::flexw`].
 
 mod candidate;
 mod demand;
@@ -33,17 +27,15 @@ pub mod sleep;
 pub mod stays;
 pub mod wakefulness;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use member::Member;
 pub use rotation::Rotation;
 pub use rotor::Rotor;
-pub use sequence::Sequence;
-pub use sequence::Step;
+pub use sequence::{Sequence, Step};
 pub use sleep::SleepWatch;
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
 /// Tunables of turns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,10 +89,7 @@ mod tests {
         assert_eq!(config.turn_for(10), Nanos::from_millis(20));
         assert_eq!(config.turn_for(16), Nanos(12_500_000));
         assert_eq!(config.turn_for(100), Nanos::from_millis(10));
-        let short = TurnsConfig {
-            turn: Nanos::from_millis(5),
-            ..config
-        };
+        let short = TurnsConfig { turn: Nanos::from_millis(5), ..config };
         assert_eq!(short.turn_for(100), Nanos::from_millis(5));
     }
 }

@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::seats::Demand;
-use crate::pcpu_set::PcpuSet;
-use crate::units::PcpuId;
-use crate::units::VmId;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{PcpuId, VmId};
 
 /// One that roams.
 struct Roamer<'a> {
@@ -112,9 +111,7 @@ impl<'a> Packing<'a> {
     /// Where those sit that roam.
     pub(super) fn seats(self) -> Vec<(VmId, PcpuId)> {
         let seats = self.holders.into_iter();
-        seats
-            .map(|(pcpu, roamer)| (self.roamers[roamer].vm, pcpu))
-            .collect()
+        seats.map(|(pcpu, roamer)| (self.roamers[roamer].vm, pcpu)).collect()
     }
 }
 
@@ -153,14 +150,8 @@ mod tests {
 
     #[test]
     fn whose_last_seat_is_free_sits_there() {
-        assert_eq!(
-            seats(&[("0-1", Some(1)), ("0-1", Some(0))]),
-            [(0, 1), (1, 0)]
-        );
-        assert_eq!(
-            seats(&[("0-1", Some(1)), ("0-1", Some(1))]),
-            [(0, 1), (1, 0)]
-        );
+        assert_eq!(seats(&[("0-1", Some(1)), ("0-1", Some(0))]), [(0, 1), (1, 0)]);
+        assert_eq!(seats(&[("0-1", Some(1)), ("0-1", Some(1))]), [(0, 1), (1, 0)]);
     }
 
     #[test]
@@ -174,10 +165,7 @@ mod tests {
         assert_eq!(seats(&[("0-1", Some(0)), ("0", None)]), [(0, 1)]);
         // Through two others that roam.
         let vms = [("0-1", Some(0)), ("1-2", Some(1)), ("0", None)];
-        assert_eq!(
-            packed(&vms, &Demand::new()),
-            (vec![(0, 1), (1, 2)], vec![0, 1, 2])
-        );
+        assert_eq!(packed(&vms, &Demand::new()), (vec![(0, 1), (1, 2)], vec![0, 1, 2]));
         // Two at once, for one of two vCPUs.
         let vms = [("0-3", Some(0)), ("0-3", Some(1)), ("0-1", None)];
         assert_eq!(seats(&vms), [(0, 2), (1, 3)]);
@@ -188,15 +176,7 @@ mod tests {
     #[test]
     fn where_one_found_no_place_others_do_not_look() {
         let one = ("0-1", Some(0));
-        let vms = [
-            one,
-            one,
-            one,
-            one,
-            ("1", None),
-            ("1-2", Some(1)),
-            ("0,2", Some(0)),
-        ];
+        let vms = [one, one, one, one, ("1", None), ("1-2", Some(1)), ("0,2", Some(0))];
         let (seats, joined) = packed(&vms, &Demand::new());
         assert_eq!(seats, [(0, 0), (1, 1), (5, 2)]);
         assert_eq!(joined, [0, 1, 5]);
@@ -204,16 +184,8 @@ mod tests {
 
     #[test]
     fn nobody_moves_for_one_that_cannot_sit_all_the_same() {
-        let vms = [
-            ("0-2", Some(0)),
-            ("0-1", Some(1)),
-            ("0-1", None),
-            ("2", None),
-        ];
-        assert_eq!(
-            packed(&vms, &Demand::new()),
-            (vec![(0, 0), (1, 1)], vec![0, 1, 3])
-        );
+        let vms = [("0-2", Some(0)), ("0-1", Some(1)), ("0-1", None), ("2", None)];
+        assert_eq!(packed(&vms, &Demand::new()), (vec![(0, 0), (1, 1)], vec![0, 1, 3]));
     }
 
     #[test]

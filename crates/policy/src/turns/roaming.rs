@@ -7,8 +7,7 @@
 
 use super::Member;
 use super::candidate::Candidate;
-use super::demand::most_demand;
-use super::demand::scale;
+use super::demand::{most_demand, scale};
 
 /// Nobody roams over more pCPUs than this: the daemon's journal has a line for each.
 const MOST_PCPUS: usize = 16;

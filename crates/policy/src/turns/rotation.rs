@@ -1,35 +1,27 @@
-//! The rotation: who takes turns, on which pCPUs, and how often each is due.
+//! The rotation: the members, their pCPUs, and their parts of all rows.
 //!
-//! A VM that is due x pCPUs and sits on s of them is due in the part f = x ÷ s of all rows. VMs that stay on take
-//! their part of every row alike, so the parts are scaled until the pCPU most in demand is always in somebody's turn.
+//! A VM with a fair share of x pCPUs on s of them has the part f = x ÷ s of all rows.
+//! Parts are scaled until the pCPU most in demand is in use in every row.
 //!
-//! Not every set of VMs can have what it is due in rows on fixed seats: one of two vCPUs and three of one, on two pCPUs, cannot, since two of
-//! the three share a pCPU. Then VMs of one vCPU roam (`super::roaming`), and go on to do so while the members are the same: what
-//! each is due changes a little all the time. Others can in no way have it: one of a single vCPU that is due a whole pCPU and one of two, on two
-//! pCPUs. A set is tried out, row by row; while anybody would fall short by more than [`SHORT`], the VM with
-//! the fewest seats stays on instead, for it needs co-scheduling least. If it is pinned, all that it may run beside stay on too: such a VM takes
-//! from some rows more than from others, and shares were off by up to a sixth. So they do beside one that has no seats. What is left if no two VMs, or none with two seats, remain:
-//! nothing.
+//! Fixed slots are too tight for some sets: one VM of two vCPUs and three of one on two pCPUs.
+//! Then VMs of one vCPU roam (`super::roaming`) for as long as the members are the same.
+//! Each set is tried out row by row; while a member would fall short by more than [`SHORT`], the VM with the fewest slots
+//! becomes resident; if it is pinned, so do the VMs that share its pCPUs.
+//! The rotation is empty if no two VMs, or none with two slots, remain.
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::TurnsConfig;
 pub use super::candidate::Candidate;
-use super::demand::add;
-use super::demand::most_demand;
-use super::demand::scale;
+use super::demand::{add, most_demand, scale};
 use super::member::Member;
 use super::roaming::roam;
 use super::rotor::Rotor;
-use super::seats::Demand;
-use super::seats::seat;
-use crate::pcpu_set::PcpuSet;
-use crate::units::Nanos;
-use crate::units::VmId;
-use crate::units::Weight;
+use super::seats::{Demand, seat};
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{Nanos, VmId, Weight};
 
 /// The part of its due that a rotation may leave a VM short of.
 pub const SHORT: f64 = 0.03;
@@ -65,10 +57,7 @@ impl Rotation {
             all += weight;
             of_a_row += weight * member.due.min(1.0);
         }
-        match of_a_row > 0.0 {
-            true => (all / of_a_row).max(1.0),
-            false => 1.0,
-        }
+        if of_a_row > 0.0 { (all / of_a_row).max(1.0) } else { 1.0 }
     }
 
     /// Whether anybody roams.
@@ -79,9 +68,7 @@ impl Rotation {
     /// The same VMs on the same seats, due what these candidates are due now.
     pub fn renew(&mut self, candidates: &[Candidate]) {
         for member in &mut self.members {
-            let now = candidates
-                .iter()
-                .find(|candidate| candidate.vm == member.vm);
+            let now = candidates.iter().find(|candidate| candidate.vm == member.vm);
             if let Some(now) = now {
                 member.due = now.due * now.correction / member.pcpus().len().max(1) as f64;
             }
@@ -98,10 +85,7 @@ impl Rotation {
     /// The same after another rotation: who roamed in it goes on to, if the members are the same.
     pub fn after(before: &Rotation, config: &TurnsConfig, candidates: &[Candidate]) -> Rotation {
         let made = |members: Vec<Member>, longest_pause: u32| {
-            let mut rotation = Rotation {
-                turn: config.turn_for(longest_pause),
-                members,
-            };
+            let mut rotation = Rotation { turn: config.turn_for(longest_pause), members };
             rotation.renew(candidates);
             rotation
         };
@@ -157,10 +141,7 @@ impl Rotation {
 fn roaming(members: &[Member], candidates: &[&Candidate]) -> Option<(Vec<Member>, u32)> {
     let members = roam(members, candidates)?;
     let trial = try_out(&members);
-    trial
-        .too_tight
-        .is_none()
-        .then_some((members, trial.longest_pause))
+    trial.too_tight.is_none().then_some((members, trial.longest_pause))
 }
 
 /// Takes a VM out. One that `stays_on`, never sleeps and is pinned takes from some rows more than from others, so all that it may run beside
@@ -177,8 +158,7 @@ fn leave(candidates: &mut Vec<&Candidate>, vm: VmId, stays_on: bool) {
         .collect();
     let meets = |candidate: &Candidate| {
         let theirs = sets(candidate);
-        own.iter()
-            .any(|pcpus| theirs.iter().any(|other| other.overlaps(pcpus)))
+        own.iter().any(|pcpus| theirs.iter().any(|other| other.overlaps(pcpus)))
     };
     let mut all = PcpuSet::default();
     for pcpus in candidates.iter().filter(|c| meets(c)).flat_map(|c| sets(c)) {
@@ -206,12 +186,7 @@ fn seated(candidates: &[&Candidate]) -> (Vec<Member>, Option<VmId>) {
         let pcpus: PcpuSet = seats.values().copied().collect();
         let due = candidate.due / pcpus.len().max(1) as f64;
         add(&mut demand, &pcpus, due);
-        members.push(Member {
-            vm: candidate.vm,
-            seats,
-            roams: None,
-            due,
-        });
+        members.push(Member { vm: candidate.vm, seats, roams: None, due });
     }
     // VMs that stay on take a part of every row: what is left of a pCPU's time is all of the rotation's. More than all of it cannot
     // be had.
@@ -270,8 +245,5 @@ fn try_out(members: &[Member]) -> Trial {
         let size = a.pcpus().len().cmp(&b.pcpus().len());
         size.then(b.due.total_cmp(&a.due)).then(a.vm.cmp(&b.vm))
     });
-    Trial {
-        too_tight: narrowest.filter(|_| is_short).map(|member| member.vm),
-        longest_pause,
-    }
+    Trial { too_tight: narrowest.filter(|_| is_short).map(|member| member.vm), longest_pause }
 }

@@ -1,24 +1,20 @@
-//! Whose turn it is.
+//! The next row of a rotation.
 //!
-//! Each row a member is owed its due part f of a row more, and one that had its turn is owed one row less. The VM that is owed most
-//! opens the next row; then, in the order of what they are owed, every other that still finds its pCPUs free joins it. So
-//! rows in proportion to what is due come out, whatever the sizes: two equal VMs alternate, weights 3:1 give A A B A, and
-//! no pCPU is left over in a row while anybody in the rotation could use it.
+//! Each row adds the part f of a row to what a member is owed, and takes one row from the members that had it.
+//! The VM that is owed most opens the next row; the others join in that order if their pCPUs are free.
+//! Two equal VMs alternate, weights of 3:1 give A A B A, and no pCPU is left over that a member could use.
+//! A member that roams ([`Member::roams`]) takes a free pCPU, its last one if possible, and may move for later members.
 //!
-//! A member that roams ([`Member::roams`]) has no pCPUs of its own: it joins a row that has one for it, and sits where it sat last if
-//! that is free. Who joined before may have to sit elsewhere for it, if it roams too.
-//!
-//! A stride scheduler of rows (Waldspurger & Weihl, "Stride Scheduling", MIT/LCS/TM-528, 1995). Per turn its cost is that of sorting the
-//! members.
+//! A stride scheduler of rows (Waldspurger & Weihl, "Stride Scheduling", MIT/LCS/TM-528, 1995).
+//! Cost per turn: sorting the members.
 
 use std::collections::BTreeMap;
 
 use super::member::Member;
 use super::packing::Packing;
 use super::seats::Demand;
-use crate::pcpu_set::PcpuSet;
-use crate::units::PcpuId;
-use crate::units::VmId;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{PcpuId, VmId};
 
 /// A row, in the units of what is owed: whole numbers, so that equals are equal.
 const ROW: i64 = 1 << 32;
@@ -60,9 +56,7 @@ impl Rotor {
         self.gone.append(&mut self.members);
         for member in members {
             let known = self.gone.remove(&member.vm);
-            let (owed, last) = known
-                .as_ref()
-                .map_or((0, self.rows), |seat| (seat.owed, seat.last));
+            let (owed, last) = known.as_ref().map_or((0, self.rows), |seat| (seat.owed, seat.last));
             // It sits where it sat, unless it may not.
             let sat = known.map(|seat| seat.pcpus).filter(|pcpus| {
                 let roams = member.roams.as_ref();

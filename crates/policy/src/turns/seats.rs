@@ -7,9 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::pcpu_set::PcpuSet;
-use crate::units::PcpuId;
-use crate::units::VcpuId;
+use tandem_model::pcpu_set::PcpuSet;
+use tandem_model::units::{PcpuId, VcpuId};
 
 /// How much of each pCPU's time is spoken for, 1 = all of it.
 pub type Demand = BTreeMap<PcpuId, f64>;
@@ -36,16 +35,11 @@ pub fn seat(vcpus: &[(VcpuId, PcpuSet)], demand: &Demand) -> Option<BTreeMap<Vcp
             standing.push(vcpu);
         }
     }
-    let mut seats: BTreeMap<VcpuId, PcpuId> = holders
-        .iter()
-        .map(|(&pcpu, &vcpu)| (vcpus[vcpu].0, pcpu))
-        .collect();
+    let mut seats: BTreeMap<VcpuId, PcpuId> =
+        holders.iter().map(|(&pcpu, &vcpu)| (vcpus[vcpu].0, pcpu)).collect();
     for vcpu in standing {
         let taken = |pcpu: &PcpuId| seats.values().filter(|seat| *seat == pcpu).count();
-        let least = choices[vcpu]
-            .iter()
-            .min_by_key(|pcpu| taken(pcpu))
-            .copied()?;
+        let least = choices[vcpu].iter().min_by_key(|pcpu| taken(pcpu)).copied()?;
         seats.insert(vcpus[vcpu].0, least);
     }
     Some(seats)
@@ -58,9 +52,7 @@ fn place(
     holders: &mut BTreeMap<PcpuId, usize>,
     tried: &mut PcpuSet,
 ) -> bool {
-    let free = choices[vcpu]
-        .iter()
-        .find(|pcpu| !holders.contains_key(pcpu));
+    let free = choices[vcpu].iter().find(|pcpu| !holders.contains_key(pcpu));
     if let Some(&pcpu) = free {
         holders.insert(pcpu, vcpu);
         return true;
@@ -84,10 +76,8 @@ mod tests {
     use super::*;
 
     fn seats(allowed: &[&str], demand: &[f64]) -> Vec<u32> {
-        let vcpus: Vec<(VcpuId, PcpuSet)> = (0u32..)
-            .zip(allowed)
-            .map(|(n, list)| (VcpuId(n), list.parse().unwrap()))
-            .collect();
+        let vcpus: Vec<(VcpuId, PcpuSet)> =
+            (0u32..).zip(allowed).map(|(n, list)| (VcpuId(n), list.parse().unwrap())).collect();
         let demand = (0u32..).map(PcpuId).zip(demand.iter().copied()).collect();
         let seats = seat(&vcpus, &demand).unwrap();
         seats.values().map(|pcpu| pcpu.0).collect()
@@ -118,9 +108,6 @@ mod tests {
 
     #[test]
     fn a_vcpu_that_may_run_nowhere_cannot_sit() {
-        assert_eq!(
-            seat(&[(VcpuId(0), PcpuSet::default())], &Demand::new()),
-            None
-        );
+        assert_eq!(seat(&[(VcpuId(0), PcpuSet::default())], &Demand::new()), None);
     }
 }

@@ -9,13 +9,11 @@
 //! A VM that roams has been told its seat at the latest when its turn begins. One that roams no more is not told: the host lets it run again
 //! where it may.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::rotation::Rotation;
 use super::rotor::Rotor;
-use crate::units::PcpuId;
-use crate::units::VmId;
+use tandem_model::units::{PcpuId, VmId};
 
 /// The turns of a rotation, one after the other.
 #[derive(Clone, Debug, Default)]
@@ -66,15 +64,12 @@ impl Sequence {
             self.rotor.leave(*vm);
             self.told.remove(vm);
         }
-        self.rotation
-            .members
-            .retain(|member| !slept.contains(&member.vm));
+        self.rotation.members.retain(|member| !slept.contains(&member.vm));
         self.rotor.next_row();
         let mut step = self.standing();
         step.on.retain(|vm| self.off.remove(vm));
         step.off.retain(|vm| self.off.insert(*vm));
-        step.seats
-            .retain(|(vm, pcpu)| self.told.insert(*vm, *pcpu) != Some(*pcpu));
+        step.seats.retain(|(vm, pcpu)| self.told.insert(*vm, *pcpu) != Some(*pcpu));
         step.left = slept;
         step
     }
@@ -85,12 +80,7 @@ impl Sequence {
         let members = self.rotation.members.iter().map(|member| member.vm);
         let (on, off): (Vec<VmId>, Vec<VmId>) = members.clone().partition(|vm| row.contains(vm));
         let seats = members.filter_map(|vm| Some((vm, self.rotor.seat(vm)?)));
-        Step {
-            left: Vec::new(),
-            seats: seats.collect(),
-            on,
-            off,
-        }
+        Step { left: Vec::new(), seats: seats.collect(), on, off }
     }
 
     /// Nobody takes turns any more: who leaves the idle class.
@@ -118,9 +108,7 @@ impl Sequence {
 mod tests {
     use super::*;
     use crate::turns::Member;
-    use crate::units::Nanos;
-    use crate::units::PcpuId;
-    use crate::units::VcpuId;
+    use tandem_model::units::{Nanos, PcpuId, VcpuId};
 
     const NOBODY: [VmId; 0] = [];
 
@@ -128,10 +116,7 @@ mod tests {
     fn rotation<const N: usize>(members: [(u64, &[u32], f64); N]) -> Rotation {
         let member = |(vm, pcpus, due): (u64, &[u32], f64)| Member {
             vm: VmId(vm),
-            seats: (0u32..)
-                .zip(pcpus)
-                .map(|(n, &pcpu)| (VcpuId(n), PcpuId(pcpu)))
-                .collect(),
+            seats: (0u32..).zip(pcpus).map(|(n, &pcpu)| (VcpuId(n), PcpuId(pcpu))).collect(),
             roams: None,
             due,
         };
@@ -143,12 +128,7 @@ mod tests {
 
     fn step(left: &[u64], on: &[u64], off: &[u64]) -> Step {
         let vms = |ids: &[u64]| ids.iter().copied().map(VmId).collect();
-        Step {
-            left: vms(left),
-            on: vms(on),
-            off: vms(off),
-            ..Step::default()
-        }
+        Step { left: vms(left), on: vms(on), off: vms(off), ..Step::default() }
     }
 
     /// Two VMs on the same two pCPUs.
@@ -159,11 +139,7 @@ mod tests {
     /// Three VMs on the same two pCPUs.
     fn three() -> Rotation {
         let third = 1.0 / 3.0;
-        rotation([
-            (1, &[0, 1], third),
-            (2, &[0, 1], third),
-            (3, &[0, 1], third),
-        ])
+        rotation([(1, &[0, 1], third), (2, &[0, 1], third), (3, &[0, 1], third)])
     }
 
     #[test]
@@ -194,11 +170,7 @@ mod tests {
                 unchanged,
             ]
         );
-        assert_eq!(
-            turns.standing(),
-            step(&[], &[1], &[2]),
-            "all of it, if need be"
-        );
+        assert_eq!(turns.standing(), step(&[], &[1], &[2]), "all of it, if need be");
     }
 
     #[test]
@@ -263,12 +235,8 @@ mod tests {
 
     /// One of two vCPUs and three of one that roam, each due half a pCPU of two.
     fn one_and_three() -> Rotation {
-        let mut rotation = rotation([
-            (1, &[0, 1], 0.25),
-            (2, &[0], 0.5),
-            (3, &[1], 0.5),
-            (4, &[0], 0.5),
-        ]);
+        let mut rotation =
+            rotation([(1, &[0, 1], 0.25), (2, &[0], 0.5), (3, &[1], 0.5), (4, &[0], 0.5)]);
         for member in &mut rotation.members[1..] {
             member.roams = Some("0-1".parse().unwrap());
         }
@@ -320,10 +288,8 @@ mod tests {
         assert_eq!(step.seats, []);
         // Awake again, it is told its seat again.
         turns.follow(one_and_three());
-        let told: Vec<u64> = (0..2)
-            .flat_map(|_| turn(&mut turns, Vec::new()).1)
-            .map(|(vm, _)| vm)
-            .collect();
+        let told: Vec<u64> =
+            (0..2).flat_map(|_| turn(&mut turns, Vec::new()).1).map(|(vm, _)| vm).collect();
         assert!(told.contains(&2), "{told:?}");
     }
 

@@ -5,7 +5,7 @@
 //! the longest wait that can be in progress is taken for one. To know it better, who seems to have slept is looked at
 //! when its next turn begins, too: a wait in progress is no longer than the turn, less what the vCPU ran in it.
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
 /// A vCPU slept if it was not runnable for this part of a turn and ...
 const SLEPT_OF_TURN: f64 = 0.4;
@@ -149,10 +149,7 @@ mod tests {
         let mut now = Nanos::ZERO;
         counts.into_iter().position(|count| {
             now += ms(every);
-            let account = Account {
-                ran: Nanos::ZERO,
-                waited: ms(count),
-            };
+            let account = Account { ran: Nanos::ZERO, waited: ms(count) };
             watch.look(TURN, now, account, || is_runnable)
         })
     }
@@ -196,10 +193,7 @@ mod tests {
 
     #[test]
     fn who_ran_through_its_turn_cannot_be_waiting() {
-        let account = |ran, waited| Account {
-            ran: ms(ran),
-            waited: ms(waited),
-        };
+        let account = |ran, waited| Account { ran: ms(ran), waited: ms(waited) };
         // Of three VMs one slept for 15 ms in others' turns again and again; the other waits since it had run for 1 ms of its turn.
         let sleeper = [account(20, 25), account(20, 45), account(40, 45)];
         let waiter = [account(5, 40), account(5, 40), account(6, 96)];

@@ -1,24 +1,19 @@
-//! How VMs stay in turns and out of them, so that nobody gains by going in and out.
+//! How long VMs stay in turns and out of them, so that going in and out gains nothing.
 //!
-//! Who leaves stays on through all rows, by weight, and who joins has rows, by what is due. Either way a VM has its share after
-//! some periods, but not at once: left with its configured weight it has half of every row, until [`crate::flexw`] has found the right
-//! one. A VM that sleeps for 15 ms whenever it takes turns, and else spins, would live on these periods. So:
+//! A VM out of turns with its configured weight has half of every row until [`crate::flexw`] has found the right weight.
+//! A VM that sleeps for 15 ms whenever it takes turns, and spins otherwise, would live on these periods. So:
 //!
-//! - a VM goes on out of turns with the weight that it had when it was last out of them. That is the right one, unless others came or
-//!   left;
-//! - who leaves because it slept, and had stayed for less than [`QUICK`] or for less than it was kept out before, is kept out for twice as
-//!   long, from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`]. Who stayed longer begins anew;
-//! - what a VM is owed in rows ([`super::rotor`]) and the correction of its part wait until it is back.
+//! - a VM leaves turns with the weight that it had when it was last out of them;
+//! - a VM that slept within [`QUICK`], or sooner than it was last kept out, is kept out for twice as long, from
+//!   [`FIRST_PAUSE`] to [`LONGEST_PAUSE`]; a longer stay resets that time;
+//! - its credit in rows ([`super::rotor`]) and the correction of its part wait until it is back.
 //!
-//! A VM that begins to sleep leaves as soon as ever. Times are those of periods with decisions: where pCPUs are idle nobody gains.
+//! Times are those of periods with decisions.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observation::VmObservation;
-use crate::units::Nanos;
-use crate::units::VmId;
-use crate::units::Weight;
+use tandem_model::observation::VmObservation;
+use tandem_model::units::{Nanos, VmId, Weight};
 
 /// Who sleeps so soon after it joined came too early. Longer keeps a VM out that sleeps every few seconds; shorter lets one in
 /// that gains by it.
@@ -173,10 +168,7 @@ mod tests {
         assert_eq!(stays.leave(&vm(1024.0, 256.0)), None, "it took no turns");
         stays.join(&vm(1024.0, 256.0));
         stays.join(&vm(1024.0, 1024.0));
-        assert_eq!(
-            stays.leave(&vm(1024.0, 1024.0)),
-            Some(Weight::constant(256.0))
-        );
+        assert_eq!(stays.leave(&vm(1024.0, 1024.0)), Some(Weight::constant(256.0)));
         assert_eq!(stays.leave(&vm(1024.0, 1024.0)), None, "once");
         stays.join(&vm(1024.0, 256.0));
         let doubled = vm(2048.0, 2048.0);

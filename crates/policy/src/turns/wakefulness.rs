@@ -5,15 +5,10 @@
 //! counts a wait when it is over, so a single period shows too little or too much; a window shows the truth but for its
 //! edges. What a quota throttles is no waiting to run, and whom it throttles sleeps, as far as others can tell: its time is not theirs to give.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::observation::VcpuObservation;
-use crate::observation::VmObservation;
-use crate::units::Nanos;
-use crate::units::VcpuId;
-use crate::units::VmId;
+use tandem_model::observation::{VcpuObservation, VmObservation};
+use tandem_model::units::{Nanos, VcpuId, VmId};
 
 /// The part of a window that a vCPU must have been runnable.
 pub const NEVER_SLEEPS: f64 = 0.95;
@@ -39,10 +34,7 @@ type Window = VecDeque<BTreeMap<VcpuId, (Nanos, Nanos)>>;
 impl Wakefulness {
     /// Watches windows of so many periods.
     pub fn new(periods: u32) -> Wakefulness {
-        Wakefulness {
-            periods: periods.max(1) as usize,
-            vms: BTreeMap::new(),
-        }
+        Wakefulness { periods: periods.max(1) as usize, vms: BTreeMap::new() }
     }
 
     /// Takes in a period. VMs that are not in it are forgotten.
@@ -100,8 +92,8 @@ impl Wakefulness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pcpu_set::PcpuSet;
-    use crate::units::Weight;
+    use tandem_model::pcpu_set::PcpuSet;
+    use tandem_model::units::Weight;
 
     const T: Nanos = Nanos::from_millis(100);
 

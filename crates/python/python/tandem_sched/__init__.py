@@ -4,9 +4,9 @@
 >>> scenario = ts.Scenario.from_file("pipeline.toml")          # or from_toml(text), from_dict({...}), objects.scenario(...)
 >>> ts.run(scenario).table.to_pandas()                         # a row for each figure
 >>> comparison = ts.compare(scenario, vary={"vm.0.vcpus": "2..8:2"}, policies=["stock", "fair"], runs=5)
->>> print(comparison)                                          # what `tandem sim compare` prints
+>>> print(comparison)                                          # what `tandem-sim compare` prints
 
-Every key of a scenario and every metric is in Tandem's docs/scenarios.md. Results are those of the command `tandem sim`: the same
+Every key of a scenario and every metric is in Tandem's docs/reference/scenarios.md. Results are those of the command `tandem-sim`: the same
 scenario and seed give the same bytes on every machine, whatever the number of workers.
 """
 
@@ -22,26 +22,22 @@ from typing import Any, Callable, Optional, Union
 from . import _native, objects, policy
 from ._native import ScenarioError
 from ._progress import Bar as _Bar
-from ._results import Comparison, Picture, Reproduction, Run, Survey, Sweep, Table
+from ._results import Comparison, Picture, Run, Sweep, Table
 from ._scenario import Scenario
 from ._scenario import toml as _toml
 
 __all__ = [
     "Comparison",
     "Picture",
-    "Reproduction",
     "Run",
     "Scenario",
     "ScenarioError",
-    "Survey",
     "Sweep",
     "Table",
     "compare",
     "objects",
     "policy",
-    "reproduce",
     "run",
-    "survey",
     "sweep",
 ]
 __version__ = _native.VERSION
@@ -117,7 +113,7 @@ def sweep(
 ) -> Sweep:
     """Runs a grid, or shard ``"I/N"`` of it; the table has a column ``cell`` for the number in the grid.
 
-    ``out`` is the file that ``tandem sim sweep --out`` writes, to the byte (Parquet, or CSV by its name). If a Parquet file is there and complete
+    ``out`` is the file that ``tandem-sim sweep --out`` writes, to the byte (Parquet, or CSV by its name). If a Parquet file is there and complete
     it is read and nothing runs (a CSV file does not say of which grid it is); one that is damaged or of something else raises
     :class:`OSError`. With ``force`` it is made anew, whatever is there.
 
@@ -151,49 +147,6 @@ def sweep(
                 # CSV does not say of which grid it is: shards are Parquet, and what is joined is written anew.
                 grid.merge(path, [whole])
             return Sweep(grid.read(whole))
-
-
-def survey(
-    policies: Sequence[str] = (),
-    workloads: Sequence[str] = (),
-    overcommit: Sequence[int] = (),
-    *,
-    pcpus: int = 16,
-    runs: int = 2,
-    workers: Optional[int] = None,
-    scenarios: Optional[PathLike] = None,
-    progress: Progress = False,
-) -> Survey:
-    """Every policy with every program on a host that is overcommitted more and more: what ``tandem sim survey`` finds.
-
-    An empty list means all of them, which takes long. ``scenarios`` is a folder to be used in place of the scenarios that are built in.
-    """
-    folder = None if scenarios is None else _os.fspath(scenarios)
-    with _Bar.of(progress) as listener:
-        return Survey(
-            _native.survey(
-                _texts(policies), _texts(workloads), list(overcommit), pcpus, runs, workers, folder, listener
-            )
-        )
-
-
-def reproduce(
-    claims: Sequence[str] = (),
-    settings: Optional[Mapping[str, Any]] = None,
-    *,
-    runs: int = 3,
-    workers: Optional[int] = None,
-    scenarios: Optional[PathLike] = None,
-    progress: Progress = False,
-) -> Reproduction:
-    """Published figures against the simulator's: what ``tandem sim reproduce`` finds.
-
-    ``claims`` are names, or what names begin with, such as ``"apples"``; none means all, which takes long. ``settings`` are set in every run.
-    """
-    folder = None if scenarios is None else _os.fspath(scenarios)
-    values = [f"{key}={_toml(value)}" for key, value in (settings or {}).items()]
-    with _Bar.of(progress) as listener:
-        return Reproduction(_native.reproduce(_texts(claims), values, runs, workers, folder, listener))
 
 
 def _with(scenario: Scenario, seed: Optional[int], duration: Optional[str]) -> Scenario:

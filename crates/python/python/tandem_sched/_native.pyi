@@ -71,16 +71,6 @@ class Sweep:
     def table(self) -> Table: ...
     def comparison(self) -> Comparison: ...
 
-class Survey:
-    def json(self) -> str: ...
-    def text(self) -> str: ...
-    def html(self, command: str) -> str: ...
-
-class Reproduction:
-    def json(self) -> str: ...
-    def text(self) -> str: ...
-    def html(self, command: str) -> str: ...
-
 def run(
     source: Source,
     listener: _Listener = None,
@@ -96,21 +86,3 @@ def compare(
     watch: bool = False,
     listener: _Listener = None,
 ) -> Comparison: ...
-def survey(
-    policies: list[str],
-    workloads: list[str],
-    overcommit: list[int],
-    pcpus: int,
-    runs: int,
-    workers: Optional[int] = None,
-    scenarios: Optional[str] = None,
-    listener: _Listener = None,
-) -> Survey: ...
-def reproduce(
-    claims: list[str],
-    settings: list[str],
-    runs: int,
-    workers: Optional[int] = None,
-    scenarios: Optional[str] = None,
-    listener: _Listener = None,
-) -> Reproduction: ...

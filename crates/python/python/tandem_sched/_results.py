@@ -1,4 +1,4 @@
-"""What comes out of simulations: tables, runs, comparisons, sweeps, surveys, and how notebooks show them."""
+"""What comes out of simulations: tables, runs, comparisons, sweeps, and how notebooks show them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Run:
         return Table(self._native.table())
 
     def json(self) -> str:
-        """All that was measured, as ``tandem sim run --json`` writes it (docs/schemas/sim-run-1.json)."""
+        """All that was measured, as ``tandem-sim run --json`` writes it (docs/schemas/sim-run-1.json)."""
         return self._native.json()
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Run:
 
 
 class Comparison:
-    """Every metric of every VM under every combination of what was varied. Its text is what ``tandem sim compare`` prints."""
+    """Every metric of every VM under every combination of what was varied. Its text is what ``tandem-sim compare`` prints."""
 
     def __init__(self, native: _native.Comparison) -> None:
         self._native = native
@@ -170,7 +170,7 @@ class Comparison:
         return Table(self._native.table())
 
     def json(self) -> str:
-        """Means with intervals, as ``tandem sim compare --json`` writes them (docs/schemas/sim-compare-1.json)."""
+        """Means with intervals, as ``tandem-sim compare --json`` writes them (docs/schemas/sim-compare-1.json)."""
         return self._native.json()
 
     def to_dict(self) -> dict[str, Any]:
@@ -216,56 +216,6 @@ class Sweep(Table):
     def picture(self, metrics: Optional[Sequence[str]] = None) -> Picture:
         """Lines over a number that was varied, else bars relative to the first combination; of these metrics."""
         return self.comparison.picture(metrics)
-
-
-class _Listed:
-    """What has a page, a text, and JSON that is a list."""
-
-    _native: Any
-    _command: str
-
-    def __init__(self, native: Any) -> None:
-        self._native = native
-
-    def json(self) -> str:
-        """All of it, as the command writes it with ``--json`` (docs/schemas)."""
-        text: str = self._native.json()
-        return text
-
-    def to_list(self) -> list[dict[str, Any]]:
-        """The same as a list of dictionaries."""
-        listed: list[dict[str, Any]] = _json.loads(self.json())
-        return listed
-
-    def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with a row for each of them; needs pandas."""
-        import pandas
-
-        return pandas.DataFrame(self.to_list())
-
-    def html(self) -> str:
-        """A page with charts that opens offline."""
-        text: str = self._native.html(self._command)
-        return text
-
-    def __str__(self) -> str:
-        text: str = self._native.text()
-        return text
-
-    def _repr_html_(self) -> str:
-        return _frame(self.html())
-
-
-class Survey(_Listed):
-    """Every policy with every program: throughput, unfairness and the worst-off VM of each. Its text is what ``tandem sim survey`` prints."""
-
-    _command = "tandem_sched.survey(…)"
-
-
-class Reproduction(_Listed):
-    """Published figures against the simulator's. Its text is what ``tandem sim reproduce`` prints."""
-
-    _command = "tandem_sched.reproduce(…)"
 
 
 def _names(metrics: Optional[Sequence[str]]) -> Optional[str]:

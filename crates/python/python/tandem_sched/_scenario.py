@@ -43,7 +43,7 @@ class Scenario:
         return cls(native, (_from_toml, (native.text or "", name), ()))
 
     def with_settings(self, settings: Optional[Mapping[str, Any]] = None, **more: Any) -> "Scenario":
-        """The same with other values, as ``tandem sim --set`` does: ``with_settings({"vm.0.vcpus": 8}, seed=7)``."""
+        """The same with other values, as ``tandem-sim --set`` does: ``with_settings({"vm.0.vcpus": 8}, seed=7)``."""
         values = [(key, toml(value)) for key, value in {**(settings or {}), **more}.items()]
         make, arguments, before = self._origin
         return Scenario(self._native.with_settings(values), (make, arguments, (*before, *values)))

@@ -4,7 +4,7 @@
 >>> cache = Workload("cache", objects={"hash": "mutex"}, roles=[Role("1 per vcpu", [{"forever": [{"compute": "exp(2us)"}, "work"]}])])
 >>> scenario(Machine(4), [Vm("web", 4, cache), Vm("burn", 4, "burn")], Host(scheduler="cfs"), duration="300ms", warmup="50ms")
 
-The names are those of a scenario's keys (docs/scenarios.md of Tandem); a key that has no argument here is given by its name all the same.
+The names are those of a scenario's keys (docs/reference/scenarios.md of Tandem); a key that has no argument here is given by its name all the same.
 Nothing is checked before the scenario is made; then what is wrong raises :class:`tandem_sched.ScenarioError`.
 """
 

@@ -2,13 +2,11 @@
 //! line for the value that it should have and a whisker for its interval; across all, if wanted, a
 //! line for a value to compare with.
 
-use maud::Markup;
-use maud::html;
+use maud::{Markup, html};
 
 use super::colour::colour;
 use super::scale::Scale;
-use super::text::at;
-use super::text::text_width;
+use super::text::{at, text_width};
 use crate::figure::NOT_MEASURED;
 
 const TICK_SIZE: f64 = 12.0;
@@ -78,11 +76,7 @@ struct Plot {
 
 impl Plot {
     fn y(&self, value: f64) -> f64 {
-        let value = if value.is_finite() {
-            value.max(0.0)
-        } else {
-            0.0
-        };
+        let value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         self.bottom - (self.bottom - self.top) * value / self.scale.max()
     }
 }
@@ -111,10 +105,7 @@ impl BarChart {
 
     fn plot(&self) -> Plot {
         let (width, height) = self.size;
-        let rows = self
-            .legend_entries()
-            .last()
-            .map_or(0.0, |entry| entry.row + 1.0);
+        let rows = self.legend_entries().last().map_or(0.0, |entry| entry.row + 1.0);
         let legend = match rows {
             0.0 => 0.0,
             rows => rows * LEGEND_ROW + 4.0,
@@ -157,10 +148,7 @@ impl BarChart {
     }
 
     fn bars(&self) -> impl Iterator<Item = &Bar> {
-        self.groups
-            .iter()
-            .filter_map(|group| group.bars.as_ref().ok())
-            .flatten()
+        self.groups.iter().filter_map(|group| group.bars.as_ref().ok()).flatten()
     }
 
     fn axis(&self, plot: &Plot) -> Markup {
@@ -254,12 +242,7 @@ impl BarChart {
             if x > LEFT && x + width > self.size.0 {
                 (x, row) = (LEFT, row + 1.0);
             }
-            entries.push(Entry {
-                x,
-                row,
-                series,
-                name,
-            });
+            entries.push(Entry { x, row, series, name });
             x += width;
         }
         entries
@@ -358,10 +341,7 @@ mod tests {
         let mut chart = chart(2, 1);
         chart.groups[1].bars = Err("no <quota>".to_owned());
         let svg = chart.svg().into_string();
-        assert!(
-            svg.contains("not measured") && svg.contains("no &lt;quota&gt;"),
-            "{svg}"
-        );
+        assert!(svg.contains("not measured") && svg.contains("no &lt;quota&gt;"), "{svg}");
     }
 
     #[test]
@@ -375,14 +355,7 @@ mod tests {
         bars[1].value = -1.0;
         bars[1].half_width = Some(f64::NAN);
         bars[2].value = 0.0;
-        for svg in [
-            chart.svg(),
-            BarChart {
-                groups: Vec::new(),
-                ..chart.clone()
-            }
-            .svg(),
-        ] {
+        for svg in [chart.svg(), BarChart { groups: Vec::new(), ..chart.clone() }.svg()] {
             let svg = svg.into_string();
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             assert!(!svg.contains(r#"height="-"#), "{svg}");
@@ -395,18 +368,13 @@ mod tests {
         let (plot, svg) = (chart.plot(), chart.svg().into_string());
         let top = at(plot.y(0.845));
         let bottom = at(plot.y(0.645));
-        assert!(
-            svg.contains(&format!(",{top}H")) && svg.contains(&format!("V{bottom}")),
-            "{svg}"
-        );
+        assert!(svg.contains(&format!(",{top}H")) && svg.contains(&format!("V{bottom}")), "{svg}");
     }
 
     #[test]
     fn a_legend_that_is_too_wide_goes_on_below() {
         let mut chart = chart(1, 8);
-        chart.series = (0..8)
-            .map(|i| format!("a rather long name of a combination {i}"))
-            .collect();
+        chart.series = (0..8).map(|i| format!("a rather long name of a combination {i}")).collect();
         let entries = chart.legend_entries();
         assert!(entries.last().unwrap().row >= 2.0);
         for entry in &entries {

@@ -4,14 +4,11 @@
 pub const COLOURS: usize = 8;
 
 /// The CSS class that gives series `index` its colour.
-pub(crate) fn colour(index: usize) -> String {
+pub fn colour(index: usize) -> String {
     format!("s{}", index % COLOURS)
 }
 
 /// The colour of one of so many: its own while there are colours enough, else that of all.
-pub(crate) fn series(index: usize, count: usize) -> usize {
-    match count <= COLOURS {
-        true => index,
-        false => 0,
-    }
+pub fn series(index: usize, count: usize) -> usize {
+    if count <= COLOURS { index } else { 0 }
 }

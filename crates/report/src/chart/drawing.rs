@@ -4,10 +4,8 @@
 //! name's extension; without one it is SVG. A PNG has two pixels for each unit of the picture.
 
 use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use thiserror::Error;
 
@@ -76,9 +74,7 @@ impl Drawing {
 
     fn with(path: &Path, find: impl FnOnce() -> Option<PathBuf>) -> Result<Drawing, DrawingError> {
         let path = path.to_owned();
-        let extension = path
-            .extension()
-            .map(|text| text.to_string_lossy().to_lowercase());
+        let extension = path.extension().map(|text| text.to_string_lossy().to_lowercase());
         let program = match extension.as_deref() {
             None | Some("svg") => None,
             Some("png") => match find() {
@@ -92,10 +88,7 @@ impl Drawing {
 
     /// Writes the picture, an SVG file's text; where it is.
     pub fn write(&self, svg: &str) -> Result<&Path, DrawingError> {
-        let cannot = |cause| DrawingError::Write {
-            path: self.path.clone(),
-            cause,
-        };
+        let cannot = |cause| DrawingError::Write { path: self.path.clone(), cause };
         let Some(program) = &self.program else {
             std::fs::write(&self.path, svg).map_err(cannot)?;
             return Ok(&self.path);
@@ -109,10 +102,7 @@ impl Drawing {
             .spawn();
         let mut child = child.map_err(cannot)?;
         // Who reads only a part of it says why on its standard error.
-        let fed = child
-            .stdin
-            .take()
-            .map(|mut stdin| stdin.write_all(svg.as_bytes()));
+        let fed = child.stdin.take().map(|mut stdin| stdin.write_all(svg.as_bytes()));
         let output = child.wait_with_output().map_err(cannot)?;
         let failed = |said: String| DrawingError::Program {
             path: self.path.clone(),
@@ -123,8 +113,7 @@ impl Drawing {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(failed(said.trim().replace('\n', "; ")));
         }
-        fed.unwrap_or(Ok(()))
-            .map_err(|error| failed(error.to_string()))?;
+        fed.unwrap_or(Ok(())).map_err(|error| failed(error.to_string()))?;
         Ok(&self.path)
     }
 }
@@ -149,21 +138,14 @@ mod tests {
         for needle in ["dir/a.png", "rsvg-convert", "librsvg2-bin", "dir/a.svg"] {
             assert!(error.contains(needle), "{error}");
         }
-        assert!(
-            with("a.jpg", Some("p"))
-                .unwrap_err()
-                .contains(".svg or .png")
-        );
+        assert!(with("a.jpg", Some("p")).unwrap_err().contains(".svg or .png"));
     }
 
     #[test]
     fn a_program_that_fails_is_heard() {
         let drawing = with("/nowhere/a.png", Some("/bin/false")).unwrap();
         let error = drawing.write("<svg/>").unwrap_err().to_string();
-        assert!(
-            error.contains("/nowhere/a.png") && error.contains("/bin/false"),
-            "{error}"
-        );
+        assert!(error.contains("/nowhere/a.png") && error.contains("/bin/false"), "{error}");
         let drawing = with("a.png", Some("/no/such/program")).unwrap();
         assert!(drawing.write("<svg/>").is_err());
     }

@@ -1,11 +1,9 @@
 //! What charts of horizontal rows share: the frame, the names, the plot beside them, and the axis along its foot.
 
-use maud::Markup;
-use maud::html;
+use maud::{Markup, html};
 
 use super::scale::Scale;
-use super::text::at;
-use super::text::cut;
+use super::text::{at, cut};
 
 /// Size of text.
 pub const SIZE: f64 = 12.0;
@@ -58,9 +56,13 @@ pub fn middle_and_base(top: f64) -> (f64, f64) {
 
 /// Where values are drawn.
 pub struct Plot {
+    /// Left end of the axis.
     pub left: f64,
+    /// Right end of the axis.
     pub right: f64,
+    /// Lower end of the rows.
     pub bottom: f64,
+    /// Scale of the axis.
     pub scale: Scale,
 }
 

@@ -1,8 +1,53 @@
-//! Where names at the ends of lines stand, so that none covers another.
+//! The values' axis of charts of lines, and the names at the ends of lines, of which none covers another.
+
+use maud::{Markup, html};
+
+use super::colour::colour;
+use super::scale::Scale;
+use super::text::at;
+
+/// Size of text.
+const SIZE: f64 = 12.0;
+/// Least distance of two names.
+const LINE_HEIGHT: f64 = 14.0;
+
+/// The unit, and a line and a number for each tick, from `left` to `right`, where `y` has it.
+pub(crate) fn values(
+    scale: &Scale,
+    unit: &str,
+    (left, right): (f64, f64),
+    y: impl Fn(f64) -> f64,
+) -> Markup {
+    html! {
+        text.tick x="0" y="12" { (unit) }
+        @for tick in scale.ticks() {
+            line.(if tick == 0.0 { "base" } else { "grid" }) x1=(at(left)) x2=(at(right))
+                y1=(at(y(tick))) y2=(at(y(tick))) {}
+            text.tick x=(at(left - 8.0)) y=(at(y(tick) + SIZE * 0.35))
+                text-anchor="end" { (scale.label(tick)) }
+        }
+    }
+}
+
+/// Names at the ends of lines, `(y, colour, name)`, pushed apart where lines end close together.
+pub(crate) fn names(
+    mut ends: Vec<(f64, usize, String)>,
+    right: f64,
+    (top, bottom): (f64, f64),
+) -> Markup {
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut places: Vec<f64> = ends.iter().map(|end| end.0).collect();
+    apart(&mut places, top, bottom, LINE_HEIGHT);
+    html! {
+        @for (y, (_, of, name)) in places.iter().zip(&ends) {
+            text.name.(colour(*of)) x=(at(right + 8.0)) y=(at(y + SIZE * 0.35)) { (name) }
+        }
+    }
+}
 
 /// Moves places, in ascending order, as little apart as they need between `top` and `bottom` to keep `distance`; less where
 /// there is no room.
-pub(crate) fn apart(places: &mut [f64], top: f64, bottom: f64, distance: f64) {
+fn apart(places: &mut [f64], top: f64, bottom: f64, distance: f64) {
     let spacing = distance.min((bottom - top) / places.len().max(1) as f64);
     let mut lowest = top;
     for place in places.iter_mut() {

@@ -1,20 +1,16 @@
 //! Line charts over time, with a dashed guide at the value that each line should have.
 
-use maud::Markup;
-use maud::html;
+use maud::{Markup, html};
 
 use super::colour::colour;
-use super::labels::apart;
+use super::labels;
 use super::scale::Scale;
-use super::text::at;
-use super::text::bold_width;
+use super::text::{at, bold_width};
 
 const SIZE: f64 = 12.0;
 const LEFT: f64 = 44.0;
 const TOP: f64 = 26.0;
 const BELOW: f64 = 36.0;
-/// Distance that labels at the end of lines keep from each other.
-const LINE_HEIGHT: f64 = 14.0;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,25 +81,13 @@ impl LineChart {
     }
 
     fn plot(&self) -> Plot {
-        let xs = || {
-            self.series
-                .iter()
-                .flat_map(|s| s.points.iter().map(|p| p.0))
-        };
+        let xs = || self.series.iter().flat_map(|s| s.points.iter().map(|p| p.0));
         let first = xs().fold(f64::INFINITY, f64::min);
         let last = xs().fold(f64::NEG_INFINITY, f64::max);
-        let longest = self
-            .series
-            .iter()
-            .map(|s| bold_width(&s.name, SIZE))
-            .fold(0.0, f64::max);
+        let longest = self.series.iter().map(|s| bold_width(&s.name, SIZE)).fold(0.0, f64::max);
         let (width, height) = self.size;
         Plot {
-            first: if first.is_finite() {
-                first.min(0.0)
-            } else {
-                0.0
-            },
+            first: if first.is_finite() { first.min(0.0) } else { 0.0 },
             last: if last.is_finite() { last } else { 1.0 },
             right: width - longest - 14.0,
             bottom: height - BELOW,
@@ -123,13 +107,7 @@ impl LineChart {
     fn axes(&self, plot: &Plot) -> Markup {
         let step = Scale::up_to(plot.last, 6);
         html! {
-            text.tick x="0" y="12" { (self.y_unit) }
-            @for tick in plot.scale.ticks() {
-                line.(if tick == 0.0 { "base" } else { "grid" }) x1=(at(LEFT)) x2=(at(plot.right))
-                    y1=(at(plot.y(tick))) y2=(at(plot.y(tick))) {}
-                text.tick x=(at(LEFT - 8.0)) y=(at(plot.y(tick) + SIZE * 0.35))
-                    text-anchor="end" { (plot.scale.label(tick)) }
-            }
+            (labels::values(&plot.scale, &self.y_unit, (LEFT, plot.right), |value| plot.y(value)))
             @for tick in step.ticks().filter(|&tick| tick <= plot.last + 1e-9) {
                 text.tick x=(at(plot.x(tick))) y=(at(plot.bottom + 16.0))
                     text-anchor="middle" { (step.label(tick)) }
@@ -139,23 +117,11 @@ impl LineChart {
         }
     }
 
-    /// Names at the ends of the lines, pushed apart where lines end close together.
     fn names(&self, plot: &Plot) -> Markup {
-        let mut ends: Vec<(f64, &LineSeries)> = self
-            .series
-            .iter()
-            .filter_map(|series| Some((plot.y(series.points.last()?.1), series)))
-            .collect();
-        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut places: Vec<f64> = ends.iter().map(|end| end.0).collect();
-        apart(&mut places, TOP, plot.bottom, LINE_HEIGHT);
-        html! {
-            @for (y, (_, series)) in places.iter().zip(&ends) {
-                text.name.(colour(series.colour)) x=(at(plot.right + 8.0)) y=(at(y + SIZE * 0.35)) {
-                    (series.name)
-                }
-            }
-        }
+        let ends = self.series.iter().filter_map(|series| {
+            Some((plot.y(series.points.last()?.1), series.colour, series.name.clone()))
+        });
+        labels::names(ends.collect(), plot.right, (TOP, plot.bottom))
     }
 }
 

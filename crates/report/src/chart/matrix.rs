@@ -4,14 +4,10 @@
 //! is linear from nothing to the largest value; a value above nothing is never drawn as nothing, and the darkest shade lets the text on it
 //! be read. A value that does not fit its cell is in the tooltip only.
 
-use maud::Markup;
-use maud::html;
+use maud::{Markup, html};
 
 use super::colour::colour;
-use super::text::at;
-use super::text::column_width;
-use super::text::cut;
-use super::text::text_width;
+use super::text::{at, column_width, cut, text_width};
 
 const SIZE: f64 = 12.0;
 const ROW: f64 = 26.0;
@@ -122,10 +118,7 @@ impl Matrix {
         let most = cells.map(|cell| cell.value).fold(0.0, f64::max);
         let part = value / most;
         let part = if part.is_finite() { part } else { 0.0 };
-        format!(
-            "{:.2}",
-            FAINTEST + (DARKEST - FAINTEST) * part.clamp(0.0, 1.0)
-        )
+        format!("{:.2}", FAINTEST + (DARKEST - FAINTEST) * part.clamp(0.0, 1.0))
     }
 }
 
@@ -148,10 +141,7 @@ mod tests {
             columns_are: "has it".to_owned(),
             rows: (0..values.len()).map(|n| format!("row {n}")).collect(),
             columns: (0..columns).map(|n| format!("column {n}")).collect(),
-            cells: values
-                .iter()
-                .map(|row| row.iter().map(cell).collect())
-                .collect(),
+            cells: values.iter().map(|row| row.iter().map(cell).collect()).collect(),
             series: 0,
             width: 700.0,
         }
@@ -159,18 +149,10 @@ mod tests {
 
     #[test]
     fn the_largest_is_darkest_and_nothing_is_not_drawn() {
-        let svg = matrix(&[&[0.0, 2.0, 0.5], &[1.0, 0.0, 0.0]])
-            .svg()
-            .into_string();
+        let svg = matrix(&[&[0.0, 2.0, 0.5], &[1.0, 0.0, 0.0]]).svg().into_string();
         assert_eq!(svg.matches("class=\"bar s0\"").count(), 3, "{svg}");
-        assert!(
-            svg.contains(r#"fill-opacity="0.62"><title>&lt;2&gt;"#),
-            "{svg}"
-        );
-        assert!(
-            svg.contains(r#"fill-opacity="0.34"><title>&lt;1&gt;"#),
-            "{svg}"
-        );
+        assert!(svg.contains(r#"fill-opacity="0.62"><title>&lt;2&gt;"#), "{svg}");
+        assert!(svg.contains(r#"fill-opacity="0.34"><title>&lt;1&gt;"#), "{svg}");
         assert!(svg.contains(">column 2</text>") && svg.contains(">row 1</text>"));
     }
 

@@ -1,7 +1,6 @@
 //! Charts as inline SVG: [`BarChart`] and [`RowChart`] compare, [`StackChart`] shows what a whole
-//! consists of, [`LineChart`] and [`TimeStack`] what happens over time, [`Matrix`] who has to do with whom, [`RelativeChart`]
-//! figures against what they should be, [`PairChart`]
-//! many things before and after, [`NumberChart`] figures over a number that was varied. [`picture`] makes a file of its own out of
+//! consists of, [`LineChart`] and [`TimeStack`] what happens over time, [`Matrix`] who has to do with whom, [`NumberChart`]
+//! figures over a number that was varied. [`picture`] makes a file of its own out of
 //! one, and [`drawing`] writes it.
 //!
 //! An SVG here is part of an HTML page: its colours are the page's CSS variables (`--s0` … `--s7`
@@ -15,21 +14,19 @@
 //! zero; the label still says it).
 
 pub mod bar;
-pub(crate) mod colour;
+pub mod colour;
 pub mod drawing;
-mod horizontal;
+pub mod horizontal;
 mod labels;
 pub mod line;
 pub mod matrix;
 pub mod number;
 pub mod over_time;
-pub mod pairs;
 pub mod picture;
-pub mod relative;
 pub mod rows;
-mod scale;
+pub mod scale;
 pub mod stack;
-pub(crate) mod text;
+pub mod text;
 
 pub use bar::BarChart;
 pub use colour::COLOURS;
@@ -37,7 +34,5 @@ pub use line::LineChart;
 pub use matrix::Matrix;
 pub use number::NumberChart;
 pub use over_time::TimeStack;
-pub use pairs::PairChart;
-pub use relative::RelativeChart;
 pub use rows::RowChart;
 pub use stack::StackChart;

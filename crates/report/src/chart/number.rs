@@ -4,17 +4,13 @@
 //! The axis of numbers is linear, or logarithmic where the values are factors of each other; its ticks are the values
 //! themselves, as they were written, as far as they have room. The other axis begins at zero.
 
-use maud::Markup;
-use maud::html;
+use maud::{Markup, html};
 
 use super::bar::whisker;
 use super::colour::colour;
-use super::labels::apart;
+use super::labels;
 use super::scale::Scale;
-use super::text::at;
-use super::text::bold_width;
-use super::text::cut;
-use super::text::text_width;
+use super::text::{at, bold_width, cut, text_width};
 
 const SIZE: f64 = 12.0;
 const LEFT: f64 = 52.0;
@@ -22,7 +18,6 @@ const TOP: f64 = 26.0;
 const BELOW: f64 = 38.0;
 /// Between the axes and the first and last points.
 const INSET: f64 = 14.0;
-const LINE_HEIGHT: f64 = 14.0;
 /// Names are cut beyond this part of the width.
 const NAMES: f64 = 0.4;
 /// Between two ticks' labels.
@@ -85,19 +80,14 @@ struct Plot {
 
 impl Plot {
     fn place(&self, value: f64) -> f64 {
-        match self.logarithmic {
-            true => value.max(f64::MIN_POSITIVE).ln(),
-            false => value,
-        }
+        if self.logarithmic { value.max(f64::MIN_POSITIVE).ln() } else { value }
     }
 
     fn x(&self, value: f64) -> f64 {
         let (left, right) = (LEFT + INSET, self.right - INSET);
         let span = self.place(self.last) - self.place(self.first);
-        let part = match span > 0.0 {
-            true => (self.place(value) - self.place(self.first)) / span,
-            false => 0.5,
-        };
+        let part =
+            if span > 0.0 { (self.place(value) - self.place(self.first)) / span } else { 0.5 };
         left + (right - left) * part.clamp(0.0, 1.0)
     }
 
@@ -129,17 +119,11 @@ impl NumberChart {
 
     fn plot(&self) -> Plot {
         let names = self.series.iter().map(|series| self.name(series));
-        let longest = names
-            .map(|name| bold_width(&name, SIZE))
-            .fold(0.0, f64::max);
+        let longest = names.map(|name| bold_width(&name, SIZE)).fold(0.0, f64::max);
         let xs = || self.ticks.iter().map(|tick| tick.0);
-        let tops = self.points().map(|point| {
-            point.y
-                + point
-                    .half_width
-                    .filter(|half| half.is_finite())
-                    .unwrap_or(0.0)
-        });
+        let tops = self
+            .points()
+            .map(|point| point.y + point.half_width.filter(|half| half.is_finite()).unwrap_or(0.0));
         let (width, height) = self.size;
         Plot {
             logarithmic: self.logarithmic,
@@ -153,13 +137,7 @@ impl NumberChart {
 
     fn axes(&self, plot: &Plot) -> Markup {
         html! {
-            text.tick x="0" y="12" { (self.y_unit) }
-            @for tick in plot.scale.ticks() {
-                line.(if tick == 0.0 { "base" } else { "grid" }) x1=(at(LEFT)) x2=(at(plot.right))
-                    y1=(at(plot.y(tick))) y2=(at(plot.y(tick))) {}
-                text.tick x=(at(LEFT - 8.0)) y=(at(plot.y(tick) + SIZE * 0.35))
-                    text-anchor="end" { (plot.scale.label(tick)) }
-            }
+            (labels::values(&plot.scale, &self.y_unit, (LEFT, plot.right), |value| plot.y(value)))
             @for (x, label) in self.labels(plot) {
                 text.tick x=(at(x)) y=(at(plot.bottom + 16.0)) text-anchor="middle" { (label) }
             }
@@ -183,25 +161,11 @@ impl NumberChart {
     }
 
     fn names(&self, plot: &Plot) -> Markup {
-        let end = |series: &NumberSeries| {
+        let ends = self.series.iter().filter_map(|series| {
             let last = series.points.iter().rfind(|point| is_drawn(point))?;
-            Some(plot.y(last.y))
-        };
-        let mut ends: Vec<(f64, &NumberSeries)> = self
-            .series
-            .iter()
-            .filter_map(|series| Some((end(series)?, series)))
-            .collect();
-        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut places: Vec<f64> = ends.iter().map(|end| end.0).collect();
-        apart(&mut places, TOP, plot.bottom, LINE_HEIGHT);
-        html! {
-            @for (y, (_, series)) in places.iter().zip(&ends) {
-                text.name.(colour(series.colour)) x=(at(plot.right + 8.0)) y=(at(y + SIZE * 0.35)) {
-                    (self.name(series))
-                }
-            }
-        }
+            Some((plot.y(last.y), series.colour, self.name(series)))
+        });
+        labels::names(ends.collect(), plot.right, (TOP, plot.bottom))
     }
 
     /// What is written at the end of a line.
@@ -217,9 +181,8 @@ fn is_drawn(point: &NumberPoint) -> bool {
 
 fn line(plot: &Plot, series: &NumberSeries) -> Markup {
     let points = || series.points.iter().filter(|point| is_drawn(point));
-    let path: Vec<String> = points()
-        .map(|point| format!("{},{}", at(plot.x(point.x)), at(plot.y(point.y))))
-        .collect();
+    let path: Vec<String> =
+        points().map(|point| format!("{},{}", at(plot.x(point.x)), at(plot.y(point.y)))).collect();
     html! {
         polyline.line.(colour(series.colour)) points=(path.join(" ")) {
             title { (series.name) }
@@ -259,11 +222,7 @@ mod tests {
             logarithmic,
             ticks: values.iter().map(|&x| (x, format!("{x}"))).collect(),
             y_unit: "1/s".to_owned(),
-            series: ["cfs", "eevdf"]
-                .into_iter()
-                .enumerate()
-                .map(series)
-                .collect(),
+            series: ["cfs", "eevdf"].into_iter().enumerate().map(series).collect(),
             size: (520.0, 240.0),
         }
     }
@@ -271,9 +230,7 @@ mod tests {
     /// The places of points of the first line.
     fn places(svg: &str) -> Vec<f64> {
         let circles = svg.split("circle class=\"bar s0\" cx=\"").skip(1);
-        circles
-            .map(|rest| rest.split('"').next().unwrap().parse().unwrap())
-            .collect()
+        circles.map(|rest| rest.split('"').next().unwrap().parse().unwrap()).collect()
     }
 
     #[test]
@@ -282,10 +239,7 @@ mod tests {
         let xs = places(&chart(&values, true).svg().into_string());
         assert!(((xs[1] - xs[0]) - (xs[2] - xs[1])).abs() < 0.2, "{xs:?}");
         let xs = places(&chart(&values, false).svg().into_string());
-        assert!(
-            ((xs[2] - xs[1]) - 4.0 * (xs[1] - xs[0])).abs() < 0.6,
-            "{xs:?}"
-        );
+        assert!(((xs[2] - xs[1]) - 4.0 * (xs[1] - xs[0])).abs() < 0.6, "{xs:?}");
     }
 
     #[test]

@@ -3,14 +3,10 @@
 //! Each bar stands where its time is and is as wide; a time without a bar has no picture, so that nobody takes "not looked at" for nothing.
 //! All bars have the same scale, from nothing to [`TimeStack::most`].
 
-use maud::Markup;
-use maud::html;
+use maud::{Markup, html};
 
-use super::stack::Part;
-use super::stack::class;
-use super::stack::length;
-use super::text::at;
-use super::text::text_width;
+use super::stack::{Part, class, length};
+use super::text::{at, text_width};
 
 const SIZE: f64 = 12.0;
 const LEFT: f64 = 44.0;
@@ -92,10 +88,7 @@ impl TimeStack {
 
     /// What is written at the axis' begin would be cut off in the middle of it.
     fn anchor(&self, moment: f64) -> &'static str {
-        match moment <= self.time.0 {
-            true => "start",
-            false => "middle",
-        }
+        if moment <= self.time.0 { "start" } else { "middle" }
     }
 
     fn x(&self, moment: f64) -> f64 {
@@ -147,10 +140,7 @@ impl TimeStack {
 
 fn part(value: f64, whole: f64) -> f64 {
     let part = value / whole;
-    match part.is_finite() {
-        true => part.clamp(0.0, 1.0),
-        false => 0.0,
-    }
+    if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -161,12 +151,7 @@ mod tests {
         TimeStack {
             title: "time".to_owned(),
             unit: "%".to_owned(),
-            parts: (0..3)
-                .map(|n| Part {
-                    name: format!("part {n}"),
-                    series: Some(n),
-                })
-                .collect(),
+            parts: (0..3).map(|n| Part { name: format!("part {n}"), series: Some(n) }).collect(),
             bars: bars
                 .iter()
                 .map(|(from, to, values)| TimeBar {
@@ -191,20 +176,12 @@ mod tests {
     fn pieces(svg: &str) -> Vec<[f64; 4]> {
         let bars = svg.split("</title><rect").skip(1);
         let rects = bars.flat_map(|bar| bar.split("</g>").next().unwrap().split("<rect"));
-        rects
-            .map(|rect| ["x", "width", "y", "height"].map(|name| number(rect, name)))
-            .collect()
+        rects.map(|rect| ["x", "width", "y", "height"].map(|name| number(rect, name))).collect()
     }
 
     #[test]
     fn bars_stand_where_their_time_is_and_gaps_stay_empty() {
-        let svg = chart(
-            &[
-                (0.0, 1.0, &[50.0, 50.0, 0.0]),
-                (9.0, 10.0, &[25.0, 0.0, 75.0]),
-            ],
-            100.0,
-        );
+        let svg = chart(&[(0.0, 1.0, &[50.0, 50.0, 0.0]), (9.0, 10.0, &[25.0, 0.0, 75.0])], 100.0);
         let svg = svg.svg().into_string();
         let pieces = pieces(&svg);
         assert_eq!(pieces.len(), 4, "{svg}");
@@ -213,19 +190,10 @@ mod tests {
         for piece in &pieces {
             assert!((piece[1] - step).abs() < 0.1, "{piece:?}");
         }
-        assert!(
-            (pieces[2][0] - (LEFT + 9.0 * step)).abs() < 0.1,
-            "{pieces:?}"
-        );
+        assert!((pieces[2][0] - (LEFT + 9.0 * step)).abs() < 0.1, "{pieces:?}");
         // Piece upon piece, as high as their values.
-        assert!(
-            (pieces[1][2] + pieces[1][3] - pieces[0][2]).abs() < 0.2,
-            "{pieces:?}"
-        );
-        assert!(
-            (pieces[3][3] / pieces[2][3] - 3.0).abs() < 0.05,
-            "{pieces:?}"
-        );
+        assert!((pieces[1][2] + pieces[1][3] - pieces[0][2]).abs() < 0.2, "{pieces:?}");
+        assert!((pieces[3][3] / pieces[2][3] - 3.0).abs() < 0.05, "{pieces:?}");
     }
 
     #[test]

@@ -7,12 +7,9 @@
 
 use std::fmt::Write as _;
 
-use maud::Markup;
-use maud::PreEscaped;
-use maud::html;
+use maud::{Markup, PreEscaped, html};
 
-use super::text::at;
-use super::text::cut;
+use super::text::{at, cut};
 
 const STYLE: &str = include_str!("../page.css");
 
@@ -39,11 +36,7 @@ pub fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> String {
     let mut y = HEADING;
     let mut placed = Vec::new();
     for panel in panels {
-        let caption = if panel.caption.is_empty() {
-            0.0
-        } else {
-            CAPTION
-        };
+        let caption = if panel.caption.is_empty() { 0.0 } else { CAPTION };
         placed.push((panel, y, y + caption));
         y += caption + panel.size.1 + GAP;
     }
@@ -103,10 +96,7 @@ mod tests {
         };
         let svg = svg("a & b", "", &[panel.clone(), panel]);
         assert!(!svg.contains("var("), "{svg}");
-        assert!(
-            svg.contains("svg .bar.s0, svg .name.s0 { fill: #2f6fde; }"),
-            "{svg}"
-        );
+        assert!(svg.contains("svg .bar.s0, svg .name.s0 { fill: #2f6fde; }"), "{svg}");
         assert!(svg.contains("a &amp; b") && svg.contains("work &lt;rate&gt;"));
         assert_eq!(svg.matches("http").count(), 1, "only the name space");
     }

@@ -5,21 +5,12 @@
 //! scales of their own. Intervals are drawn as whiskers. A name that is too long for its column is cut
 //! with an ellipsis; the tooltip has it whole.
 
-use maud::Markup;
-use maud::html;
+use maud::{Markup, html};
 
 use super::colour::colour;
-use super::horizontal::Frame;
-use super::horizontal::GAP;
-use super::horizontal::Plot;
-use super::horizontal::ROW;
-use super::horizontal::SIZE;
-use super::horizontal::TOP;
-use super::horizontal::each;
-use super::horizontal::middle_and_base;
+use super::horizontal::{Frame, GAP, Plot, ROW, SIZE, TOP, each, middle_and_base};
 use super::scale::Scale;
-use super::text::at;
-use super::text::column_width;
+use super::text::{at, column_width};
 use crate::figure::NOT_MEASURED;
 
 const BAR: f64 = 14.0;
@@ -62,11 +53,7 @@ impl RowChart {
     /// The chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
-        let frame = Frame {
-            title: &self.title,
-            unit: &self.unit,
-            width: self.width,
-        };
+        let frame = Frame { title: &self.title, unit: &self.unit, width: self.width };
         let over = html! {
             (each(&self.rows, |row, top| draw(&plot, row, top)))
             @if let Some(reference) = self.reference {
@@ -80,10 +67,8 @@ impl RowChart {
         let widest = |text: fn(&Row) -> &str| column_width(self.rows.iter().map(text), SIZE);
         let names = widest(|row| &row.name).min(self.width * NAMES);
         let labels = widest(|row| &row.label);
-        let ends = self
-            .rows
-            .iter()
-            .filter_map(|row| Some(row.value? + row.half_width.unwrap_or(0.0)));
+        let ends =
+            self.rows.iter().filter_map(|row| Some(row.value? + row.half_width.unwrap_or(0.0)));
         let left = names + GAP;
         Plot {
             left,
@@ -118,10 +103,7 @@ fn draw(plot: &Plot, row: &Row, top: f64) -> Markup {
 fn whisker(plot: &Plot, (from, to): (f64, f64), y: f64) -> Markup {
     let (top, bottom) = (at(y - 4.0), at(y + 4.0));
     let (from, to) = (at(plot.x(from)), at(plot.x(to)));
-    let path = format!(
-        "M{from},{top}V{bottom}M{from},{}H{to}M{to},{top}V{bottom}",
-        at(y)
-    );
+    let path = format!("M{from},{top}V{bottom}M{from},{}H{to}M{to},{top}V{bottom}", at(y));
     html! { path.whisker d=(path) {} }
 }
 
@@ -160,9 +142,6 @@ mod tests {
         let svg = chart(&[None, Some(f64::NAN), Some(-1.0), Some(f64::INFINITY)]).svg();
         let svg = svg.into_string();
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-        assert!(
-            svg.contains(NOT_MEASURED) && !svg.contains("width=\"-"),
-            "{svg}"
-        );
+        assert!(svg.contains(NOT_MEASURED) && !svg.contains("width=\"-"), "{svg}");
     }
 }

@@ -2,19 +2,15 @@
 
 /// A linear scale from zero to a round maximum.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Scale {
+pub struct Scale {
     step: f64,
     steps: usize,
 }
 
 impl Scale {
     /// The smallest scale of at most `most` steps that holds `max`.
-    pub(crate) fn up_to(max: f64, most: usize) -> Scale {
-        let max = if max.is_finite() && max > 0.0 {
-            max
-        } else {
-            1.0
-        };
+    pub fn up_to(max: f64, most: usize) -> Scale {
+        let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
         let most = most.max(1);
         let mut power = 10f64.powf((max / most as f64).log10().floor());
         loop {
@@ -31,18 +27,18 @@ impl Scale {
     }
 
     /// The largest value on the scale.
-    pub(crate) fn max(&self) -> f64 {
+    pub fn max(&self) -> f64 {
         self.step * self.steps as f64
     }
 
     /// The tick values, from zero to the maximum.
-    pub(crate) fn ticks(&self) -> impl Iterator<Item = f64> + '_ {
+    pub fn ticks(&self) -> impl Iterator<Item = f64> + '_ {
         (0..=self.steps).map(|i| self.step * i as f64)
     }
 
     /// A tick value with as many decimals as the step needs, and a decimal prefix on scales that reach
     /// 10 000 or more.
-    pub(crate) fn label(&self, value: f64) -> String {
+    pub fn label(&self, value: f64) -> String {
         let (unit, prefix) = match self.max() {
             max if max >= 1e10 => (1e9, " G"),
             max if max >= 1e7 => (1e6, " M"),

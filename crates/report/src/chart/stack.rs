@@ -3,15 +3,11 @@
 //! Parts keep their order and colour from row to row, so that rows can be compared. A part may be
 //! marked as a ghost: it belongs to the row but not to what was received, and is drawn hollow.
 
-use maud::Markup;
-use maud::html;
+use maud::{Markup, html};
 
 use super::colour::colour;
 use super::scale::Scale;
-use super::text::at;
-use super::text::column_width;
-use super::text::cut;
-use super::text::text_width;
+use super::text::{at, column_width, cut, text_width};
 
 const SIZE: f64 = 12.0;
 const ROW: f64 = 26.0;
@@ -62,11 +58,7 @@ impl StackChart {
     pub fn svg(&self) -> Markup {
         let shown = self.shown();
         let legend = self.legend(&shown);
-        let top = legend
-            .last()
-            .map_or(0.0, |entry| (entry.1 + 1.0) * LEGEND_ROW)
-            + UNIT
-            + 6.0;
+        let top = legend.last().map_or(0.0, |entry| (entry.1 + 1.0) * LEGEND_ROW) + UNIT + 6.0;
         let names = self.wholes.iter().map(|whole| whole.name.as_str());
         let names = column_width(names, SIZE).min(self.width * NAMES);
         let (left, right) = (names + GAP, self.width - GAP);
@@ -151,11 +143,7 @@ impl StackChart {
 
 /// A value as a length: nothing where it is none.
 pub(super) fn length(value: f64) -> f64 {
-    if value.is_finite() {
-        value.max(0.0)
-    } else {
-        0.0
-    }
+    if value.is_finite() { value.max(0.0) } else { 0.0 }
 }
 
 pub(super) fn class(part: &Part) -> String {
@@ -170,10 +158,7 @@ mod tests {
     use super::*;
 
     fn chart(values: &[f64]) -> StackChart {
-        let part = |i: usize| Part {
-            name: format!("part {i}"),
-            series: (i > 0).then_some(i),
-        };
+        let part = |i: usize| Part { name: format!("part {i}"), series: (i > 0).then_some(i) };
         StackChart {
             title: "time".to_owned(),
             unit: "pCPUs".to_owned(),

@@ -4,9 +4,7 @@
 //! `trace.proto`, `trace_packet.proto`, `track_event/*.proto`, `interned_data/*.proto`). Fields that
 //! are never written are left out; a reader skips what it does not know, and so does this one.
 
-use prost::Enumeration;
-use prost::Message;
-use prost::Oneof;
+use prost::{Enumeration, Message, Oneof};
 
 /// A whole trace.
 #[derive(Clone, PartialEq, Message)]

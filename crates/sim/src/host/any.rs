@@ -1,16 +1,11 @@
 //! Any of the host schedulers, by static dispatch: the world calls them for every switch.
 
-use tandem_policy::PcpuSet;
-use tandem_policy::host::Knobs;
-use tandem_policy::host::WeightKnob;
+use tandem_model::PcpuSet;
+use tandem_policy::host::{Knobs, WeightKnob};
 
-use super::Arrival;
-use super::HostScheduler;
-use super::Move;
-use super::Scheduler;
-use super::Shape;
 use super::credit::CreditHost;
 use super::linux::LinuxHost;
+use super::{Arrival, HostScheduler, Move, Scheduler, Shape};
 
 /// One of the schedulers.
 #[derive(Clone, Debug)]

@@ -27,20 +27,10 @@
 
 use std::collections::VecDeque;
 
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::host::Knobs;
-use tandem_policy::host::WeightKnob;
+use tandem_model::{Nanos, PcpuId, PcpuSet};
+use tandem_policy::host::{Knobs, WeightKnob};
 
-use super::Arrival;
-use super::CreditAge;
-use super::CreditConfig;
-use super::Move;
-use super::Placement;
-use super::Scheduler;
-use super::Shape;
-use super::Starts;
+use super::{Arrival, CreditAge, CreditConfig, Move, Placement, Scheduler, Shape, Starts};
 
 /// Nobody.
 const NONE: u32 = u32::MAX;
@@ -129,13 +119,8 @@ pub struct CreditHost {
 impl CreditHost {
     /// A host whose pCPUs have nothing to run yet.
     pub fn new(config: CreditConfig, shape: Shape) -> CreditHost {
-        let vcpu = |&vm: &u32| CreditVcpu {
-            vm,
-            class: UNDER,
-            credit: 0,
-            active: false,
-            pcpu: NONE,
-        };
+        let vcpu =
+            |&vm: &u32| CreditVcpu { vm, class: UNDER, credit: 0, active: false, pcpu: NONE };
         CreditHost {
             vcpus: shape.vm_of.iter().map(vcpu).collect(),
             pcpus: vec![CreditPcpu::default(); shape.pcpus as usize],
@@ -184,9 +169,8 @@ impl CreditHost {
             CreditAge::Xen40 => self.shape.weights[vm],
             CreditAge::Xen42 => self.shape.weights[vm] * count(vm),
         };
-        let mut order: Vec<usize> = (0..self.active.len())
-            .filter(|&vm| self.active[vm] > 0)
-            .collect();
+        let mut order: Vec<usize> =
+            (0..self.active.len()).filter(|&vm| self.active[vm] > 0).collect();
         let cap = |vm: usize| slice * self.caps.get(vm).copied().unwrap_or(f64::INFINITY);
         let peak = |vm: usize| (slice * count(vm)).min(cap(vm));
         // VMs that cannot use their part leave it to the others: those with the largest weight for
@@ -334,17 +318,11 @@ impl Scheduler for CreditHost {
         if now >= self.accounting_due {
             self.account_all(now);
         }
-        if self.pcpus[p as usize]
-            .current
-            .is_some_and(|v| self.parked(v))
-        {
+        if self.pcpus[p as usize].current.is_some_and(|v| self.parked(v)) {
             return true;
         }
         let pcpu = &mut self.pcpus[p as usize];
-        let slice = match pcpu.tickled {
-            true => self.config.ratelimit.0,
-            false => self.config.timeslice.0,
-        };
+        let slice = if pcpu.tickled { self.config.ratelimit.0 } else { self.config.timeslice.0 };
         if pcpu.waiting() > 0 {
             return pcpu.ran >= slice;
         }
@@ -394,9 +372,7 @@ impl Scheduler for CreditHost {
     }
 
     fn pull(&mut self, p: u32, _now: u64) -> Option<Move> {
-        [BOOST, UNDER, OVER]
-            .into_iter()
-            .find_map(|class| self.steal(p, class))
+        [BOOST, UNDER, OVER].into_iter().find_map(|class| self.steal(p, class))
     }
 
     fn balance(&mut self, p: u32, _now: u64) -> Option<Move> {
@@ -406,9 +382,7 @@ impl Scheduler for CreditHost {
         if !looks || current != Some(OVER) || pcpu.best().is_some_and(|class| class < OVER) {
             return None;
         }
-        [BOOST, UNDER]
-            .into_iter()
-            .find_map(|class| self.steal(p, class))
+        [BOOST, UNDER].into_iter().find_map(|class| self.steal(p, class))
     }
 
     fn yield_to(&mut self, from: u32, p: u32, to: u32, q: u32, _now: u64) -> bool {
@@ -453,13 +427,7 @@ impl Scheduler for CreditHost {
 
     /// A VM's weight and where its vCPUs may run: credit has neither an idle class nor weights of vCPUs.
     fn knobs(&self, weight: WeightKnob) -> Knobs {
-        Knobs {
-            vcpu_groups: false,
-            idle: false,
-            nice: false,
-            slice: None,
-            ..Knobs::all(weight)
-        }
+        Knobs { vcpu_groups: false, idle: false, nice: false, slice: None, ..Knobs::all(weight) }
     }
 
     fn set_affinity(&mut self, v: u32, allowed: &PcpuSet) {

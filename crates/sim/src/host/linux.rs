@@ -34,25 +34,14 @@ mod slices;
 
 use std::collections::BTreeMap;
 
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::host::Knobs;
-use tandem_policy::host::WeightKnob;
+use tandem_model::{PcpuId, PcpuSet};
+use tandem_policy::host::{Knobs, WeightKnob};
 
-use self::load_average::Average;
-use self::load_average::Decay;
-use super::Arrival;
-use super::Move;
-use super::Placement;
-use super::Scheduler;
-use super::Shape;
+use self::load_average::{Average, Decay};
+use super::{Arrival, Move, Placement, Scheduler, Shape};
 use crate::bits::set_bit;
-use crate::sched::entity::Entity;
-use crate::sched::entity::FINE;
-use crate::sched::fair::Above;
-use crate::sched::fair::Discipline;
-use crate::sched::fair::Enqueue;
-use crate::sched::fair::FairQueue;
+use crate::sched::entity::{Entity, FINE};
+use crate::sched::fair::{Above, Discipline, Enqueue, FairQueue};
 
 /// Nobody.
 const NONE: u32 = u32::MAX;
@@ -126,11 +115,7 @@ const IDLE_WEIGHT: f64 = 3.0;
 
 impl VcpuLoad {
     /// Of one that was nowhere yet.
-    const NEW: VcpuLoad = VcpuLoad {
-        average: Average::ZERO,
-        home: NONE,
-        queued: false,
-    };
+    const NEW: VcpuLoad = VcpuLoad { average: Average::ZERO, home: NONE, queued: false };
 }
 
 impl LinuxHost {
@@ -138,18 +123,12 @@ impl LinuxHost {
     pub fn new(discipline: Discipline, shape: Shape) -> LinuxHost {
         let pcpus = shape.pcpus as usize;
         LinuxHost {
-            roots: (0..shape.pcpus)
-                .map(|p| FairQueue::new(discipline, p).of_groups())
-                .collect(),
+            roots: (0..shape.pcpus).map(|p| FairQueue::new(discipline, p).of_groups()).collect(),
             family_of: shape.vm_of.clone(),
             group_of: vec![NONE; pcpus * shape.weights.len()],
             groups: Vec::new(),
             group_entities: Vec::new(),
-            vcpu_entities: shape
-                .vcpu_weights
-                .iter()
-                .map(|&weight| Entity::new(weight))
-                .collect(),
+            vcpu_entities: shape.vcpu_weights.iter().map(|&weight| Entity::new(weight)).collect(),
             weights: shape.weights.clone(),
             loads: vec![(0, Average::ZERO); shape.weights.len()],
             vcpu_loads: shape.vm_of.iter().map(|_| VcpuLoad::NEW).collect(),
@@ -227,9 +206,7 @@ impl LinuxHost {
     fn only_idle_class(&self, p: u32) -> bool {
         let root = &self.roots[p as usize];
         let entities = &self.group_entities;
-        root.queued(entities)
-            .chain(root.current())
-            .all(|group| entities[group as usize].is_idle())
+        root.queued(entities).chain(root.current()).all(|group| entities[group as usize].is_idle())
     }
 
     /// Gives a family's groups the weight that they should have now.
@@ -249,10 +226,7 @@ impl LinuxHost {
         let group = &mut self.groups[group as usize];
         group.average.advance(&self.decay, group.vcpus.load(), now);
         let of_vcpu = &mut self.vcpu_loads[v as usize];
-        let load = match of_vcpu.queued {
-            true => self.vcpu_entities[v as usize].weight(),
-            false => 0,
-        };
+        let load = if of_vcpu.queued { self.vcpu_entities[v as usize].weight() } else { 0 };
         of_vcpu.average.advance(&self.decay, load, now);
     }
 
@@ -279,9 +253,7 @@ impl LinuxHost {
         self.groups[group as usize].average.add(average);
         if before != NONE {
             let before = &mut self.groups[before as usize];
-            before
-                .average
-                .advance(&self.decay, before.vcpus.load(), now);
+            before.average.advance(&self.decay, before.vcpus.load(), now);
             before.average.add(-average);
         }
     }
@@ -475,9 +447,7 @@ impl Scheduler for LinuxHost {
 
     fn put_back(&mut self, v: u32, p: u32, _now: u64) {
         if let Some(group) = self.group_at(p, v) {
-            self.groups[group as usize]
-                .vcpus
-                .put_back(&mut self.vcpu_entities);
+            self.groups[group as usize].vcpus.put_back(&mut self.vcpu_entities);
         }
         self.roots[p as usize].put_back(&mut self.group_entities);
         self.current[p as usize] = NONE;
@@ -486,9 +456,7 @@ impl Scheduler for LinuxHost {
     fn account(&mut self, v: u32, p: u32, ran: u64, _now: u64) {
         self.roots[p as usize].account(&mut self.group_entities, ran);
         if let Some(group) = self.group_at(p, v) {
-            self.groups[group as usize]
-                .vcpus
-                .account(&mut self.vcpu_entities, ran);
+            self.groups[group as usize].vcpus.account(&mut self.vcpu_entities, ran);
         }
     }
 
@@ -520,13 +488,12 @@ impl Scheduler for LinuxHost {
             return last;
         }
         let with_idle_class;
-        let idle = match self.idle_families.contains(&true) {
-            false => idle,
-            true => {
-                let only_idle = (0..self.shape.pcpus).filter(|&p| self.only_idle_class(p));
-                with_idle_class = only_idle.map(PcpuId).chain(idle.iter()).collect();
-                &with_idle_class
-            }
+        let idle = if self.idle_families.contains(&true) {
+            let only_idle = (0..self.shape.pcpus).filter(|&p| self.only_idle_class(p));
+            with_idle_class = only_idle.map(PcpuId).chain(idle.iter()).collect();
+            &with_idle_class
+        } else {
+            idle
         };
         if idle.contains(PcpuId(last)) && self.may_be_on(v, last) {
             return last;
@@ -550,8 +517,7 @@ impl Scheduler for LinuxHost {
     }
 
     fn pull(&mut self, p: u32, _now: u64) -> Option<Move> {
-        self.take_from_busiest(p, true)
-            .or_else(|| self.take_from_busiest(p, false))
+        self.take_from_busiest(p, true).or_else(|| self.take_from_busiest(p, false))
     }
 
     fn balance(&mut self, p: u32, now: u64) -> Option<Move> {
@@ -588,10 +554,7 @@ impl Scheduler for LinuxHost {
 
     fn set_vcpu(&mut self, v: u32, weight: u32, idle: bool, now: u64) {
         let family = self.family_of[v as usize];
-        let weight = match idle {
-            true => IDLE_WEIGHT as u64,
-            false => u64::from(weight.max(2)),
-        } * FINE;
+        let weight = if idle { IDLE_WEIGHT as u64 } else { u64::from(weight.max(2)) } * FINE;
         let queued = self.vcpu_loads[v as usize].queued;
         let home = self.vcpu_loads[v as usize].home;
         self.vcpu_entities[v as usize].set_idle(idle);
@@ -613,13 +576,7 @@ impl Scheduler for LinuxHost {
     fn inflates_lag(&self) -> bool {
         use crate::sched::fair::Reweight::Placed;
         let discipline = self.discipline;
-        matches!(
-            discipline,
-            Discipline::Eevdf {
-                reweight: Placed,
-                ..
-            }
-        )
+        matches!(discipline, Discipline::Eevdf { reweight: Placed, .. })
     }
 
     fn is_divisible(&self) -> bool {
@@ -634,10 +591,7 @@ impl Scheduler for LinuxHost {
         let all = Knobs::all(weight);
         match self.discipline {
             Discipline::Eevdf { .. } => all,
-            Discipline::Cfs {
-                own_granularity: true,
-                ..
-            } => all,
+            Discipline::Cfs { own_granularity: true, .. } => all,
             Discipline::Cfs { .. } => Knobs { slice: None, ..all },
         }
     }

@@ -8,12 +8,9 @@
 //! All methods take the time in ns; none allocates in the steady state.
 
 use serde::Serialize;
-use tandem_kpolicy::ApleConfig;
-use tandem_kpolicy::Order;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::host::Knobs;
-use tandem_policy::host::WeightKnob;
+use tandem_kpolicy::{ApleConfig, Order};
+use tandem_model::{Nanos, PcpuSet};
+use tandem_policy::host::{Knobs, WeightKnob};
 
 use crate::sched::fair::Discipline;
 
@@ -24,8 +21,7 @@ pub mod starts;
 #[cfg(test)]
 mod tests;
 
-pub use any::AnyScheduler;
-pub use any::build;
+pub use any::{AnyScheduler, build};
 
 /// Why a vCPU becomes runnable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,20 +202,8 @@ impl From<AplePolicy> for ApleConfig {
 
 impl Default for AplePolicy {
     fn default() -> AplePolicy {
-        let ApleConfig {
-            initial,
-            lower,
-            upper,
-            step,
-            epoch_exits,
-        } = ApleConfig::default();
-        AplePolicy {
-            initial,
-            lower,
-            upper,
-            step,
-            epoch_exits,
-        }
+        let ApleConfig { initial, lower, upper, step, epoch_exits } = ApleConfig::default();
+        AplePolicy { initial, lower, upper, step, epoch_exits }
     }
 }
 

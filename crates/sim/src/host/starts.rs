@@ -8,8 +8,7 @@
 //!
 //! Left out: hyper-threads, of which Xen takes the second of a core first, and the VM for administration.
 
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
+use tandem_model::{PcpuId, PcpuSet};
 
 /// The pCPU of each vCPU on a host with so many, where VMs are made in their order; `vm_of` and `allowed` are of each vCPU.
 pub fn picked(pcpus: u32, vm_of: &[u32], allowed: &[PcpuSet]) -> Vec<u32> {
@@ -17,14 +16,8 @@ pub fn picked(pcpus: u32, vm_of: &[u32], allowed: &[PcpuSet]) -> Vec<u32> {
     let mut on = Vec::with_capacity(vm_of.len());
     let mut first = 0;
     while first < vm_of.len() {
-        let size = vm_of[first..]
-            .iter()
-            .take_while(|&&vm| vm == vm_of[first])
-            .count();
-        let begin = (0..pcpus)
-            .rev()
-            .min_by_key(|&p| has[p as usize])
-            .unwrap_or(0);
+        let size = vm_of[first..].iter().take_while(|&&vm| vm == vm_of[first]).count();
+        let begin = (0..pcpus).rev().min_by_key(|&p| has[p as usize]).unwrap_or(0);
         for n in 0..size {
             let made_on = (u64::from(begin) + n as u64) % u64::from(pcpus.max(1));
             let may = &allowed[first + n];

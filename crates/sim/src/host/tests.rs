@@ -3,7 +3,7 @@
 //! Time goes in steps of 1 ms on all pCPUs at once, with a clock tick after each; an idle pCPU pulls
 //! and a busy one balances at its tick, as the world does it. Switching costs nothing here.
 
-use tandem_policy::PcpuId;
+use tandem_model::PcpuId;
 
 use super::*;
 
@@ -36,21 +36,14 @@ fn credit_of(age: CreditAge) -> HostScheduler {
 }
 
 fn all() -> [HostScheduler; 3] {
-    [
-        linux(Discipline::cfs(2)),
-        linux(Discipline::eevdf(2)),
-        credit(),
-    ]
+    [linux(Discipline::cfs(2)), linux(Discipline::eevdf(2)), credit()]
 }
 
 impl TestHost {
     /// `vms` has for each VM its weight, and for each of its vCPUs where it may run.
     fn new(scheduler: &HostScheduler, pcpus: u32, vms: &[(f64, &[&[u32]])]) -> TestHost {
-        let vcpus = || {
-            vms.iter()
-                .enumerate()
-                .flat_map(|(vm, (_, v))| v.iter().map(move |a| (vm, a)))
-        };
+        let vcpus =
+            || vms.iter().enumerate().flat_map(|(vm, (_, v))| v.iter().map(move |a| (vm, a)));
         let vm_of: Vec<u32> = vcpus().map(|(vm, _)| vm as u32).collect();
         let shape = Shape {
             pcpus,
@@ -96,8 +89,7 @@ impl TestHost {
     fn carry_out(&mut self, moved: Move) {
         assert_ne!(self.current[moved.from as usize], Some(moved.vcpu));
         self.host.dequeue(moved.vcpu, moved.from, false, self.now);
-        self.host
-            .enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
+        self.host.enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
     }
 
     fn step(&mut self) {
@@ -139,12 +131,7 @@ impl TestHost {
 
     fn of_vm(&self, vm: u32) -> u64 {
         let of_vm = |&(_, &owner): &(&u64, &u32)| owner == vm;
-        self.received
-            .iter()
-            .zip(&self.vm_of)
-            .filter(of_vm)
-            .map(|(ran, _)| ran)
-            .sum()
+        self.received.iter().zip(&self.vm_of).filter(of_vm).map(|(ran, _)| ran).sum()
     }
 
     fn sleep(&mut self, v: u32, p: u32) {
@@ -156,10 +143,7 @@ impl TestHost {
 }
 
 fn assert_share(got: u64, wanted: f64, what: &str) {
-    assert!(
-        (got as f64 / wanted - 1.0).abs() < 0.01,
-        "{what}: {got} ns, not {wanted}"
-    );
+    assert!((got as f64 / wanted - 1.0).abs() < 0.01, "{what}: {got} ns, not {wanted}");
 }
 
 #[test]
@@ -174,11 +158,7 @@ fn shares_on_one_pcpu_go_by_weight_within_1_percent() {
         assert_eq!(host.idle, 0);
         for (vm, weight) in weights.iter().enumerate() {
             let wanted = 60_000.0 * MS as f64 * weight / 6656.0;
-            assert_share(
-                host.of_vm(vm as u32),
-                wanted,
-                &format!("{scheduler:?}, VM {vm}"),
-            );
+            assert_share(host.of_vm(vm as u32), wanted, &format!("{scheduler:?}, VM {vm}"));
         }
     }
 }
@@ -219,10 +199,7 @@ fn no_pcpu_is_idle_while_a_vcpu_that_may_run_there_waits() {
         let mut host = TestHost::new(
             &scheduler,
             3,
-            &[
-                (4096.0, &[&[0], &[0], &[0], &[0]]),
-                (1024.0, &[&[1, 2], &[1, 2], &[1, 2]]),
-            ],
+            &[(4096.0, &[&[0], &[0], &[0], &[0]]), (1024.0, &[&[1, 2], &[1, 2], &[1, 2]])],
         )
         .start(&[(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1), (6, 1)]);
         host.run(1000);
@@ -245,22 +222,9 @@ fn four_vcpus_each_on_a_pcpu_of_their_own_weigh_a_quarter_each() {
                 (1024.0, &[&[3]]),
             ],
         )
-        .start(&[
-            (0, 0),
-            (1, 1),
-            (2, 2),
-            (3, 3),
-            (4, 0),
-            (5, 1),
-            (6, 2),
-            (7, 3),
-        ]);
+        .start(&[(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 1), (6, 2), (7, 3)]);
         host.run(60_000);
-        assert_share(
-            host.of_vm(0),
-            4.0 * 60_000.0 * MS as f64 / 5.0,
-            "the wide VM",
-        );
+        assert_share(host.of_vm(0), 4.0 * 60_000.0 * MS as f64 / 5.0, "the wide VM");
     }
 }
 
@@ -297,11 +261,7 @@ fn the_rate_limit_delays_a_boosted_vcpu_and_no_more() {
     assert_eq!(host.host.looks_again_after(0), Some(limit));
     assert!(!host.host.looks_again(0), "nothing ran yet");
     host.run(3);
-    assert!(
-        host.received[0] >= MS,
-        "it still waits after {:?}",
-        host.received
-    );
+    assert!(host.received[0] >= MS, "it still waits after {:?}", host.received);
 }
 
 #[test]
@@ -339,14 +299,8 @@ fn a_directed_yield_runs_the_candidate_and_refuses_one_that_runs() {
         host.run(1);
         let from = host.current[0].unwrap();
         let to = 1 - from;
-        assert!(
-            !host.host.yield_to(from, 0, from, 0, host.now),
-            "{scheduler:?}"
-        );
-        assert!(
-            host.host.yield_to(from, 0, to, 0, host.now),
-            "{scheduler:?}"
-        );
+        assert!(!host.host.yield_to(from, 0, from, 0, host.now), "{scheduler:?}");
+        assert!(host.host.yield_to(from, 0, to, 0, host.now), "{scheduler:?}");
         host.choose(0);
         assert_eq!(host.current[0], Some(to), "{scheduler:?}");
     }
@@ -366,13 +320,9 @@ fn a_woken_vcpu_goes_where_it_was_else_near_else_far_else_where_it_was() {
             busy_factor: BUSY_FACTOR,
         };
         let mut host = build(&scheduler, shape);
-        for (idle, wanted) in [
-            (&[1u32, 2, 3][..], 2),
-            (&[0, 1, 2], 2),
-            (&[0, 3], 3),
-            (&[0, 1], 0),
-            (&[], 2),
-        ] {
+        for (idle, wanted) in
+            [(&[1u32, 2, 3][..], 2), (&[0, 1, 2], 2), (&[0, 3], 3), (&[0, 1], 0), (&[], 2)]
+        {
             assert_eq!(host.select(0, 2, &set(idle), 0), wanted, "idle: {idle:?}");
         }
     }

@@ -29,9 +29,7 @@ const MOSTLY: usize = 16;
 
 impl Default for Cache {
     fn default() -> Cache {
-        Cache {
-            held: Vec::with_capacity(MOSTLY),
-        }
+        Cache { held: Vec::with_capacity(MOSTLY) }
     }
 }
 
@@ -82,10 +80,7 @@ mod tests {
     use super::*;
 
     fn costs(cache_kib: u64) -> Costs {
-        Costs {
-            cache_kib,
-            ..Costs::default()
-        }
+        Costs { cache_kib, ..Costs::default() }
     }
 
     #[test]
@@ -120,10 +115,7 @@ mod tests {
         cache.bring(Owner::Host, 64, &costs);
         cache.bring(Owner::Kernel(0), 64, &costs);
         assert_eq!(cache.bring(Owner::Thread(1), 4096, &costs), 256);
-        assert_eq!(
-            (cache.holds(Owner::Host), cache.holds(Owner::Kernel(0))),
-            (0, 0)
-        );
+        assert_eq!((cache.holds(Owner::Host), cache.holds(Owner::Kernel(0))), (0, 0));
         // And is not held as a whole once somebody else was there.
         assert_eq!(cache.bring(Owner::Kernel(0), 64, &costs), 64);
         assert_eq!(cache.bring(Owner::Thread(1), 4096, &costs), 64);

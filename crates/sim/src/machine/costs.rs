@@ -3,8 +3,7 @@
 //! A scenario may override single keys. In native mode everything that a hypervisor does costs
 //! nothing (see [`Costs::native`]).
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The table as it stands in the source tree.
 pub const TABLE: &str = include_str!("costs.toml");

@@ -60,17 +60,9 @@ mod tests {
     #[test]
     fn the_exit_comes_with_the_first_pause_later_than_the_window() {
         assert_eq!(intel(128, 4096).exits_after(40), Some(4120), "not at 4080");
-        assert_eq!(
-            intel(128, 4000).exits_after(40),
-            Some(4040),
-            "4000 is not more than 4000"
-        );
+        assert_eq!(intel(128, 4000).exits_after(40), Some(4040), "4000 is not more than 4000");
         assert_eq!(intel(128, 3999).exits_after(40), Some(4000));
-        assert_eq!(
-            intel(128, 0).exits_after(40),
-            Some(40),
-            "with the second PAUSE"
-        );
+        assert_eq!(intel(128, 0).exits_after(40), Some(40), "with the second PAUSE");
     }
 
     #[test]

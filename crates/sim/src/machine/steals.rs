@@ -37,10 +37,7 @@ mod tests {
 
     #[test]
     fn each_time_is_drawn_as_often_and_those_of_a_busy_pcpu_are_not_for_an_idle_one() {
-        let steals = TimerSteals {
-            busy: vec![1, 2, 4],
-            idle: vec![8],
-        };
+        let steals = TimerSteals { busy: vec![1, 2, 4], idle: vec![8] };
         let (costs, mut random) = (Costs::default(), Stream::new(1, "steals", 0));
         let mut seen = [0; 9];
         for _ in 0..3_000 {
@@ -54,10 +51,7 @@ mod tests {
 
     #[test]
     fn where_nothing_was_measured_it_is_the_tables() {
-        let costs = Costs {
-            timer_steal: 7,
-            ..Costs::default()
-        };
+        let costs = Costs { timer_steal: 7, ..Costs::default() };
         let mut random = Stream::new(1, "steals", 0);
         assert_eq!(TimerSteals::default().draw(true, &costs, &mut random), 7);
     }

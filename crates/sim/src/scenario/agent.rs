@@ -5,15 +5,12 @@
 //! settings of the controller that it names.
 
 use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_policy::gleaner::ConsolidationConfig;
-use tandem_policy::gleaner::ControllerConfig;
-use tandem_policy::gleaner::RetentionConfig;
+use tandem_model::Nanos;
 use tandem_policy::gleaner::consolidation::Judge;
+use tandem_policy::gleaner::{ConsolidationConfig, ControllerConfig, RetentionConfig};
 
 use super::place::LoadError;
-use super::read::Field;
-use super::read::Table;
+use super::read::{Field, Table};
 use super::tree::Value;
 use super::units;
 
@@ -91,11 +88,7 @@ pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
     }
     let table = field.table(&KEYS)?;
     let kind = table.or("control", Kind::Ours, |field| {
-        field.choice(&[
-            ("paper", Kind::Paper),
-            ("ours", Kind::Ours),
-            ("agent", Kind::Agent),
-        ])
+        field.choice(&[("paper", Kind::Paper), ("ours", Kind::Ours), ("agent", Kind::Agent)])
     })?;
     let consolidate = table.or("consolidate", true, Field::flag)?;
     let retain = table.or("retain", true, Field::flag)?;
@@ -113,14 +106,12 @@ pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
         ));
     }
     let control = match kind {
-        Kind::Paper => Control::Paper(remedies(
-            ConsolidationConfig::paper(),
-            RetentionConfig::paper(),
-        )?),
-        Kind::Ours => Control::Ours(remedies(
-            ConsolidationConfig::default(),
-            RetentionConfig::default(),
-        )?),
+        Kind::Paper => {
+            Control::Paper(remedies(ConsolidationConfig::paper(), RetentionConfig::paper())?)
+        }
+        Kind::Ours => {
+            Control::Ours(remedies(ConsolidationConfig::default(), RetentionConfig::default())?)
+        }
         Kind::Agent => {
             let default = ControllerConfig::default();
             Control::Agent(ControllerConfig {
@@ -134,9 +125,8 @@ pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
     };
     Ok(Some(Agent {
         control,
-        period: table.or("period", period, |field| {
-            field.time(Nanos::from_millis(1), units::LONGEST)
-        })?,
+        period: table
+            .or("period", period, |field| field.time(Nanos::from_millis(1), units::LONGEST))?,
     }))
 }
 
@@ -152,10 +142,7 @@ fn consolidation(
             field.time(Nanos(1), Nanos::from_secs(1))
         })?,
         judge: table.or("judge", default.judge, |field| {
-            field.choice(&[
-                ("progress", Judge::Progress),
-                ("utilization", Judge::Utilization),
-            ])
+            field.choice(&[("progress", Judge::Progress), ("utilization", Judge::Utilization)])
         })?,
         confirm: table.or("confirm", default.confirm, |field| field.small(1, 1000))?,
         rest: table.or("rest", default.rest, |field| field.small(0, 100_000))?,
@@ -173,12 +160,10 @@ fn retention(table: &Table<'_>, default: RetentionConfig) -> Result<RetentionCon
         (new, old) => new.or(old),
     };
     Ok(RetentionConfig {
-        round_trip: round_trip.map_or(Ok(default.round_trip), |field| {
-            field.time(Nanos(1), Nanos::from_secs(1))
-        })?,
-        most_stolen: table.or("most_stolen", default.most_stolen, |field| {
-            field.number(0.0, 1.0)
-        })?,
+        round_trip: round_trip
+            .map_or(Ok(default.round_trip), |field| field.time(Nanos(1), Nanos::from_secs(1)))?,
+        most_stolen: table
+            .or("most_stolen", default.most_stolen, |field| field.number(0.0, 1.0))?,
         ..default
     })
 }

@@ -6,28 +6,16 @@
 //! Defaults of the fair schedulers grow with the number of CPUs as in the kernel
 //! (`sched_tunable_scaling`): their base times 1 + ⌊log₂ min(CPUs, 8)⌋.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 use super::place::LoadError;
-use super::read::Field;
-use super::read::Table;
-use crate::host::AplePolicy;
-use crate::host::BUSY_FACTOR;
-use crate::host::Candidate;
-use crate::host::CoScheduling;
-use crate::host::CreditAge;
-use crate::host::CreditConfig;
-use crate::host::HostConfig;
-use crate::host::HostScheduler;
-use crate::host::PauseLoop;
-use crate::host::Placement;
-use crate::host::Ranking;
-use crate::host::Starts;
-use crate::host::Ticks;
+use super::read::{Field, Table};
+use crate::host::{
+    AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, CreditAge, CreditConfig, HostConfig,
+    HostScheduler, PauseLoop, Placement, Ranking, Starts, Ticks,
+};
 use crate::scenario::units;
-use crate::sched::fair::CfsAge;
-use crate::sched::fair::Discipline;
-use crate::sched::fair::Reweight;
+use crate::sched::fair::{CfsAge, Discipline, Reweight};
 
 pub(super) const KEYS: [&str; 15] = [
     "scheduler",
@@ -88,9 +76,7 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
         ("eevdf", SchedulerName::Eevdf),
         ("credit", SchedulerName::Credit),
     ];
-    let name = table.or("scheduler", SchedulerName::Eevdf, |field| {
-        field.choice(&names)
-    })?;
+    let name = table.or("scheduler", SchedulerName::Eevdf, |field| field.choice(&names))?;
     let credit = credit(table)?;
     let fair = fair(table, name, pcpus)?;
     let (pause_loop, pause_filter, candidate) = pause_loop(table)?;
@@ -110,9 +96,8 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
                 ("no-stacking", Placement::NoStacking),
             ])
         })?,
-        busy_factor: table.or("busy_factor", BUSY_FACTOR, |field| {
-            field.small(1, MOST_BUSY_FACTOR)
-        })?,
+        busy_factor: table
+            .or("busy_factor", BUSY_FACTOR, |field| field.small(1, MOST_BUSY_FACTOR))?,
         together: table.or("together", CoScheduling::No, |field| {
             field.choice(&[
                 ("no", CoScheduling::No),
@@ -140,13 +125,8 @@ pub fn tick(field: &Field<'_>) -> Result<Nanos, LoadError> {
     field.time(Nanos(100_000), Nanos::from_millis(100))
 }
 
-pub(super) const CFS_KEYS: [&str; 5] = [
-    "as_of",
-    "latency",
-    "min_granularity",
-    "wakeup_granularity",
-    "own_granularity",
-];
+pub(super) const CFS_KEYS: [&str; 5] =
+    ["as_of", "latency", "min_granularity", "wakeup_granularity", "own_granularity"];
 
 /// The fair scheduler of a given name with the settings in `[….cfs]` and `[….eevdf]`, on so many CPUs.
 pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipline, LoadError> {
@@ -154,13 +134,7 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
     let mut cfs = Discipline::cfs(cpus);
     if let (
         Some(table),
-        Discipline::Cfs {
-            as_of,
-            latency,
-            min_granularity,
-            wakeup_granularity,
-            own_granularity,
-        },
+        Discipline::Cfs { as_of, latency, min_granularity, wakeup_granularity, own_granularity },
     ) = (table.table("cfs", &CFS_KEYS)?, &mut cfs)
     {
         *as_of = table.or("as_of", *as_of, |field| {
@@ -185,13 +159,8 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
         }
     }
     let mut eevdf = Discipline::eevdf(cpus);
-    if let (
-        Some(table),
-        Discipline::Eevdf {
-            base_slice,
-            reweight,
-        },
-    ) = (table.table("eevdf", &EEVDF_KEYS)?, &mut eevdf)
+    if let (Some(table), Discipline::Eevdf { base_slice, reweight }) =
+        (table.table("eevdf", &EEVDF_KEYS)?, &mut eevdf)
     {
         *base_slice = table.or("base_slice", *base_slice, |field| {
             field.time(Nanos(100_000), Nanos::from_millis(100))
@@ -242,16 +211,8 @@ enum Policy {
     Aple,
 }
 
-pub(super) const PAUSE_LOOP_KEYS: [&str; 8] = [
-    "policy",
-    "window",
-    "grow",
-    "shrink",
-    "most",
-    "filter",
-    "candidate",
-    "aple",
-];
+pub(super) const PAUSE_LOOP_KEYS: [&str; 8] =
+    ["policy", "window", "grow", "shrink", "most", "filter", "candidate", "aple"];
 
 /// `[host.pause_loop]`.
 fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadError> {
@@ -294,12 +255,7 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
         Policy::Off => PauseLoop::Off,
         Policy::Fixed => PauseLoop::Fixed(base),
         Policy::PerVm => PauseLoop::PerVm(base),
-        Policy::Stock => PauseLoop::Stock {
-            base,
-            grow,
-            shrink,
-            most,
-        },
+        Policy::Stock => PauseLoop::Stock { base, grow, shrink, most },
         Policy::Aple => PauseLoop::Aple(aple),
     };
     Ok((pause_loop, filter, candidate))

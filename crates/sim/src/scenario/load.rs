@@ -9,34 +9,21 @@
 //! Files are taken in as if they stood in the scenario, so that `--set workload.NAME.…` reaches
 //! into them.
 //!
-//! Every key with unit, range and default: `docs/scenarios.md`.
+//! Every key with unit, range and default: `docs/reference/scenarios.md`.
 
 use std::io::Read;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
-use super::Scenario;
-use super::host;
-use super::machine;
-pub use super::place::LoadError;
 use super::place::MOST_BYTES;
-pub use super::place::Place;
-pub use super::place::nearest;
-use super::policies;
-use super::read::Field;
-use super::read::Table;
+pub use super::place::{LoadError, Place, nearest};
+use super::read::{Field, Table};
 pub use super::set::Setting;
-use super::tree::Entry;
-use super::tree::Node;
-use super::tree::Value;
-use super::units;
+use super::tree::{Entry, Node, Value};
 pub use super::units::time;
-use super::vm;
-use crate::workload::Workload;
-use crate::workload::library;
-use crate::workload::parse;
+use super::{Scenario, host, machine, policies, units, vm};
+use crate::workload::{Workload, library, parse};
 
 pub(super) const KEYS: [&str; 10] = [
     "name", "about", "seed", "duration", "warmup", "machine", "host", "policies", "workload", "vm",
@@ -113,9 +100,7 @@ impl Source {
     ) -> Result<Scenario, LoadError> {
         let document = Table::document(root, &KEYS)?;
         let name = document.or("name", self.name.clone(), Field::name)?;
-        let duration = document
-            .need("duration", "\"1s\"")?
-            .time(Nanos(1_000), units::LONGEST)?;
+        let duration = document.need("duration", "\"1s\"")?.time(Nanos(1_000), units::LONGEST)?;
         let warmup = document.or("warmup", Nanos::ZERO, |field| {
             let warmup = field.time(Nanos::ZERO, units::LONGEST)?;
             match warmup < duration {
@@ -162,11 +147,8 @@ impl Source {
     fn take_in(&self, root: &mut Node) -> Result<Vec<(String, usize)>, LoadError> {
         let inline = root.get("workload").map_or(&[][..], Node::elements);
         let name = |node: &Node| node.get("name").and_then(Node::as_text).map(str::to_owned);
-        let mut references: Vec<(String, usize)> = inline
-            .iter()
-            .enumerate()
-            .filter_map(|(at, node)| Some((name(node)?, at)))
-            .collect();
+        let mut references: Vec<(String, usize)> =
+            inline.iter().enumerate().filter_map(|(at, node)| Some((name(node)?, at))).collect();
         let mut files: Vec<Node> = Vec::new();
         for vm in root.get("vm").map_or(&[][..], Node::elements) {
             let Some(node) = vm.get("workload") else {
@@ -196,10 +178,7 @@ impl Source {
             None => entries.push(Entry {
                 key: "workload".to_owned(),
                 place: root.place.clone(),
-                node: Node {
-                    place: root.place.clone(),
-                    value: Value::List(files),
-                },
+                node: Node { place: root.place.clone(), value: Value::List(files) },
             }),
         }
         Ok(references)
@@ -224,11 +203,8 @@ impl Source {
             let hint = match near.or_else(|| nearest(reference, library::names())) {
                 Some(name) => format!("did you mean \"{name}\"?"),
                 None => {
-                    let places: Vec<String> = looked
-                        .iter()
-                        .take(3)
-                        .map(|p| p.display().to_string())
-                        .collect();
+                    let places: Vec<String> =
+                        looked.iter().take(3).map(|p| p.display().to_string()).collect();
                     match places.is_empty() {
                         true => "add a [[workload]] with that name".to_owned(),
                         false => format!(
@@ -297,20 +273,13 @@ fn workloads(document: &Table<'_>) -> Result<Vec<Workload>, LoadError> {
 }
 
 fn text_of(path: &Path) -> Result<String, LoadError> {
-    let failed = |source| LoadError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| LoadError::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut text = String::new();
     // Some files never end.
-    file.take(MOST_BYTES + 1)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
+    file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
     match text.len() as u64 <= MOST_BYTES {
         true => Ok(text),
-        false => Err(LoadError::TooLong {
-            path: path.to_owned(),
-        }),
+        false => Err(LoadError::TooLong { path: path.to_owned() }),
     }
 }

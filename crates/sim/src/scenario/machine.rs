@@ -5,14 +5,11 @@
 
 use serde::Deserialize;
 
-use super::Machine;
-use super::Mode;
 use super::place::LoadError;
-use super::read::Field;
-use super::read::Table;
-use crate::machine::Costs;
-use crate::machine::TimerSteals;
+use super::read::{Field, Table};
+use super::{Machine, Mode};
 use crate::machine::costs::TABLE;
+use crate::machine::{Costs, TimerSteals};
 
 /// As many pCPUs as a scenario may have.
 const MOST_PCPUS: u32 = 4096;

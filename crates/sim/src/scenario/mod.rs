@@ -18,24 +18,16 @@ pub(crate) mod units;
 mod vm;
 
 use serde::Serialize;
+use tandem_model::{Nanos, PcpuSet, PolicySet, Weight};
 use tandem_policy::FlexSConfig;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::PolicySet;
-use tandem_policy::Weight;
-use tandem_policy::host::ControllerConfig;
-use tandem_policy::host::WeightKnob;
+use tandem_policy::host::{ControllerConfig, WeightKnob};
 
 use crate::host::HostConfig;
-use crate::machine::Costs;
-use crate::machine::TimerSteals;
+use crate::machine::{Costs, TimerSteals};
 use crate::sched::fair::Discipline;
-use crate::workload::SpinKind;
-use crate::workload::Workload;
+use crate::workload::{SpinKind, Workload};
 
-pub use agent::Agent;
-pub use agent::Control;
-pub use agent::Remedies;
+pub use agent::{Agent, Control, Remedies};
 
 /// A whole experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -104,10 +104,7 @@ fn shortened(message: &str) -> String {
             said.push('…');
             break;
         }
-        match c.is_control() {
-            true => said.extend(c.escape_default()),
-            false => said.push(c),
-        }
+        if c.is_control() { said.extend(c.escape_default()) } else { said.push(c) }
     }
     said
 }
@@ -138,9 +135,8 @@ fn distance(left: &str, right: &str) -> usize {
     for (i, &l) in left.iter().enumerate() {
         let mut row = vec![i + 1];
         for (j, &r) in right.iter().enumerate() {
-            let mut least = (rows[i][j + 1] + 1)
-                .min(row[j] + 1)
-                .min(rows[i][j] + usize::from(l != r));
+            let mut least =
+                (rows[i][j + 1] + 1).min(row[j] + 1).min(rows[i][j] + usize::from(l != r));
             if i > 0 && j > 0 && l == right[j - 1] && left[i - 1] == r {
                 least = least.min(rows[i - 1][j - 1] + 1);
             }
@@ -170,10 +166,7 @@ mod tests {
     fn messages_about_what_is_as_long_as_a_file_stay_short() {
         let long = "wieght".repeat(200_000);
         assert_eq!(nearest(&long, ["weight", "vcpus"]), None);
-        let place = Place::Line {
-            file: "a.toml".into(),
-            line: 1,
-        };
+        let place = Place::Line { file: "a.toml".into(), line: 1 };
         let said = LoadError::at(&place, format!("`{long}\n\u{1b}[2J`")).to_string();
         assert!(said.len() < 1_100 && said.ends_with('…'), "{said}");
         let said = LoadError::at(&place, "`a\n\u{1b}[2J` is no key").to_string();
@@ -182,19 +175,9 @@ mod tests {
 
     #[test]
     fn places_read_as_compilers_write_them() {
-        let place = Place::Line {
-            file: "a.toml".into(),
-            line: 7,
-        };
+        let place = Place::Line { file: "a.toml".into(), line: 7 };
         assert_eq!(LoadError::at(&place, "no").to_string(), "a.toml:7: no");
-        let place = Place::Given {
-            option: "--set",
-            key: "vm.0.vcpus".into(),
-            value: "x".into(),
-        };
-        assert_eq!(
-            LoadError::at(&place, "no").to_string(),
-            "--set vm.0.vcpus=x: no"
-        );
+        let place = Place::Given { option: "--set", key: "vm.0.vcpus".into(), value: "x".into() };
+        assert_eq!(LoadError::at(&place, "no").to_string(), "--set vm.0.vcpus=x: no");
     }
 }

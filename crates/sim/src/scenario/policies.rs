@@ -7,26 +7,16 @@
 //! `weights = "v1"` to `cpu.shares` of cgroup v1, `"v2"` to `cpu.weight` of v2. A scenario's weights are in units of `cpu.shares`
 //! (1024 is the usual one), so a step of `cpu.weight` is 10.24. Xen's credit scheduler takes 256ths of the usual weight.
 
-use tandem_policy::FlexSConfig;
-use tandem_policy::FlexWConfig;
-use tandem_policy::Nanos;
-use tandem_policy::PolicySet;
-use tandem_policy::Weight;
+use tandem_model::{Nanos, PolicySet, Weight};
 use tandem_policy::asymmetric::AsymmetricConfig;
-use tandem_policy::host::ControllerConfig;
-use tandem_policy::host::Placement;
-use tandem_policy::host::WeightKnob;
-use tandem_policy::host::registry;
+use tandem_policy::host::{ControllerConfig, Placement, WeightKnob, registry};
 use tandem_policy::turns::TurnsConfig;
+use tandem_policy::{FlexSConfig, FlexWConfig};
 
-use super::HostPolicies;
-use super::Policies;
 use super::place::LoadError;
-use super::read::Field;
-use super::read::Table;
-use super::tree::Entry;
-use super::tree::Node;
-use super::tree::Value;
+use super::read::{Field, Table};
+use super::tree::{Entry, Node, Value};
+use super::{HostPolicies, Policies};
 use crate::host::HostScheduler;
 use crate::scenario::units;
 
@@ -34,23 +24,10 @@ use crate::scenario::units;
 const LONGEST: Nanos = Nanos::from_secs(10);
 
 /// Keys besides the names of policies.
-pub(super) const KEYS: [&str; 6] = [
-    "flexw",
-    "flexs",
-    "period",
-    "placement",
-    "weights",
-    "dry_run",
-];
+pub(super) const KEYS: [&str; 6] = ["flexw", "flexs", "period", "placement", "weights", "dry_run"];
 
-pub(super) const FAIR_KEYS: [&str; 6] = [
-    "fair_window",
-    "gain",
-    "smoothing",
-    "dead_band",
-    "idle_tolerance",
-    "spread",
-];
+pub(super) const FAIR_KEYS: [&str; 6] =
+    ["fair_window", "gain", "smoothing", "dead_band", "idle_tolerance", "spread"];
 
 /// Settings of `turns`.
 pub(super) const TURNS_KEYS: [&str; 3] = ["turn", "longest_wait", "periods"];
@@ -83,17 +60,11 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
     };
     let mut flexs = None;
     let Some(field) = document.get("policies") else {
-        return Ok(Policies {
-            host: HostPolicies { controller, knob },
-            flexs,
-        });
+        return Ok(Policies { host: HostPolicies { controller, knob }, flexs });
     };
     if let Value::List(_) = field.node.value {
         controller.policies = list(&field)?;
-        return Ok(Policies {
-            host: HostPolicies { controller, knob },
-            flexs,
-        });
+        return Ok(Policies { host: HostPolicies { controller, knob }, flexs });
     }
     if !matches!(field.node.value, Value::Table(_)) {
         return Err(field.wrong("a table, or a list of names such as [\"fair\"], is needed"));
@@ -123,9 +94,8 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
     if let Err(error) = registry::check(controller.policies) {
         return Err(table.wrong(error.to_string()));
     }
-    controller.period = table.or("period", controller.period, |field| {
-        field.time(Nanos::from_millis(1), LONGEST)
-    })?;
+    controller.period = table
+        .or("period", controller.period, |field| field.time(Nanos::from_millis(1), LONGEST))?;
     controller.placement = table.or("placement", controller.placement, |field| {
         field.choice(&[
             ("keep", Placement::Keep),
@@ -141,10 +111,7 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
         knob = field.choice(&[("v1", WeightKnob::CGROUP_V1), ("v2", V2)])?;
     }
     flexs = table.or("flexs", None, self::flexs)?;
-    Ok(Policies {
-        host: HostPolicies { controller, knob },
-        flexs,
-    })
+    Ok(Policies { host: HostPolicies { controller, knob }, flexs })
 }
 
 /// Makes the short form, a list of names, the table that it is short for, so that `--set policies.NAME=…` can change it.
@@ -164,10 +131,7 @@ pub fn spell_out(root: &mut Node) {
         known.then(|| Entry {
             key: name.as_text().unwrap_or_default().to_owned(),
             place: name.place.clone(),
-            node: Node {
-                place: name.place.clone(),
-                value: Value::Flag(true),
-            },
+            node: Node { place: name.place.clone(), value: Value::Flag(true) },
         })
     };
     if let Some(table) = names.iter().map(entry).collect() {
@@ -240,11 +204,7 @@ fn turns(field: &Field<'_>) -> Result<Option<TurnsConfig>, LoadError> {
     };
     Ok(Some(TurnsConfig {
         turn: time("turn", default.turn, TurnsConfig::TURNS)?,
-        longest_wait: time(
-            "longest_wait",
-            default.longest_wait,
-            TurnsConfig::LONGEST_WAITS,
-        )?,
+        longest_wait: time("longest_wait", default.longest_wait, TurnsConfig::LONGEST_WAITS)?,
         periods: table.or("periods", default.periods, |field| {
             let (least, most) = TurnsConfig::PERIODS;
             field.small(least, most)
@@ -285,9 +245,7 @@ fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
     }
     let table = field.table(&KEYS)?;
     let time = |key: &str, default: Nanos| {
-        table.or(key, default, |field| {
-            field.time(Nanos::ZERO, units::LONGEST)
-        })
+        table.or(key, default, |field| field.time(Nanos::ZERO, units::LONGEST))
     };
     let number = |key: &str, default: u32| table.or(key, default, |field| field.small(0, u32::MAX));
     let config = FlexSConfig {

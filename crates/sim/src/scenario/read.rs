@@ -4,13 +4,10 @@
 //! anything else and the nearest known one can be named. A [`Field`] is a value with its full key,
 //! such as `vm[0].vcpus`, for messages of the form `vm[0].vcpus = 0 is not possible: 1 … 1024`.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
-use super::place::LoadError;
-use super::place::Place;
-use super::place::nearest;
-use super::tree::Node;
-use super::tree::Value;
+use super::place::{LoadError, Place, nearest};
+use super::tree::{Node, Value};
 use super::units;
 use crate::random::Dist;
 
@@ -89,11 +86,7 @@ impl<'a> Field<'a> {
     pub fn wrong(&self, expected: impl std::fmt::Display) -> LoadError {
         let message = match self.node.value {
             Value::List(_) | Value::Table(_) => format!("{}: {expected}", self.path),
-            _ => format!(
-                "{} = {} is not possible: {expected}",
-                self.path,
-                self.node.shown()
-            ),
+            _ => format!("{} = {} is not possible: {expected}", self.path, self.node.shown()),
         };
         LoadError::at(&self.node.place, message)
     }
@@ -101,10 +94,9 @@ impl<'a> Field<'a> {
     /// It is of the wrong kind.
     fn kind(&self, expected: &str) -> LoadError {
         match self.node.value {
-            Value::List(_) | Value::Table(_) => self.wrong(format!(
-                "{expected} is needed, this is {}",
-                self.node.kind()
-            )),
+            Value::List(_) | Value::Table(_) => {
+                self.wrong(format!("{expected} is needed, this is {}", self.node.kind()))
+            }
             _ => self.wrong(format!("{expected} is needed")),
         }
     }
@@ -126,10 +118,7 @@ impl<'a> Field<'a> {
             let message = format!("`{}` is no key of {whole}: {hint}", entry.key);
             return Err(LoadError::at(&entry.place, message));
         }
-        Ok(Table {
-            node: self.node,
-            path: self.path.clone(),
-        })
+        Ok(Table { node: self.node, path: self.path.clone() })
     }
 
     /// The string it is.
@@ -215,10 +204,9 @@ impl<'a> Field<'a> {
         let found = choices.iter().find(|(word, _)| *word == text);
         found.map(|(_, choice)| choice.clone()).ok_or_else(|| {
             self.wrong(match nearest(text, words()) {
-                Some(word) => format!(
-                    "did you mean \"{word}\"? (possible are {})",
-                    quoted(words())
-                ),
+                Some(word) => {
+                    format!("did you mean \"{word}\"? (possible are {})", quoted(words()))
+                }
                 None => format!("possible are {}", quoted(words())),
             })
         })
@@ -229,10 +217,7 @@ impl<'a> Field<'a> {
         let Value::List(list) = &self.node.value else {
             return Err(self.kind("a list"));
         };
-        let element = |(number, node)| Field {
-            node,
-            path: format!("{}[{number}]", self.path),
-        };
+        let element = |(number, node)| Field { node, path: format!("{}[{number}]", self.path) };
         Ok(list.iter().enumerate().map(element).collect())
     }
 }

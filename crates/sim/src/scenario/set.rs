@@ -4,11 +4,8 @@
 //! once by `*`. Tables on the way that are left out in the file are made; what the key itself is
 //! called is checked when the settings are read, as if it stood in the file.
 
-use super::place::LoadError;
-use super::place::Place;
-use super::tree::Entry;
-use super::tree::Node;
-use super::tree::Value;
+use super::place::{LoadError, Place};
+use super::tree::{Entry, Node, Value};
 
 /// The most parts of a key; as deep as TOML may nest.
 const DEEPEST: usize = 80;
@@ -27,11 +24,7 @@ pub struct Setting {
 impl Setting {
     /// As with `--set`.
     pub fn new(key: impl Into<String>, value: impl Into<String>) -> Setting {
-        Setting {
-            key: key.into(),
-            value: value.into(),
-            option: "--set",
-        }
+        Setting { key: key.into(), value: value.into(), option: "--set" }
     }
 
     /// Reads `KEY=VALUE`.
@@ -57,10 +50,8 @@ impl Setting {
     pub fn apply(&self, root: &mut Node) -> Result<(), LoadError> {
         let steps: Vec<&str> = self.key.split('.').map(str::trim).collect();
         if steps.len() > DEEPEST {
-            let message = format!(
-                "a key has at most {DEEPEST} parts, this one has {}",
-                steps.len()
-            );
+            let message =
+                format!("a key has at most {DEEPEST} parts, this one has {}", steps.len());
             return Err(LoadError::at(&self.place(), message));
         }
         let value = Node::given(self.place(), &self.value);
@@ -162,9 +153,7 @@ mod tests {
     fn set(text: &str) -> Result<Node, String> {
         let mut node = document();
         let setting = Setting::parse(text).map_err(|error| error.to_string())?;
-        setting
-            .apply(&mut node)
-            .map_err(|error| error.to_string())?;
+        setting.apply(&mut node).map_err(|error| error.to_string())?;
         Ok(node)
     }
 
@@ -178,10 +167,7 @@ mod tests {
         assert_eq!(vcpus(&set("vm.b.vcpus=8").unwrap(), 1), Some("8".into()));
         assert_eq!(vcpus(&set("vm.b.vcpus=8").unwrap(), 0), Some("1".into()));
         let all = set("vm.*.vcpus = 8").unwrap();
-        assert_eq!(
-            (vcpus(&all, 0), vcpus(&all, 1)),
-            (Some("8".into()), Some("8".into()))
-        );
+        assert_eq!((vcpus(&all, 0), vcpus(&all, 1)), (Some("8".into()), Some("8".into())));
         let node = set("machine.costs.vm_exit=900").unwrap();
         let costs = node.get("machine").unwrap().get("costs").unwrap();
         assert_eq!(costs.get("vm_exit").unwrap().shown(), "900");
@@ -193,11 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_said_with_what_is() {
-        assert!(
-            set("vm.2.vcpus=1")
-                .unwrap_err()
-                .contains("0 … 1, a, b, or *")
-        );
+        assert!(set("vm.2.vcpus=1").unwrap_err().contains("0 … 1, a, b, or *"));
         assert!(set("vm.c.vcpus=1").unwrap_err().contains("no element `c`"));
         assert!(set("host.tick.x=1").unwrap_err().contains("x.toml:2"));
         assert!(set("host").unwrap_err().contains("KEY=VALUE"));

@@ -1,19 +1,13 @@
 //! Reading scenarios: defaults, what is replaced, and what is refused.
 
-use tandem_policy::Nanos;
-use tandem_policy::PolicySet;
+use tandem_model::{Nanos, PolicySet};
 use tandem_policy::host::registry;
 
-use super::IdleLoop;
-use super::Scenario;
-use super::load;
-use super::load::Setting;
-use super::load::Source;
-use crate::host::HostScheduler;
-use crate::host::PauseLoop;
+use super::load::{Setting, Source};
+use super::{IdleLoop, Scenario, load};
+use crate::host::{HostScheduler, PauseLoop};
 use crate::machine::Costs;
-use crate::sched::fair::CfsAge;
-use crate::sched::fair::Discipline;
+use crate::sched::fair::{CfsAge, Discipline};
 
 const SMALL: &str = "duration = \"1s\"\n\
     [machine]\npcpus = 4\n\
@@ -43,10 +37,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((scenario.name.as_str(), scenario.seed), ("s", 1));
     assert_eq!(scenario.machine.costs, Costs::default());
     assert_eq!(scenario.machine.pcpus_per_llc, 4);
-    assert_eq!(
-        scenario.policies.host.controller.period,
-        Nanos::from_millis(100)
-    );
+    assert_eq!(scenario.policies.host.controller.period, Nanos::from_millis(100));
     assert_eq!(scenario.policies.host.controller.policies, PolicySet::NONE);
     let host = &scenario.host;
     assert_eq!(
@@ -57,10 +48,7 @@ fn what_is_left_out_has_its_default() {
             reweight: crate::sched::fair::Reweight::Kept
         })
     );
-    assert!(matches!(
-        host.pause_loop,
-        PauseLoop::Stock { base: 4096, .. }
-    ));
+    assert!(matches!(host.pause_loop, PauseLoop::Stock { base: 4096, .. }));
     assert!(host.apicv && !host.cap);
     let vm = &scenario.vms[0];
     assert_eq!((vm.weight.value(), vm.pins.len()), (1024.0, 0));
@@ -141,14 +129,8 @@ fn what_is_replaced_wrongly_names_the_replacement() {
         ("host.cfs.as_of='6.1'", "\"3.15\", \"5.13\", \"5.14\""),
         ("host.credit.tick=50ms", "longer than timeslice"),
         ("host.pause_loop.most=1", "below window"),
-        (
-            "host.busy_factor=0",
-            "host.busy_factor = 0 is not possible: 1 … 1024",
-        ),
-        (
-            "host.busy_factor=2000",
-            "host.busy_factor = 2000 is not possible: 1 … 1024",
-        ),
+        ("host.busy_factor=0", "host.busy_factor = 0 is not possible: 1 … 1024"),
+        ("host.busy_factor=2000", "host.busy_factor = 2000 is not possible: 1 … 1024"),
         ("host.pause_loop.aple={ initial = 1 }", "not between lower"),
         ("host.pause_loop.aple={ step = 0 }", "1 … "),
         ("host.pause_loop.candidate=best", "\"cch\""),
@@ -181,18 +163,11 @@ fn what_is_replaced_wrongly_names_the_replacement() {
     assert!(error.contains("pins every vCPU itself"), "{error}");
     let error = with(&["host.placement=no-stacking", "vm.a.begins_on=[0, 0]"]).unwrap_err();
     assert!(error.contains("name each once"), "{error}");
-    let picked = [
-        "host.scheduler=credit",
-        "host.credit.starts=picked",
-        "vm.a.begins_on=[0, 1]",
-    ];
+    let picked = ["host.scheduler=credit", "host.credit.starts=picked", "vm.a.begins_on=[0, 1]"];
     let error = with(&picked).unwrap_err();
     assert!(error.contains("has Xen pick them"), "{error}");
     let error = with(&["vm.a.pins=0-1", "vm.a.begins_on=[0, 3]"]).unwrap_err();
-    assert!(
-        error.contains("vCPU 1 may run on the pCPUs 0-1 only"),
-        "{error}"
-    );
+    assert!(error.contains("vCPU 1 may run on the pCPUs 0-1 only"), "{error}");
     let error = with(&["host.placement=no-stacking", "vm.a.vcpus=5"]).unwrap_err();
     assert!(error.contains("5 vCPUs, the machine 4"), "{error}");
 }
@@ -200,7 +175,7 @@ fn what_is_replaced_wrongly_names_the_replacement() {
 #[test]
 fn every_key_is_documented() {
     use crate::workload::parse;
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scenarios.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/scenarios.md");
     let text = std::fs::read_to_string(path).unwrap();
     let lists: [&[&str]; 16] = [
         &load::KEYS,
@@ -233,7 +208,7 @@ fn every_key_is_documented() {
         ];
         assert!(
             written.iter().any(|form| text.contains(form)),
-            "`{key}` is not in docs/scenarios.md"
+            "`{key}` is not in docs/reference/scenarios.md"
         );
     }
 }
@@ -264,16 +239,10 @@ fn workloads_are_found_beside_and_above_the_scenario() {
     let by_path = read("../workloads/spin.toml").unwrap();
     assert_eq!(by_path.vms[0].workload.name, "spin");
     let error = read("spni").unwrap_err();
-    assert!(
-        error.contains("s.toml:6: ") && error.contains("spni.toml"),
-        "{error}"
-    );
+    assert!(error.contains("s.toml:6: ") && error.contains("spni.toml"), "{error}");
     std::fs::write(dir.join("workloads/spin.toml"), "[[rule]]\n").unwrap();
     let error = read("spin").unwrap_err();
-    assert!(
-        error.contains("spin.toml:1: ") && error.contains("`role`"),
-        "{error}"
-    );
+    assert!(error.contains("spin.toml:1: ") && error.contains("`role`"), "{error}");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

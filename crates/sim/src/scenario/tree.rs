@@ -9,14 +9,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tandem_policy::nesting::TOO_DEEP;
-use tandem_policy::nesting::too_deep;
+use tandem_model::nesting::{TOO_DEEP, too_deep};
 use toml::Spanned;
-use toml::de::DeTable;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
-use super::place::LoadError;
-use super::place::Place;
+use super::place::{LoadError, Place};
 
 /// A value, and where it stands.
 #[derive(Clone, Debug)]
@@ -66,10 +63,7 @@ impl Node {
             let at = error.span().map_or(0, |span| span.start);
             LoadError::at(&lines.place(at), error.message().replace('\n', "; "))
         })?;
-        Ok(Node {
-            place: lines.place(0),
-            value: lines.table(table.into_inner())?,
-        })
+        Ok(Node { place: lines.place(0), value: lines.table(table.into_inner())? })
     }
 
     /// Reads a value as it is given on the command line: TOML if it is that, otherwise a string.
@@ -80,9 +74,9 @@ impl Node {
             None => DeValue::parse(text).ok(),
         };
         let value = match parsed {
-            Some(value) => Lines::new("", text)
-                .value(value)
-                .map_or_else(|_| quoted(text), |node| node.value),
+            Some(value) => {
+                Lines::new("", text).value(value).map_or_else(|_| quoted(text), |node| node.value)
+            }
             None => quoted(text),
         };
         Node { place, value }.at_place()
@@ -90,10 +84,7 @@ impl Node {
 
     /// An empty table.
     pub fn empty(place: Place) -> Node {
-        Node {
-            place,
-            value: Value::Table(Vec::new()),
-        }
+        Node { place, value: Value::Table(Vec::new()) }
     }
 
     /// Calls a document as its file is called, unless it has a name.
@@ -106,10 +97,7 @@ impl Node {
             entries.push(Entry {
                 key: "name".to_owned(),
                 place: place.clone(),
-                node: Node {
-                    place,
-                    value: Value::Text(stem.into_owned()),
-                },
+                node: Node { place, value: Value::Text(stem.into_owned()) },
             });
         }
     }
@@ -117,13 +105,7 @@ impl Node {
     /// Gives everything below this node its place.
     fn at_place(mut self) -> Node {
         let place = self.place.clone();
-        let below = |node: Node| {
-            Node {
-                place: place.clone(),
-                ..node
-            }
-            .at_place()
-        };
+        let below = |node: Node| Node { place: place.clone(), ..node }.at_place();
         self.value = match self.value {
             Value::List(list) => Value::List(list.into_iter().map(below).collect()),
             Value::Table(entries) => Value::Table(
@@ -144,10 +126,9 @@ impl Node {
     /// The value of a table's key.
     pub fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
-            Value::Table(entries) => entries
-                .iter()
-                .find(|entry| entry.key == key)
-                .map(|entry| &entry.node),
+            Value::Table(entries) => {
+                entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+            }
             _ => None,
         }
     }
@@ -217,9 +198,7 @@ impl Lines {
         let ends = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n');
         Lines {
             file: file.into(),
-            begins: std::iter::once(0)
-                .chain(ends.map(|(at, _)| at + 1))
-                .collect(),
+            begins: std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect(),
         }
     }
 
@@ -303,11 +282,7 @@ mod tests {
     #[test]
     fn values_of_the_command_line_are_toml_or_else_strings() {
         let given = |text: &str| {
-            let place = Place::Given {
-                option: "--set",
-                key: "k".into(),
-                value: text.into(),
-            };
+            let place = Place::Given { option: "--set", key: "k".into(), value: text.into() };
             Node::given(place, text)
         };
         let shown = |text| given(text).shown();

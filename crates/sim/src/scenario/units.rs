@@ -3,29 +3,21 @@
 //! Times are kept in whole nanoseconds. A number without a unit is refused: a scenario that says 100
 //! and means milliseconds should not run with nanoseconds.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 use crate::random::Dist;
 
 /// The longest time that can be written: longer simulations would take months.
 pub const LONGEST: Nanos = Nanos::from_secs(4_000);
 
-const UNITS: [(&str, f64); 6] = [
-    ("ns", 1.0),
-    ("us", 1e3),
-    ("µs", 1e3),
-    ("μs", 1e3),
-    ("ms", 1e6),
-    ("s", 1e9),
-];
+const UNITS: [(&str, f64); 6] =
+    [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("μs", 1e3), ("ms", 1e6), ("s", 1e9)];
 
 /// Reads a time; the error says what would be right.
 pub fn time(text: &str) -> Result<Nanos, String> {
     let text = text.trim();
     let wrong = || "a time has a number and a unit, such as 500ns, 1.5us, 4ms or 2s".to_owned();
-    let at = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
     let factor = UNITS.iter().find(|(name, _)| *name == unit.trim_start());
     let (_, factor) = factor.ok_or_else(wrong)?;
@@ -53,18 +45,14 @@ pub fn dist(text: &str) -> Result<Dist, String> {
     let Some((name, rest)) = text.split_once('(') else {
         return Ok(Dist::Constant(
             time(text)
-                .map_err(
-                    |expected| match text.starts_with(|c: char| c.is_ascii_digit()) {
-                        true => expected,
-                        false => FORMS.to_owned(),
-                    },
-                )?
+                .map_err(|expected| match text.starts_with(|c: char| c.is_ascii_digit()) {
+                    true => expected,
+                    false => FORMS.to_owned(),
+                })?
                 .0,
         ));
     };
-    let arguments = rest
-        .strip_suffix(')')
-        .ok_or("the closing parenthesis is missing")?;
+    let arguments = rest.strip_suffix(')').ok_or("the closing parenthesis is missing")?;
     let arguments: Vec<&str> = arguments.split(',').map(str::trim).collect();
     match (name.trim(), arguments.as_slice()) {
         ("constant", [value]) => Ok(Dist::Constant(time(value)?.0)),
@@ -111,9 +99,7 @@ pub fn takes_time(dist: Dist) -> bool {
 pub fn kib(text: &str) -> Result<u32, String> {
     let wrong = || "a size such as 64KiB or 2MiB, at most 1024MiB".to_owned();
     let text = text.trim();
-    let at = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
     let factor = match unit.trim_start() {
         "KiB" => 1,
@@ -121,10 +107,7 @@ pub fn kib(text: &str) -> Result<u32, String> {
         _ => return Err(wrong()),
     };
     let number: u32 = number.parse().map_err(|_| wrong())?;
-    number
-        .checked_mul(factor)
-        .filter(|&kib| kib <= 1024 * 1024)
-        .ok_or_else(wrong)
+    number.checked_mul(factor).filter(|&kib| kib <= 1024 * 1024).ok_or_else(wrong)
 }
 
 #[cfg(test)]
@@ -157,10 +140,7 @@ mod tests {
         assert_eq!(dist("3us"), Ok(Dist::Constant(3_000)));
         assert_eq!(dist("exp(2us)"), Ok(Dist::Exponential(2_000)));
         assert_eq!(dist("uniform(1us,3us)"), Ok(Dist::Uniform(1_000, 3_000)));
-        assert_eq!(
-            dist("normal( 1ms, 0.1ms )"),
-            Ok(Dist::Normal(1_000_000, 100_000))
-        );
+        assert_eq!(dist("normal( 1ms, 0.1ms )"), Ok(Dist::Normal(1_000_000, 100_000)));
         assert_eq!(dist("pareto(1us, 1.5)"), Ok(Dist::Pareto(1_000, 1.5)));
         for (text, said) in [
             ("uniform(3us, 1us)", "uniform(1us, 3us)"),

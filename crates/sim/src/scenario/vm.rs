@@ -6,35 +6,16 @@
 use std::collections::HashSet;
 
 use tandem_kpolicy::MOST_VCPUS as MOST_RANKED;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::Weight;
+use tandem_model::{Nanos, PcpuId, PcpuSet, Weight};
 
-use super::Apic;
-use super::Guest;
-use super::IdleLoop;
-use super::IdleTlb;
-use super::Machine;
-use super::MmLock;
-use super::Mode;
-use super::TlbFlush;
-use super::Vm;
-use super::agent;
-use super::host;
 use super::place::LoadError;
-use super::policies;
-use super::read::Field;
-use super::read::Table;
-use super::units;
-use crate::host::Candidate;
-use crate::host::HostConfig;
-use crate::host::HostScheduler;
-use crate::host::Placement;
-use crate::host::Starts;
-use crate::workload::SpinKind;
-use crate::workload::Workload;
-use crate::workload::parse;
+use super::read::{Field, Table};
+use super::{
+    Apic, Guest, IdleLoop, IdleTlb, Machine, MmLock, Mode, TlbFlush, Vm, agent, host, policies,
+    units,
+};
+use crate::host::{Candidate, HostConfig, HostScheduler, Placement, Starts};
+use crate::workload::{SpinKind, Workload, parse};
 
 /// As many vCPUs as KVM allows a VM (KVM_MAX_VCPUS of 6.12).
 const MOST_VCPUS: u32 = 4096;
@@ -108,9 +89,7 @@ pub fn read(document: &Table<'_>, context: &VmContext<'_>) -> Result<Vec<Vm>, Lo
         let (vm, count) = one(field, context)?;
         vcpus += u64::from(vm.vcpus) * u64::from(count);
         let roles = vm.workload.roles.iter();
-        let of_one: u64 = roles
-            .map(|role| u64::from(role.threads.count(vm.sized_for())))
-            .sum();
+        let of_one: u64 = roles.map(|role| u64::from(role.threads.count(vm.sized_for()))).sum();
         threads += of_one * u64::from(count);
         objects += vm.workload.objects.len() as u64 * u64::from(count);
         let roles = vm.workload.roles.iter();
@@ -134,9 +113,9 @@ pub fn read(document: &Table<'_>, context: &VmContext<'_>) -> Result<Vec<Vm>, Lo
                 _ => format!("{}-{number}", vm.name),
             };
             if !names.insert(name.clone()) {
-                return Err(field.wrong(format!(
-                    "another VM is called `{name}` too: names must differ"
-                )));
+                return Err(
+                    field.wrong(format!("another VM is called `{name}` too: names must differ"))
+                );
             }
             vms.push(Vm { name, ..vm.clone() });
         }
@@ -207,9 +186,8 @@ fn one(field: &Field<'_>, context: &VmContext<'_>) -> Result<(Vm, u32), LoadErro
             None => None,
             Some(field) => Some(policies::list(&field)?),
         },
-        starts: table.or("starts", Nanos::ZERO, |field| {
-            field.time(Nanos::ZERO, context.duration)
-        })?,
+        starts: table
+            .or("starts", Nanos::ZERO, |field| field.time(Nanos::ZERO, context.duration))?,
         hotplug: hotplug(&table, vcpus, &guest, context)?,
         guest,
         workload,
@@ -236,17 +214,14 @@ fn hotplug(
     }
     let list = field.list()?;
     if list.len() > MOST_CHANGES {
-        return Err(field.wrong(format!(
-            "{} changes are too many: at most {MOST_CHANGES}",
-            list.len()
-        )));
+        return Err(
+            field.wrong(format!("{} changes are too many: at most {MOST_CHANGES}", list.len()))
+        );
     }
     let mut changes: Vec<(Nanos, u32)> = Vec::new();
     for field in list {
         let change = field.table(&["at", "vcpus"])?;
-        let at = change
-            .need("at", "\"2s\"")?
-            .time(Nanos::ZERO, context.duration)?;
+        let at = change.need("at", "\"2s\"")?.time(Nanos::ZERO, context.duration)?;
         let has = change.need("vcpus", "1")?.small(1, vcpus)?;
         if changes.last().is_some_and(|&(before, _)| before >= at) {
             return Err(field.wrong("changes must be in the order of their times"));
@@ -281,10 +256,7 @@ fn vcpu_weights(
             weights.len()
         )));
     }
-    weights
-        .iter()
-        .map(|field| field.small(1, 262_144))
-        .collect()
+    weights.iter().map(|field| field.small(1, 262_144)).collect()
 }
 
 /// Where the vCPUs may run: one set for all of them, or one for each.
@@ -316,9 +288,7 @@ fn pins(
             sets.len()
         )));
     }
-    sets.iter()
-        .map(|field| set(field, field.text()?, context))
-        .collect()
+    sets.iter().map(|field| set(field, field.text()?, context)).collect()
 }
 
 /// The pCPU of each vCPU when the VM starts.
@@ -381,13 +351,8 @@ fn set(field: &Field<'_>, text: &str, context: &VmContext<'_>) -> Result<PcpuSet
 }
 
 fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
-    let names = [
-        ("cfs", host::SchedulerName::Cfs),
-        ("eevdf", host::SchedulerName::Eevdf),
-    ];
-    let name = table.or("scheduler", host::SchedulerName::Eevdf, |field| {
-        field.choice(&names)
-    })?;
+    let names = [("cfs", host::SchedulerName::Cfs), ("eevdf", host::SchedulerName::Eevdf)];
+    let name = table.or("scheduler", host::SchedulerName::Eevdf, |field| field.choice(&names))?;
     Ok(Guest {
         scheduler: host::fair(table, name, vcpus)?,
         idle: table.or("idle", IdleLoop::Halt, idle)?,
@@ -454,10 +419,7 @@ fn idle(field: &Field<'_>) -> Result<IdleLoop, LoadError> {
     /// guest_halt_poll_ns of the haltpoll governor.
     const HALTPOLL: Nanos = Nanos(200_000);
     let text = field.text()?;
-    if let Some(time) = text
-        .strip_prefix("haltpoll(")
-        .and_then(|rest| rest.strip_suffix(')'))
-    {
+    if let Some(time) = text.strip_prefix("haltpoll(").and_then(|rest| rest.strip_suffix(')')) {
         let time = units::time(time).map_err(|expected| field.wrong(expected))?;
         return match time <= Nanos::from_secs(1) {
             true => Ok(IdleLoop::HaltPoll(time)),

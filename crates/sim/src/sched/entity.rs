@@ -18,11 +18,7 @@ pub(crate) struct Links {
 
 impl Default for Links {
     fn default() -> Links {
-        Links {
-            left: NIL,
-            right: NIL,
-            least: i64::MAX,
-        }
+        Links { left: NIL, right: NIL, least: i64::MAX }
     }
 }
 

@@ -28,14 +28,10 @@ mod discipline;
 mod reweight;
 mod slices;
 
-use super::entity::Entity;
-use super::entity::FINE;
-use super::entity::NIL;
+use super::entity::{Entity, FINE, NIL};
 use super::order::Order;
 pub use above::Above;
-pub use discipline::CfsAge;
-pub use discipline::Discipline;
-pub use discipline::Reweight;
+pub use discipline::{CfsAge, Discipline, Reweight};
 
 /// TICK_NSEC at 250 Hz.
 const TICK: u64 = 4_000_000;
@@ -121,10 +117,7 @@ impl FairQueue {
 
     /// Its entities are groups, none of which is preempted by a sibling of its own queue.
     pub fn of_groups(self) -> FairQueue {
-        FairQueue {
-            of_groups: true,
-            ..self
-        }
+        FairQueue { of_groups: true, ..self }
     }
 
     /// Runnable entities, the current one included.
@@ -181,13 +174,7 @@ impl FairQueue {
 
     /// EEVDF as of 6.13 … 6.18.
     fn is_placed_anew(&self) -> bool {
-        matches!(
-            self.discipline,
-            Discipline::Eevdf {
-                reweight: Reweight::Placed,
-                ..
-            }
-        )
+        matches!(self.discipline, Discipline::Eevdf { reweight: Reweight::Placed, .. })
     }
 
     /// Weighted sum of virtual times and of weights, the current one included.
@@ -234,10 +221,7 @@ impl FairQueue {
         if self.is_eevdf() {
             return;
         }
-        let first = self
-            .order
-            .first(entities)
-            .map(|id| entities[id as usize].vruntime);
+        let first = self.order.first(entities).map(|id| entities[id as usize].vruntime);
         let current = self.current().map(|id| entities[id as usize].vruntime);
         let least = match (first, current) {
             (Some(first), Some(current)) => first.min(current),
@@ -325,10 +309,7 @@ impl FairQueue {
     /// 6.18.44, where it was read with BPF (5.4 ms on two CPUs).
     fn most_lag(&self, entity: &Entity) -> i64 {
         let slice = self.slice_of(entity);
-        entity.scaled(match self.is_placed_anew() {
-            true => slice + TICK,
-            false => (2 * slice).max(TICK),
-        })
+        entity.scaled(if self.is_placed_anew() { slice + TICK } else { (2 * slice).max(TICK) })
     }
 
     /// An entity, queued or current, is no longer runnable here: it sleeps or moves away. With EEVDF it may stay queued while it sleeps.
@@ -429,19 +410,12 @@ impl FairQueue {
     /// Whether `one` is behind `other` by more than the wake-up granularity
     /// (wakeup_preempt_entity(other, one) = 1).
     fn is_behind(&self, entities: &[Entity], one: u32, other: u32) -> bool {
-        let Discipline::Cfs {
-            wakeup_granularity,
-            own_granularity,
-            ..
-        } = self.discipline
-        else {
+        let Discipline::Cfs { wakeup_granularity, own_granularity, .. } = self.discipline else {
             return false;
         };
         let (one, other) = (&entities[one as usize], &entities[other as usize]);
-        let granularity = match own_granularity && one.slice > 0 {
-            true => one.slice,
-            false => wakeup_granularity.0,
-        };
+        let granularity =
+            if own_granularity && one.slice > 0 { one.slice } else { wakeup_granularity.0 };
         other.vruntime - one.vruntime > one.scaled(granularity)
     }
 
@@ -523,10 +497,7 @@ impl FairQueue {
         if self.order.len() == 0 || self.current == NIL {
             return false;
         }
-        let Discipline::Cfs {
-            min_granularity, ..
-        } = self.discipline
-        else {
+        let Discipline::Cfs { min_granularity, .. } = self.discipline else {
             return self.resched;
         };
         let current = &entities[self.current as usize];

@@ -11,8 +11,7 @@
 //! entity's virtual time and deadline must not change while it is in here. The row's memory grows with the
 //! most that were ever in it and is kept.
 
-use super::entity::Entity;
-use super::entity::NIL;
+use super::entity::{Entity, NIL};
 use super::tree::Tree;
 
 /// The most entities in a row.
@@ -36,10 +35,7 @@ pub(crate) struct Order {
 
 impl Order {
     /// Of nobody.
-    pub const EMPTY: Order = Order {
-        row: Vec::new(),
-        tree: Tree::EMPTY,
-    };
+    pub const EMPTY: Order = Order { row: Vec::new(), tree: Tree::EMPTY };
 
     /// How many entities there are.
     #[inline]
@@ -51,16 +47,10 @@ impl Order {
     #[inline]
     pub fn insert(&mut self, entities: &mut [Entity], id: u32) {
         if self.row.len() < MOST && self.tree.len() == 0 {
-            let Entity {
-                vruntime, deadline, ..
-            } = entities[id as usize];
+            let Entity { vruntime, deadline, .. } = entities[id as usize];
             let is_before = |other: &RowEntry| (other.vruntime, other.id) < (vruntime, id);
             let at = self.row.partition_point(is_before);
-            let place = RowEntry {
-                vruntime,
-                deadline,
-                id,
-            };
+            let place = RowEntry { vruntime, deadline, id };
             self.row.insert(at, place);
         } else {
             self.insert_into_tree(entities, id);
@@ -109,9 +99,7 @@ impl Order {
         if self.row.is_empty() {
             return self.tree.earliest(entities, is_eligible);
         }
-        let eligible = self
-            .row
-            .partition_point(|place| is_eligible(place.vruntime));
+        let eligible = self.row.partition_point(|place| is_eligible(place.vruntime));
         let (mut best, mut deadline) = (NIL, i64::MAX);
         for place in &self.row[..eligible] {
             if place.deadline < deadline || best == NIL {

@@ -9,9 +9,7 @@
 //! The nodes live in the entities, which the caller owns; an entity is in at most one tree at a
 //! time, and its key must not change while it is. Nothing is allocated.
 
-use super::entity::Entity;
-use super::entity::Links;
-use super::entity::NIL;
+use super::entity::{Entity, Links, NIL};
 
 /// A tree of entities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

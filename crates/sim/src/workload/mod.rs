@@ -288,11 +288,6 @@ impl Default for BranchProfile {
     /// Integer programs branch about every sixth instruction and mispredict a few in a hundred (Hennessy
     /// and Patterson, "Computer Architecture", chapter 3).
     fn default() -> BranchProfile {
-        BranchProfile {
-            per_instruction: 0.16,
-            mispredicted: 0.03,
-            noise: 0.1,
-            tight: 0.01,
-        }
+        BranchProfile { per_instruction: 0.16, mispredicted: 0.03, noise: 0.1, tight: 0.01 }
     }
 }

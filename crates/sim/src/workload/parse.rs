@@ -23,38 +23,24 @@
 //! lock, a mutex taken twice, sleeping with a kernel spin lock held, a loop for ever that takes no
 //! time, waiting for what nobody gives. Whether a workload fits a VM ([`fits`]) depends on its vCPUs.
 //!
-//! Every key: `docs/scenarios.md`.
+//! Every key: `docs/reference/scenarios.md`.
 
 pub(crate) mod objects;
 pub(crate) mod program;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::BranchProfile;
-use super::Object;
-use super::Op;
-use super::Role;
-use super::Threads;
-use super::Workload;
+use super::{BranchProfile, Object, Op, Role, Threads, Workload};
 use crate::scenario::load::LoadError;
-use crate::scenario::read::Field;
-use crate::scenario::read::Table;
-use crate::scenario::tree::Node;
-use crate::scenario::tree::Value;
+use crate::scenario::read::{Field, Table};
+use crate::scenario::tree::{Node, Value};
 use crate::scenario::units;
 
 pub(crate) const KEYS: [&str; 6] = ["name", "about", "unit", "objects", "role", "branches"];
 
-pub(crate) const ROLE_KEYS: [&str; 6] = [
-    "name",
-    "threads",
-    "weight",
-    "working_set",
-    "pins",
-    "program",
-];
+pub(crate) const ROLE_KEYS: [&str; 6] =
+    ["name", "threads", "weight", "working_set", "pins", "program"];
 
 /// Threads of one role in one VM.
 const MOST_THREADS: u32 = 100_000;
@@ -81,10 +67,8 @@ pub(crate) fn workload(field: &Field<'_>) -> Result<Workload, LoadError> {
     for field in list.list()? {
         let role = role(&field, &objects, &mut uses)?;
         if roles.iter().any(|other| other.name == role.name) {
-            return Err(field.wrong(format!(
-                "another role is called `{}` too: names must differ",
-                role.name
-            )));
+            return Err(field
+                .wrong(format!("another role is called `{}` too: names must differ", role.name)));
         }
         roles.push(role);
     }
@@ -93,14 +77,7 @@ pub(crate) fn workload(field: &Field<'_>) -> Result<Workload, LoadError> {
     }
     uses.check(&objects)?;
     let (objects, object_names) = objects.flat();
-    Ok(Workload {
-        name,
-        unit,
-        objects,
-        object_names,
-        roles,
-        branches: branches(&table)?,
-    })
+    Ok(Workload { name, unit, objects, object_names, roles, branches: branches(&table)? })
 }
 
 /// `[branches]`.
@@ -191,11 +168,7 @@ pub fn fits(workload: &Workload, vcpus: u32, sized_for: u32) -> Result<(), Strin
     }
     let users = barrier_users(workload, sized_for);
     for (number, object) in workload.objects.iter().enumerate() {
-        let Object::Barrier {
-            parties: Some(parties),
-            ..
-        } = *object
-        else {
+        let Object::Barrier { parties: Some(parties), .. } = *object else {
             continue;
         };
         let number_before = users.range(..=number as u32).next_back();

@@ -18,13 +18,7 @@ use crate::trace::ThreadState;
 
 use super::code::OpOutcome;
 use super::simulation::World;
-use super::state::Doing;
-use super::state::KERNEL;
-use super::state::MmWait;
-use super::state::NONE;
-use super::state::ObjectKind;
-use super::state::Phase;
-use super::state::Work;
+use super::state::{Doing, KERNEL, MmWait, NONE, ObjectKind, Phase, Work};
 
 impl World {
     /// How writers wait, if the object is the lock of an address space with readers.
@@ -69,10 +63,8 @@ impl World {
             Phase::Start => {
                 self.counts(v).locks += 1;
                 self.owe(v, KERNEL, self.costs.lock_free);
-                self.threads[t as usize].mm_wait = match write {
-                    true => MmWait::Writer,
-                    false => MmWait::Reader,
-                };
+                self.threads[t as usize].mm_wait =
+                    if write { MmWait::Writer } else { MmWait::Reader };
                 if self.may_have(mm, write) {
                     return self.has_mm(t, mm, write);
                 }
@@ -88,10 +80,7 @@ impl World {
                 let was_woken = self.threads[t as usize].mm_wait == MmWait::WokenWriter;
                 let object = &mut self.objects[mm as usize];
                 object.generation -= u32::from(was_woken);
-                let may = match was_woken {
-                    true => self.nobody_has(mm),
-                    false => self.may_have(mm, write),
-                };
+                let may = if was_woken { self.nobody_has(mm) } else { self.may_have(mm, write) };
                 if may {
                     self.leave_bucket(t, v, mm);
                     return self.has_mm(t, mm, write);
@@ -135,10 +124,7 @@ impl World {
                 if self.nobody_has(mm) && self.mm_goes_to_spinner(mm) {
                     return OpOutcome::Next;
                 }
-                match wakes {
-                    true => self.enter_bucket(t, v, mm, false),
-                    false => OpOutcome::Next,
-                }
+                if wakes { self.enter_bucket(t, v, mm, false) } else { OpOutcome::Next }
             }
             Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
             _ => {

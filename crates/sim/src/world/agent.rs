@@ -3,13 +3,9 @@
 //! The policies are those of the agent on live VMs ([`tandem_policy::gleaner`]): the two remedies, each by itself,
 //! with the paper's settings or with ours, or the agent's controller, which has both.
 
-use tandem_policy::gleaner::Consolidation;
-use tandem_policy::gleaner::Controller;
-use tandem_policy::gleaner::Observation;
-use tandem_policy::gleaner::Retention;
+use tandem_policy::gleaner::{Consolidation, Controller, Observation, Retention};
 
-use crate::results::AgentChoice;
-use crate::results::VcpuTime;
+use crate::results::{AgentChoice, VcpuTime};
 use crate::scenario;
 
 /// What was counted up to the last period.
@@ -24,15 +20,9 @@ pub(super) struct Seen {
 
 /// What decides.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one for each VM, and its agent is boxed"
-)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each VM, and its agent is boxed")]
 pub(super) enum Control {
-    Remedies {
-        consolidation: Option<Consolidation>,
-        retention: Option<Retention>,
-    },
+    Remedies { consolidation: Option<Consolidation>, retention: Option<Retention> },
     Agent(Controller),
 }
 
@@ -53,16 +43,9 @@ impl Control {
     /// vCPUs to use and the retention, ns, given what they are now.
     pub fn decide(&mut self, observed: &Observation, (active, time): (u32, u64)) -> (u32, u64) {
         match self {
-            Control::Remedies {
-                consolidation,
-                retention,
-            } => (
-                consolidation
-                    .as_mut()
-                    .map_or(active, |policy| policy.decide(observed).active),
-                retention
-                    .as_mut()
-                    .map_or(time, |policy| policy.decide(observed).time.0),
+            Control::Remedies { consolidation, retention } => (
+                consolidation.as_mut().map_or(active, |policy| policy.decide(observed).active),
+                retention.as_mut().map_or(time, |policy| policy.decide(observed).time.0),
             ),
             Control::Agent(controller) => {
                 let decision = controller.decide(observed);

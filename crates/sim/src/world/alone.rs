@@ -9,15 +9,9 @@ use crate::queue::Slot;
 use crate::trace::VcpuState;
 use crate::workload::Pick;
 
-use super::code::Family;
-use super::code::Instr;
-use super::code::Turns;
+use super::code::{Family, Instr, Turns};
 use super::simulation::World;
-use super::state::Doing;
-use super::state::KERNEL;
-use super::state::NONE;
-use super::state::Phase;
-use super::state::Thread;
+use super::state::{Doing, KERNEL, NONE, Phase, Thread};
 
 /// Why a row of operations ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

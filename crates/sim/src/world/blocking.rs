@@ -12,17 +12,11 @@
 //! (FUTEX_CMP_REQUEUE of glibc up to 2.24), so that each who was woken wakes the next.
 
 use crate::trace::ThreadState;
-use crate::workload::Spin;
-use crate::workload::Wake;
+use crate::workload::{Spin, Wake};
 
-use super::code::Family;
-use super::code::OpOutcome;
+use super::code::{Family, OpOutcome};
 use super::simulation::World;
-use super::state::Doing;
-use super::state::KERNEL;
-use super::state::NONE;
-use super::state::ObjectKind;
-use super::state::Phase;
+use super::state::{Doing, KERNEL, NONE, ObjectKind, Phase};
 
 impl World {
     /// Into the kernel and to the bucket's lock.
@@ -127,10 +121,7 @@ impl World {
                 if !(has_waiters && self.is_fair(mutex)) {
                     self.objects[mutex as usize].owner = NONE;
                 }
-                match has_waiters {
-                    true => self.enter_bucket(t, v, mutex, true),
-                    false => OpOutcome::Next,
-                }
+                if has_waiters { self.enter_bucket(t, v, mutex, true) } else { OpOutcome::Next }
             }
             Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
             _ => {
@@ -325,8 +316,7 @@ impl World {
 
     /// Whether the longest waiter is of the round that is over: others may have come since.
     fn has_passed_waiter(&self, barrier: u32) -> bool {
-        self.first_waiter(barrier)
-            .is_some_and(|first| self.is_passed(first, barrier))
+        self.first_waiter(barrier).is_some_and(|first| self.is_passed(first, barrier))
     }
 
     fn first_waiter(&self, object: u32) -> Option<u32> {
@@ -415,10 +405,7 @@ impl World {
                 let ObjectKind::Queue { capacity } = object.kind else {
                     return OpOutcome::Next;
                 };
-                let possible = match put {
-                    true => object.count < capacity,
-                    false => object.count > 0,
-                };
+                let possible = if put { object.count < capacity } else { object.count > 0 };
                 if !possible {
                     return self.wait_on(t, v, queue, put);
                 }

@@ -3,70 +3,35 @@
 //! Threads are spread over their VM's vCPUs in order, and vCPUs begin halted; a VM's start wakes
 //! those that have threads.
 
-use tandem_kpolicy::Aple;
-use tandem_kpolicy::Hvs;
+use tandem_kpolicy::{Aple, Hvs};
+use tandem_model::{PcpuId, PcpuSet, PolicySet, VcpuSettings, Weight};
 use tandem_policy::FlexS;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::PolicySet;
-use tandem_policy::VcpuSettings;
-use tandem_policy::Weight;
-use tandem_policy::host::Controller;
-use tandem_policy::host::ControllerConfig;
+use tandem_policy::host::{Controller, ControllerConfig};
 
-use crate::host;
-use crate::host::Candidate;
-use crate::host::HostConfig;
-use crate::host::HostScheduler;
-use crate::host::PauseLoop;
-use crate::host::Placement;
-use crate::host::Shape;
-use crate::host::Starts;
-use crate::host::starts;
+use crate::host::{
+    Candidate, HostConfig, HostScheduler, PauseLoop, Placement, Shape, Starts, starts,
+};
 use crate::machine::Cache;
-use crate::queue::EventQueue;
-use crate::queue::Slot;
+use crate::queue::{EventQueue, Slot};
 use crate::random::Stream;
-use crate::results::Counts;
-use crate::results::Histogram;
-use crate::results::PcpuResults;
-use crate::results::VcpuResults;
-use crate::scenario;
-use crate::scenario::HostPolicies;
-use crate::scenario::MmLock;
-use crate::scenario::Mode;
-use crate::scenario::Scenario;
+use crate::results::{Counts, Histogram, PcpuResults, VcpuResults};
+use crate::scenario::{HostPolicies, MmLock, Mode, Scenario};
 use crate::sched::entity::Entity;
 use crate::sched::fair::FairQueue;
-use crate::trace::ThreadState;
-use crate::trace::VcpuState;
-use crate::workload::MOST_HELD;
-use crate::workload::MOST_LOOPS;
-use crate::workload::Object as WorkloadObject;
-use crate::workload::Op;
-use crate::workload::Space;
-use crate::workload::Workload;
+use crate::trace::{ThreadState, VcpuState};
+use crate::workload::{MOST_HELD, MOST_LOOPS, Object as WorkloadObject, Op, Space, Workload};
+use crate::{host, scenario};
 
 use super::agent::SimulatedAgent;
-use super::code::Instr;
-use super::code::compile;
+use super::code::{Instr, compile};
 use super::policy_host::Policies;
 use super::rotation::Turns;
 use super::simulation::World;
 use super::slots::Slots;
-use super::state::Doing;
-use super::state::Idle;
-use super::state::MmWait;
-use super::state::NONE;
-use super::state::Object;
-use super::state::ObjectKind;
-use super::state::Pcpu;
-use super::state::PcpuState;
-use super::state::Phase;
-use super::state::SimulatedVm;
-use super::state::Thread;
-use super::state::Vcpu;
-use super::state::Waiters;
+use super::state::{
+    Doing, Idle, MmWait, NONE, Object, ObjectKind, Pcpu, PcpuState, Phase, SimulatedVm, Thread,
+    Vcpu, Waiters,
+};
 use super::swapper::Swapper;
 
 /// Hash buckets of futexes per VM.
@@ -170,10 +135,7 @@ impl World {
             finished: parts.threads.is_empty(),
             native,
             pcpus_per_llc: machine.pcpus_per_llc.max(1),
-            costs: match native {
-                true => machine.costs.native(),
-                false => machine.costs,
-            },
+            costs: if native { machine.costs.native() } else { machine.costs },
             timer_steals: machine.timer_steals.clone(),
             steal_random: Stream::new(scenario.seed, "timer steals", 0),
             config: scenario.host.clone(),
@@ -217,22 +179,14 @@ fn policies(scenario: &Scenario) -> Policies {
     let HostPolicies { controller, knob } = &scenario.policies.host;
     let of_host = controller.policies;
     let vms = scenario.vms.iter();
-    let vms: Vec<_> = vms
-        .map(|vm| (vm.weight, vm.policies.unwrap_or(of_host)))
-        .collect();
+    let vms: Vec<_> = vms.map(|vm| (vm.weight, vm.policies.unwrap_or(of_host))).collect();
     let used = vms.iter().fold(of_host, |used, (_, set)| used.or(*set));
-    let controller = (used != PolicySet::NONE).then(|| {
-        Controller::new(ControllerConfig {
-            policies: used,
-            ..controller.clone()
-        })
+    let controller = (used != PolicySet::NONE)
+        .then(|| Controller::new(ControllerConfig { policies: used, ..controller.clone() }));
+    let vcpus = vcpu_weights(scenario).into_iter().map(|weight| VcpuSettings {
+        weight: (weight != 1024).then_some(Weight::saturating(f64::from(weight))),
+        ..VcpuSettings::default()
     });
-    let vcpus = vcpu_weights(scenario)
-        .into_iter()
-        .map(|weight| VcpuSettings {
-            weight: (weight != 1024).then_some(Weight::saturating(f64::from(weight))),
-            ..VcpuSettings::default()
-        });
     Policies::new(controller, *knob, vms, vcpus.collect())
 }
 
@@ -375,8 +329,7 @@ impl Parts {
             }
         }
         let threads = self.threads.len() as u32 - first_thread;
-        self.roles
-            .push(vm.workload.roles.iter().map(|r| r.name.clone()).collect());
+        self.roles.push(vm.workload.roles.iter().map(|r| r.name.clone()).collect());
         self.vms.push(SimulatedVm {
             guest: vm.guest.clone(),
             first_vcpu,
@@ -515,26 +468,14 @@ impl Parts {
         for (number, object) in workload.objects.iter().enumerate() {
             let id = first + number as u32;
             let (kind, count) = match *object {
-                WorkloadObject::Spin { kind, space } => (
-                    ObjectKind::Spin {
-                        kind,
-                        kernel: space == Space::Kernel,
-                    },
-                    0,
-                ),
+                WorkloadObject::Spin { kind, space } => {
+                    (ObjectKind::Spin { kind, kernel: space == Space::Kernel }, 0)
+                }
                 WorkloadObject::Mutex => (ObjectKind::Mutex { fair: false }, 0),
                 WorkloadObject::Condition => (ObjectKind::Condition, 0),
-                WorkloadObject::Barrier {
-                    parties,
-                    spin,
-                    wake,
-                } => {
+                WorkloadObject::Barrier { parties, spin, wake } => {
                     let parties = parties.unwrap_or(users[number]).max(1);
-                    let kind = ObjectKind::Barrier {
-                        parties,
-                        spin,
-                        wake,
-                    };
+                    let kind = ObjectKind::Barrier { parties, spin, wake };
                     (kind, 0)
                 }
                 WorkloadObject::Semaphore { units, spin } => {
@@ -548,17 +489,11 @@ impl Parts {
             how if guest.mm_readers => ObjectKind::AddressSpace(how),
             MmLock::Stealing => ObjectKind::Mutex { fair: false },
             MmLock::HandedOver => ObjectKind::Mutex { fair: true },
-            MmLock::Spinning => ObjectKind::Spin {
-                kind: guest.spin_locks,
-                kernel: true,
-            },
+            MmLock::Spinning => ObjectKind::Spin { kind: guest.spin_locks, kernel: true },
         };
         self.add_object(mm_kind, vm, 0, bucket_of(mm));
         for _ in 0..BUCKETS {
-            let kind = ObjectKind::Spin {
-                kind: guest.spin_locks,
-                kernel: true,
-            };
+            let kind = ObjectKind::Spin { kind: guest.spin_locks, kernel: true };
             self.add_object(kind, vm, 0, NONE);
         }
         let mut names = workload.object_names.clone();
@@ -615,13 +550,7 @@ fn flexs(scenario: &Scenario, parts: &Parts) -> Option<Box<Swapper>> {
     let policy = FlexS::new(config, scenario.seed).ok()?;
     let profile = |vcpu: &Vcpu| scenario.vms[vcpu.vm as usize].workload.branches;
     let profiles = parts.vcpus.iter().map(profile).collect();
-    Some(Box::new(Swapper::new(
-        policy,
-        tick,
-        scenario.seed,
-        scenario.machine.pcpus,
-        profiles,
-    )))
+    Some(Box::new(Swapper::new(policy, tick, scenario.seed, scenario.machine.pcpus, profiles)))
 }
 
 /// APLE for one VM, if the host has it. The scenario's reader has checked its settings.

@@ -8,9 +8,7 @@
 use crate::machine::cache::Owner;
 
 use super::simulation::World;
-use super::state::CACHE;
-use super::state::Doing;
-use super::state::NONE;
+use super::state::{CACHE, Doing, NONE};
 
 impl World {
     /// A vCPU has come onto a pCPU: the host's kernel has worked there, and somebody else before.
@@ -67,16 +65,10 @@ impl World {
         let kernel = Owner::Kernel(vcpu.vm);
         let thread = Owner::Thread(vcpu.fetches);
         let working_set = self.threads[vcpu.fetches as usize].working_set;
-        let per_kib = match vcpu.fetches_far {
-            true => costs.refill_far_per_kib,
-            false => costs.refill_per_kib,
-        };
+        let per_kib =
+            if vcpu.fetches_far { costs.refill_far_per_kib } else { costs.refill_per_kib };
         [
-            (
-                kernel,
-                missing(kernel, costs.kernel_kib),
-                costs.refill_kernel_per_kib,
-            ),
+            (kernel, missing(kernel, costs.kernel_kib), costs.refill_kernel_per_kib),
             (thread, missing(thread, working_set), per_kib),
         ]
     }

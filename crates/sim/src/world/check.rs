@@ -15,11 +15,7 @@ use crate::bits::has_bit;
 use crate::trace::VcpuState;
 
 use super::simulation::World;
-use super::state::Doing;
-use super::state::Idle;
-use super::state::NONE;
-use super::state::ObjectKind;
-use super::state::PcpuState;
+use super::state::{Doing, Idle, NONE, ObjectKind, PcpuState};
 
 impl World {
     /// Called after every event of a debug build.
@@ -76,10 +72,7 @@ impl World {
             }
             let tick = self.guest_tick_slot(v as u32);
             if vcpu.state == VcpuState::Running && !self.queue.is_set(tick) {
-                return Err(format!(
-                    "vCPU {v} runs thread {} without ticks",
-                    vcpu.thread
-                ));
+                return Err(format!("vCPU {v} runs thread {} without ticks", vcpu.thread));
             }
         }
         Ok(())
@@ -123,10 +116,7 @@ impl World {
         let mut waits = vec![0u32; self.threads.len()];
         for (o, object) in self.objects.iter().enumerate() {
             if object.owner != NONE
-                && matches!(
-                    object.kind,
-                    ObjectKind::Spin { .. } | ObjectKind::Mutex { .. }
-                )
+                && matches!(object.kind, ObjectKind::Spin { .. } | ObjectKind::Mutex { .. })
                 && self.threads[object.owner as usize].vm != object.vm
             {
                 return Err(format!("object {o} is held from another VM"));
@@ -158,25 +148,16 @@ impl World {
         };
         for (v, vcpu) in self.vcpus.iter().enumerate() {
             let waits = vcpu.state == VcpuState::Ready && vcpu.queued;
-            let (is, should) = (
-                recorder.states.waits_on(v as u32),
-                waits.then_some(vcpu.pcpu),
-            );
+            let (is, should) = (recorder.states.waits_on(v as u32), waits.then_some(vcpu.pcpu));
             if is != should {
-                return Err(format!(
-                    "vCPU {v} waits for {should:?} and is recorded for {is:?}"
-                ));
+                return Err(format!("vCPU {v} waits for {should:?} and is recorded for {is:?}"));
             }
         }
         Ok(())
     }
 
     fn check_time(&self) -> Result<(), String> {
-        let vcpus: u64 = self
-            .vcpus
-            .iter()
-            .map(|vcpu| vcpu.results.ran.total().0)
-            .sum();
+        let vcpus: u64 = self.vcpus.iter().map(|vcpu| vcpu.results.ran.total().0).sum();
         let running: u64 = self
             .vcpus
             .iter()
@@ -195,10 +176,7 @@ impl World {
             })
             .sum();
         if vcpus + running != busy {
-            return Err(format!(
-                "vCPUs ran {} ns, pCPUs were busy {busy} ns",
-                vcpus + running
-            ));
+            return Err(format!("vCPUs ran {} ns, pCPUs were busy {busy} ns", vcpus + running));
         }
         let elapsed = self.now - self.measured_from;
         for (p, pcpu) in self.pcpus.iter().enumerate() {

@@ -6,12 +6,7 @@
 
 use crate::random::Dist;
 use crate::scenario::MmLock;
-use crate::workload::Object as WorkloadObject;
-use crate::workload::ObjectRef;
-use crate::workload::Op;
-use crate::workload::Pick;
-use crate::workload::Repeat;
-use crate::workload::Workload;
+use crate::workload::{Object as WorkloadObject, ObjectRef, Op, Pick, Repeat, Workload};
 
 /// A family of objects of one VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,18 +125,10 @@ pub(crate) fn compile(
             Pick::Peer => (count.min(threads.max(1)), Pick::Random),
             pick => (count, pick),
         };
-        Family {
-            first: base + reference.first,
-            count,
-            pick,
-        }
+        Family { first: base + reference.first, count, pick }
     };
     let object = |reference: ObjectRef| workload.objects[reference.first as usize];
-    let whole = Family {
-        first: mm,
-        count: 1,
-        pick: Pick::Fixed(0),
-    };
+    let whole = Family { first: mm, count: 1, pick: Pick::Fixed(0) };
     let around = |write: bool| match lock {
         _ if readers => (Instr::TakeMm { mm, write }, Instr::LeaveMm { mm, write }),
         MmLock::Spinning => (Instr::SpinLock(whole), Instr::SpinUnlock(whole)),
@@ -160,10 +147,9 @@ pub(crate) fn compile(
                 WorkloadObject::Spin { .. } => Instr::SpinUnlock(family(lock)),
                 _ => Instr::MutexUnlock(family(lock)),
             },
-            Op::Wait { condition, mutex } => Instr::Wait {
-                condition: family(condition),
-                mutex: family(mutex),
-            },
+            Op::Wait { condition, mutex } => {
+                Instr::Wait { condition: family(condition), mutex: family(mutex) }
+            }
             Op::Signal(condition) => Instr::Signal(family(condition)),
             Op::Broadcast(condition) => Instr::Broadcast(family(condition)),
             Op::Barrier(barrier) => Instr::Barrier(family(barrier)),
@@ -187,18 +173,13 @@ pub(crate) fn compile(
             Op::Yield => Instr::Yield,
             Op::Request => Instr::Request,
             Op::Work => Instr::Work,
-            Op::Loop { repeat, end, depth } => Instr::Loop {
-                turns: Turns::new(repeat, threads.max(1)),
-                end: target(end),
-                depth,
-            },
+            Op::Loop { repeat, end, depth } => {
+                Instr::Loop { turns: Turns::new(repeat, threads.max(1)), end: target(end), depth }
+            }
             // A loop without a count has nothing to do where it begins.
             Op::Again { begin } => Instr::Again {
                 begin: match ops[begin as usize] {
-                    Op::Loop {
-                        repeat: Repeat::Forever,
-                        ..
-                    } => target(begin + 1),
+                    Op::Loop { repeat: Repeat::Forever, .. } => target(begin + 1),
                     _ => target(begin),
                 },
             },

@@ -2,9 +2,7 @@
 //!
 //! As there, the group of the VM keeps its settings while it is empty, and weights are what the knob for weights can take.
 
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::Weight;
+use tandem_model::{VcpuId, VmId, Weight};
 
 use crate::host::Scheduler;
 

@@ -8,22 +8,10 @@
 
 use crate::bits::set_bit;
 use crate::queue::Slot;
-use crate::trace::ThreadState;
-use crate::trace::TraceEvent;
-use crate::trace::VcpuState;
+use crate::trace::{ThreadState, TraceEvent, VcpuState};
 
 use super::simulation::World;
-use super::state::CACHE;
-use super::state::Doing;
-use super::state::EXITS;
-use super::state::Idle;
-use super::state::KERNEL;
-use super::state::NONE;
-use super::state::Phase;
-use super::state::SWITCH;
-use super::state::Thread;
-use super::state::Vcpu;
-use super::state::Work;
+use super::state::{CACHE, Doing, EXITS, Idle, KERNEL, NONE, Phase, SWITCH, Thread, Vcpu, Work};
 
 impl World {
     /// The vCPU has more to burn before its thread goes on. The caller plans.
@@ -66,9 +54,7 @@ impl World {
                 _ => None,
             },
             t => {
-                let Thread {
-                    doing, remaining, ..
-                } = self.threads[t as usize];
+                let Thread { doing, remaining, .. } = self.threads[t as usize];
                 match doing {
                     Doing::Compute | Doing::Hold => Some(free + remaining),
                     Doing::Spin(lock) => self.spin_ends(v, lock, free),

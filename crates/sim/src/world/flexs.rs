@@ -5,21 +5,15 @@
 //!
 //! The first vCPU in a queue, as far as FlexS is concerned, is the VM's first: siblings rarely share one.
 
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::flexs::SwapAction;
-use tandem_policy::flexs::VcpuKey;
+use tandem_model::{Nanos, PcpuId, VcpuId, VmId};
+use tandem_policy::flexs::{SwapAction, VcpuKey};
 
 use crate::host::Scheduler;
 use crate::queue::Slot;
 use crate::trace::VcpuState;
 
 use super::simulation::World;
-use super::state::EXITS;
-use super::state::NONE;
-use super::state::Work;
+use super::state::{EXITS, NONE, Work};
 
 impl World {
     /// FlexS' tick on a pCPU.
@@ -34,17 +28,11 @@ impl World {
             self.sync(v);
             self.owe(v, EXITS, self.costs.branch_counters);
             let vm = self.vcpus[v as usize].vm;
-            let (first, size) = (
-                self.vms[vm as usize].first_vcpu,
-                self.vms[vm as usize].vcpus,
-            );
+            let (first, size) = (self.vms[vm as usize].first_vcpu, self.vms[vm as usize].vcpus);
             let queues = &mut swapper.queues;
             queues.queued.iter_mut().for_each(Vec::clear);
             queues.first_vcpu = first;
-            let name = |v: u32| VcpuKey {
-                vm: VmId(u64::from(vm)),
-                vcpu: VcpuId(v - first),
-            };
+            let name = |v: u32| VcpuKey { vm: VmId(u64::from(vm)), vcpu: VcpuId(v - first) };
             for sibling in first..first + size {
                 let vcpu = &self.vcpus[sibling as usize];
                 if vcpu.state == VcpuState::Ready && vcpu.queued {
@@ -57,13 +45,8 @@ impl World {
                 self.costs.pause_cycles,
             );
             std::mem::swap(&mut swapper.queues.allowed, &mut self.allowed);
-            let outcome = swapper.policy.tick(
-                Nanos(self.now),
-                name(v),
-                PcpuId(p),
-                &counts,
-                &swapper.queues,
-            );
+            let outcome =
+                swapper.policy.tick(Nanos(self.now), name(v), PcpuId(p), &counts, &swapper.queues);
             std::mem::swap(&mut swapper.queues.allowed, &mut self.allowed);
             next = outcome.next_tick.0;
             if let SwapAction::Swap { with, on, .. } = outcome.action {

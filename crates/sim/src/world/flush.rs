@@ -11,24 +11,12 @@
 //!
 //! All threads of a VM belong to one process.
 
-use crate::scenario::Apic;
-use crate::scenario::IdleTlb;
-use crate::scenario::TlbFlush;
-use crate::trace::ExitReason;
-use crate::trace::IpiKind;
-use crate::trace::ThreadState;
-use crate::trace::VcpuState;
+use crate::scenario::{Apic, IdleTlb, TlbFlush};
+use crate::trace::{ExitReason, IpiKind, ThreadState, VcpuState};
 
 use super::code::OpOutcome;
 use super::simulation::World;
-use super::state::Doing;
-use super::state::EXITS;
-use super::state::Idle;
-use super::state::KERNEL;
-use super::state::Message;
-use super::state::NONE;
-use super::state::Phase;
-use super::state::Work;
+use super::state::{Doing, EXITS, Idle, KERNEL, Message, NONE, Phase, Work};
 
 impl World {
     /// The operation: asks, then waits.
@@ -39,10 +27,8 @@ impl World {
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
         let (first, size, how) = (vm.first_vcpu, vm.vcpus, vm.guest.tlb);
         let asks_idle = vm.guest.idle_tlb == IdleTlb::Asked;
-        let apic = match self.native || how == TlbFlush::Hypercall {
-            true => Apic::Cluster,
-            false => vm.guest.apic,
-        };
+        let apic =
+            if self.native || how == TlbFlush::Hypercall { Apic::Cluster } else { vm.guest.apic };
         let at_once = apic.receivers(size);
         self.owe(v, KERNEL, self.costs.tlb_flush);
         self.counts(v).shootdowns += 1;
@@ -69,13 +55,7 @@ impl World {
             asked += 1;
             self.counts(v).shootdown_ipis += 1;
             self.flush_asked(v, to);
-            self.send(Message {
-                from: v,
-                to,
-                kind: IpiKind::Shootdown,
-                sent: self.now,
-                thread: t,
-            });
+            self.send(Message { from: v, to, kind: IpiKind::Shootdown, sent: self.now, thread: t });
         }
         let thread = &mut self.threads[t as usize];
         thread.phase = Phase::Done;

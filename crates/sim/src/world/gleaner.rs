@@ -11,19 +11,15 @@
 //! Retention is a yielding thread that keeps an idle vCPU awake (section 4.1 of the paper): it costs a switch to and from that thread,
 //! and a rescheduling interrupt to be rid of it, as in the paper's table 2 B.
 
-use tandem_policy::Nanos;
-use tandem_policy::gleaner::Observation;
-use tandem_policy::gleaner::VcpuPeriod;
+use tandem_model::Nanos;
+use tandem_policy::gleaner::{Observation, VcpuPeriod};
 
 use crate::queue::Slot;
-use crate::results::AgentChoice;
-use crate::results::VcpuTime;
+use crate::results::{AgentChoice, VcpuTime};
 
-use super::agent::Seen;
-use super::agent::SimulatedAgent;
+use super::agent::{Seen, SimulatedAgent};
 use super::simulation::World;
-use super::state::NONE;
-use super::state::Work;
+use super::state::{NONE, Work};
 
 /// So many choices of an agent are kept; an agent that changes its mind more often is out of order.
 const MOST_CHOICES: usize = 10_000;
@@ -59,10 +55,7 @@ impl World {
             let vm = &self.vms[vm as usize];
             (vm.first_vcpu, vm.vcpus)
         };
-        let mut observed = Observation {
-            period: Nanos(agent.period),
-            ..Observation::default()
-        };
+        let mut observed = Observation { period: Nanos(agent.period), ..Observation::default() };
         for index in 0..size {
             let v = first + index;
             self.sync(v);
@@ -98,10 +91,7 @@ impl World {
         let vm = &self.vms[vm as usize];
         let switches = vm.counts.voluntary_switches;
         let before = std::mem::replace(&mut agent.switches, switches);
-        observed.switches = match switches < before {
-            true => switches,
-            false => switches - before,
-        };
+        observed.switches = if switches < before { switches } else { switches - before };
         let waited = std::mem::replace(&mut agent.waiting, vm.waited);
         observed.waiting = Nanos(vm.waited - waited);
         observed

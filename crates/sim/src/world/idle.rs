@@ -8,19 +8,13 @@
 //!
 //! In native mode there is no HLT exit: an idle CPU stays where it is and is woken by an interrupt.
 
-use tandem_policy::PcpuId;
+use tandem_model::PcpuId;
 
 use crate::scenario::IdleLoop;
-use crate::trace::ExitReason;
-use crate::trace::VcpuState;
+use crate::trace::{ExitReason, VcpuState};
 
 use super::simulation::World;
-use super::state::EXITS;
-use super::state::Idle;
-use super::state::KERNEL;
-use super::state::NONE;
-use super::state::PcpuState;
-use super::state::Work;
+use super::state::{EXITS, Idle, KERNEL, NONE, PcpuState, Work};
 
 /// First step of the host's halt polling, ns (halt_poll_ns_grow_start).
 const HALT_POLL_START: u64 = 10_000;
@@ -37,10 +31,7 @@ impl World {
         let slot = self.guest_tick_slot(v);
         self.queue.cancel(slot);
         let vm = &self.vms[vm as usize];
-        let retention = match v - vm.first_vcpu < vm.active {
-            true => vm.retention,
-            false => 0,
-        };
+        let retention = if v - vm.first_vcpu < vm.active { vm.retention } else { 0 };
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.halted_at = self.now;
         // Woken for nothing, it has been idle all along.
@@ -50,11 +41,7 @@ impl World {
         if vcpu.retained {
             vcpu.idle = Idle::Polling;
             vcpu.poll_until = self.now + retention;
-            self.owe(
-                v,
-                KERNEL,
-                self.costs.thread_switch + self.costs.nested_switch,
-            );
+            self.owe(v, KERNEL, self.costs.thread_switch + self.costs.nested_switch);
             self.plan(v);
             return;
         }
@@ -213,11 +200,7 @@ impl World {
     pub(crate) fn end_idle(&mut self, v: u32) {
         self.note_idle(v, false);
         if self.is_retained(v) {
-            self.owe(
-                v,
-                KERNEL,
-                self.costs.thread_switch + self.costs.nested_switch,
-            );
+            self.owe(v, KERNEL, self.costs.thread_switch + self.costs.nested_switch);
         }
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.idle = Idle::Busy;

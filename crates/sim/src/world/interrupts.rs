@@ -10,21 +10,11 @@
 use crate::host::Scheduler;
 use crate::random::Dist;
 use crate::scenario::Apic;
-use crate::trace::ExitReason;
-use crate::trace::IpiKind;
-use crate::trace::ThreadState;
-use crate::trace::TraceEvent;
-use crate::trace::VcpuState;
+use crate::trace::{ExitReason, IpiKind, ThreadState, TraceEvent, VcpuState};
 
 use super::code::OpOutcome;
 use super::simulation::World;
-use super::state::EXITS;
-use super::state::Idle;
-use super::state::KERNEL;
-use super::state::Message;
-use super::state::NONE;
-use super::state::Phase;
-use super::state::Work;
+use super::state::{EXITS, Idle, KERNEL, Message, NONE, Phase, Work};
 
 /// So many siblings that woke a vCPU are kept for policies.
 const MOST_WAKERS: usize = 8;
@@ -189,13 +179,7 @@ impl World {
         let vm = self.vcpus[to as usize].vm;
         self.vms[vm as usize].ipi_latency.add(self.now - sent);
         if let Some(trace) = &mut self.trace {
-            trace.add(TraceEvent::Ipi {
-                from,
-                to,
-                kind,
-                sent,
-                handled: self.now,
-            });
+            trace.add(TraceEvent::Ipi { from, to, kind, sent, handled: self.now });
         }
     }
 

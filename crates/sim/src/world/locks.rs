@@ -10,29 +10,16 @@
 //! other waiter that spins on the same line.
 
 use crate::results::Counts;
-use crate::trace::ExitReason;
-use crate::trace::ThreadState;
-use crate::trace::VcpuState;
+use crate::trace::{ExitReason, ThreadState, VcpuState};
 use crate::workload::SpinKind;
 
 use super::code::OpOutcome;
 use super::simulation::World;
-use super::state::Doing;
-use super::state::EXITS;
-use super::state::Idle;
-use super::state::KERNEL;
-use super::state::NONE;
-use super::state::ObjectKind;
-use super::state::Phase;
-use super::state::Waiters;
-use super::state::Work;
+use super::state::{Doing, EXITS, Idle, KERNEL, NONE, ObjectKind, Phase, Waiters, Work};
 
 /// What a waiter does: only in the kernel does the hardware see it.
 fn spinning(lock: u32, kernel: bool) -> Doing {
-    match kernel {
-        true => Doing::Spin(lock),
-        false => Doing::SpinUser(lock),
-    }
+    if kernel { Doing::Spin(lock) } else { Doing::SpinUser(lock) }
 }
 
 impl World {
@@ -193,10 +180,7 @@ impl World {
     /// When a spinning vCPU exits by itself, if it does.
     pub(crate) fn spin_ends(&mut self, v: u32, lock: u32, free: u64) -> Option<u64> {
         let (kind, kernel) = self.spin_kind(lock);
-        let exit = match kernel {
-            true => self.loop_exits(v).map(|after| free + after),
-            false => None,
-        };
+        let exit = if kernel { self.loop_exits(v).map(|after| free + after) } else { None };
         if kind != SpinKind::Paravirtual || self.native {
             return exit;
         }
@@ -292,9 +276,6 @@ impl World {
 
     fn list(&mut self, object: u32, putters: bool) -> &mut Waiters {
         let object = &mut self.objects[object as usize];
-        match putters {
-            true => &mut object.putters,
-            false => &mut object.waiters,
-        }
+        if putters { &mut object.putters } else { &mut object.waiters }
     }
 }

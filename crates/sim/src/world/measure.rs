@@ -1,14 +1,10 @@
 //! Results: begun anew when the warm-up is over, brought to a whole at the end.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
-use crate::results::Counts;
-use crate::results::Histogram;
-use crate::results::PcpuResults;
-use crate::results::Results;
-use crate::results::RoleResults;
-use crate::results::VcpuResults;
-use crate::results::VmResults;
+use crate::results::{
+    Counts, Histogram, PcpuResults, Results, RoleResults, VcpuResults, VmResults,
+};
 use crate::trace::ThreadState;
 
 use super::simulation::World;
@@ -111,10 +107,7 @@ impl World {
             .collect();
         let mut roles: Vec<RoleResults> = self.roles[number]
             .iter()
-            .map(|name| RoleResults {
-                name: name.clone(),
-                ..RoleResults::default()
-            })
+            .map(|name| RoleResults { name: name.clone(), ..RoleResults::default() })
             .collect();
         for thread in threads {
             let role = &mut roles[thread.role as usize];

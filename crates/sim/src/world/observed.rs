@@ -1,33 +1,17 @@
 //! What was recorded, as an interval: what a source on a live host answers, of the time that was measured.
 
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Amount;
-use tandem_policy::states::edges::EdgeKind;
-use tandem_policy::states::edges::Edges;
-use tandem_policy::states::edges::EdgesBuilder;
-use tandem_policy::states::edges::Evidence;
-use tandem_policy::states::edges::Party;
-use tandem_policy::states::edges::TOP;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::interval::HostTotals;
-use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::Missing;
-use tandem_policy::states::interval::SourceName;
-use tandem_policy::states::interval::VcpuInterval;
-use tandem_policy::states::interval::VmInterval;
+use tandem_model::states::edges::{Amount, EdgeKind, Edges, EdgesBuilder, Evidence, Party, TOP};
+use tandem_model::states::interval::{
+    Column, HostTotals, Interval, Missing, SourceName, VcpuInterval, VmInterval,
+};
+use tandem_model::{Nanos, PcpuSet, State, VcpuId, VcpuTimes, VmId};
 
 use crate::host::Scheduler;
 use crate::results::Observed;
 use crate::trace::VcpuState;
 
 use super::simulation::World;
-use super::state_recorder::MOST_VCPUS;
-use super::state_recorder::StateRecorder;
+use super::state_recorder::{MOST_VCPUS, StateRecorder};
 
 /// What was added up to the ns, so that it fits into the wall time, or something was counted twice.
 fn times(wall: Nanos, measured: &[(State, Nanos)]) -> VcpuTimes {
@@ -92,16 +76,11 @@ impl World {
                 (State::Run, Some(ran.total() - ran.exits - off)),
                 (State::Poll, Some(polled)),
                 (State::Vmm, Some(ran.exits)),
-                (
-                    State::Limited,
-                    (!self.caps_by_priority()).then_some(limited),
-                ),
+                (State::Limited, (!self.caps_by_priority()).then_some(limited)),
                 (State::Ready, Some(ready)),
                 (State::Costop, has_costop.then_some(Nanos(costop))),
             ];
-            let measured = measured
-                .into_iter()
-                .filter_map(|(state, time)| Some((state, time?)));
+            let measured = measured.into_iter().filter_map(|(state, time)| Some((state, time?)));
             let measured: Vec<(State, Nanos)> = measured.collect();
             VcpuInterval {
                 vcpu: VcpuId(index),
@@ -111,27 +90,16 @@ impl World {
                 runs: vcpu.runs_total - record.runs_before,
                 wakeups: None,
                 runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
-                allowed: self
-                    .allowed
-                    .get(v as usize)
-                    .cloned()
-                    .unwrap_or_else(PcpuSet::default),
+                allowed: self.allowed.get(v as usize).cloned().unwrap_or_else(PcpuSet::default),
             }
         });
-        VmInterval {
-            vm: VmId(number as u64),
-            vcpus: vcpus.collect(),
-            threads: Vec::new(),
-        }
+        VmInterval { vm: VmId(number as u64), vcpus: vcpus.collect(), threads: Vec::new() }
     }
 
     fn edges(&self, recorder: &StateRecorder) -> Edges {
         let mut builder = EdgesBuilder::new();
         for (number, vm) in self.vms.iter().enumerate() {
-            let party = |index: u32| Party::Vcpu {
-                vm: VmId(number as u64),
-                vcpu: VcpuId(index),
-            };
+            let party = |index: u32| Party::Vcpu { vm: VmId(number as u64), vcpu: VcpuId(index) };
             for index in 0..vm.vcpus {
                 let victim = builder.party(&party(index));
                 let taken = recorder.waited_for(vm.first_vcpu + index);
@@ -149,15 +117,9 @@ impl World {
                 for other in 0..vm.vcpus {
                     let cell = row + other as usize;
                     let culprit = builder.party(&party(other));
-                    let times = |count: u64| Amount {
-                        time: Nanos::ZERO,
-                        count: Some(count),
-                    };
+                    let times = |count: u64| Amount { time: Nanos::ZERO, count: Some(count) };
                     for (kind, amount) in [
-                        (
-                            EdgeKind::Sibling,
-                            Amount::time(Nanos(siblings.costop[cell])),
-                        ),
+                        (EdgeKind::Sibling, Amount::time(Nanos(siblings.costop[cell]))),
                         (EdgeKind::YieldTaken, times(siblings.taken[cell])),
                         (EdgeKind::YieldUseless, times(siblings.useless[cell])),
                     ] {
@@ -210,19 +172,13 @@ mod tests {
 
     #[test]
     fn what_fits_is_taken_and_halt_is_the_rest() {
-        let times = times(
-            Nanos(10),
-            &[(State::Run, Nanos(4)), (State::Ready, Nanos(5))],
-        );
+        let times = times(Nanos(10), &[(State::Run, Nanos(4)), (State::Ready, Nanos(5))]);
         assert_eq!(times.get(State::Halted), Some(Nanos(1)));
     }
 
     #[test]
     #[should_panic(expected = "a bug of the simulator")]
     fn sums_that_do_not_fit_are_not_cut() {
-        times(
-            Nanos(10),
-            &[(State::Run, Nanos(6)), (State::Ready, Nanos(5))],
-        );
+        times(Nanos(10), &[(State::Run, Nanos(6)), (State::Ready, Nanos(5))]);
     }
 }

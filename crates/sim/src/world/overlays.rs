@@ -8,21 +8,16 @@
 //!   IPI waits for is put first (Kim et al., "Demand-based coordinated scheduling for SMP VMs",
 //!   ASPLOS 2013).
 
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::Weight;
-use tandem_policy::fair_share::Claim;
-use tandem_policy::fair_share::fair_shares;
+use tandem_model::{Nanos, PcpuSet, Weight};
+use tandem_policy::fair_share::{Claim, fair_shares};
 
-use crate::host::CoScheduling;
-use crate::host::Scheduler;
+use crate::host::{CoScheduling, Scheduler};
 use crate::queue::Slot;
 use crate::trace::VcpuState;
 
 use super::pause_loop::Happened;
 use super::simulation::World;
-use super::state::NONE;
-use super::state::Work;
+use super::state::{NONE, Work};
 
 /// How long the sender of an IPI keeps its pCPU, ns.
 const PROTECTION: u64 = 500_000;
@@ -94,8 +89,7 @@ impl World {
     /// A cap period begins: quotas anew, and the stopped VMs go on.
     pub(crate) fn cap_period(&mut self) {
         let period = self.config.cap_period;
-        self.queue
-            .set(Slot(self.slots.cap_period), self.now + period.0);
+        self.queue.set(Slot(self.slots.cap_period), self.now + period.0);
         for p in 0..self.pcpus.len() {
             let current = self.pcpus[p].current;
             if current != NONE {
@@ -215,9 +209,6 @@ impl World {
 
     /// Whether the vCPU is on a pCPU, running or polled for.
     pub(crate) fn is_on_pcpu(&self, v: u32) -> bool {
-        matches!(
-            self.vcpus[v as usize].state,
-            VcpuState::Running | VcpuState::HaltPolling
-        )
+        matches!(self.vcpus[v as usize].state, VcpuState::Running | VcpuState::HaltPolling)
     }
 }

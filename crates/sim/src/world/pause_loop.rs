@@ -15,16 +15,12 @@
 //! other reason is a resource-waiter.
 
 use tandem_kpolicy::Cause;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 use crate::bits::next_bit;
-use crate::host::Candidate;
-use crate::host::PauseLoop;
-use crate::host::Scheduler;
+use crate::host::{Candidate, PauseLoop, Scheduler};
 use crate::machine::pause_loop::Detector;
-use crate::trace::ExitReason;
-use crate::trace::TraceEvent;
-use crate::trace::VcpuState;
+use crate::trace::{ExitReason, TraceEvent, VcpuState};
 
 use super::simulation::World;
 use super::state::NONE;
@@ -62,18 +58,11 @@ impl World {
         }
         let costs = &self.costs;
         let detector = match self.config.pause_filter {
-            false => Detector::Cycles {
-                gap: costs.ple_gap,
-                window: u64::from(window),
-            },
-            true => Detector::Count {
-                threshold: costs.ple_gap,
-                count: costs.pause_filter_count,
-            },
+            false => Detector::Cycles { gap: costs.ple_gap, window: u64::from(window) },
+            true => Detector::Count { threshold: costs.ple_gap, count: costs.pause_filter_count },
         };
-        let exits = detector
-            .exits_after(costs.pause_cycles)
-            .map(|cycles| costs.cycles(cycles).max(1));
+        let exits =
+            detector.exits_after(costs.pause_cycles).map(|cycles| costs.cycles(cycles).max(1));
         self.window_cache = (window, exits);
         exits
     }
@@ -83,9 +72,7 @@ impl World {
     fn aple_window(&self, v: u32) -> u32 {
         let vcpu = &self.vcpus[v as usize];
         let doubled = 1_u32.checked_shl(vcpu.ple_in_vain).unwrap_or(u32::MAX);
-        self.vms[vcpu.vm as usize]
-            .ple_window
-            .saturating_mul(doubled)
+        self.vms[vcpu.vm as usize].ple_window.saturating_mul(doubled)
     }
 
     /// A cost that varies. Without that, vCPUs that spin and exit fall into step for ever: each yields
@@ -274,11 +261,7 @@ impl World {
         }
         self.counts(v).yields += 1;
         if let Some(trace) = &mut self.trace {
-            trace.add(TraceEvent::Yield {
-                from: v,
-                to: c,
-                at: self.now,
-            });
+            trace.add(TraceEvent::Yield { from: v, to: c, at: self.now });
         }
         if q != p {
             self.pcpus[q as usize].yielded_over = self.pcpus[q as usize].current;

@@ -8,22 +8,14 @@
 
 use tandem_kpolicy::Cause;
 
-use crate::host::Arrival;
-use crate::host::Move;
-use crate::host::PauseLoop;
-use crate::host::Scheduler;
-use crate::host::Ticks;
+use crate::host::{Arrival, Move, PauseLoop, Scheduler, Ticks};
 use crate::queue::Slot;
 use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
 
 use super::pause_loop::Happened;
 use super::simulation::World;
-use super::state::Doing;
-use super::state::NONE;
-use super::state::PcpuState;
-use super::state::SWITCH;
-use super::state::Work;
+use super::state::{Doing, NONE, PcpuState, SWITCH, Work};
 
 impl World {
     /// A VM starts: its threads are there.
@@ -135,8 +127,7 @@ impl World {
             let vcpu = &self.vcpus[current as usize];
             let paid = self.now - vcpu.synced;
             let switching = vcpu.owed[SWITCH].saturating_sub(paid);
-            self.queue
-                .set(slot, self.now + switching + self.costs.ipi_flight);
+            self.queue.set(slot, self.now + switching + self.costs.ipi_flight);
         }
     }
 
@@ -207,8 +198,7 @@ impl World {
             }
         }
         self.host.dequeue(moved.vcpu, moved.from, false, self.now);
-        self.host
-            .enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
+        self.host.enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
         self.waits_no_more(moved.vcpu);
         self.vcpus[moved.vcpu as usize].pcpu = moved.to;
         self.waits_for_pcpu(moved.vcpu, moved.to);

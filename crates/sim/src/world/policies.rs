@@ -4,34 +4,20 @@
 //! over, as in the kernel's schedstat), whether it is runnable now, what is in force, and each pCPU's idle time. Decisions
 //! turn the knobs of the simulated host's scheduler ([`crate::host::Scheduler`]).
 
-use tandem_policy::Decision;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::Target;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuObservation;
-use tandem_policy::VmId;
-use tandem_policy::VmObservation;
-use tandem_policy::VmSettings;
-use tandem_policy::Weight;
+use tandem_model::{
+    Decision, Nanos, PcpuId, PcpuSet, Target, VcpuId, VcpuObservation, VmId, VmObservation,
+    VmSettings, Weight,
+};
 use tandem_policy::flexw::Round;
-use tandem_policy::host::Host;
-use tandem_policy::host::HostObservation;
-use tandem_policy::host::IdleTimes;
-use tandem_policy::host::Knobs;
-use tandem_policy::host::Policy;
+use tandem_policy::host::{Host, HostObservation, IdleTimes, Knobs, Policy};
 use tandem_policy::turns::Rotation;
 
-use crate::host::Arrival;
-use crate::host::Scheduler;
+use crate::host::{Arrival, Scheduler};
 use crate::queue::Slot;
 use crate::trace::VcpuState;
 
 use super::simulation::World;
-use super::state::NONE;
-use super::state::PcpuState;
-use super::state::Work;
+use super::state::{NONE, PcpuState, Work};
 
 impl World {
     /// Keeps what the controller observes and decides from now on.
@@ -50,9 +36,7 @@ impl World {
     /// no controller.
     pub fn replace_policies(&mut self, policy: Box<dyn Policy>) -> bool {
         let controller = self.policies.controller.as_mut();
-        controller
-            .map(|controller| controller.replace(policy))
-            .is_some()
+        controller.map(|controller| controller.replace(policy)).is_some()
     }
 
     /// The controller takes its first look.
@@ -263,10 +247,7 @@ impl World {
             self.queue.set(Slot(self.slots.plugs + vm), at.0);
         }
         self.set_active(vm, vcpus);
-        let (first, size) = (
-            self.vms[vm as usize].first_vcpu,
-            self.vms[vm as usize].vcpus,
-        );
+        let (first, size) = (self.vms[vm as usize].first_vcpu, self.vms[vm as usize].vcpus);
         for v in first + vcpus..first + size {
             self.vcpus[v as usize].need_resched = true;
             self.work.push(Work::Guest(v));
@@ -305,9 +286,7 @@ impl Host for World {
             let scaled = u128::from(time) * u128::from(period.0) / u128::from(elapsed.0.max(1));
             Nanos(scaled as u64)
         };
-        (0..self.vms.len())
-            .filter_map(|vm| self.observe_vm(vm, scale))
-            .collect()
+        (0..self.vms.len()).filter_map(|vm| self.observe_vm(vm, scale)).collect()
     }
 
     fn apply(&mut self, decisions: &[Decision]) {

@@ -1,12 +1,8 @@
 //! What the simulated host keeps for the controller of policies: the controller itself, and what it has set.
 
-use tandem_policy::PolicySet;
-use tandem_policy::VcpuSettings;
-use tandem_policy::Weight;
+use tandem_model::{PolicySet, VcpuSettings, Weight};
 use tandem_policy::flexw::Round;
-use tandem_policy::host::Controller;
-use tandem_policy::host::HostObservation;
-use tandem_policy::host::WeightKnob;
+use tandem_policy::host::{Controller, HostObservation, WeightKnob};
 
 /// What the controller of policies knows of the host, and what it has set.
 pub(crate) struct Policies {

@@ -5,18 +5,12 @@
 //! Operations that take a few ns (an atomic on a free lock) cost their time by being owed by the
 //! vCPU, not by an event of their own.
 
-use crate::trace::ThreadState;
-use crate::trace::VcpuState;
+use crate::trace::{ThreadState, VcpuState};
 
 use super::alone::RowEnd;
-use super::code::Instr;
-use super::code::OpOutcome;
+use super::code::{Instr, OpOutcome};
 use super::simulation::World;
-use super::state::Doing;
-use super::state::KERNEL;
-use super::state::NONE;
-use super::state::Phase;
-use super::state::Thread;
+use super::state::{Doing, KERNEL, NONE, Phase, Thread};
 
 /// After so many operations without any time passing a thread computes for a nanosecond, so that
 /// no program can stop the clock.
@@ -157,9 +151,7 @@ impl World {
                     if !queue.is_alone() {
                         queue.yield_current(&mut self.entities);
                     }
-                    self.vms[self.threads[t as usize].vm as usize]
-                        .counts
-                        .voluntary_switches += 1;
+                    self.vms[self.threads[t as usize].vm as usize].counts.voluntary_switches += 1;
                     OpOutcome::Left
                 }
                 _ => OpOutcome::Next,

@@ -2,11 +2,9 @@
 //!
 //! What it does with that is in `turns`.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_policy::PcpuSet;
-use tandem_policy::VmId;
+use tandem_model::{PcpuSet, VmId};
 use tandem_policy::turns::Sequence;
 
 /// What the simulated host keeps of turns.
@@ -43,9 +41,7 @@ impl Turns {
     /// A vCPU that may run on `now` roams from now on: where it may run while it does not.
     pub fn roam(&mut self, v: u32, now: &PcpuSet) {
         let home = self.granted.remove(&v);
-        self.roaming
-            .entry(v)
-            .or_insert_with(|| home.unwrap_or_else(|| now.clone()));
+        self.roaming.entry(v).or_insert_with(|| home.unwrap_or_else(|| now.clone()));
     }
 
     /// A vCPU that may run on `before` may from now on run on `after`.

@@ -4,12 +4,11 @@
 //! What a handler causes elsewhere is put on the list `work` and done before the clock moves, first
 //! in, first out.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 use crate::queue::Slot;
 use crate::results::Results;
-use crate::trace::TraceEvent;
-use crate::trace::Tracks;
+use crate::trace::{TraceEvent, Tracks};
 
 use super::simulation::World;
 use super::state::Work;

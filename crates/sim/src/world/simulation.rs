@@ -4,12 +4,10 @@
 //! needs without a search, and nothing is allocated while events are handled. What happens to it
 //! is in the files beside this one, each with an `impl World` of its own; here are data only.
 
-use tandem_policy::PcpuSet;
+use tandem_model::PcpuSet;
 
-use crate::host::AnyScheduler;
-use crate::host::HostConfig;
-use crate::machine::Costs;
-use crate::machine::TimerSteals;
+use crate::host::{AnyScheduler, HostConfig};
+use crate::machine::{Costs, TimerSteals};
 use crate::queue::EventQueue;
 use crate::random::Stream;
 use crate::sched::entity::Entity;
@@ -19,13 +17,7 @@ use super::code::Instr;
 use super::policy_host::Policies;
 use super::rotation::Turns;
 use super::slots::Slots;
-use super::state::Message;
-use super::state::Object;
-use super::state::Pcpu;
-use super::state::SimulatedVm;
-use super::state::Thread;
-use super::state::Vcpu;
-use super::state::Work;
+use super::state::{Message, Object, Pcpu, SimulatedVm, Thread, Vcpu, Work};
 use super::swapper::Swapper;
 use super::trace_recorder::TraceRecorder;
 use super::wait_recorder::WaitRecorder;

@@ -3,27 +3,16 @@
 //! Everything refers to everything else by number. [`NONE`] stands for nobody. Time is ns since the
 //! simulation's begin.
 
-use tandem_kpolicy::Aple;
-use tandem_kpolicy::Hvs;
-use tandem_policy::Nanos;
+use tandem_kpolicy::{Aple, Hvs};
+use tandem_model::Nanos;
 
 use crate::machine::Cache;
 use crate::random::Stream;
-use crate::results::Counts;
-use crate::results::Histogram;
-use crate::results::PcpuResults;
-use crate::results::VcpuResults;
-use crate::scenario::Guest;
-use crate::scenario::MmLock;
+use crate::results::{Counts, Histogram, PcpuResults, VcpuResults};
+use crate::scenario::{Guest, MmLock};
 use crate::sched::fair::FairQueue;
-use crate::trace::IpiKind;
-use crate::trace::ThreadState;
-use crate::trace::VcpuState;
-use crate::workload::MOST_HELD;
-use crate::workload::MOST_LOOPS;
-use crate::workload::Spin;
-use crate::workload::SpinKind;
-use crate::workload::Wake;
+use crate::trace::{IpiKind, ThreadState, VcpuState};
+use crate::workload::{MOST_HELD, MOST_LOOPS, Spin, SpinKind, Wake};
 
 /// Nobody, nothing, nowhere.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -349,11 +338,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    pub const EMPTY: Waiters = Waiters {
-        head: NONE,
-        tail: NONE,
-        count: 0,
-    };
+    pub const EMPTY: Waiters = Waiters { head: NONE, tail: NONE, count: 0 };
 }
 
 /// What an object is, with its own settings.

@@ -7,13 +7,10 @@
 //!
 //! When something is added, and what it means, is said in `states`. Times are ns.
 
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::states::edges::Party;
+use tandem_model::states::edges::Party;
+use tandem_model::{Nanos, VcpuId, VmId};
 
-use super::state::NONE;
-use super::state::SimulatedVm;
+use super::state::{NONE, SimulatedVm};
 
 /// VMs with more vCPUs have no matrix of them.
 pub(super) const MOST_VCPUS: u32 = 64;
@@ -108,10 +105,7 @@ impl Siblings {
     /// How long a sibling was off in the present wait; `running` says whether a part of it is under way.
     pub fn off(&self, victim: u32, sibling: u32, off: u64, running: bool) -> u64 {
         let cell = self.cell(victim, sibling);
-        let part = match running {
-            true => off.saturating_sub(self.seen[cell]),
-            false => 0,
-        };
+        let part = if running { off.saturating_sub(self.seen[cell]) } else { 0 };
         self.gathered[cell] + part
     }
 
@@ -124,10 +118,7 @@ impl Siblings {
     /// The victim yielded to a sibling.
     pub fn yielded(&mut self, victim: u32, sibling: u32, taken: bool) {
         let cell = self.cell(victim, sibling);
-        match taken {
-            true => self.taken[cell] += 1,
-            false => self.useless[cell] += 1,
-        }
+        if taken { self.taken[cell] += 1 } else { self.useless[cell] += 1 }
     }
 }
 
@@ -154,10 +145,7 @@ impl StateRecorder {
             spinner: NONE,
             spun_before: 0,
         };
-        let waiting = Waiting {
-            since: now,
-            vcpus: Vec::new(),
-        };
+        let waiting = Waiting { since: now, vcpus: Vec::new() };
         StateRecorder {
             vcpus: vec![vcpu; count],
             pcpus: vec![waiting; pcpus],
@@ -232,12 +220,7 @@ impl StateRecorder {
         let takers = self.takers.as_ref()?;
         let row = takers.parties.len() * v as usize;
         let times = &takers.time[row..row + takers.parties.len()];
-        Some(
-            takers
-                .parties
-                .iter()
-                .zip(times.iter().map(|time| Nanos(*time))),
-        )
+        Some(takers.parties.iter().zip(times.iter().map(|time| Nanos(*time))))
     }
 
     /// Whether it is recorded who takes pCPUs.
@@ -275,11 +258,7 @@ impl Takers {
         }
         // A pCPU that is idle for a moment while one comes to it.
         parties.push(Party::Unseen);
-        Some(Takers {
-            column,
-            time: vec![0; count * parties.len()],
-            parties,
-        })
+        Some(Takers { column, time: vec![0; count * parties.len()], parties })
     }
 
     fn charge(&mut self, victim: u32, occupant: u32, time: u64) {

@@ -1,4 +1,4 @@
-//! Where the time of vCPUs goes and who waits for whom, as the model of [`tandem_policy::states`] has it.
+//! Where the time of vCPUs goes and who waits for whom, as the model of [`tandem_model::states`] has it.
 //!
 //! | state | here |
 //! |---|---|
@@ -29,8 +29,7 @@ use crate::trace::VcpuState;
 
 use super::simulation::World;
 use super::state::NONE;
-use super::state_recorder::Siblings;
-use super::state_recorder::VcpuRecord;
+use super::state_recorder::{Siblings, VcpuRecord};
 
 impl World {
     /// Another vCPU comes to a pCPU, or it becomes idle: until now they waited for who was there.

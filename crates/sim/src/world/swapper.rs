@@ -6,16 +6,12 @@
 //! branches, hardly ever mispredicted, but PAUSE makes its instructions few. A sample that is half
 //! computing therefore does not look like spinning, as on real counters.
 
+use tandem_model::branch_counters::BranchCounts;
+use tandem_model::{Nanos, PcpuId, PcpuSet};
 use tandem_policy::FlexS;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::flexs::BranchCounts;
-use tandem_policy::flexs::RunQueues;
-use tandem_policy::flexs::VcpuKey;
+use tandem_policy::flexs::{RunQueues, VcpuKey};
 
-use crate::random::Dist;
-use crate::random::Stream;
+use crate::random::{Dist, Stream};
 use crate::results::VcpuTime;
 use crate::workload::BranchProfile;
 
@@ -84,10 +80,7 @@ impl Counters {
         pause_cycles: u64,
     ) -> BranchCounts {
         // The measurement may have begun in between, with all times at zero.
-        let since = |now: Nanos, then: Nanos| match now < then {
-            true => now.0,
-            false => now.0 - then.0,
-        };
+        let since = |now: Nanos, then: Nanos| if now < then { now.0 } else { now.0 - then.0 };
         let seen = std::mem::replace(&mut self.seen, *ran);
         let computing = since(ran.useful, seen.useful) + since(ran.guest_kernel, seen.guest_kernel);
         let spinning = since(ran.spin_user, seen.spin_user)
@@ -136,15 +129,12 @@ impl Swapper {
         pcpus: u32,
         profiles: Vec<BranchProfile>,
     ) -> Swapper {
-        let counters = profiles
-            .into_iter()
-            .enumerate()
-            .map(|(v, profile)| Counters {
-                profile,
-                seen: VcpuTime::default(),
-                tight: false,
-                random: Stream::new(seed, "branches", v as u64),
-            });
+        let counters = profiles.into_iter().enumerate().map(|(v, profile)| Counters {
+            profile,
+            seen: VcpuTime::default(),
+            tight: false,
+            random: Stream::new(seed, "branches", v as u64),
+        });
         Swapper {
             policy,
             tick,

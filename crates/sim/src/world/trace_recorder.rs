@@ -10,10 +10,7 @@ pub(crate) struct TraceRecorder {
 
 impl TraceRecorder {
     pub fn new(limit: usize) -> TraceRecorder {
-        TraceRecorder {
-            events: Vec::new(),
-            limit,
-        }
+        TraceRecorder { events: Vec::new(), limit }
     }
 
     pub fn add(&mut self, event: TraceEvent) {

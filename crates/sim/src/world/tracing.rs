@@ -1,8 +1,6 @@
 //! Recording what happens, for traces. Costs nothing when it is off.
 
-use crate::trace::ExitReason;
-use crate::trace::TraceEvent;
-use crate::trace::Tracks;
+use crate::trace::{ExitReason, TraceEvent, Tracks};
 
 use super::simulation::World;
 
@@ -10,11 +8,7 @@ impl World {
     #[inline]
     pub(crate) fn trace_exit(&mut self, vcpu: u32, reason: ExitReason) {
         if let Some(trace) = &mut self.trace {
-            trace.add(TraceEvent::Exit {
-                vcpu,
-                reason,
-                at: self.now,
-            });
+            trace.add(TraceEvent::Exit { vcpu, reason, at: self.now });
         }
     }
 

@@ -5,11 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
-use tandem_policy::turns::Rotation;
-use tandem_policy::turns::sleep;
+use tandem_model::{Nanos, VcpuId, VmId};
+use tandem_policy::turns::{Rotation, sleep};
 
 use crate::queue::Slot;
 use crate::trace::VcpuState;
@@ -92,8 +89,7 @@ impl World {
         }
         let rotation = turns.sequence.rotation();
         if !rotation.is_empty() {
-            self.queue
-                .set(Slot(self.slots.turns), self.now + rotation.turn.0);
+            self.queue.set(Slot(self.slots.turns), self.now + rotation.turn.0);
         }
         self.turns = turns;
         for v in slept {

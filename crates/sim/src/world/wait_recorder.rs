@@ -2,13 +2,11 @@
 //!
 //! What the numbers mean, and when a piece begins and ends, is said where they are counted (`waits`).
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
-use crate::results::WaitMatrix;
-use crate::results::Waits;
+use crate::results::{WaitMatrix, Waits};
 
-use super::state_recorder::MOST_VCPUS;
-use super::state_recorder::StateRecorder;
+use super::state_recorder::{MOST_VCPUS, StateRecorder};
 
 /// A thread that waits for a lock, and the piece of its wait that is under way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,10 +65,7 @@ impl Matrices {
                 let row = |row: &[Cell]| row.iter().map(|cell| Nanos(of(cell))).collect();
                 cells.chunks(self.vcpus).map(row).collect()
             };
-            WaitMatrix {
-                running: rows(|cell| cell.running),
-                off: rows(|cell| cell.off),
-            }
+            WaitMatrix { running: rows(|cell| cell.running), off: rows(|cell| cell.off) }
         };
         Waits {
             locks: matrix(&self.locks),

@@ -23,10 +23,7 @@ use crate::trace::VcpuState;
 use super::simulation::World;
 use super::state::NONE;
 use super::state_recorder::StateRecorder;
-use super::wait_recorder::Cell;
-use super::wait_recorder::Matrices;
-use super::wait_recorder::Piece;
-use super::wait_recorder::WaitRecorder;
+use super::wait_recorder::{Cell, Matrices, Piece, WaitRecorder};
 
 impl World {
     /// Records from now on where the time of vCPUs goes and who waits for whom.
@@ -169,13 +166,7 @@ impl World {
         };
         let (since, spun) = (self.now, self.spun_by(self.threads[t as usize].vcpu));
         if let Some(waits) = &mut self.waits {
-            waits.pieces[t as usize] = Piece {
-                waits: true,
-                holder,
-                since,
-                stolen,
-                spun,
-            };
+            waits.pieces[t as usize] = Piece { waits: true, holder, since, stolen, spun };
         }
     }
 
@@ -209,12 +200,7 @@ impl World {
         }
         let since = self.now;
         if let Some(waits) = &mut self.waits {
-            waits.pieces[t as usize] = Piece {
-                since,
-                stolen,
-                spun,
-                ..piece
-            };
+            waits.pieces[t as usize] = Piece { since, stolen, spun, ..piece };
         }
     }
 }

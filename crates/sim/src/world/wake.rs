@@ -9,20 +9,12 @@
 //! (new-idle); at every eighth tick a vCPU takes one from another that has at least two more; a
 //! vCPU with threads to spare wakes an idle one at its tick (the kernel's "nohz kick").
 
-use crate::bits::has_bit;
-use crate::bits::next_bit;
-use crate::bits::set_bit;
+use crate::bits::{has_bit, next_bit, set_bit};
 use crate::sched::fair::Enqueue;
-use crate::trace::ThreadState;
-use crate::trace::TraceEvent;
-use crate::trace::VcpuState;
+use crate::trace::{ThreadState, TraceEvent, VcpuState};
 
 use super::simulation::World;
-use super::state::Doing;
-use super::state::Idle;
-use super::state::KERNEL;
-use super::state::NONE;
-use super::state::Work;
+use super::state::{Doing, Idle, KERNEL, NONE, Work};
 
 /// Every so many ticks a busy vCPU looks for load to take.
 const BALANCE_TICKS: u32 = 8;
@@ -59,9 +51,7 @@ impl World {
     pub(crate) fn enter_queue(&mut self, t: u32, how: Enqueue) {
         let v = self.threads[t as usize].vcpu;
         self.guest_account(v);
-        self.vcpus[v as usize]
-            .queue
-            .enqueue(&mut self.entities, t, how);
+        self.vcpus[v as usize].queue.enqueue(&mut self.entities, t, how);
         self.thread_state(t, ThreadState::Ready);
         self.note_load(v);
     }
@@ -95,10 +85,7 @@ impl World {
         (thread.woken_at, thread.woken_by) = (self.now, waker);
         thread.ready_at = self.now;
         let before = thread.vcpu;
-        let target = match self.is_queued_still(t) {
-            true => before,
-            false => self.choose_vcpu(t, before, by),
-        };
+        let target = if self.is_queued_still(t) { before } else { self.choose_vcpu(t, before, by) };
         if target != before {
             self.counts(by).thread_migrations += 1;
             self.threads[t as usize].vcpu = target;
@@ -130,10 +117,8 @@ impl World {
         let vm = &self.vms[thread.vm as usize];
         let first = vm.first_vcpu;
         // Out of use: as if it had run on one that is in use.
-        let before = match before - first < vm.active {
-            true => before,
-            false => first + (before - first) % vm.active,
-        };
+        let before =
+            if before - first < vm.active { before } else { first + (before - first) % vm.active };
         if has_bit(&vm.idle, before - first) {
             return before;
         }
@@ -172,10 +157,7 @@ impl World {
         // It is to choose anyway: nobody is nominated, nor does it need another interrupt (test_tsk_need_resched).
         if !vcpu.need_resched && vcpu.queue.wakeup_preempts(&self.entities, t) {
             vcpu.need_resched = true;
-            match v == by {
-                true => self.work.push(Work::Guest(v)),
-                false => self.send_reschedule(by, v),
-            }
+            if v == by { self.work.push(Work::Guest(v)) } else { self.send_reschedule(by, v) }
         }
     }
 

@@ -3,29 +3,16 @@
 use super::*;
 
 fn event(at: u64, cpu: u32, by: u32, kind: Kind) -> Event {
-    Event {
-        at: Nanos(at),
-        cpu,
-        by: Tid(by),
-        in_interrupt: false,
-        kind,
-    }
+    Event { at: Nanos(at), cpu, by: Tid(by), in_interrupt: false, kind }
 }
 
 fn switch(at: u64, cpu: u32, prev: u32, sleeps: bool, next: u32) -> Event {
-    let kind = Kind::Switch {
-        prev: Tid(prev),
-        sleeps,
-        next: Tid(next),
-    };
+    let kind = Kind::Switch { prev: Tid(prev), sleeps, next: Tid(next) };
     event(at, cpu, prev, kind)
 }
 
 fn clock(at: u64, whom: u32) -> Event {
-    Event {
-        in_interrupt: true,
-        ..event(at, 0, 0, Kind::Waking(Tid(whom)))
-    }
+    Event { in_interrupt: true, ..event(at, 0, 0, Kind::Waking(Tid(whom))) }
 }
 
 fn waking(at: u64, by: u32, whom: u32) -> Event {
@@ -69,25 +56,12 @@ fn a_ping_pong_is_waits_and_wakes_in_turn() {
     assert!(is_balanced(&story));
     assert_eq!(
         story.rows[0].steps[..6],
-        [
-            run(10),
-            Step::Wake(1),
-            run(10),
-            Step::Wait,
-            run(60),
-            Step::Wake(1)
-        ]
+        [run(10), Step::Wake(1), run(10), Step::Wait, run(60), Step::Wake(1)]
     );
-    assert_eq!(
-        story.rows[1].steps[..5],
-        [Step::Wait, run(25), Step::Wake(0), run(5), Step::Wait]
-    );
+    assert_eq!(story.rows[1].steps[..5], [Step::Wait, run(25), Step::Wake(0), run(5), Step::Wait]);
     assert_eq!(story.rows[1].bursts, [Nanos(30); 10]);
-    let edges: Vec<_> = story
-        .wake_edges()
-        .iter()
-        .map(|edge| (edge.from, edge.to, edge.count))
-        .collect();
+    let edges: Vec<_> =
+        story.wake_edges().iter().map(|edge| (edge.from, edge.to, edge.count)).collect();
     assert_eq!(edges, [(0, 1, 10), (1, 0, 10)]);
     // Both ran on idle CPUs: after 5 and after 10 ns.
     assert_eq!(story.idle_wakes.len(), 20);
@@ -106,10 +80,7 @@ fn waits_for_a_cpu_are_no_steps() {
         switch(170, 0, 9, false, 1),
     ];
     let story = story(&[1], 200, &events);
-    assert_eq!(
-        story.rows[0].steps,
-        [run(20), Step::Sleep(Nanos(50)), run(30)]
-    );
+    assert_eq!(story.rows[0].steps, [run(20), Step::Sleep(Nanos(50)), run(30)]);
     assert_eq!(story.idle_wakes, []);
 }
 
@@ -143,14 +114,8 @@ fn children_take_the_rows_of_those_that_ended_and_wait_for_their_parent() {
     assert_eq!(story.rows.len(), 2, "one row for all children");
     assert_eq!(story.rows[1].tids.len(), 5);
     assert!(is_balanced(&story));
-    assert_eq!(
-        story.rows[1].steps[..5],
-        [Step::Wait, run(60), Step::Wake(0), run(10), Step::Wait]
-    );
-    assert_eq!(
-        story.rows[0].steps[..5],
-        [run(10), Step::Wake(1), run(10), Step::Wait, run(20)]
-    );
+    assert_eq!(story.rows[1].steps[..5], [Step::Wait, run(60), Step::Wake(0), run(10), Step::Wait]);
+    assert_eq!(story.rows[0].steps[..5], [run(10), Step::Wake(1), run(10), Step::Wait, run(20)]);
 }
 
 #[test]
@@ -168,10 +133,7 @@ fn strangers_and_interrupts_are_sleeps_and_a_clock_is_told() {
     assert_eq!(by_clock.rows[0].period(), Some(Nanos(1000)));
     assert_eq!(by_clock.rows[0].steps[0], Step::Sleep(Nanos(500)));
     // The last sleep is cut at the window's end.
-    assert_eq!(
-        by_clock.rows[0].steps.last(),
-        Some(&Step::Sleep(Nanos(200)))
-    );
+    assert_eq!(by_clock.rows[0].steps.last(), Some(&Step::Sleep(Nanos(200))));
 
     // One that sleeps for 700 ns each time has no clock.
     let (mut events, mut at) = (Vec::new(), 0);
@@ -184,16 +146,9 @@ fn strangers_and_interrupts_are_sleeps_and_a_clock_is_told() {
     }
     assert_eq!(story(&[1], 20_000, &events).rows[0].period(), None);
     // A stranger's wake-up is no step of anybody.
-    let events = [
-        switch(10, 0, 1, true, 0),
-        waking(60, 77, 1),
-        switch(60, 0, 77, false, 1),
-    ];
+    let events = [switch(10, 0, 1, true, 0), waking(60, 77, 1), switch(60, 0, 77, false, 1)];
     let stranger = story(&[1], 100, &events);
-    assert_eq!(
-        stranger.rows[0].steps,
-        [run(10), Step::Sleep(Nanos(50)), run(40)]
-    );
+    assert_eq!(stranger.rows[0].steps, [run(10), Step::Sleep(Nanos(50)), run(40)]);
     assert_eq!(stranger.wake_edges(), []);
 }
 
@@ -214,10 +169,7 @@ fn a_yield_is_a_step_and_a_futex_of_both_kinds_is_like_a_lock() {
     let story = story(&[1, 2], 40, &events);
     assert_eq!(story.rows[0].steps, [run(10), Step::Yield, run(2)]);
     let like = story.lock_like();
-    assert_eq!(
-        (like.len(), like[0].threads, like[0].waits, like[0].wakes),
-        (1, 2, 2, 2)
-    );
+    assert_eq!((like.len(), like[0].threads, like[0].waits, like[0].wakes), (1, 2, 2, 2));
 }
 
 #[test]
@@ -243,11 +195,7 @@ fn windows_follow_each_other_and_end_after_so_many_steps() {
 #[test]
 fn of_a_thread_without_an_event_counts_what_it_ran() {
     let mut story = Story::default();
-    let ran = [
-        (Tid(1), Nanos(990)),
-        (Tid(2), Nanos(0)),
-        (Tid(3), Nanos(500)),
-    ];
+    let ran = [(Tid(1), Nanos(990)), (Tid(2), Nanos(0)), (Tid(3), Nanos(500))];
     story.window(&ran, (Nanos(0), Nanos(1000)), &[], 10);
     let steps: Vec<_> = story.rows.iter().map(|row| row.steps.clone()).collect();
     assert_eq!(steps, [vec![run(990)], vec![], vec![run(500)]]);
@@ -273,13 +221,7 @@ fn what_telling_an_idle_cpu_takes_is_no_part_of_the_burst() {
     let ran: u64 = story.rows[0]
         .steps
         .iter()
-        .map(|step| {
-            if let Step::Run(time) = step {
-                time.0
-            } else {
-                0
-            }
-        })
+        .map(|step| if let Step::Run(time) = step { time.0 } else { 0 })
         .sum();
     assert_eq!(ran, 5_000, "{:?}", story.rows[0].steps);
 }

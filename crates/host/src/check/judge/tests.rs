@@ -58,15 +58,9 @@ fn a_switch_acts_if_it_does_so_soon_and_nearly_always() {
     let ms = |ms| Some(Nanos::from_millis(ms));
     let soon = idle_switch(&[ms(1), ms(2), ms(3), ms(4)]);
     assert_eq!(soon.verdict, Verdict::Acts);
-    assert_eq!(
-        (soon.values["median_ms"], soon.values["worst_ms"]),
-        (3.0, 4.0)
-    );
+    assert_eq!((soon.values["median_ms"], soon.values["worst_ms"]), (3.0, 4.0));
     assert_eq!(idle_switch(&[ms(30), ms(25)]).verdict, Verdict::Unclear);
-    assert_eq!(
-        idle_switch(&[None, None, ms(1)]).verdict,
-        Verdict::DoesNotAct
-    );
+    assert_eq!(idle_switch(&[None, None, ms(1)]).verdict, Verdict::DoesNotAct);
     assert_eq!(idle_switch(&[None, None]).verdict, Verdict::DoesNotAct);
     assert!(!idle_switch(&[]).is_measured());
 }

@@ -61,22 +61,14 @@ fn hostile_names_where_nobody_can_look_are_no_vms_to_who_acts() {
     let p = process(10, "poser").thread(11, "CPU 0/KVM");
     proc.add(&p);
     // Nobody may look into it: root may look into this one.
-    let mut host = Host::new(
-        1,
-        Pid(10),
-        &ThreadStat::read(&proc.folder(10)).unwrap(),
-        None,
-        proc.now,
-    );
+    let mut host =
+        Host::new(1, Pid(10), &ThreadStat::read(&proc.folder(10)).unwrap(), None, proc.now);
     let slice = Budget::new(UNHURRIED).slice();
     host.read_tasks(&ProcFs::at(proc.root.path()), None, proc.now, false, slice);
     assert!(host.holds_vm());
     host.strict = true;
     assert!(!host.holds_vm());
-    assert!(
-        proc.scan(&mut proc.discovery(DiscoveryOptions::default()), 0)
-            .is_empty()
-    );
+    assert!(proc.scan(&mut proc.discovery(DiscoveryOptions::default()), 0).is_empty());
 }
 
 #[test]
@@ -113,11 +105,7 @@ fn hostile_tables_of_descriptors_are_looked_through_piece_by_piece() {
     };
     let (mut before, mut found) = (0, None);
     for scan in 0..400 {
-        if proc
-            .scan_in_no_time(&mut discovery)
-            .first()
-            .is_some_and(|vm| vm.vcpus.len() == 2)
-        {
+        if proc.scan_in_no_time(&mut discovery).first().is_some_and(|vm| vm.vcpus.len() == 2) {
             found = found.or(Some(scan));
         }
         let now = progress(&discovery);
@@ -147,10 +135,7 @@ fn hostile_hoards_are_told_and_cost_their_owner_alone() {
     discovery.look_into(Pid(100), 2, proc.now, &mut budget);
     assert!(discovery.hosts.contains_key(&Pid(100)));
     let waits = &discovery.others[&Pid(10)];
-    assert!(
-        waits.is_due(proc.now),
-        "it is looked into when there is time"
-    );
+    assert!(waits.is_due(proc.now), "it is looked into when there is time");
     assert!(holds_much(Some(1000)).contains("user 1000"));
     assert!(!proc.scan(&mut discovery, 500).is_empty());
 }
@@ -191,11 +176,7 @@ fn hostile_users_have_so_many_vcpus_under_care_and_others_theirs() {
     assert_eq!(scan.left_out, 1);
     assert_eq!(scan.vms[0].process.pid, Pid(100));
     assert_eq!(scan.problems.len(), 1, "{:?}", scan.problems);
-    assert!(
-        scan.problems[0].contains("user 1000"),
-        "{:?}",
-        scan.problems
-    );
+    assert!(scan.problems[0].contains("user 1000"), "{:?}", scan.problems);
 }
 
 #[test]
@@ -230,10 +211,7 @@ fn hostile_numbers_of_users_fill_the_host_and_nothing_is_kept_of_what_is_beyond(
     // It is told as long as it is so, and they are looked into again, not at once.
     let mut scan = Scan::default();
     discovery.assemble(proc.now, &mut scan);
-    assert_eq!(
-        (scan.left_out, scan.problems.len()),
-        (12_001 - MOST_VMS_OF_HOST, 1)
-    );
+    assert_eq!((scan.left_out, scan.problems.len()), (12_001 - MOST_VMS_OF_HOST, 1));
     let left_out = discovery.others.values().filter(|o| o.left_out.is_some());
     let next: Vec<bool> = left_out.map(|other| other.is_due(proc.now)).collect();
     assert_eq!(next.len(), scan.left_out);
@@ -279,11 +257,7 @@ fn hostile_numbers_given_to_a_user_are_one_user() {
     let mut scan = Scan::default();
     discovery.assemble(proc.now, &mut scan);
     assert_eq!((scan.vms.len(), scan.left_out), (MOST_VMS_OF_USER, 1));
-    assert!(
-        scan.problems[0].contains("user 100000 "),
-        "{:?}",
-        scan.problems
-    );
+    assert!(scan.problems[0].contains("user 100000 "), "{:?}", scan.problems);
     // The operator still names single numbers.
     proc.add(&process(20, "emulator").thread(21, "CPU 0/TCG"));
     proc.belongs(20, 100_007, "/user.slice");
@@ -341,7 +315,7 @@ fn qmp_hostile_sockets_do_not_make_vcpus_of_others_threads() {
     let answer = |pid, uid| QmpAnswer {
         peer: crate::qmp::Peer { pid: Pid(pid), uid },
         vcpus: vec![crate::qmp::QmpVcpu {
-            index: tandem_policy::VcpuId(0),
+            index: tandem_model::VcpuId(0),
             tid: tandem_linux::thread::Tid(100),
         }],
     };

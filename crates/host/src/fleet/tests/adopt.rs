@@ -1,7 +1,7 @@
 //! VMs that cannot be adopted after something was changed for them already, or where another left a moment ago: all of that is put back before they
 //! are tried again. And one with many vCPUs.
 
-use tandem_policy::VcpuId;
+use tandem_model::VcpuId;
 
 use super::*;
 use crate::discovery::VcpuThread;
@@ -111,9 +111,7 @@ fn who_leaves_a_cgroup_of_its_own_leaves_those_below_it_alone() {
     let places = |subject: &Subject, vm: &Vm| -> Vec<CgroupPath> {
         let controller = subject.fleet.controller();
         let threads = vm.vcpus.iter().map(|vcpu| &vcpu.thread);
-        threads
-            .map(|thread| controller.cgroup_of(thread).unwrap())
-            .collect()
+        threads.map(|thread| controller.cgroup_of(thread).unwrap()).collect()
     };
     let before = places(&subject, &vms[1]);
     assert!(before.iter().all(|place| *place == group), "{before:?}");

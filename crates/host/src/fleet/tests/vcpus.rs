@@ -1,9 +1,7 @@
 //! vCPUs that come in numbers, and groups of single vCPUs that are busy when they are given up: each tenant waits for himself.
 
-use tandem_policy::Target;
-use tandem_policy::VcpuId;
-use tandem_policy::Weight;
-use tandem_policy::decision::Because;
+use tandem_model::decision::Because;
+use tandem_model::{Target, VcpuId, Weight};
 
 use super::*;
 use crate::discovery::VcpuThread;
@@ -31,9 +29,7 @@ impl Subject {
         let groups = self.fleet.controller().children(&CgroupPath("/vms".into()));
         let name = format!("tandem-{}-{}-vcpu", vm.name, vm.process.pid.0);
         let groups = groups.unwrap().into_iter();
-        groups
-            .filter(|group| group.name().starts_with(&name))
-            .count()
+        groups.filter(|group| group.name().starts_with(&name)).count()
     }
 
     /// Another thread of the VM is where a vCPU is.
@@ -52,14 +48,20 @@ impl Subject {
     }
 }
 
+/// Managed VMs whose vCPUs are in a group each, the threads to replace their second vCPUs with, and the owner of all threads.
+fn divided(threads: usize) -> (Subject, Vec<Vm>, Vec<ThreadRef>, Idlers) {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(threads);
+    let (vms, others) = subject.vms_of_threads(&idlers);
+    assert_eq!(subject.update(&vms).len(), threads / 3);
+    vms.iter().for_each(|vm| subject.divide(vm, true));
+    (subject, vms, others, idlers)
+}
+
 #[test]
 fn hostile_groups_of_vcpus_that_stay_busy_are_gone_at_a_later_look() {
-    let mut subject = Subject::new(Duration::MAX);
-    let idlers = Idlers::new(3);
-    let (vms, _) = subject.vms_of_threads(&idlers);
+    let (mut subject, vms, _, _idlers) = divided(3);
     let vm = &vms[0];
-    assert_eq!(subject.update(&vms).len(), 1);
-    subject.divide(vm, true);
     assert_eq!(subject.groups_of(vm), 2);
     subject.tree.make_busy("/vms", true);
     subject.divide(vm, false);
@@ -78,12 +80,8 @@ fn hostile_groups_of_vcpus_that_stay_busy_are_gone_at_a_later_look() {
 
 #[test]
 fn a_busy_group_that_is_in_use_again_stays() {
-    let mut subject = Subject::new(Duration::MAX);
-    let idlers = Idlers::new(3);
-    let (vms, _) = subject.vms_of_threads(&idlers);
+    let (mut subject, vms, _, _idlers) = divided(3);
     let vm = &vms[0];
-    subject.update(&vms);
-    subject.divide(vm, true);
     subject.tree.make_busy("/vms", true);
     subject.divide(vm, false);
     subject.update(&vms);
@@ -103,26 +101,16 @@ fn a_busy_group_that_is_in_use_again_stays() {
 
 #[test]
 fn busy_groups_of_vcpus_that_ended_or_whose_vm_left_are_tried_again() {
-    let mut subject = Subject::new(Duration::MAX);
-    let idlers = Idlers::new(6);
-    let (mut vms, others) = subject.vms_of_threads(&idlers);
-    assert_eq!(subject.update(&vms).len(), 2);
-    vms.iter().for_each(|vm| subject.divide(vm, true));
+    let (mut subject, mut vms, others, _idlers) = divided(6);
     subject.tree.make_busy("/vms", true);
     // A vCPU of the first ends; the other is put together again and leaves before an update.
     subject.replace_vcpus(&mut vms[..1], &others);
     subject.divide(&vms[1], false);
     assert_eq!(subject.update(&vms[..1]).len(), 1);
-    assert_eq!(
-        (subject.groups_of(&vms[0]), subject.groups_of(&vms[1])),
-        (2, 2)
-    );
+    assert_eq!((subject.groups_of(&vms[0]), subject.groups_of(&vms[1])), (2, 2));
     subject.tree.make_busy("/vms", false);
     subject.update(&vms[..1]);
-    assert_eq!(
-        (subject.groups_of(&vms[0]), subject.groups_of(&vms[1])),
-        (1, 0)
-    );
+    assert_eq!((subject.groups_of(&vms[0]), subject.groups_of(&vms[1])), (1, 0));
 }
 
 #[test]
@@ -170,11 +158,7 @@ fn hostile_tenants_whose_vms_end_all_the_time_keep_nobody_elses_groups() {
 
 #[test]
 fn hostile_threads_in_groups_of_vcpus_are_moved_when_there_is_time() {
-    let mut subject = Subject::new(Duration::MAX);
-    let idlers = Idlers::new(6);
-    let (mut vms, others) = subject.vms_of_threads(&idlers);
-    assert_eq!(subject.update(&vms).len(), 2);
-    vms.iter().for_each(|vm| subject.divide(vm, true));
+    let (mut subject, mut vms, others, _idlers) = divided(6);
     let start = |subject: &mut Subject, vcpu: usize| {
         let threads = vms.iter().map(|vm| vm.vcpus[vcpu].thread);
         let threads: Vec<ThreadRef> = threads.collect();
@@ -204,12 +188,8 @@ fn hostile_threads_in_groups_of_vcpus_are_moved_when_there_is_time() {
 
 #[test]
 fn a_busy_group_in_the_idle_class_has_a_weight_when_it_is_used_again() {
-    let mut subject = Subject::new(Duration::MAX);
-    let idlers = Idlers::new(3);
-    let (vms, _) = subject.vms_of_threads(&idlers);
+    let (mut subject, vms, _, _idlers) = divided(3);
     let vm = &vms[0];
-    subject.update(&vms);
-    subject.divide(vm, true);
     let applied = subject.fleet.apply(&[Decision::SetIdle {
         target: Target::Vcpu(vm.id, VcpuId(0)),
         idle: true,
@@ -222,21 +202,14 @@ fn a_busy_group_in_the_idle_class_has_a_weight_when_it_is_used_again() {
     subject.divide(vm, true);
     let thread = &vm.vcpus[0].thread;
     let group = subject.fleet.controller().cgroup_of(thread).unwrap();
-    assert_eq!(
-        subject.fleet.controller().is_idle(&group).unwrap(),
-        Some(false)
-    );
+    assert_eq!(subject.fleet.controller().is_idle(&group).unwrap(), Some(false));
     let weight = subject.fleet.controller().weight(&group).unwrap();
     assert_eq!(weight.value(), 75.0);
 }
 
 #[test]
 fn groups_of_vcpus_that_cannot_be_removed_are_told_once_and_tried_again() {
-    let mut subject = Subject::new(Duration::MAX);
-    let idlers = Idlers::new(6);
-    let (mut vms, others) = subject.vms_of_threads(&idlers);
-    assert_eq!(subject.update(&vms).len(), 2);
-    vms.iter().for_each(|vm| subject.divide(vm, true));
+    let (mut subject, mut vms, others, _idlers) = divided(6);
     subject.tree.make_stuck("/vms", true);
     // A vCPU of the first ends; the other's are put together.
     subject.replace_vcpus(&mut vms[..1], &others);
@@ -244,11 +217,7 @@ fn groups_of_vcpus_that_cannot_be_removed_are_told_once_and_tried_again() {
     let (_, refused) = subject.fleet.update(&vms, &vms);
     let told: Vec<&str> = refused.iter().map(|refused| refused.vm.as_str()).collect();
     assert_eq!(told, [&vms[0].name, &vms[1].name, &vms[1].name]);
-    assert!(
-        refused
-            .iter()
-            .all(|refused| refused.error.contains("cannot remove"))
-    );
+    assert!(refused.iter().all(|refused| refused.error.contains("cannot remove")));
     let (_, refused) = subject.fleet.update(&vms, &vms);
     assert!(refused.is_empty(), "{refused:?}");
     let groups = |subject: &Subject| [0, 1].map(|nth| subject.groups_of(&vms[nth]));
@@ -314,9 +283,7 @@ fn a_vcpus_own_cgroup_that_its_thread_was_moved_out_of_has_its_own_weight_again(
     subject.tree.put(vm.process, &own);
     for (at, vcpu) in vm.vcpus.iter_mut().enumerate() {
         vcpu.thread = idlers.threads[at];
-        subject
-            .tree
-            .put(vcpu.thread, &own.child(&format!("vcpu{at}")));
+        subject.tree.put(vcpu.thread, &own.child(&format!("vcpu{at}")));
     }
     assert_eq!(subject.update(std::slice::from_ref(&vm)), [vm.id]);
     let applied = subject.fleet.apply(&[Decision::SetWeight {

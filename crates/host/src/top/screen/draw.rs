@@ -12,36 +12,16 @@
 //! meaning alone.
 
 use ratatui::buffer::Buffer;
-use ratatui::layout::Alignment;
-use ratatui::layout::Constraint;
-use ratatui::layout::Layout;
-use ratatui::layout::Rect;
-use ratatui::style::Color;
-use ratatui::style::Modifier;
-use ratatui::style::Style;
-use ratatui::text::Line as TextLine;
-use ratatui::text::Span;
-use ratatui::widgets::Block;
-use ratatui::widgets::Cell;
-use ratatui::widgets::Clear;
-use ratatui::widgets::Paragraph;
-use ratatui::widgets::Row;
-use ratatui::widgets::StatefulWidget;
-use ratatui::widgets::Table;
-use ratatui::widgets::Widget;
-use tandem_policy::Nanos;
-use tandem_policy::State;
-use tandem_policy::VcpuTimes;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line as TextLine, Span};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, StatefulWidget, Table, Widget};
+use tandem_model::{Nanos, State, VcpuTimes};
 
-use crate::columns::Tone;
-use crate::columns::cut;
-use crate::top::Culprit;
-use crate::top::TopInterval;
-use crate::top::screen::Line;
-use crate::top::screen::Screen;
-use crate::top::text::lag;
-use crate::top::text::percent;
-use crate::top::text::tone;
+use crate::columns::{Tone, cut};
+use crate::top::screen::{Line, Screen};
+use crate::top::text::{lag, percent, tone};
+use crate::top::{Culprit, TopInterval};
 
 const LEGEND: &str =
     "RUN guest POLL polling VMM exits RDY waits (5 fair, 10 bad) LIM quota HALT idle";
@@ -160,10 +140,7 @@ fn colour_of(tone: Tone, colour: bool) -> Style {
         Tone::Warn => Style::new().fg(Color::Yellow),
         Tone::Bad => bold().fg(Color::Red),
     };
-    match colour {
-        true => style,
-        false => Style { fg: None, ..style },
-    }
+    if colour { style } else { Style { fg: None, ..style } }
 }
 
 fn right(text: String, style: Style) -> Cell<'static> {
@@ -177,14 +154,9 @@ fn draw_table(
     buffer: &mut Buffer,
     colour: bool,
 ) {
-    let has_costop = interval
-        .vms
-        .iter()
-        .any(|vm| vm.times.get(State::Costop).is_some());
-    let states: Vec<State> = State::ALL
-        .into_iter()
-        .filter(|state| *state != State::Costop || has_costop)
-        .collect();
+    let has_costop = interval.vms.iter().any(|vm| vm.times.get(State::Costop).is_some());
+    let states: Vec<State> =
+        State::ALL.into_iter().filter(|state| *state != State::Costop || has_costop).collect();
     // vCPU, the states, due, recv and lag, with a blank before each column but the first.
     let fixed = 5 + 5 * states.len() as u16 + 3 * 6 + 1;
     let names = area.width.saturating_sub(fixed);
@@ -232,10 +204,8 @@ fn draw_table(
                     (name, vcpu.index.to_string(), vcpu.times, &vcpu.culprits)
                 }
             };
-            let mut cells = vec![
-                Cell::new(cut(&name, usize::from(name_width))),
-                right(count, Style::new()),
-            ];
+            let mut cells =
+                vec![Cell::new(cut(&name, usize::from(name_width))), right(count, Style::new())];
             cells.extend(states.iter().map(|state| share(&times, *state, colour)));
             cells.extend(match line {
                 Line::Vm(vm) => [
@@ -297,12 +267,9 @@ fn culprits_text(culprits: &[Culprit], times: &VcpuTimes, width: usize) -> Strin
 
 /// Who ran beside vCPUs: processes of the host to the left, other threads of VMs to the right.
 fn draw_beside(interval: &TopInterval, area: Rect, buffer: &mut Buffer) {
-    let [left, _, right] = Layout::horizontal([
-        Constraint::Fill(1),
-        Constraint::Length(2),
-        Constraint::Fill(1),
-    ])
-    .areas(area);
+    let [left, _, right] =
+        Layout::horizontal([Constraint::Fill(1), Constraint::Length(2), Constraint::Fill(1)])
+            .areas(area);
     let processes = interval.host.top_tasks.iter().map(|task| {
         let cgroup = task.cgroup.as_deref().unwrap_or("");
         (task.time, format!("{} {}  {cgroup}", task.name, task.pid))
@@ -317,13 +284,7 @@ fn draw_beside(interval: &TopInterval, area: Rect, buffer: &mut Buffer) {
         })
         .collect();
     threads.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
-    list(
-        "other threads of VMs",
-        threads.into_iter(),
-        interval,
-        right,
-        buffer,
-    );
+    list("other threads of VMs", threads.into_iter(), interval, right, buffer);
 }
 
 fn list(

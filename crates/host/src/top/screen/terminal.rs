@@ -4,28 +4,18 @@
 
 use std::io;
 use std::io::IsTerminal;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event;
-use ratatui::crossterm::event::Event;
-use ratatui::crossterm::event::KeyCode;
-use ratatui::crossterm::event::KeyEvent;
-use ratatui::crossterm::event::KeyEventKind;
-use ratatui::crossterm::event::KeyModifiers;
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use rustix::event::Timespec;
-use rustix::event::poll;
+use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tandem_linux::interrupt::Interrupt;
 use thiserror::Error;
 
 use crate::top::Top;
-use crate::top::screen::Key;
-use crate::top::screen::Screen;
-use crate::top::screen::Then;
 use crate::top::screen::draw::draw;
+use crate::top::screen::{Key, Screen, Then};
 use crate::top::text::notes;
 use crate::watch::LookError;
 
@@ -119,10 +109,7 @@ fn run(
 fn is_gone(wait: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-    let timeout = Timespec {
-        tv_sec: 0,
-        tv_nsec: wait.min(SLICE).subsec_nanos().into(),
-    };
+    let timeout = Timespec { tv_sec: 0, tv_nsec: wait.min(SLICE).subsec_nanos().into() };
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error.into()),

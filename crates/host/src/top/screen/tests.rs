@@ -52,9 +52,7 @@ fn names(screen: &Screen) -> Vec<&str> {
 }
 
 fn golden(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("TANDEM_UPDATE_GOLDEN").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, text).unwrap();
@@ -97,10 +95,7 @@ fn ready_has_its_colours_and_without_colour_none() {
         matching.map(|cells| cells[1].fg).collect()
     };
     let coloured = picture(&mut screen, 80, 24, true);
-    assert!(
-        colours(&coloured, "20").contains(&Color::Red),
-        "20 % is bad"
-    );
+    assert!(colours(&coloured, "20").contains(&Color::Red), "20 % is bad");
     assert_eq!(colours(&coloured, "6.0"), [Color::Yellow], "6 % is fair");
     let plain = picture(&mut screen, 80, 24, false);
     assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset));
@@ -159,11 +154,7 @@ fn a_search_shows_those_whose_names_match() {
     assert_eq!(names(&screen), ["hurt"]);
     assert!(text(&mut screen, 80, 24).contains("1 of 3 VMs · by RDY · /HUR"));
     press(&mut screen, "/ca");
-    assert_eq!(
-        screen.key(Key::Escape),
-        Then::GoOn,
-        "leaves the search only"
-    );
+    assert_eq!(screen.key(Key::Escape), Then::GoOn, "leaves the search only");
     assert_eq!(names(&screen).len(), 2);
 }
 

@@ -9,19 +9,13 @@ type QuotasOf<'a> = &'a [(&'a str, Option<u64>)];
 fn throttled(vms: &[(u64, u64, QuotasOf<'_>)], idle: u64) -> World {
     let mut world = World::new().idle(idle);
     for (id, limited, quotas) in vms {
-        let second = Second {
-            limited: *limited,
-            ..vcpu(1000 - limited, 0, "0-1")
-        };
+        let second = Second { limited: *limited, ..vcpu(1000 - limited, 0, "0-1") };
         world = world.vm(*id, &[second]).known(*id, |known| {
             known.quotas = quotas
                 .iter()
                 .map(|(cgroup, throttled)| KnownQuota {
                     cgroup: CgroupPath((*cgroup).to_owned()),
-                    quota: Quota {
-                        quota_us: 30_000,
-                        period_us: 100_000,
-                    },
+                    quota: Quota { quota_us: 30_000, period_us: 100_000 },
                     throttled: throttled.map(ms),
                 })
                 .collect();
@@ -33,9 +27,7 @@ fn throttled(vms: &[(u64, u64, QuotasOf<'_>)], idle: u64) -> World {
 fn lost(world: World) -> Vec<(u64, u64)> {
     let findings = world.all().findings.into_iter();
     let of_quota = findings.filter(|finding| finding.kind == Kind::Quota);
-    of_quota
-        .map(|finding| (finding.id.0, finding.lost_per_second.0 / 1_000_000))
-        .collect()
+    of_quota.map(|finding| (finding.id.0, finding.lost_per_second.0 / 1_000_000)).collect()
 }
 
 #[test]
@@ -45,11 +37,7 @@ fn what_idled_is_divided_among_all_that_were_throttled() {
         lost(throttled(&[(1, 600, quota), (2, 200, quota)], idle))
     };
     assert_eq!(two(400), [(1, 300), (2, 100)], "never more than what idled");
-    assert_eq!(
-        two(1600),
-        [(1, 600), (2, 200)],
-        "nor than what was withheld"
-    );
+    assert_eq!(two(1600), [(1, 600), (2, 200)], "nor than what was withheld");
 }
 
 #[test]
@@ -82,24 +70,15 @@ fn the_quota_that_throttled_most_is_the_one_to_lift() {
         known.quotas[0].quota.quota_us = 10_000;
     });
     let finding = world.only();
-    assert_eq!(
-        finding.cure.commands,
-        ["echo -1 | sudo tee /cg/vms/vm1/cpu.cfs_quota_us"]
-    );
-    assert!(
-        finding.evidence[1].contains("throttled 0.70"),
-        "{finding:#?}"
-    );
+    assert_eq!(finding.cure.commands, ["echo -1 | sudo tee /cg/vms/vm1/cpu.cfs_quota_us"]);
+    assert!(finding.evidence[1].contains("throttled 0.70"), "{finding:#?}");
     let cgroup = CgroupPath("/vms/vm1".to_owned());
     assert_eq!(finding.cure.changes, [Change::NoQuota { cgroup }]);
 }
 
 #[test]
 fn halt_polling_comes_after_all_waits_by_what_it_burns() {
-    let poll = |run, poll| Second {
-        poll,
-        ..vcpu(run, 0, "0")
-    };
+    let poll = |run, poll| Second { poll, ..vcpu(run, 0, "0") };
     let world = World::new()
         .vm(1, &[poll(100, 300)])
         .vm(2, &[poll(200, 700)])
@@ -107,11 +86,7 @@ fn halt_polling_comes_after_all_waits_by_what_it_burns() {
         .edge(3, 0, process("dd", "/"), 60);
     let findings = world.all().findings;
     let found: Vec<(u64, Kind)> = findings.iter().map(|one| (one.id.0, one.kind)).collect();
-    let expected = [
-        (3, Kind::HostProcess),
-        (2, Kind::HaltPolling),
-        (1, Kind::HaltPolling),
-    ];
+    let expected = [(3, Kind::HostProcess), (2, Kind::HaltPolling), (1, Kind::HaltPolling)];
     assert_eq!(found, expected);
     assert_eq!(findings[1].lost_per_second, Nanos::ZERO);
     assert_eq!(findings[1].lost_of_run, None);
@@ -121,21 +96,13 @@ fn halt_polling_comes_after_all_waits_by_what_it_burns() {
 
 #[test]
 fn what_others_wait_for_polling_is_said() {
-    let second = Second {
-        poll: 600,
-        ..vcpu(200, 0, "0")
-    };
-    let world = World::new()
-        .vm(1, &[second])
-        .vm(2, &[vcpu(600, 400, "0")])
-        .edge(2, 0, own(1, 0), 400);
+    let second = Second { poll: 600, ..vcpu(200, 0, "0") };
+    let world =
+        World::new().vm(1, &[second]).vm(2, &[vcpu(600, 400, "0")]).edge(2, 0, own(1, 0), 400);
     let findings = world.all().findings;
     let polling = findings.iter().find(|one| one.kind == Kind::HaltPolling);
     let said = &polling.unwrap().evidence[1];
-    assert!(
-        said.contains("0.40 pCPUs") && said.contains("0.30"),
-        "{said}"
-    );
+    assert!(said.contains("0.40 pCPUs") && said.contains("0.30"), "{said}");
 }
 
 #[test]
@@ -164,10 +131,8 @@ fn a_cost_is_there_below_the_thresholds_of_a_finding() {
 fn a_cost_is_the_same_whatever_else_explains_the_waits() {
     let waits = |idle_of_others: u64| {
         let restless = [vcpu(500, 500, "0-1"), vcpu(500, 500, "0-1")];
-        let other = [
-            vcpu(500 - idle_of_others, 500, "0-1"),
-            vcpu(500 - idle_of_others, 500, "0-1"),
-        ];
+        let other =
+            [vcpu(500 - idle_of_others, 500, "0-1"), vcpu(500 - idle_of_others, 500, "0-1")];
         let world = World::new().vm(1, &restless).vm(2, &other);
         world.edge(1, 0, vm(2), 500).edge(1, 1, vm(2), 500)
     };

@@ -49,9 +49,7 @@ fn a_slow_vcpu_explains_its_own_estimate_and_no_other() {
 #[test]
 fn what_is_left_is_said_to_be_what_is_left() {
     let world = |process_time| {
-        let world = World::new()
-            .vm(1, &[vcpu(300, 700, "0")])
-            .edge(1, 0, vm(2), 400);
+        let world = World::new().vm(1, &[vcpu(300, 700, "0")]).edge(1, 0, vm(2), 400);
         world.edge(1, 0, process("dd", "/"), process_time)
     };
     let findings = world(300).all().findings;

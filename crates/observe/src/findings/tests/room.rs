@@ -28,10 +28,7 @@ fn vcpus_stay_within_their_cpusets() {
     let cpusets = |of: &'static [(u32, &'static str)]| {
         crowd(move |world| {
             let known = world.vms.get_mut(&VmId(1)).unwrap();
-            known.cpusets = of
-                .iter()
-                .map(|(vcpu, list)| (VcpuId(*vcpu), set(list)))
-                .collect();
+            known.cpusets = of.iter().map(|(vcpu, list)| (VcpuId(*vcpu), set(list))).collect();
         })
     };
     assert_eq!(rooms(&cpusets(&[(0, "0-2"), (1, "0,2-3")])), ["0,2", "0,2"]);

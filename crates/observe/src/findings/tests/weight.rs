@@ -42,11 +42,7 @@ fn who_stands_back_already_is_not_raised() {
         (0, "is in the idle class already"),
     ] {
         let cure = of(Version::V2, "/build", Some(weight));
-        assert_eq!(
-            (cure.commands.len(), cure.changes.len()),
-            (0, 0),
-            "{weight}"
-        );
+        assert_eq!((cure.commands.len(), cure.changes.len()), (0, 0), "{weight}");
         assert!(cure.remark.contains(said), "{cure:?}");
     }
     assert_eq!(of(Version::V2, "/build", Some(11)).commands.len(), 1);

@@ -5,8 +5,7 @@ use std::fmt::Display;
 use parquet::data_type::ByteArray;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tandem_policy::Nanos;
-use tandem_policy::VmId;
+use tandem_model::{Nanos, VmId};
 
 macro_rules! columns {
     ($(#[$meta:meta])* $of:ident: $($column:ident = $name:literal,)*) => {
@@ -65,10 +64,7 @@ pub(in crate::record) struct Cells<T> {
 
 impl<T> Default for Cells<T> {
     fn default() -> Cells<T> {
-        Cells {
-            defined: Vec::new(),
-            values: Vec::new(),
-        }
+        Cells { defined: Vec::new(), values: Vec::new() }
     }
 }
 
@@ -98,11 +94,7 @@ impl Table {
     }
 
     pub(super) fn text(&mut self, column: Text, text: &str) -> &mut Table {
-        set(
-            &mut self.texts[column as usize],
-            self.rows,
-            ByteArray::from(text),
-        );
+        set(&mut self.texts[column as usize], self.rows, ByteArray::from(text));
         self
     }
 

@@ -1,19 +1,11 @@
 //! Rows of what programs in the kernel say beside times and edges.
 
-use tandem_policy::Nanos;
-use tandem_policy::states::interval::Column;
-use tandem_policy::states::latency::BUCKETS;
-use tandem_policy::states::latency::Latency;
-use tandem_policy::states::programs::Estimated;
-use tandem_policy::states::programs::NotCounted;
-use tandem_policy::states::programs::NotSeen;
-use tandem_policy::states::programs::Programs;
+use tandem_model::Nanos;
+use tandem_model::states::interval::Column;
+use tandem_model::states::latency::{BUCKETS, Latency};
+use tandem_model::states::programs::{Estimated, NotCounted, NotSeen, Programs};
 
-use super::cells::Int;
-use super::cells::Row;
-use super::cells::Table;
-use super::cells::Text;
-use super::cells::name;
+use super::cells::{Int, Row, Table, Text, name};
 use crate::record::frame::Frame;
 
 /// Those of an interval; none if there were no programs.
@@ -43,10 +35,7 @@ pub(super) fn rows(table: &mut Table, number: u64, frame: &Frame) {
             .text(Text::Want, &estimated.how);
     }
     for (vm, latency) in &programs.latency {
-        table
-            .row("latency", number)
-            .int(Int::Vm, vm.0)
-            .time(Int::Time, latency.time);
+        table.row("latency", number).int(Int::Vm, vm.0).time(Int::Time, latency.time);
         let buckets = latency.counts.iter().enumerate();
         for (power, count) in buckets.filter(|(_, count)| **count > 0) {
             table
@@ -82,10 +71,7 @@ pub(super) fn read(
         }),
         "latency" => {
             let time = row.wanted_time(Int::Time)?;
-            let latency = Latency {
-                time,
-                ..Latency::default()
-            };
+            let latency = Latency { time, ..Latency::default() };
             programs.latency.insert(row.vm()?, latency);
         }
         "latency-bucket" => {

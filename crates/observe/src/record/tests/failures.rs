@@ -28,13 +28,7 @@ fn segment_of(folder: &Path, first: u64) -> PathBuf {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries
         .map(|entry| entry.path())
-        .find(|path| {
-            path.file_name()
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .starts_with(&begin)
-        })
+        .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&begin))
         .unwrap()
 }
 
@@ -113,10 +107,7 @@ fn looks_that_failed_are_in_the_next_interval() {
     let failed: Vec<u64> = frames.iter().map(|(_, frame)| frame.failed).collect();
     assert_eq!(failed, [0, 2, 0]);
     let failure = frames[1].1.failure.as_deref().unwrap();
-    assert!(
-        failure.starts_with("second ") && failure.len() <= 300,
-        "{failure}"
-    );
+    assert!(failure.starts_with("second ") && failure.len() <= 300, "{failure}");
 }
 
 #[test]
@@ -127,32 +118,18 @@ fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
     let (read, damages) = numbers(dir.path(), Wanted::ALL);
     let expected: Vec<u64> = (0..300).chain(600..1_000).collect();
     assert_eq!(read, expected);
-    let [only] = &damages[..] else {
-        panic!("{damages:?}")
-    };
+    let [only] = &damages[..] else { panic!("{damages:?}") };
     assert_eq!((only.first, only.intervals), (300, Some(300)));
     let said = only.to_string();
     assert!(said.contains("/0000000300-"), "{said}");
-    assert!(
-        said.ends_with("300 intervals are lost, from number 300 on"),
-        "{said}"
-    );
+    assert!(said.ends_with("300 intervals are lost, from number 300 on"), "{said}");
     // Who asks for another time has all of it. Interval n is at 1000 + n seconds, and steadily at n.
     let wall = |from, to| Wanted::from(Nanos::from_secs(from)..Nanos::from_secs(to));
-    assert_eq!(
-        numbers(dir.path(), wall(1_000, 1_300)),
-        ((0..300).collect(), vec![])
-    );
-    assert_eq!(
-        numbers(dir.path(), wall(1_600, 9_000)),
-        ((600..1_000).collect(), vec![])
-    );
+    assert_eq!(numbers(dir.path(), wall(1_000, 1_300)), ((0..300).collect(), vec![]));
+    assert_eq!(numbers(dir.path(), wall(1_600, 9_000)), ((600..1_000).collect(), vec![]));
     let (read, damages) = numbers(dir.path(), wall(1_299, 1_301));
     assert_eq!((read, damages.len()), (vec![299], 1));
-    let steady = Wanted {
-        steady: Nanos::from_secs(700)..Nanos::from_secs(702),
-        ..Wanted::ALL
-    };
+    let steady = Wanted { steady: Nanos::from_secs(700)..Nanos::from_secs(702), ..Wanted::ALL };
     assert_eq!(numbers(dir.path(), steady), (vec![700, 701], vec![]));
     // The last one: the end knows how many there were.
     damage(&segment_of(dir.path(), 900));
@@ -162,11 +139,7 @@ fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
     fs::remove_file(dir.path().join(END)).unwrap();
     let (_, damages) = numbers(dir.path(), Wanted::ALL);
     assert_eq!(damages[1].intervals, None);
-    assert!(
-        damages[1].to_string().contains("is not known"),
-        "{}",
-        damages[1]
-    );
+    assert!(damages[1].to_string().contains("is not known"), "{}", damages[1]);
 }
 
 #[test]
@@ -175,19 +148,14 @@ fn a_segment_that_is_missing_is_a_damage_wherever_it_was() {
     begun(dir.path(), 1_000).finish(None).unwrap();
     let lost = |damages: &[Damage]| -> Vec<(u64, Option<u64>)> {
         let lost = damages.iter();
-        lost.map(|damage| (damage.first, damage.intervals))
-            .collect()
+        lost.map(|damage| (damage.first, damage.intervals)).collect()
     };
     fs::remove_file(segment_of(dir.path(), 300)).unwrap();
     let (read, damages) = numbers(dir.path(), Wanted::ALL);
     let expected: Vec<u64> = (0..300).chain(600..1_000).collect();
     assert_eq!(read, expected);
     assert_eq!(lost(&damages), [(300, Some(300))], "{damages:?}");
-    assert!(
-        damages[0].what.contains("lacks a segment"),
-        "{}",
-        damages[0]
-    );
+    assert!(damages[0].what.contains("lacks a segment"), "{}", damages[0]);
     // Who asks for another time has all of it.
     let wall = Wanted::from(Nanos::from_secs(1_600)..Nanos::from_secs(9_000));
     assert_eq!(numbers(dir.path(), wall), ((600..1_000).collect(), vec![]));
@@ -210,9 +178,7 @@ fn an_end_that_cannot_be_read_is_a_damage_and_the_rest_is_read() {
     let check = || {
         let (read, damages) = numbers(dir.path(), Wanted::ALL);
         assert_eq!(read, [0, 1, 2, 3, 4]);
-        let [only] = &damages[..] else {
-            panic!("{damages:?}")
-        };
+        let [only] = &damages[..] else { panic!("{damages:?}") };
         assert!(only.what.contains("end.json"), "{only}");
         assert_eq!((only.first, only.intervals), (5, None));
         let record = Record::open(dir.path()).unwrap();
@@ -233,25 +199,13 @@ fn a_damaged_line_costs_one_interval() {
     let path = part(dir.path(), 0, JOURNAL);
     let text = fs::read_to_string(&path).unwrap();
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let broken = [
-        &lines[0],
-        &lines[1][..50],
-        &lines[2][..9],
-        &lines[3],
-        &lines[4],
-    ]
-    .map(|line| format!("{line}\n"));
+    let broken = [&lines[0], &lines[1][..50], &lines[2][..9], &lines[3], &lines[4]]
+        .map(|line| format!("{line}\n"));
     fs::write(&path, broken.concat()).unwrap();
     let (read, damages) = numbers(dir.path(), Wanted::ALL);
     assert_eq!(read, [0, 3, 4]);
     assert_eq!((damages[0].first, damages[0].intervals), (1, Some(2)));
-    assert!(
-        damages[0]
-            .what
-            .contains("0000000000.jsonl is damaged: line 2: "),
-        "{}",
-        damages[0]
-    );
+    assert!(damages[0].what.contains("0000000000.jsonl is damaged: line 2: "), "{}", damages[0]);
 }
 
 #[test]
@@ -278,10 +232,7 @@ fn intervals_stay_in_order_when_the_clock_is_set_back() {
     // A time that was there twice is there twice; CLOCK_MONOTONIC tells them apart.
     let twice = Nanos::from_secs(1_001)..Nanos::from_secs(1_002);
     assert_eq!(numbers(dir.path(), twice.clone().into()).0, [1, 4]);
-    let second_time = Wanted {
-        wall: twice,
-        steady: Nanos::from_secs(3)..Nanos(u64::MAX),
-    };
+    let second_time = Wanted { wall: twice, steady: Nanos::from_secs(3)..Nanos(u64::MAX) };
     assert_eq!(numbers(dir.path(), second_time).0, [4]);
 }
 
@@ -306,10 +257,7 @@ fn records_of_version_1_are_read() {
     assert!(record.is_complete().unwrap(), "nothing is in a journal");
     assert_eq!(record.end().unwrap(), None, "it does not say");
 
-    let line = recorder::Line {
-        number: 1,
-        frame: second(1),
-    };
+    let line = recorder::Line { number: 1, frame: second(1) };
     let mut line = serde_json::to_value(&line).unwrap();
     let frame = line["frame"].as_object_mut().unwrap();
     for later in ["failed", "failure", "host"] {

@@ -68,7 +68,7 @@ impl fmt::Display for Because {
             Because::OnlyOne => f.write_str("one vCPU is the least"),
             Because::NoRoom { computes, room } => write!(
                 f,
-                "the other vCPUs have no room: it computes {} between two idle periods, {} would fit",
+                "the work does not fit on fewer vCPUs: it computes {} between two idle periods, {} would fit",
                 us(computes),
                 us(room)
             ),

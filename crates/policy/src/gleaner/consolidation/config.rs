@@ -1,9 +1,8 @@
 //! What can be set of consolidation. Parts are of 1; periods are those of the controller.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
 /// How a step is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::units::Nanos;
+use tandem_model::units::Nanos;
 
 /// What is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]

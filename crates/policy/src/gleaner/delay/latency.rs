@@ -10,9 +10,8 @@
 //!
 //! Times are in ns.
 
-use crate::gleaner::Observation;
-use crate::gleaner::ThreadPeriod;
 use crate::gleaner::delay::held::Held;
+use crate::gleaner::{Observation, ThreadPeriod};
 
 /// A thread's tail against its mean wait.
 const TAIL: f64 = 2.0;
@@ -83,8 +82,7 @@ fn behind_turns(observed: &Observation) -> f64 {
     let turns: Vec<(f64, f64)> = others.map(of).filter(|(_, length)| *length > 0.0).collect();
     let beyond = |wait: f64| -> f64 {
         let each = turns.iter();
-        each.map(|(part, length)| part * (1.0 - wait / length).max(0.0))
-            .sum()
+        each.map(|(part, length)| part * (1.0 - wait / length).max(0.0)).sum()
     };
     let mut least = 0.0;
     let mut most = turns.iter().map(|(_, length)| *length).fold(0.0, f64::max);
@@ -93,10 +91,7 @@ fn behind_turns(observed: &Observation) -> f64 {
     }
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(least, most);
-        match beyond(middle) > BEYOND {
-            true => least = middle,
-            false => most = middle,
-        }
+        if beyond(middle) > BEYOND { least = middle } else { most = middle }
     }
     most
 }
@@ -104,12 +99,9 @@ fn behind_turns(observed: &Observation) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Nanos;
+    use tandem_model::units::Nanos;
 
-    const BATCH: Held = Held {
-        slack: Nanos(500_000),
-        batch: true,
-    };
+    const BATCH: Held = Held { slack: Nanos(500_000), batch: true };
 
     fn thread(id: u64, wakes: u64, waited_us: u64, ran_us: u64) -> ThreadPeriod {
         ThreadPeriod {
@@ -138,10 +130,7 @@ mod tests {
         let mut threads: Vec<ThreadPeriod> =
             (1..10).map(|id| thread(id, 200, 4_000, 6_000)).collect();
         threads.push(thread(10, 10, 25_000, 1_000));
-        let slack = Held {
-            batch: false,
-            ..BATCH
-        };
+        let slack = Held { batch: false, ..BATCH };
         let waits = Waits::of(&seen(threads.clone()));
         assert!(waits.latency_of_all(slack) < 600_000.0, "{waits:?}");
         assert!(waits.latency(slack) > 1e6, "{waits:?}");
@@ -167,10 +156,7 @@ mod tests {
             (1..=10).map(|id| thread(id, 200, 12_500, 4_000)).collect();
         threads.push(thread(11, 10, 0, 50_000));
         let waits = Waits::of(&seen(threads));
-        let slack = Held {
-            batch: false,
-            ..BATCH
-        };
+        let slack = Held { batch: false, ..BATCH };
         assert!(waits.latency(slack) < 650_000.0, "{waits:?}");
         // 2.5 % × (1 − w ÷ 5 ms) is 1 % for 3 ms.
         assert!((waits.behind_turns - 3e6).abs() < 0.1e6, "{waits:?}");

@@ -1,7 +1,6 @@
 //! Whether to hold back, worked by hand.
 
-use super::super::ThreadPeriod;
-use super::super::VcpuPeriod;
+use super::super::{ThreadPeriod, VcpuPeriod};
 use super::*;
 
 const PERIOD: Nanos = Nanos::from_millis(100);
@@ -16,13 +15,7 @@ struct Seen {
     wait_us: u64,
 }
 
-const TIMERS: Seen = Seen {
-    busy: 0.2,
-    idle_periods: 180,
-    calls: 0,
-    wakes: 200,
-    wait_us: 5,
-};
+const TIMERS: Seen = Seen { busy: 0.2, idle_periods: 180, calls: 0, wakes: 200, wait_us: 5 };
 
 fn observed(seen: Seen) -> Observation {
     let busy = Nanos((PERIOD.0 as f64 * seen.busy) as u64);
@@ -55,44 +48,30 @@ fn until_decided(delay: &mut Delay, react: impl Fn(Held) -> Seen) -> Because {
     panic!("nothing was decided in 1000 periods: {delay:?}");
 }
 
+/// What is seen with slack, and without.
+fn slack(on: Seen, off: Seen) -> impl Fn(Held) -> Seen + Copy {
+    move |held| if held.slack > Nanos::ZERO { on } else { off }
+}
+
+/// The first verdict on a trial.
+fn verdict(delay: &mut Delay, react: impl Fn(Held) -> Observation) -> Because {
+    loop {
+        let because = delay.decide(&react(delay.held()));
+        if matches!(because, Because::Kept { .. } | Because::Lost { .. }) {
+            return because;
+        }
+    }
+}
+
 #[test]
 fn slack_that_saves_idle_periods_is_kept_and_batch_that_saves_none_is_not() {
     let mut delay = Delay::new(DelayConfig::default());
-    let react = |held: Held| match held.slack > Nanos::ZERO {
-        true => Seen {
-            busy: 0.18,
-            idle_periods: 100,
-            wait_us: 20,
-            ..TIMERS
-        },
-        false => TIMERS,
-    };
-    let slack = until_decided(&mut delay, react);
-    assert!(
-        matches!(
-            slack,
-            Because::Kept {
-                means: Means::Slack,
-                ..
-            }
-        ),
-        "{slack}"
-    );
+    let react = slack(Seen { busy: 0.18, idle_periods: 100, wait_us: 20, ..TIMERS }, TIMERS);
+    let kept = until_decided(&mut delay, react);
+    assert!(matches!(kept, Because::Kept { means: Means::Slack, .. }), "{kept}");
     let batch = until_decided(&mut delay, react);
-    assert!(
-        matches!(
-            batch,
-            Because::Lost {
-                means: Means::Batch,
-                ..
-            }
-        ),
-        "{batch}"
-    );
-    let held = Held {
-        slack: Nanos(500_000),
-        batch: false,
-    };
+    assert!(matches!(batch, Because::Lost { means: Means::Batch, .. }), "{batch}");
+    let held = Held { slack: Nanos(500_000), batch: false };
     assert_eq!(delay.held(), held);
     for _ in 0..50 {
         assert_eq!(delay.decide(&observed(react(held))), Because::Settled);
@@ -103,28 +82,11 @@ fn slack_that_saves_idle_periods_is_kept_and_batch_that_saves_none_is_not() {
 fn who_does_less_with_it_has_it_back_and_rest_doubles() {
     let mut delay = Delay::new(DelayConfig::default());
     // Sleeps after each piece of work: fewer idle periods, and fewer pieces.
-    let react = |held: Held| match held.slack > Nanos::ZERO {
-        true => Seen {
-            busy: 0.12,
-            idle_periods: 100,
-            wakes: 120,
-            ..TIMERS
-        },
-        false => TIMERS,
-    };
+    let react = slack(Seen { busy: 0.12, idle_periods: 100, wakes: 120, ..TIMERS }, TIMERS);
     let mut rests = Vec::new();
     for _ in 0..2 {
         let lost = until_decided(&mut delay, react);
-        assert!(
-            matches!(
-                lost,
-                Because::Lost {
-                    means: Means::Slack,
-                    ..
-                }
-            ),
-            "{lost}"
-        );
+        assert!(matches!(lost, Because::Lost { means: Means::Slack, .. }), "{lost}");
         until_decided(&mut delay, react);
         assert_eq!(delay.held(), Held::default());
         let mut rest = 0;
@@ -141,13 +103,7 @@ fn a_trial_ends_at_once_where_a_fraction_is_done() {
     // Sleeps for 50 us after each piece of work, which takes 500 us more with slack.
     let on_trial = |of_before: f64| {
         let mut delay = Delay::new(DelayConfig::default());
-        let react = |held: Held| match held.slack > Nanos::ZERO {
-            true => Seen {
-                wakes: (200.0 * of_before) as u64,
-                ..TIMERS
-            },
-            false => TIMERS,
-        };
+        let react = slack(Seen { wakes: (200.0 * of_before) as u64, ..TIMERS }, TIMERS);
         let mut periods = 0;
         for _ in 0..100 {
             let because = delay.decide(&observed(react(delay.held())));
@@ -170,17 +126,8 @@ fn a_program_that_starts_is_no_effect() {
     let mut because = Because::Off;
     while !matches!(because, Because::Lost { .. } | Because::Kept { .. }) {
         started = (started + 1).min(20);
-        let seen = match delay.held().slack > Nanos::ZERO {
-            true => Seen {
-                idle_periods: 100,
-                wakes: 970,
-                ..TIMERS
-            },
-            false => Seen {
-                wakes: 1000,
-                ..TIMERS
-            },
-        };
+        let on = Seen { idle_periods: 100, wakes: 970, ..TIMERS };
+        let seen = slack(on, Seen { wakes: 1000, ..TIMERS })(delay.held());
         let part = |count: u64| count * started / 20;
         because = delay.decide(&observed(Seen {
             idle_periods: seen.idle_periods.min(part(seen.idle_periods) + 40),
@@ -241,10 +188,7 @@ fn served(of_clients: f64, of_server: [f64; 2]) -> impl Fn(Held) -> Observation 
         let server = thread(99, 240.0 * part(of_server[0]), 8e6 * part(of_server[1]));
         Observation {
             threads: (1..=12).map(client).chain([server]).collect(),
-            ..observed(Seen {
-                idle_periods: if is_on { 120 } else { 180 },
-                ..TIMERS
-            })
+            ..observed(Seen { idle_periods: if is_on { 120 } else { 180 }, ..TIMERS })
         }
     }
 }
@@ -252,56 +196,34 @@ fn served(of_clients: f64, of_server: [f64; 2]) -> impl Fn(Held) -> Observation 
 #[test]
 fn a_server_that_serves_more_at_once_does_as_much() {
     let of = |react: &dyn Fn(Held) -> Observation| {
-        let mut delay = Delay::new(DelayConfig::default());
-        loop {
-            let because = delay.decide(&react(delay.held()));
-            if matches!(because, Because::Kept { .. } | Because::Lost { .. }) {
-                return because;
-            }
-        }
+        verdict(&mut Delay::new(DelayConfig::default()), react)
     };
     // 240 wake-ups of clients and 240 or 160 of the server, which takes nine tenths of its CPU time for the same requests.
     let same = of(&served(1.0, [2.0 / 3.0, 0.9]));
-    assert!(
-        matches!(same, Because::Kept { effect, .. } if effect.progress == 1.0),
-        "{same}"
-    );
+    assert!(matches!(same, Because::Kept { effect, .. } if effect.progress == 1.0), "{same}");
     // Clients ask less often, by a tenth and a bit.
     let less = of(&served(0.85, [2.0 / 3.0, 0.9]));
-    assert!(
-        matches!(less, Because::Lost { effect, .. } if effect.progress == 0.85),
-        "{less}"
-    );
+    assert!(matches!(less, Because::Lost { effect, .. } if effect.progress == 0.85), "{less}");
     // It is woken less often because it has less to do.
     let idle = of(&served(1.0, [0.5, 0.55]));
-    assert!(
-        matches!(idle, Because::Lost { effect, .. } if effect.progress == 0.75),
-        "{idle}"
-    );
+    assert!(matches!(idle, Because::Lost { effect, .. } if effect.progress == 0.75), "{idle}");
 }
 
 #[test]
 fn who_is_preempted_by_its_server_instead_of_sleeping_does_as_much() {
     let of = |server: [f64; 2], turns: f64| {
-        let mut delay = Delay::new(DelayConfig::default());
-        loop {
-            let is_on = delay.held().slack > Nanos::ZERO;
-            let mut seen = served(0.91, server)(delay.held());
+        verdict(&mut Delay::new(DelayConfig::default()), |held| {
+            let is_on = held.slack > Nanos::ZERO;
+            let mut seen = served(0.91, server)(held);
             for thread in &mut seen.threads {
                 thread.turns = (240.0 * if is_on { turns } else { 1.0 }) as u64;
             }
-            let because = delay.decide(&seen);
-            if matches!(because, Because::Kept { .. } | Because::Lost { .. }) {
-                return because;
-            }
-        }
+            seen
+        })
     };
     let serves_more_at_once = [2.0 / 3.0, 0.9];
     assert!(matches!(of(serves_more_at_once, 1.0), Because::Kept { .. }));
-    assert!(matches!(
-        of(serves_more_at_once, 0.95),
-        Because::Lost { .. }
-    ));
+    assert!(matches!(of(serves_more_at_once, 0.95), Because::Lost { .. }));
     // Without such a server turns are preemptions, and wake-ups tell that less is done.
     let less = of([1.0, 1.0], 1.0);
     assert!(
@@ -314,15 +236,10 @@ fn who_is_preempted_by_its_server_instead_of_sleeping_does_as_much() {
 fn messages_of_others_do_not_hide_that_the_workload_does_less() {
     // Sleeps for a time after each piece of work, beside a server of somebody else's on the same vCPU.
     let of = |wakes: f64, ran: f64| {
-        let mut delay = Delay::new(DelayConfig::default());
-        loop {
-            let mut seen = served(wakes, [wakes, ran])(delay.held());
-            seen.messages = 300;
-            let because = delay.decide(&seen);
-            if matches!(because, Because::Kept { .. } | Because::Lost { .. }) {
-                return because;
-            }
-        }
+        verdict(&mut Delay::new(DelayConfig::default()), |held| Observation {
+            messages: 300,
+            ..served(wakes, [wakes, ran])(held)
+        })
     };
     let less = of(0.85, 0.86);
     assert!(
@@ -331,10 +248,7 @@ fn messages_of_others_do_not_hide_that_the_workload_does_less() {
     );
     // Its own messages: pieces of work came together, and took most of the CPU time that they took before.
     let same = of(0.7, 0.9);
-    assert!(
-        matches!(same, Because::Kept { effect, .. } if effect.progress == 1.0),
-        "{same}"
-    );
+    assert!(matches!(same, Because::Kept { effect, .. } if effect.progress == 1.0), "{same}");
 }
 
 /// Ten threads with 20 wake-ups a period, that wait for so many us each time, and one with one wake-up, that waits and computes for so long.
@@ -358,23 +272,13 @@ fn beside_one(wait_us: u64, one_waits_us: u64, one_runs_us: u64, held: Held) -> 
         wakes: threads.iter().map(|thread| thread.wakes).sum(),
         waiting: threads.iter().map(|thread| thread.waited).sum(),
         threads,
-        ..observed(Seen {
-            idle_periods,
-            ..TIMERS
-        })
+        ..observed(Seen { idle_periods, ..TIMERS })
     }
 }
 
 fn verdicts(react: impl Fn(Held) -> Observation) -> [Because; 2] {
     let mut delay = Delay::new(DelayConfig::default());
-    [(); 2].map(|()| {
-        loop {
-            let because = delay.decide(&react(delay.held()));
-            if matches!(because, Because::Kept { .. } | Because::Lost { .. }) {
-                return because;
-            }
-        }
-    })
+    [(); 2].map(|()| verdict(&mut delay, &react))
 }
 
 #[test]
@@ -385,10 +289,7 @@ fn who_waits_seldom_and_long_behind_one_that_computes_is_not_hidden() {
         false => beside_one(5, 0, 2_500, held),
     });
     assert!(matches!(slack, Because::Kept { .. }), "{slack}");
-    assert!(
-        matches!(batch, Because::Lost { effect, .. } if effect.latency > 1.9e6),
-        "{batch}"
-    );
+    assert!(matches!(batch, Because::Lost { effect, .. } if effect.latency > 1.9e6), "{batch}");
     // In turns of 100 us nobody waits for long.
     let [_, short] = verdicts(|held| beside_one(5, 0, 100, held));
     assert!(matches!(short, Because::Kept { .. }), "{short}");
@@ -400,10 +301,7 @@ fn the_thread_that_waits_longest_counts() {
         true => beside_one(5, 2_500, 100, held),
         false => beside_one(5, 5, 100, held),
     });
-    assert!(
-        matches!(late, Because::Lost { effect, .. } if effect.latency > 1e6),
-        "{late}"
-    );
+    assert!(matches!(late, Because::Lost { effect, .. } if effect.latency > 1e6), "{late}");
     // And when what is kept is watched, if it does not happen once only.
     let mut delay = Delay::new(DelayConfig::default());
     let mut kept = 0;
@@ -443,10 +341,7 @@ fn a_trial_ends_where_the_vcpu_no_longer_goes_idle_often() {
         delay.decide(&observed(TIMERS));
     }
     assert!(delay.is_trying());
-    let calm = Seen {
-        idle_periods: 10,
-        ..TIMERS
-    };
+    let calm = Seen { idle_periods: 10, ..TIMERS };
     // The rest of the first block, in half of which it still did, and the second.
     let until = (1..=13).find(|_| matches!(delay.decide(&observed(calm)), Because::Seldom { .. }));
     assert_eq!(until, Some(13));
@@ -458,22 +353,12 @@ fn a_trial_ends_where_the_vcpu_no_longer_goes_idle_often() {
 fn less_cpu_time_by_slack_needs_fewer_idle_periods() {
     let of = |idle_periods: u64, busy: f64| {
         let mut delay = Delay::new(DelayConfig::default());
-        until_decided(&mut delay, move |held| match held.slack > Nanos::ZERO {
-            true => Seen {
-                busy,
-                idle_periods,
-                ..TIMERS
-            },
-            false => TIMERS,
-        })
+        until_decided(&mut delay, slack(Seen { busy, idle_periods, ..TIMERS }, TIMERS))
     };
     // Of 180 idle periods and 20 % busy.
     assert!(matches!(of(180, 0.19), Because::Lost { .. }), "chance");
     assert!(matches!(of(168, 0.19), Because::Kept { .. }));
-    assert!(
-        matches!(of(90, 0.202), Because::Kept { .. }),
-        "within the tolerance"
-    );
+    assert!(matches!(of(90, 0.202), Because::Kept { .. }), "within the tolerance");
     assert!(matches!(of(90, 0.21), Because::Lost { .. }));
 }
 
@@ -481,45 +366,18 @@ fn less_cpu_time_by_slack_needs_fewer_idle_periods() {
 fn calls_tell_that_a_thread_that_wakes_less_often_does_as_much() {
     let of = |calls: u64| {
         let mut delay = Delay::new(DelayConfig::default());
-        until_decided(&mut delay, move |held| match held.slack > Nanos::ZERO {
-            true => Seen {
-                busy: 0.17,
-                idle_periods: 90,
-                wakes: 90,
-                calls,
-                ..TIMERS
-            },
-            false => Seen { calls, ..TIMERS },
-        })
+        let on = Seen { busy: 0.17, idle_periods: 90, wakes: 90, calls, ..TIMERS };
+        until_decided(&mut delay, slack(on, Seen { calls, ..TIMERS }))
     };
     assert!(matches!(of(200), Because::Kept { .. }));
-    assert!(
-        matches!(of(0), Because::Lost { .. }),
-        "nothing tells that it does"
-    );
+    assert!(matches!(of(0), Because::Lost { .. }), "nothing tells that it does");
 }
 
 #[test]
 fn a_latency_beyond_the_bound_is_refused_and_later_taken_back() {
-    let slow = Seen {
-        busy: 0.18,
-        idle_periods: 100,
-        wait_us: 300,
-        ..TIMERS
-    };
-    let good = Seen {
-        wait_us: 20,
-        ..slow
-    };
-    let react = |with: Seen| {
-        move |held: Held| {
-            if held.slack > Nanos::ZERO {
-                with
-            } else {
-                TIMERS
-            }
-        }
-    };
+    let slow = Seen { busy: 0.18, idle_periods: 100, wait_us: 300, ..TIMERS };
+    let good = Seen { wait_us: 20, ..slow };
+    let react = |with: Seen| slack(with, TIMERS);
     let mut delay = Delay::new(DelayConfig::default());
     let lost = until_decided(&mut delay, react(slow));
     // 500 us of slack and twice 300.
@@ -537,17 +395,7 @@ fn a_latency_beyond_the_bound_is_refused_and_later_taken_back() {
 
 #[test]
 fn what_is_kept_is_watched_over_as_long_a_time_with_longer_periods() {
-    let react = |wait_us: u64| {
-        move |held: Held| match held.slack > Nanos::ZERO {
-            true => Seen {
-                busy: 0.18,
-                idle_periods: 100,
-                wait_us,
-                ..TIMERS
-            },
-            false => TIMERS,
-        }
-    };
+    let react = |wait_us| slack(Seen { busy: 0.18, idle_periods: 100, wait_us, ..TIMERS }, TIMERS);
     let mut delay = Delay::new(DelayConfig::default());
     until_decided(&mut delay, react(20));
     until_decided(&mut delay, react(20));
@@ -566,24 +414,13 @@ fn what_is_kept_is_watched_over_as_long_a_time_with_longer_periods() {
 #[test]
 fn another_workload_starts_anew() {
     let mut delay = Delay::new(DelayConfig::default());
-    let react = |held: Held| match held.slack > Nanos::ZERO {
-        true => Seen {
-            busy: 0.18,
-            idle_periods: 100,
-            ..TIMERS
-        },
-        false => TIMERS,
-    };
+    let react = slack(Seen { busy: 0.18, idle_periods: 100, ..TIMERS }, TIMERS);
     until_decided(&mut delay, react);
     until_decided(&mut delay, react);
     for _ in 0..8 {
         delay.decide(&observed(react(delay.held())));
     }
-    let other = Seen {
-        wakes: 20,
-        idle_periods: 20,
-        ..TIMERS
-    };
+    let other = Seen { wakes: 20, idle_periods: 20, ..TIMERS };
     assert_eq!(until_decided(&mut delay, |_| other), Because::Changed);
     assert_eq!(delay.held(), Held::default());
 }
@@ -591,25 +428,13 @@ fn another_workload_starts_anew() {
 #[test]
 fn seldom_idle_vcpus_and_a_bound_of_zero_are_left_alone() {
     let mut delay = Delay::new(DelayConfig::default());
-    for seen in [
-        Seen {
-            idle_periods: 10,
-            ..TIMERS
-        },
-        Seen {
-            busy: 1.0,
-            ..TIMERS
-        },
-    ] {
+    for seen in [Seen { idle_periods: 10, ..TIMERS }, Seen { busy: 1.0, ..TIMERS }] {
         for _ in 0..50 {
             let because = delay.decide(&observed(seen));
             assert!(matches!(because, Because::Seldom { .. }), "{because}");
         }
     }
-    let mut off = Delay::new(DelayConfig {
-        bound: Nanos::ZERO,
-        ..DelayConfig::default()
-    });
+    let mut off = Delay::new(DelayConfig { bound: Nanos::ZERO, ..DelayConfig::default() });
     for _ in 0..50 {
         assert_eq!(off.decide(&observed(TIMERS)), Because::Off);
     }

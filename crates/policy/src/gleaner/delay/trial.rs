@@ -14,11 +14,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::gleaner::Averages;
-use crate::gleaner::Observation;
 use crate::gleaner::delay::held::Held;
 use crate::gleaner::delay::latency::Waits;
 use crate::gleaner::progress::over;
+use crate::gleaner::{Averages, Observation};
 
 /// Fewer calls a second than this are no measure of work.
 const CALLS: f64 = 500.0;
@@ -137,10 +136,7 @@ impl Thread {
     /// Its wake-ups; beside a server that serves more at once its turns on the vCPU where these fell by less: who asks a server on the same vCPU
     /// either sleeps until the reply or is preempted by the server, and both are a turn. Without one, a turn more is a preemption, and no progress.
     fn progress(&self, is_served: bool) -> f64 {
-        match is_served {
-            true => self.wakes.max(self.turns),
-            false => self.wakes,
-        }
+        if is_served { self.wakes.max(self.turns) } else { self.wakes }
     }
 }
 
@@ -172,25 +168,15 @@ impl Halves {
     fn progress_of_threads(&self) -> Option<f64> {
         let is_server = |thread: &Thread| thread.rates[0] >= WAKES && thread.serves_more_at_once();
         let is_served = self.threads().any(|thread| is_server(&thread));
-        let counted = self
-            .threads()
-            .filter(|thread| !thread.serves_more_at_once());
+        let counted = self.threads().filter(|thread| !thread.serves_more_at_once());
         let counted: Vec<Thread> = counted.collect();
-        let sum = |place: usize| {
-            counted
-                .iter()
-                .map(|thread| thread.rates[place])
-                .sum::<f64>()
-        };
+        let sum = |place: usize| counted.iter().map(|thread| thread.rates[place]).sum::<f64>();
         let all = over(sum(1), sum(0));
         let often = counted.iter().filter(|thread| thread.rates[0] >= SELDOM);
         let mut each: Vec<f64> = often.map(|thread| thread.progress(is_served)).collect();
         each.sort_by(f64::total_cmp);
         let is_measure = sum(0) >= WAKES && !each.is_empty();
-        is_measure.then(|| match all < GROSS {
-            true => all,
-            false => median(&each),
-        })
+        is_measure.then(|| if all < GROSS { all } else { median(&each) })
     }
 
     /// What the median thread does by wake-ups and turns, if that is grossly less and the CPU time of all fell with it: they do less, whoever sends as many
@@ -303,10 +289,7 @@ impl Trial {
         }
         let mut cpu: Vec<f64> = blocks.iter().map(|block| block.effect(held).cpu).collect();
         cpu.sort_by(f64::total_cmp);
-        Effect {
-            cpu: median(&cpu),
-            ..sum.effect(held)
-        }
+        Effect { cpu: median(&cpu), ..sum.effect(held) }
     }
 
     /// The block under way.
@@ -319,8 +302,6 @@ impl Trial {
         let periods = (0..self.place).filter(|place| WITH[(place / self.phase) as usize]);
         let periods = periods.count() as u32;
         let progress = self.block.progress();
-        early
-            .iter()
-            .any(|&(least, part)| periods >= least && progress < part)
+        early.iter().any(|&(least, part)| periods >= least && progress < part)
     }
 }

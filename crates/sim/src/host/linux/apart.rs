@@ -6,11 +6,7 @@
 //!
 //! The family of a vCPU is made when it is first needed, and kept.
 
-use super::Arrival;
-use super::Average;
-use super::LinuxHost;
-use super::NONE;
-use super::Scheduler;
+use super::{Arrival, Average, LinuxHost, NONE, Scheduler};
 
 impl LinuxHost {
     /// Gives a vCPU a family of its own with this weight, or puts it into its VM's again.

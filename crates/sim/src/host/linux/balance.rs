@@ -82,10 +82,7 @@ impl LinuxHost {
     /// The move to a busy pCPU that makes the larger load smaller, if there is one.
     fn evens_out(&self, p: u32, near: bool) -> Option<Move> {
         let from = self.busiest(p, near)?;
-        let (more, less) = (
-            self.roots[from as usize].load(),
-            self.roots[p as usize].load(),
-        );
+        let (more, less) = (self.roots[from as usize].load(), self.roots[p as usize].load());
         if more <= less + less / 4 {
             return None;
         }

@@ -1,9 +1,6 @@
 //! Who is next or to give way, at both levels: buddies of vCPUs and of their groups.
 
-use super::Above;
-use super::Discipline;
-use super::LinuxHost;
-use super::NONE;
+use super::{Above, Discipline, LinuxHost, NONE};
 
 impl LinuxHost {
     /// A group is to be the next one as far as that is fair, unless it is of the idle class (set_next_buddy since 5.15).
@@ -33,9 +30,7 @@ impl LinuxHost {
     /// How many vCPUs run, wait or sleep in a pCPU's queues (rq->nr_running of 6.12, which counts those that sleep there).
     fn running(&self, p: u32) -> u32 {
         let groups = self.roots[p as usize].members(&self.group_entities);
-        let sleepers: u32 = groups
-            .map(|group| self.groups[group as usize].vcpus.sleepers())
-            .sum();
+        let sleepers: u32 = groups.map(|group| self.groups[group as usize].vcpus.sleepers()).sum();
         self.queued[p as usize] + sleepers
     }
 
@@ -46,11 +41,7 @@ impl LinuxHost {
         let weight = entity.weight();
         let is_there = self.groups[group as usize].vcpus.has_queued() || entity.is_delayed();
         let more = if is_there { 0 } else { weight };
-        Above {
-            running: self.queued[p as usize],
-            weight,
-            load: root.load() + more,
-        }
+        Above { running: self.queued[p as usize], weight, load: root.load() + more }
     }
 
     /// Whether a vCPU that was just enqueued takes the pCPU from the current one.

@@ -4,7 +4,7 @@
 //! doubles it once where nothing was to be moved, and lets one pCPU look for all of its cache; both are left out. Up to Linux 3.15 the interval
 //! within a cache was 64 to 256 ms whatever its size.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 use crate::host::Shape;
 

@@ -59,10 +59,7 @@ pub struct Average {
 
 impl Average {
     /// Of what was never loaded.
-    pub const ZERO: Average = Average {
-        value: 0.0,
-        upto: 0,
-    };
+    pub const ZERO: Average = Average { value: 0.0, upto: 0 };
 
     /// As of when it was brought forward last.
     #[inline]
@@ -124,10 +121,8 @@ mod tests {
         for now in (0..40_000_000).step_by(77_777) {
             often.advance(&decay, 1000, now);
         }
-        let (once, often) = (
-            once.advance(&decay, 1000, 40_000_000),
-            often.advance(&decay, 1000, 40_000_000),
-        );
+        let (once, often) =
+            (once.advance(&decay, 1000, 40_000_000), often.advance(&decay, 1000, 40_000_000));
         assert!((once - often).abs() < 1e-9, "{once} {often}");
         let exact = 1000.0 * (1.0 - (-40.0 / 33.554_432_f64).exp2());
         assert!((once - exact).abs() < 0.5, "{once} {exact}");

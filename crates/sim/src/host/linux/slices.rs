@@ -1,7 +1,6 @@
 //! Slices of groups: what a vCPU's own slice means among the groups of a pCPU.
 
-use super::Discipline;
-use super::LinuxHost;
+use super::{Discipline, LinuxHost};
 
 impl LinuxHost {
     /// A group from which a vCPU has gone stays queued: its slice and weight change, and if the vCPU sleeps, the group is to be next as

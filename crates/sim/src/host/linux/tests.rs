@@ -141,11 +141,7 @@ fn in_force(host: &LinuxHost) -> InForce {
     let vcpu = |v: u32| {
         let group = host.group_at(v % 2, v).unwrap();
         let entity = &host.group_entities[group as usize];
-        (
-            host.family_of[v as usize],
-            entity.weight(),
-            entity.is_idle(),
-        )
+        (host.family_of[v as usize], entity.weight(), entity.is_idle())
     };
     let pcpu = |p: usize| (host.roots[p].load(), host.queued[p], host.current[p]);
     InForce {
@@ -336,11 +332,7 @@ fn of_those_that_wait_the_one_that_has_not_run_for_longest_is_moved() {
         // As if vCPU 0 had run after 2, and 1 after both.
         host.stirred = vec![2, 3, 1];
         host.stirs = 3;
-        assert_eq!(
-            host.movable(0, 1, 0, u64::MAX),
-            Some(wanted),
-            "{discipline:?}"
-        );
+        assert_eq!(host.movable(0, 1, 0, u64::MAX), Some(wanted), "{discipline:?}");
     }
 }
 
@@ -367,9 +359,7 @@ fn loads_are_compared_every_busy_factor_ms_for_each_pcpu_of_the_domain() {
     }
     // With one cache there is one domain: after a comparison that moved a vCPU none comes before the next interval.
     let mut host = uneven(2, 2, 16, 1);
-    let moved: Vec<u64> = (1..=64)
-        .filter(|ms| host.balance(0, ms * 1_000_000).is_some())
-        .collect();
+    let moved: Vec<u64> = (1..=64).filter(|ms| host.balance(0, ms * 1_000_000).is_some()).collect();
     assert_eq!(moved, [32, 64]);
     // Nothing to even out: one vCPU each.
     let mut host = uneven(2, 2, 16, 1);
@@ -406,10 +396,8 @@ fn a_group_keeps_the_weight_of_a_vcpu_that_sleeps_ahead_and_that_wakes_where_it_
 /// VM 0 has vCPUs 0 and 1 on one pCPU, VM 1 vCPU 2 and VM 2 vCPU 3, which has run for so long that both others are behind; of these VM 1 has the
 /// earlier deadline. Who is next once vCPU 1 has gone, to sleep or not.
 fn next_once_one_has_gone(sleeps: bool) -> Option<u32> {
-    let discipline = Discipline::Eevdf {
-        base_slice: tandem_policy::Nanos(1_500_000),
-        reweight: Reweight::Kept,
-    };
+    let discipline =
+        Discipline::Eevdf { base_slice: tandem_model::Nanos(1_500_000), reweight: Reweight::Kept };
     let mut host = LinuxHost::new(discipline, shape(1, &[0, 0, 1, 2]));
     for v in 0..4 {
         host.enqueue(v, 0, Arrival::New, 0);
@@ -456,11 +444,9 @@ fn run_ahead(host: &mut LinuxHost, ran: u64) -> u32 {
 #[test]
 fn under_cfs_a_group_that_one_has_left_to_sleep_is_next_as_far_as_that_is_fair() {
     // A turn is half a millisecond, the wake-up granularity one.
-    for (ran, sleeps, goes_on) in [
-        (900_000, true, true),
-        (900_000, false, false),
-        (2_000_000, true, false),
-    ] {
+    for (ran, sleeps, goes_on) in
+        [(900_000, true, true), (900_000, false, false), (2_000_000, true, false)]
+    {
         let mut host = siblings_beside_another(1);
         let v = run_ahead(&mut host, ran);
         host.dequeue(v, 0, sleeps, 0);
@@ -538,11 +524,7 @@ fn a_group_of_sleepers_alone_leaves_when_it_is_found_asleep() {
     assert!(!host.vcpu_entities[0].is_delayed());
     assert_eq!((host.roots[0].len(), host.loads[0].0), (1, 0));
     let idle: PcpuSet = "1".parse().unwrap();
-    assert_eq!(
-        host.select(0, 0, &idle, now),
-        1,
-        "it goes where one is idle"
-    );
+    assert_eq!(host.select(0, 0, &idle, now), 1, "it goes where one is idle");
 }
 
 #[test]

@@ -14,10 +14,6 @@ pub struct Above {
 impl Above {
     /// The queue is the CPU's own, with so many that run or wait in it and its groups.
     pub fn none(running: u32) -> Above {
-        Above {
-            running,
-            weight: 1,
-            load: 1,
-        }
+        Above { running, weight: 1, load: 1 }
     }
 }

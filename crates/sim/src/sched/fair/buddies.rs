@@ -1,9 +1,6 @@
 //! Buddies: who is to be next, or not, as far as that is fair.
 
-use super::Discipline;
-use super::Entity;
-use super::FairQueue;
-use super::NIL;
+use super::{Discipline, Entity, FairQueue, NIL};
 
 impl FairQueue {
     /// A queued entity is to be the next one, as far as that is fair (set_next_buddy), unless it is of the idle class.
@@ -37,12 +34,7 @@ impl FairQueue {
 
     /// An entity is no buddy of this kind any more, by its place among [`FairQueue::buddies`].
     pub fn forget_buddy(&mut self, id: u32, which: usize) {
-        let buddies = [
-            &mut self.next,
-            &mut self.skip,
-            &mut self.last,
-            &mut self.first,
-        ];
+        let buddies = [&mut self.next, &mut self.skip, &mut self.last, &mut self.first];
         if *buddies[which] == id {
             *buddies[which] = NIL;
         }
@@ -58,12 +50,7 @@ impl FairQueue {
     /// One that has woken preempts the current one under CFS: it is the next buddy and, among many that run, the other one the last
     /// (check_preempt_wakeup; many are as many as have the least granularity each in the latency, sched_nr_latency).
     pub(super) fn nominate(&mut self, entities: &[Entity], woken: u32) {
-        let Discipline::Cfs {
-            latency,
-            min_granularity,
-            ..
-        } = self.discipline
-        else {
+        let Discipline::Cfs { latency, min_granularity, .. } = self.discipline else {
             return;
         };
         self.set_next(entities, woken);

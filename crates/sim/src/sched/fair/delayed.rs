@@ -6,11 +6,9 @@
 //! current one's time was counted (update_curr), because nothing counts it on this way: at the last tick, switch or
 //! wake-up. V is later by now, and what it was late by is lag for the woken one, which it needs for many wake-ups: of a
 //! sleeper beside one that computes this was seen here with a BPF program that reads both on sched_wakeup and sched_switch
-//! (`docs/kernel-comparison.md`).
+//! (`research/docs/kernel-comparison.md`).
 
-use super::Entity;
-use super::FairQueue;
-use super::NIL;
+use super::{Entity, FairQueue, NIL};
 
 impl Entity {
     /// Whether it sleeps and is still in the queue that it was in last.

@@ -1,7 +1,7 @@
 //! Which fair scheduler, of which release, with its settings.
 
 use serde::Serialize;
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 /// Which fair scheduler, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,10 +1,6 @@
 //! What becomes of an entity's virtual time when its weight changes (reweight_entity).
 
-use super::Discipline;
-use super::Entity;
-use super::FINE;
-use super::FairQueue;
-use super::Reweight;
+use super::{Discipline, Entity, FINE, FairQueue, Reweight};
 
 impl FairQueue {
     /// Another weight in parts of 1 ÷ [`FINE`], for an entity that is current or queued here, or not runnable at all.
@@ -23,10 +19,7 @@ impl FairQueue {
             self.update(entities);
         }
         let (average, limit) = match self.is_eevdf() {
-            true => (
-                self.average(entities),
-                self.most_lag(&entities[id as usize]),
-            ),
+            true => (self.average(entities), self.most_lag(&entities[id as usize])),
             false => (0, 0),
         };
         let queued = runnable && self.current != id;
@@ -70,9 +63,7 @@ impl FairQueue {
     /// is out of V here, so that is right. The current one is in it, with its new weight: it comes nobody, V and W count it
     /// twice, and its lag grows by w ÷ W each time.
     fn placed_anew(&self, entities: &[Entity], id: u32, lag: i64) -> i64 {
-        let Entity {
-            weight, vruntime, ..
-        } = entities[id as usize];
+        let Entity { weight, vruntime, .. } = entities[id as usize];
         // Alone, the current one included: nobody to lag behind.
         let is_alone = self.load <= weight;
         let (mut moment, mut load) = self.sums(entities);

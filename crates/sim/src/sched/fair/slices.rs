@@ -1,10 +1,6 @@
 //! How long an entity runs at a time (sched_slice): its part of a period in which all run once.
 
-use super::Above;
-use super::CfsAge;
-use super::Discipline;
-use super::Entity;
-use super::FairQueue;
+use super::{Above, CfsAge, Discipline, Entity, FairQueue};
 
 impl FairQueue {
     /// What an entity may ask for at a time under EEVDF.
@@ -18,20 +14,11 @@ impl FairQueue {
 
     /// The slice of an entity under CFS, which is queued here, or is about to be: then it counts besides all others.
     pub(super) fn cfs_slice(&self, entity: &Entity, is_queued: bool, above: Above) -> u64 {
-        let Discipline::Cfs {
-            as_of,
-            latency,
-            min_granularity,
-            ..
-        } = self.discipline
-        else {
+        let Discipline::Cfs { as_of, latency, min_granularity, .. } = self.discipline else {
             return 0;
         };
         let has_base = as_of >= CfsAge::AltPeriod;
-        let (comes, more) = match is_queued {
-            true => (0, 0),
-            false => (1, entity.weight),
-        };
+        let (comes, more) = if is_queued { (0, 0) } else { (1, entity.weight) };
         let running = comes + u64::from(if has_base { above.running } else { self.len() });
         let period = match running > Discipline::many(latency, min_granularity) {
             true => running * min_granularity.0,
@@ -40,9 +27,6 @@ impl FairQueue {
         let load = (self.load + more).max(entity.weight);
         let part = u128::from(period) * u128::from(entity.weight) / u128::from(load);
         let part = part * u128::from(above.weight) / u128::from(above.load.max(1));
-        match has_base {
-            true => (part as u64).max(min_granularity.0),
-            false => part as u64,
-        }
+        if has_base { (part as u64).max(min_granularity.0) } else { part as u64 }
     }
 }

@@ -1,6 +1,6 @@
 //! Slices by release, and buddies that stay.
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
 use super::*;
 
@@ -27,15 +27,8 @@ fn queue(discipline: Discipline, count: u32) -> (FairQueue, Vec<Entity>) {
 
 #[test]
 fn since_5_13_a_period_is_that_of_all_on_the_cpu_and_no_slice_shorter_than_the_least_granularity() {
-    let half = Above {
-        running: 12,
-        weight: 1024,
-        load: 2048,
-    };
-    let sixteenth = Above {
-        load: 16 * 1024,
-        ..half
-    };
+    let half = Above { running: 12, weight: 1024, load: 2048 };
+    let sixteenth = Above { load: 16 * 1024, ..half };
     for (age, above, wanted) in [
         (CfsAge::Linux3, half, 1_000_000),
         (CfsAge::Linux3, sixteenth, 125_000),
@@ -45,21 +38,13 @@ fn since_5_13_a_period_is_that_of_all_on_the_cpu_and_no_slice_shorter_than_the_l
         (CfsAge::KeptBuddies, half, 1_500_000),
     ] {
         let (queue, entities) = queue(cfs(age), 3);
-        assert_eq!(
-            queue.cfs_slice(&entities[0], true, above),
-            wanted,
-            "{age:?}"
-        );
+        assert_eq!(queue.cfs_slice(&entities[0], true, above), wanted, "{age:?}");
     }
 }
 
 #[test]
 fn who_is_new_is_placed_by_the_slice_that_it_has_in_its_group() {
-    let half = Above {
-        running: 3,
-        weight: 1024,
-        load: 2048,
-    };
+    let half = Above { running: 3, weight: 1024, load: 2048 };
     let (mut queue, mut entities) = queue(Discipline::cfs(1), 2);
     entities.push(Entity::new(1024));
     queue.enqueue_within(&mut entities, 2, Enqueue::New, half);

@@ -3,20 +3,11 @@
 //! A name stands for a family of `count` objects of one kind. Where the family has more than one
 //! member, a step says which it means: `hash[random]`, `hash[own]`, `hash[next]`, `hash[peer]`, `hash[3]`.
 
-use crate::scenario::load::LoadError;
-use crate::scenario::load::Place;
-use crate::scenario::load::nearest;
-use crate::scenario::read::Field;
-use crate::scenario::read::Table;
+use crate::scenario::load::{LoadError, Place, nearest};
+use crate::scenario::read::{Field, Table};
 use crate::scenario::tree::Value;
 use crate::scenario::units;
-use crate::workload::Object;
-use crate::workload::ObjectRef;
-use crate::workload::Pick;
-use crate::workload::Space;
-use crate::workload::Spin;
-use crate::workload::SpinKind;
-use crate::workload::Wake;
+use crate::workload::{Object, ObjectRef, Pick, Space, Spin, SpinKind, Wake};
 
 /// Objects of a workload, and of all workloads of a scenario together.
 pub(crate) const MOST_OBJECTS: usize = 1_000_000;
@@ -28,9 +19,8 @@ const MOST: u32 = 65_536;
 const MOST_NAMES: usize = 4_096;
 
 /// Keys of any kind.
-pub(crate) const KEYS: [&str; 9] = [
-    "kind", "count", "lock", "space", "parties", "wait", "wake", "units", "capacity",
-];
+pub(crate) const KEYS: [&str; 9] =
+    ["kind", "count", "lock", "space", "parties", "wait", "wake", "units", "capacity"];
 
 /// Objects of one name.
 #[derive(Clone, Debug)]
@@ -108,10 +98,7 @@ impl Families {
                 );
                 return Err(LoadError::at(&entry.place, message));
             }
-            let field = Field {
-                node: &entry.node,
-                path: format!("{}.{}", field.path, entry.key),
-            };
+            let field = Field { node: &entry.node, path: format!("{}.{}", field.path, entry.key) };
             let (object, count) = object(&field)?;
             families.0.push(Family {
                 name: entry.key.clone(),
@@ -225,11 +212,7 @@ impl Family {
     }
 
     fn picked(&self, pick: Pick) -> ObjectRef {
-        ObjectRef {
-            first: self.first,
-            count: self.count,
-            pick,
-        }
+        ObjectRef { first: self.first, count: self.count, pick }
     }
 }
 
@@ -294,19 +277,14 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
         }
         Kind::Semaphore => Object::Semaphore {
             units: table.need("units", "1")?.small(0, 1_000_000)?,
-            spin: table.or("wait", false, |field| {
-                field.choice(&[("block", false), ("spin", true)])
-            })?,
+            spin: table
+                .or("wait", false, |field| field.choice(&[("block", false), ("spin", true)]))?,
         },
-        Kind::Queue => Object::Queue {
-            capacity: table.need("capacity", "16")?.small(1, 1_000_000)?,
-        },
+        Kind::Queue => {
+            Object::Queue { capacity: table.need("capacity", "16")?.small(1, 1_000_000)? }
+        }
     };
-    if let Object::Spin {
-        kind: SpinKind::Paravirtual,
-        space: Space::User,
-    } = object
-    {
+    if let Object::Spin { kind: SpinKind::Paravirtual, space: Space::User } = object {
         return Err(field.wrong(
             "a paravirtual lock halts its vCPU, which only the kernel may: leave space out",
         ));
@@ -319,19 +297,13 @@ fn spin(kind: SpinKind, space: Space) -> Object {
 }
 
 fn barrier(parties: Option<u32>, spin: Spin, wake: Wake) -> Object {
-    Object::Barrier {
-        parties,
-        spin,
-        wake,
-    }
+    Object::Barrier { parties, spin, wake }
 }
 
 /// `block`, `spin` or `spin(100us)`.
 fn spin_for(field: &Field<'_>) -> Result<Spin, LoadError> {
     let text = field.text()?;
-    let time = text
-        .strip_prefix("spin(")
-        .and_then(|rest| rest.strip_suffix(')'));
+    let time = text.strip_prefix("spin(").and_then(|rest| rest.strip_suffix(')'));
     match (text, time) {
         (_, Some(time)) => {
             let time = units::time(time).map_err(|expected| field.wrong(expected))?;

@@ -7,24 +7,15 @@
 
 use std::collections::BTreeSet;
 
-use tandem_policy::Nanos;
+use tandem_model::Nanos;
 
-use crate::scenario::load::LoadError;
-use crate::scenario::load::nearest;
+use crate::scenario::load::{LoadError, nearest};
 use crate::scenario::read::Field;
 use crate::scenario::tree::Value;
 use crate::scenario::units;
-use crate::workload::MOST_HELD;
-use crate::workload::MOST_LOOPS;
-use crate::workload::Object;
-use crate::workload::ObjectRef;
-use crate::workload::Op;
-use crate::workload::Pick;
-use crate::workload::Repeat;
-use crate::workload::Space;
+use crate::workload::{MOST_HELD, MOST_LOOPS, Object, ObjectRef, Op, Pick, Repeat, Space};
 
-use super::objects::Families;
-use super::objects::Family;
+use super::objects::{Families, Family};
 
 /// Operations of one program.
 const MOST_OPS: usize = 100_000;
@@ -106,13 +97,7 @@ impl Uses {
 
 /// Reads a role's program.
 pub fn read(field: &Field<'_>, families: &Families, uses: &mut Uses) -> Result<Vec<Op>, LoadError> {
-    let mut writer = Writer {
-        families,
-        uses,
-        ops: Vec::new(),
-        held: Vec::new(),
-        depth: 0,
-    };
+    let mut writer = Writer { families, uses, ops: Vec::new(), held: Vec::new(), depth: 0 };
     let flow = writer.steps(field)?;
     if !flow.ends {
         if let Some(held) = writer.held.last() {
@@ -153,14 +138,8 @@ struct Flow {
 }
 
 impl Flow {
-    const INSTANT: Flow = Flow {
-        takes_time: false,
-        ends: false,
-    };
-    const TIME: Flow = Flow {
-        takes_time: true,
-        ends: false,
-    };
+    const INSTANT: Flow = Flow { takes_time: false, ends: false };
+    const TIME: Flow = Flow { takes_time: true, ends: false };
 }
 
 struct Writer<'a> {
@@ -185,9 +164,9 @@ impl Writer<'_> {
             whole.takes_time |= flow.takes_time;
             whole.ends = flow.ends;
             if self.ops.len() > MOST_OPS {
-                return Err(field.wrong(format!(
-                    "the program has more than {MOST_OPS} steps: use a loop"
-                )));
+                return Err(
+                    field.wrong(format!("the program has more than {MOST_OPS} steps: use a loop"))
+                );
             }
         }
         Ok(whole)
@@ -239,10 +218,7 @@ impl Writer<'_> {
                     )));
                 }
                 self.ops.push(Op::Exit);
-                return Ok(Flow {
-                    takes_time: true,
-                    ends: true,
-                });
+                return Ok(Flow { takes_time: true, ends: true });
             }
             _ if VERBS.contains(&word) => {
                 return Err(field.wrong(format!("this step needs a value: {{ {word} = … }}")));
@@ -385,10 +361,7 @@ impl Writer<'_> {
         if !matches!(family.object, Object::Spin { .. } | Object::Mutex) {
             return Err(wrong_kind(field, family, "a spin lock or mutex"));
         }
-        let at = self
-            .held
-            .iter()
-            .rposition(|held| held.first == family.first);
+        let at = self.held.iter().rposition(|held| held.first == family.first);
         let Some(at) = at else {
             return Err(field.wrong(format!(
                 "the thread does not hold it here: {{ lock = \"{}\" }} comes first",
@@ -420,10 +393,7 @@ impl Writer<'_> {
         let held = self.held.remove(at);
         self.held.push(held);
         self.uses.waits.insert(family.first);
-        self.ops.push(Op::Wait {
-            condition,
-            mutex: reference,
-        });
+        self.ops.push(Op::Wait { condition, mutex: reference });
         Ok(Flow::TIME)
     }
 
@@ -433,10 +403,9 @@ impl Writer<'_> {
         let (right, fits) = match verb {
             "signal" | "broadcast" => ("a condition variable", family.object == Object::Condition),
             "barrier" => ("a barrier", matches!(family.object, Object::Barrier { .. })),
-            "acquire" | "release" => (
-                "a semaphore",
-                matches!(family.object, Object::Semaphore { .. }),
-            ),
+            "acquire" | "release" => {
+                ("a semaphore", matches!(family.object, Object::Semaphore { .. }))
+            }
             _ => ("a queue", matches!(family.object, Object::Queue { .. })),
         };
         if !fits {
@@ -445,27 +414,11 @@ impl Writer<'_> {
         self.may_block(field, verb)?;
         let first = family.first;
         let (op, list, flow) = match verb {
-            "signal" => (
-                Op::Signal(reference),
-                Some(&mut self.uses.wakes),
-                Flow::INSTANT,
-            ),
-            "broadcast" => (
-                Op::Broadcast(reference),
-                Some(&mut self.uses.wakes),
-                Flow::INSTANT,
-            ),
+            "signal" => (Op::Signal(reference), Some(&mut self.uses.wakes), Flow::INSTANT),
+            "broadcast" => (Op::Broadcast(reference), Some(&mut self.uses.wakes), Flow::INSTANT),
             "barrier" => (Op::Barrier(reference), None, Flow::TIME),
-            "acquire" => (
-                Op::Acquire(reference),
-                Some(&mut self.uses.acquires),
-                Flow::TIME,
-            ),
-            "release" => (
-                Op::Release(reference),
-                Some(&mut self.uses.releases),
-                Flow::INSTANT,
-            ),
+            "acquire" => (Op::Acquire(reference), Some(&mut self.uses.acquires), Flow::TIME),
+            "release" => (Op::Release(reference), Some(&mut self.uses.releases), Flow::INSTANT),
             "put" => (Op::Put(reference), Some(&mut self.uses.puts), Flow::TIME),
             _ => (Op::Get(reference), Some(&mut self.uses.gets), Flow::TIME),
         };
@@ -488,11 +441,7 @@ impl Writer<'_> {
         let begin = self.ops.len();
         let depth = self.depth as u8;
         // Its end is known once the body is written.
-        self.ops.push(Op::Loop {
-            repeat,
-            end: 0,
-            depth,
-        });
+        self.ops.push(Op::Loop { repeat, end: 0, depth });
         let held = self.held.clone();
         self.depth += 1;
         let flow = self.steps(body)?;
@@ -506,9 +455,7 @@ impl Writer<'_> {
                  takes time, such as { compute = \"1us\" }",
             ));
         }
-        self.ops.push(Op::Again {
-            begin: begin as u32,
-        });
+        self.ops.push(Op::Again { begin: begin as u32 });
         let end = self.ops.len() as u32;
         self.ops[begin] = Op::Loop { repeat, end, depth };
         // Of few turns that are shared, some threads have none.
@@ -523,9 +470,7 @@ impl Writer<'_> {
     fn same_locks(&self, field: &Field<'_>, before: &[Held], body: &str) -> Result<(), LoadError> {
         let missing = |of: &[Held], from: &[Held]| -> Option<String> {
             let has = |held: &Held| from.contains(held);
-            of.iter()
-                .find(|held| !has(held))
-                .map(|held| held.name.clone())
+            of.iter().find(|held| !has(held)).map(|held| held.name.clone())
         };
         if let Some(name) = missing(&self.held, before) {
             return Err(field.wrong(format!(
@@ -588,9 +533,5 @@ fn may_be_same(one: Pick, other: Pick, count: u32) -> bool {
 }
 
 fn wrong_kind(field: &Field<'_>, family: &Family, right: &str) -> LoadError {
-    field.wrong(format!(
-        "`{}` is {}, {right} is needed",
-        family.name,
-        family.kind()
-    ))
+    field.wrong(format!("`{}` is {}, {right} is needed", family.name, family.kind()))
 }

@@ -2,11 +2,7 @@
 
 use super::*;
 use crate::random::Dist;
-use crate::workload::ObjectRef;
-use crate::workload::Pick;
-use crate::workload::Repeat;
-use crate::workload::Space;
-use crate::workload::SpinKind;
+use crate::workload::{ObjectRef, Pick, Repeat, Space, SpinKind};
 
 const HEAD: &str = "name = \"t\"\n[objects]\n\
     hash = { kind = \"spin\", count = 64 }\n\
@@ -40,28 +36,16 @@ fn loops_become_jumps_and_locked_becomes_lock_and_unlock() {
     let program = "[ { forever = [ { compute = \"exp(2us)\" }, \
         { locked = \"hash[random]\", do = [ { compute = \"300ns\" } ] }, \
         { repeat = 3, do = [ \"work\" ] } ] } ]";
-    let hash = ObjectRef {
-        first: 0,
-        count: 64,
-        pick: Pick::Random,
-    };
+    let hash = ObjectRef { first: 0, count: 64, pick: Pick::Random };
     assert_eq!(
         ops(program),
         [
-            Op::Loop {
-                repeat: Repeat::Forever,
-                end: 9,
-                depth: 0
-            },
+            Op::Loop { repeat: Repeat::Forever, end: 9, depth: 0 },
             Op::Compute(Dist::Exponential(2_000)),
             Op::Lock(hash),
             Op::Compute(Dist::Constant(300)),
             Op::Unlock(hash),
-            Op::Loop {
-                repeat: Repeat::Times(3),
-                end: 8,
-                depth: 1
-            },
+            Op::Loop { repeat: Repeat::Times(3), end: 8, depth: 1 },
             Op::Work,
             Op::Again { begin: 5 },
             Op::Again { begin: 0 },
@@ -75,21 +59,11 @@ fn objects_are_numbered_in_the_order_of_the_file() {
     let workload = with("[ { lock = \"m\" }, { unlock = \"m\" } ]").unwrap();
     assert_eq!(workload.objects.len(), 64 + 7 + 5);
     assert_eq!(workload.object_names[63], "hash");
-    assert_eq!(
-        workload.objects[64],
-        Object::Spin {
-            kind: SpinKind::Ticket,
-            space: Space::User
-        }
-    );
+    assert_eq!(workload.objects[64], Object::Spin { kind: SpinKind::Ticket, space: Space::User });
     let first = 65;
     assert_eq!(
         workload.roles[2].program[0],
-        Op::Lock(ObjectRef {
-            first,
-            count: 1,
-            pick: Pick::Fixed(0)
-        })
+        Op::Lock(ObjectRef { first, count: 1, pick: Pick::Fixed(0) })
     );
 }
 
@@ -113,22 +87,10 @@ fn programs_that_cannot_run_are_refused_with_the_line_and_the_way_out() {
     for (program, said) in [
         ("[ { unlock = \"m\" } ]", "{ lock = \"m\" } comes first"),
         ("[ { lock = \"m\" } ]", "add { unlock = \"m\" }"),
-        (
-            "[ { lock = \"m\" }, \"exit\" ]",
-            "{ unlock = \"m\" } comes first",
-        ),
-        (
-            "[ { lock = \"m\" }, { lock = \"m\" } ]",
-            "would wait for itself",
-        ),
-        (
-            "[ { lock = \"hash[random]\" }, { lock = \"hash[random]\" } ]",
-            "may be the same",
-        ),
-        (
-            "[ { forever = [ { lock = \"m\" } ] } ]",
-            "still held at its end",
-        ),
+        ("[ { lock = \"m\" }, \"exit\" ]", "{ unlock = \"m\" } comes first"),
+        ("[ { lock = \"m\" }, { lock = \"m\" } ]", "would wait for itself"),
+        ("[ { lock = \"hash[random]\" }, { lock = \"hash[random]\" } ]", "may be the same"),
+        ("[ { forever = [ { lock = \"m\" } ] } ]", "still held at its end"),
         (
             "[ { lock = \"m\" }, { forever = [ { unlock = \"m\" }, { compute = \"1us\" } ] } ]",
             "locked outside",
@@ -141,18 +103,9 @@ fn programs_that_cannot_run_are_refused_with_the_line_and_the_way_out() {
             "[ { lock = \"hash[1]\" }, { lock = \"m\" }, { unlock = \"m\" }, { unlock = \"hash\" } ]",
             "no thread may lock",
         ),
-        (
-            "[ { lock = \"hash\" }, { unlock = \"hash\" } ]",
-            "so which?",
-        ),
-        (
-            "[ { lock = \"hash[64]\" }, { unlock = \"hash\" } ]",
-            "hash[63]",
-        ),
-        (
-            "[ { lock = \"hash[1]\" }, { unlock = \"hash[1]\" } ]",
-            "write \"hash\"",
-        ),
+        ("[ { lock = \"hash\" }, { unlock = \"hash\" } ]", "so which?"),
+        ("[ { lock = \"hash[64]\" }, { unlock = \"hash\" } ]", "hash[63]"),
+        ("[ { lock = \"hash[1]\" }, { unlock = \"hash[1]\" } ]", "write \"hash\""),
         ("[ { lock = \"hash[1\" } ]", "closing ]"),
         ("[ { lock = \"hsah[1]\" } ]", "did you mean `hash`"),
         ("[ { lock = \"q\" } ]", "a spin lock or mutex is needed"),
@@ -161,23 +114,14 @@ fn programs_that_cannot_run_are_refused_with_the_line_and_the_way_out() {
         ("[ { wait = \"c\", mutex = \"m\" } ]", "does not hold it"),
         ("[ { wait = \"c\" } ]", "no `mutex`"),
         ("[ { forever = [ \"work\" ] } ]", "stop the clock"),
-        (
-            "[ { forever = [ { compute = \"0ns\" } ] } ]",
-            "stop the clock",
-        ),
-        (
-            "[ { forever = [ { compute = \"1us\" } ] }, \"work\" ]",
-            "never reached",
-        ),
+        ("[ { forever = [ { compute = \"0ns\" } ] } ]", "stop the clock"),
+        ("[ { forever = [ { compute = \"1us\" } ] }, \"work\" ]", "never reached"),
         ("[ { computer = \"1us\" } ]", "did you mean `compute`"),
         ("[ \"wrok\" ]", "did you mean \"work\""),
         ("[ \"compute\" ]", "needs a value"),
         ("[ { work = 1 } ]", "write \"work\""),
         ("[ { request = \"1ms\" } ]", "\"request\" has no value"),
-        (
-            "[ \"request\", { compute = \"1us\" } ]",
-            "no \"work\" ends the \"request\"",
-        ),
+        ("[ \"request\", { compute = \"1us\" } ]", "no \"work\" ends the \"request\""),
         ("[ { compute = 5 } ]", "such as \"4us\""),
         ("[ { compute = \"5\" } ]", "a number and a unit"),
         ("[ { compute = \"1us\", sleep = \"1us\" } ]", "two steps"),
@@ -211,29 +155,13 @@ fn what_nobody_gives_is_not_waited_for() {
             "[{lock=\"m\"},{wait=\"c\",mutex=\"m\"},{unlock=\"m\"}]",
             "none signals",
         ),
-        (
-            "q = { kind = \"queue\", capacity = 1 }",
-            "[{get=\"q\"}]",
-            "none puts",
-        ),
-        (
-            "q = { kind = \"queue\", capacity = 1 }",
-            "[{put=\"q\"}]",
-            "none gets",
-        ),
-        (
-            "s = { kind = \"semaphore\", units = 0 }",
-            "[{acquire=\"s\"}]",
-            "nobody releases",
-        ),
+        ("q = { kind = \"queue\", capacity = 1 }", "[{get=\"q\"}]", "none puts"),
+        ("q = { kind = \"queue\", capacity = 1 }", "[{put=\"q\"}]", "none gets"),
+        ("s = { kind = \"semaphore\", units = 0 }", "[{acquire=\"s\"}]", "nobody releases"),
         ("s = \"semaphore\"", "[]", "units = 1"),
         ("s = { kind = \"queue\" }", "[]", "no `capacity`"),
         ("s = { kind = \"mutx\" }", "[]", "did you mean \"mutex\""),
-        (
-            "s = { kind = \"mutex\", units = 1 }",
-            "[]",
-            "`units` is no key",
-        ),
+        ("s = { kind = \"mutex\", units = 1 }", "[]", "`units` is no key"),
         ("s = { count = 1 }", "[]", "no `kind`"),
         ("b = { kind = \"barrier\", count = 2 }", "[]", "parties = 2"),
         (
@@ -258,18 +186,9 @@ fn threads_and_sizes_of_roles() {
             .map_err(|error| error.to_string())
     };
     assert_eq!(role("threads = 16").unwrap().threads, Threads::Count(16));
-    assert_eq!(
-        role("threads = \"16\"").unwrap().threads,
-        Threads::Count(16)
-    );
-    assert_eq!(
-        role("threads = \"0.5 per vcpu\"").unwrap().threads,
-        Threads::PerVcpu(0.5)
-    );
-    assert_eq!(
-        role("working_set = \"2MiB\"").unwrap().working_set_kib,
-        2048
-    );
+    assert_eq!(role("threads = \"16\"").unwrap().threads, Threads::Count(16));
+    assert_eq!(role("threads = \"0.5 per vcpu\"").unwrap().threads, Threads::PerVcpu(0.5));
+    assert_eq!(role("working_set = \"2MiB\"").unwrap().working_set_kib, 2048);
     for (line, said) in [
         ("threads = 0", "1 … 100000"),
         ("threads = \"many\"", "\"1 per vcpu\""),
@@ -294,26 +213,16 @@ fn a_workload_fits_a_vm_or_not() {
     assert!(fits(&workload, 2, 2).unwrap_err().contains("vCPUs 0 … 1"));
     let text = text.replace("pins = [3]\n", "");
     let workload = from_text("t.toml", &text).unwrap();
-    assert!(
-        fits(&workload, 2, 2)
-            .unwrap_err()
-            .contains("only 2 threads")
-    );
+    assert!(fits(&workload, 2, 2).unwrap_err().contains("only 2 threads"));
 }
 
 #[test]
 fn turns_may_be_shared_by_the_threads_of_a_role() {
     let program = ops("[ { repeat = \"20 / threads\", do = [ { compute = \"1us\" } ] } ]");
-    let shared = Op::Loop {
-        repeat: Repeat::Shared(20),
-        end: 3,
-        depth: 0,
-    };
+    let shared = Op::Loop { repeat: Repeat::Shared(20), end: 3, depth: 0 };
     assert_eq!(program[0], shared);
     for wrong in ["many", "0 / threads", "20 / vcpus", "20/", "/ threads"] {
-        let error = error(&format!(
-            "[ {{ repeat = \"{wrong}\", do = [ \"work\" ] }} ]"
-        ));
+        let error = error(&format!("[ {{ repeat = \"{wrong}\", do = [ \"work\" ] }} ]"));
         assert!(error.contains("\"16 / threads\""), "{error}");
     }
     // Some threads may have no turn at all, and then no time passes.

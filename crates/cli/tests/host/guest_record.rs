@@ -1,0 +1,264 @@
+//! `tandem guest record` of little programs of which it is known what they do: the profile says it, and the scenario runs.
+//!
+//! What needs tracing is skipped where that cannot be done: it takes root and tracefs. Nothing depends on how fast anything is.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tandem_guest::record::tracefs::Tracefs;
+use tandem_linux::ProcFs;
+use tandem_model::Nanos;
+use tandem_model::application::{Profile, Step, ThreadProfile};
+use tandem_sim::World;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn tandem(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Whether the scheduler's events can be traced here; says so if not.
+fn can_trace() -> bool {
+    // Once: two of one process would have one name.
+    static TRACED: LazyLock<Result<(), String>> = LazyLock::new(|| {
+        let traced = Tracefs::open(&ProcFs::host());
+        traced.map(drop).map_err(|error| error.to_string())
+    });
+    if let Err(error) = &*TRACED {
+        println!("skipped: {error}");
+    }
+    TRACED.is_ok()
+}
+
+/// Records a command with these options: the profile, and what the recorder said.
+fn record(folder: &Path, options: &[&str], command: &[&str]) -> (Option<Profile>, Output) {
+    let (scenario, json) = (folder.join("program.toml"), folder.join("profile.json"));
+    let output = tandem(&["guest", "record", "-o"])
+        .arg(&scenario)
+        .arg("--json")
+        .arg(&json)
+        .args(options)
+        .arg("--")
+        .args(command)
+        .output()
+        .unwrap();
+    let text = fs::read_to_string(json).ok();
+    (text.map(|text| serde_json::from_str(&text).unwrap()), output)
+}
+
+/// The scenario runs in the simulator, and its VM makes progress.
+fn simulate(folder: &Path) {
+    let path = folder.join("program.toml");
+    let settings = ["duration=600ms", "warmup=100ms"].map(str::to_owned);
+    let source = tandem_experiment::input::source(&path, &settings, None, None).unwrap();
+    let results = World::new(&source.scenario().unwrap()).run();
+    assert!(results.vms.iter().any(|vm| results.throughput(&vm.name) > Some(0.0)));
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Two processes that pass a byte on through two pipes until the time is over.
+const PING_PONG: &str = "pipe(A,B); pipe(C,D); $| = 1; $end = time + 3; \
+    if ($child = fork) { while (time < $end) { syswrite(B, 'x'); sysread(C, $b, 1) } kill 9, $child; wait; exit 0 } \
+    while (sysread(A, $b, 1)) { syswrite(D, $b) }";
+
+#[test]
+#[ignore = "needs root"]
+fn of_a_ping_pong_each_wakes_the_other() {
+    if !can_trace() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (profile, output) = record(folder.path(), &[], &["perl", "-e", PING_PONG]);
+    let profile = profile.unwrap_or_else(|| panic!("{}", said(&output)));
+    assert!(profile.traced > Nanos::ZERO, "{:?}", profile.missing);
+    let busy = |(_, thread): &(usize, &ThreadProfile)| thread.steps.len() > 20;
+    let threads: Vec<_> = profile.threads.iter().enumerate().filter(busy).collect();
+    assert_eq!(threads.len(), 2, "{:?}", profile.threads);
+    for ((number, one), (other, _)) in [(threads[0], threads[1]), (threads[1], threads[0])] {
+        let count = |wanted: Step| one.steps.iter().filter(|step| **step == wanted).count();
+        let (waits, wakes) = (count(Step::Wait), count(Step::Wake(other)));
+        assert!(waits > 10 && wakes > 10, "{number}: {waits} {wakes}");
+    }
+    let edges = profile.wakes.iter().filter(|edge| edge.count > 10).count();
+    assert_eq!(edges, 2, "{:?}", profile.wakes);
+    simulate(folder.path());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn of_a_computing_pair_each_computes_and_neither_waits_for_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = "$end = time + 2; fork; 1 while time < $end; wait";
+    let options: &[&[&str]] =
+        if can_trace() { &[&[], &["--no-trace"]] } else { &[&["--no-trace"]] };
+    for options in options {
+        let (profile, output) = record(folder.path(), options, &["perl", "-e", pair]);
+        let profile = profile.unwrap_or_else(|| panic!("{}", said(&output)));
+        // Its neighbours may leave it little; what it ran and waited is all there is.
+        let computing = profile.threads.iter().filter(|thread| {
+            let busy = thread.ran + thread.waited;
+            thread.name == "perl" && busy.0 * 10 > thread.wall.0 * 7
+        });
+        assert_eq!(computing.count(), 2, "{:?}", profile.threads);
+        let between: u64 = profile.wakes.iter().map(|edge| edge.count).sum();
+        assert!(between <= 2, "{:?}", profile.wakes);
+        if !options.is_empty() {
+            assert_eq!(profile.traced, Nanos::ZERO);
+            assert!(profile.missing[0].contains("tracing was not wanted"), "{:?}", profile.missing);
+        }
+        simulate(folder.path());
+        fs::remove_file(folder.path().join("program.toml")).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn of_a_sleeper_the_sleeps_are_as_long_as_it_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let sleeper = "for (1..100) { select(undef, undef, undef, 0.02) }";
+    let (profile, output) = record(folder.path(), &[], &["perl", "-e", sleeper]);
+    let profile = profile.unwrap_or_else(|| panic!("{}", said(&output)));
+    let thread = &profile.threads[0];
+    // The last look may be some sleeps before the end.
+    assert!((60..130).contains(&thread.sleeps), "{thread:?}");
+    assert!(thread.slept().0 * 10 > thread.wall.0 * 5, "{thread:?}");
+    if can_trace() {
+        let sleeps = thread.steps.iter().filter_map(|step| match step {
+            Step::Sleep(time) => Some(time.0),
+            _ => None,
+        });
+        let mut sleeps: Vec<u64> = sleeps.collect();
+        sleeps.sort_unstable();
+        assert!(sleeps.len() > 5, "{thread:?}");
+        // Timers are never early; a busy machine may be late.
+        let middle = sleeps[sleeps.len() / 2];
+        assert!((19_900_000..40_000_000).contains(&middle), "{middle}");
+    }
+    simulate(folder.path());
+}
+
+#[test]
+fn the_exit_status_is_passed_on_and_a_file_that_is_there_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let busy = "$end = time + 2; 1 while time < $end; exit 7";
+    let (profile, output) = record(folder.path(), &["--no-trace"], &["perl", "-e", busy]);
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert!(profile.is_some());
+    let before = fs::read_to_string(folder.path().join("program.toml")).unwrap();
+    let (_, output) = record(folder.path(), &[], &["perl", "-e", "exit 7"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("program.toml"), "{}", said(&output));
+    let after = fs::read_to_string(folder.path().join("program.toml")).unwrap();
+    assert_eq!(before, after);
+}
+
+#[test]
+fn errors_say_what_would_be_right_and_leave_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases: [(&[&str], i32, &str); 3] = [
+        (&["no-such-program-anywhere"], 1, "cannot start 'no-such-program-anywhere'"),
+        (&["sh", "-c", "exit 3"], 3, "record something that runs for a second or more"),
+        (&["true"], 1, "record something that runs for a second or more"),
+    ];
+    for (command, code, wanted) in cases {
+        let (profile, output) = record(folder.path(), &["--no-trace"], command);
+        let said = said(&output);
+        assert!(said.contains(wanted), "{command:?}: {said}");
+        assert!(profile.is_none());
+        assert!(!folder.path().join("program.toml").exists(), "{command:?}");
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {said}");
+    }
+    let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = sleeper.id().to_string();
+    let idle = tandem(&["guest", "record", "--duration", "1s", "--pid", &pid, "-o"]);
+    let idle = { idle }.arg(folder.path().join("x.toml")).output().unwrap();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert!(said(&idle).contains("nothing ran: sleep 60"), "{}", said(&idle));
+    assert!(!folder.path().join("x.toml").exists());
+    let none =
+        tandem(&["guest", "record", "-o"]).arg(folder.path().join("x.toml")).output().unwrap();
+    assert_eq!(none.status.code(), Some(2));
+    let gone = tandem(&["guest", "record", "--pid", "4194304", "-o"]);
+    let gone = { gone }.arg(folder.path().join("x.toml")).output().unwrap();
+    assert!(said(&gone).contains("--pid 4194304"), "{}", said(&gone));
+    assert!(!folder.path().join("x.toml").exists());
+}
+
+#[test]
+fn a_command_that_outlives_its_recording_still_hears_of_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program.toml");
+    let command = "$SIG{TERM} = sub { exit 5 }; 1 while 1";
+    let mut recorder = tandem(&["guest", "record", "--no-trace", "--duration", "1s", "-o"]);
+    recorder.arg(&path).args(["--", "perl", "-e", command]);
+    let mut recorder = recorder.spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    // The scenario is written when the recording is over.
+    while fs::read_to_string(&path).is_ok_and(|text| text.is_empty()) || !path.exists() {
+        assert!(Instant::now() < deadline, "nothing is recorded");
+        sleep(Duration::from_millis(50));
+    }
+    let pid = rustix::process::Pid::from_child(&recorder);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    while recorder.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it does not end");
+        sleep(Duration::from_millis(50));
+    }
+    assert_eq!(recorder.wait().unwrap().code(), Some(5));
+}
+
+#[test]
+fn where_a_file_cannot_be_written_nothing_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, json) = (folder.path().join("p.toml"), folder.path().join("no/p.json"));
+    let started = folder.path().join("started");
+    let mut recorder = tandem(&["guest", "record", "--no-trace", "-o"]);
+    recorder.arg(&path).arg("--json").arg(&json).args(["--", "touch"]);
+    let output = recorder.arg(&started).output().unwrap();
+    assert!(!output.status.success());
+    assert!(said(&output).contains("no/p.json"), "{}", said(&output));
+    assert!(!started.exists() && !path.exists());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_signal_keeps_what_there_is_and_nothing_of_the_tracing_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program.toml");
+    let mut busy = Command::new("perl").args(["-e", "1 while 1"]).spawn().unwrap();
+    let recorder = tandem(&["guest", "record", "--pid", &busy.id().to_string(), "-o"]);
+    let mut recorder = { recorder }.arg(&path).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    // It must have seen the program run.
+    sleep(Duration::from_secs(2));
+    let pid = rustix::process::Pid::from_raw(recorder.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    while recorder.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it does not end");
+        sleep(Duration::from_millis(50));
+    }
+    assert!(recorder.wait().unwrap().success());
+    let is_there = busy.try_wait().unwrap().is_none();
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    assert!(is_there, "the program goes on");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains("name = \"perl\"") || text.contains("[[workload.role]]"), "{text}");
+    simulate(folder.path());
+    let left = format!("/sys/kernel/tracing/instances/tandem-record-{}", recorder.id());
+    let instances = fs::read_dir("/sys/kernel/tracing/instances").into_iter().flatten();
+    for instance in instances.flatten() {
+        assert!(!instance.path().to_string_lossy().starts_with(&left));
+    }
+}

@@ -1,0 +1,95 @@
+//! Standard output and standard error of a program: lines, errors with their causes, exit statuses.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use anyhow::{Context, bail};
+use tandem_linux::restore::RestoreReport;
+pub use tandem_linux::service::Level;
+pub use tandem_report::check_writable;
+
+/// A line on standard error, which nobody may read: an error.
+#[macro_export]
+macro_rules! tell {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
+/// A line on standard error that says what happened; nothing where nothing but results and errors is wanted.
+#[macro_export]
+macro_rules! note {
+    ($($words:tt)*) => {
+        if $crate::console::level() != $crate::console::Level::Quiet {
+            $crate::tell!($($words)*);
+        }
+    };
+}
+
+static LEVEL: OnceLock<Level> = OnceLock::new();
+
+/// Says, once, how much is said.
+pub fn set_level(level: Level) {
+    let _ = LEVEL.set(level);
+}
+
+/// How much is said.
+pub fn level() -> Level {
+    LEVEL.get().copied().unwrap_or_default()
+}
+
+/// The error and its causes, from the outside in, without what has been said already.
+pub fn explain(error: &anyhow::Error) -> String {
+    tandem_report::explain(error.as_ref())
+}
+
+/// Turns an error into one of invalid arguments or settings.
+pub fn wrong_argument(error: anyhow::Error) -> anyhow::Error {
+    WrongArgument(explain(&error)).into()
+}
+
+/// An invalid argument or setting: exit status 2.
+#[derive(Debug)]
+pub struct WrongArgument(pub String);
+
+impl std::fmt::Display for WrongArgument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongArgument {}
+
+/// Returns the exit status of an error: 2 for invalid arguments, 1 for any other failure.
+pub fn exit_status(error: &anyhow::Error) -> u8 {
+    if error.is::<WrongArgument>() { 2 } else { 1 }
+}
+
+/// Prints to stdout; whoever closed it has seen enough.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("cannot write to stdout"),
+    }
+}
+
+/// Prints what a restore did; fails if not everything was put back.
+pub fn print_restored(report: &RestoreReport) -> anyhow::Result<()> {
+    print(&report.to_string())?;
+    match report.is_complete() {
+        true => Ok(()),
+        false => bail!("not everything could be put back; see above"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let error = anyhow::anyhow!("no permission").context("cannot write x: no permission");
+        assert_eq!(explain(&error.context("mode y")), "mode y: cannot write x: no permission");
+    }
+}

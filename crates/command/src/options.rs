@@ -1,0 +1,89 @@
+//! Options of every command: verbosity and colour.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ColorChoice, ValueEnum};
+use rustix::time::{ClockId, clock_gettime};
+use tandem_linux::service::Level;
+use tandem_report::terminal;
+use tandem_report::terminal::Colour;
+
+use crate::{console, tell};
+
+/// The version, and where it is known the commit.
+pub const VERSION: &str = env!("TANDEM_VERSION");
+
+const HEADING: &str = "Options of every command";
+
+/// Options that may stand before or after any command.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct CommonArgs {
+    /// More on standard error: current settings, each change of the daemon with its reason, duration of the command
+    #[arg(short, long, global = true, help_heading = HEADING)]
+    verbose: bool,
+    /// Results and errors only
+    #[arg(short, long, global = true, help_heading = HEADING)]
+    quiet: bool,
+    /// Colour: on terminals unless NO_COLOR is set, always, or never
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto, help_heading = HEADING)]
+    color: ColorChoice,
+}
+
+impl CommonArgs {
+    /// Applies them to the whole process. `--quiet` wins over `--verbose`.
+    pub fn apply(&self) {
+        console::set_level(match (self.quiet, self.verbose) {
+            (true, _) => Level::Quiet,
+            (false, true) => Level::Verbose,
+            (false, false) => Level::Normal,
+        });
+        terminal::set_quiet(self.quiet);
+        terminal::set_colour(match self.color {
+            ColorChoice::Auto => Colour::Auto,
+            ColorChoice::Always => Colour::Always,
+            ColorChoice::Never => Colour::Never,
+        });
+    }
+
+    /// With `--verbose`, reports the duration of the command.
+    pub fn end(&self, name: &str, began: Instant) {
+        if console::level() == Level::Verbose {
+            let used = clock_gettime(ClockId::ProcessCPUTime);
+            let used = Duration::try_from(used).unwrap_or_default();
+            let took = began.elapsed();
+            tell!("{name}: took {took:.1?}, {used:.1?} of CPU time");
+        }
+    }
+}
+
+/// Whether help, and errors of arguments, have colour: they are written before the options are known.
+pub fn colour_of_answers(arguments: &[OsString]) -> ColorChoice {
+    let own = arguments.iter().take_while(|argument| *argument != "--");
+    let texts: Vec<&str> = own.filter_map(|argument| argument.to_str()).collect();
+    let given = texts.iter().enumerate().rev().find_map(|(position, text)| {
+        match text.strip_prefix("--color")? {
+            "" => texts.get(position + 1).copied(),
+            rest => rest.strip_prefix('='),
+        }
+    });
+    given.and_then(|given| ColorChoice::from_str(given, true).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colour_is_known_before_arguments_are_parsed() {
+        let of = |text: &str| {
+            let arguments: Vec<OsString> = text.split(' ').map(OsString::from).collect();
+            colour_of_answers(&arguments)
+        };
+        assert_eq!(of("tandem host top"), ColorChoice::Auto);
+        assert_eq!(of("tandem --color never host"), ColorChoice::Never);
+        assert_eq!(of("tandem host top --color=always"), ColorChoice::Always);
+        assert_eq!(of("tandem host top --color"), ColorChoice::Auto);
+        assert_eq!(of("tandem guest run -- ls --color=never"), ColorChoice::Auto);
+    }
+}

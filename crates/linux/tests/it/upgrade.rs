@@ -1,0 +1,200 @@
+//! A journal of the version before is put back by this one, and one of this version by the version before.
+//!
+//! The fixtures are journals that the version before wrote, with a record of every kind. Of that version's reader, `previous` keeps
+//! what it understood and how it put things back; both stay as they are when the format moves on.
+
+#[allow(dead_code, reason = "not every test uses all of it")]
+mod previous;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::fake_host::Fake;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::affinity::Threads;
+use tandem_linux::cgroup::{CgroupPath, CpuController, Knob, Quota, Version};
+use tandem_linux::journal::{Entry, Journal, Record, Stamp, is_pending};
+use tandem_linux::thread::Tid;
+use tandem_model::{Nanos, Nice, PcpuId, Weight};
+
+const V1: &str = include_str!("upgrade/format-1-cgroup-v1.jsonl");
+const V2: &str = include_str!("upgrade/format-1-cgroup-v2.jsonl");
+
+fn path(text: &str) -> CgroupPath {
+    CgroupPath(text.to_owned())
+}
+
+/// What the fixtures tell of was done to this host, and its Tandem was killed.
+fn changed(version: Version) -> Fake {
+    let host = Fake::new(version);
+    let (shared, own) = (path("/vms/shared"), path("/vms/own.scope"));
+    if version == Version::V2 {
+        host.enable(&path("/vms/shared")).unwrap();
+    }
+    let group = host.create_child(&shared, "tandem-web-1").unwrap();
+    for tid in [102, 103] {
+        CpuController::move_thread(&host, Tid(tid), &group).unwrap();
+    }
+    host.write_knob(&group, Knob::Weight, "77").unwrap();
+    host.write_knob(&own, Knob::Weight, "900").unwrap();
+    host.write_knob(&own, Knob::Quota, "40000 50000").unwrap();
+    host.write_knob(&own, Knob::Idle, "1").unwrap();
+    let first = [PcpuId(0)].into_iter().collect();
+    host.set_affinity(Tid(102), &first).unwrap();
+    host.set_affinity(Tid(103), &first).unwrap();
+    host.set_nice(Tid(103), Nice(9)).unwrap();
+    let slice = Some(Nanos::from_millis(2));
+    host.set_slice(Tid(102), slice).unwrap();
+    host.set_slice(Tid(103), slice).unwrap();
+    host
+}
+
+#[test]
+fn journals_of_the_version_before_are_put_back() {
+    for (version, text) in [(Version::V1, V1), (Version::V2, V2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let host = changed(version);
+        assert_ne!(host.now(), host.wanted());
+        std::fs::write(dir.path().join("journal"), text).unwrap();
+        let (_actuator, report) =
+            Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
+        assert!(report.is_complete() && report.left.is_empty(), "{report}");
+        assert_eq!(host.now(), host.wanted(), "{version}");
+        assert!(!is_pending(dir.path()));
+    }
+}
+
+#[test]
+fn the_version_before_reads_its_own_fixtures() {
+    for (version, text) in [(Version::V1, V1), (Version::V2, V2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let host = changed(version);
+        let file = dir.path().join("journal");
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(previous::restore(&host, &file), Vec::<String>::new());
+        assert_eq!(host.now(), host.wanted(), "{version}");
+    }
+}
+
+/// Changes something of every kind, some of it more than once, and is killed.
+fn change_and_die(host: &Fake, dir: &Path) {
+    let (mut actuator, _) =
+        Actuator::open_with(host.controller(), host.threads(), dir, "boot").unwrap();
+    let (shared, own) = (path("/vms/shared"), path("/vms/own.scope"));
+    let group = actuator.create_group(&shared, "tandem-web-1").unwrap();
+    let thread = host.thread(3).unwrap();
+    actuator.move_thread(&thread, &group).unwrap();
+    for n in 1..6u32 {
+        let weight = Weight::constant(f64::from(100 * n + 1));
+        actuator.set_weight(&own, weight).unwrap();
+        let pcpus = [PcpuId(n)].into_iter().collect();
+        actuator.set_affinity(&thread, &pcpus).unwrap();
+        actuator.set_nice(&thread, Nice(n as i8 + 3)).unwrap();
+        let slice = Nanos::from_millis(u64::from(n));
+        actuator.set_slice(&thread, Some(slice)).unwrap();
+        let quota_us = u64::from(10_000 + n);
+        let quota = Quota { quota_us, period_us: 50_000 };
+        actuator.set_quota(&own, Some(quota)).unwrap();
+    }
+    actuator.prepare_idle(&own, Weight::constant(606.0)).unwrap();
+    actuator.set_idle(&own, true).unwrap();
+    actuator.abandon();
+}
+
+#[test]
+fn the_version_before_puts_back_journals_of_this_one() {
+    for version in [Version::V1, Version::V2] {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Fake::new(version);
+        change_and_die(&host, dir.path());
+        assert_ne!(host.now(), host.wanted());
+        let failed = previous::restore(&host, &dir.path().join("journal"));
+        assert_eq!(failed, Vec::<String>::new());
+        assert_eq!(host.now(), host.wanted(), "{version}");
+    }
+}
+
+/// Somebody makes a cgroup where one of ours was to be, and starts a thread in it: the version before leaves that alone.
+fn is_left_alone_by_the_version_before(host: &Fake, dir: &Path, cgroup: &CgroupPath) {
+    host.make_cgroup(cgroup);
+    host.start_in(cgroup);
+    let failed = previous::restore(host, &dir.join("journal"));
+    assert_eq!(failed, Vec::<String>::new());
+    assert_eq!(host.now(), host.wanted());
+}
+
+#[test]
+fn what_could_not_be_made_is_nothing_to_the_version_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Fake::new(Version::V1);
+    let (mut actuator, _) =
+        Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
+    let own = path("/vms/own.scope");
+    actuator.set_weight(&own, Weight::constant(101.0)).unwrap();
+    // The fake host makes none of that name.
+    actuator.create_group(&own, "tandem-3").unwrap_err();
+    actuator.set_weight(&own, Weight::constant(102.0)).unwrap();
+    actuator.abandon();
+    is_left_alone_by_the_version_before(&host, dir.path(), &own.child("tandem-3"));
+}
+
+#[test]
+fn what_was_made_and_is_forgotten_is_nothing_to_the_version_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Fake::new(Version::V1);
+    let stamp = Stamp::new("boot".to_owned(), Version::V1, host.mount().to_owned());
+    let mut journal = Journal::<Record>::open(dir.path(), stamp).unwrap();
+    let cgroup = path("/vms/shared/tandem-x");
+    let made = Record::Created { cgroup: cgroup.clone() };
+    let nice = Record::Nice { thread: host.thread(1).unwrap(), original: Nice(2) };
+    journal.append(made.clone()).unwrap();
+    journal.append(nice).unwrap();
+    journal.forget(&made.key()).unwrap();
+    drop(journal);
+    is_left_alone_by_the_version_before(&host, dir.path(), &cgroup);
+}
+
+/// Two that could not be made, one right after the other, and then nothing is journaled any more.
+#[test]
+fn what_is_forgotten_within_ten_seconds_of_another_is_nothing_to_the_version_before_after_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Fake::new(Version::V1);
+    let (mut actuator, _) =
+        Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
+    let own = path("/vms/own.scope");
+    // The fake host makes none of these names.
+    let names = ["tandem-3", "tandem-13"];
+    for name in names {
+        actuator.prepare_group(&own.child(name)).unwrap();
+    }
+    actuator.set_weight(&own, Weight::constant(101.0)).unwrap();
+    for name in names {
+        actuator.create_group(&own, name).unwrap_err();
+    }
+    let has = |name: &str| {
+        let text = std::fs::read_to_string(dir.path().join("journal")).unwrap();
+        text.contains(&format!("/{name}\""))
+    };
+    assert!(!has("tandem-3") && has("tandem-13"), "the file is written anew once");
+    actuator.compact_if_due_at(Instant::now() + Duration::from_secs(5));
+    assert!(has("tandem-13"), "it is not due");
+    actuator.compact_if_due_at(Instant::now() + Duration::from_secs(11));
+    actuator.abandon();
+    is_left_alone_by_the_version_before(&host, dir.path(), &own.child("tandem-13"));
+}
+
+#[test]
+fn what_a_later_version_adds_is_read_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Fake::new(Version::V1);
+    change_and_die(&host, dir.path());
+    let file = dir.path().join("journal");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace("{\"change\"", "{\"since\":\"a later version\",\"change\"");
+    let text = text.replacen("{\"tandem", "{\"later\":{\"a\":1},\"tandem", 1);
+    std::fs::write(&file, text).unwrap();
+    let (_actuator, report) =
+        Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
+    assert!(report.is_complete(), "{report}");
+    assert_eq!(host.now(), host.wanted());
+}

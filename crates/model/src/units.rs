@@ -1,0 +1,218 @@
+//! Newtypes for the units that policies speak in, so that no bare integer crosses a public
+//! signature and nobody adds a weight to a time.
+//!
+//! Time is integer nanoseconds. Weights are real numbers in the units of whatever knob the host
+//! offers (`cpu.shares` on cgroup v1, `cpu.weight` on v2): policies only ever use their ratios, and
+//! the host adapter rounds to what the knob takes.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Sub};
+
+use serde::{Deserialize, Serialize};
+
+/// A length of time, or a point on a monotonic clock, in nanoseconds.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// No time at all.
+    pub const ZERO: Nanos = Nanos(0);
+
+    /// `ms` milliseconds.
+    pub const fn from_millis(ms: u64) -> Nanos {
+        Nanos(ms * 1_000_000)
+    }
+
+    /// `s` seconds.
+    pub const fn from_secs(s: u64) -> Nanos {
+        Nanos(s * 1_000_000_000)
+    }
+
+    /// The same time in seconds, for people and for ratios.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// `self - earlier`, or zero where `earlier` is later.
+    pub fn saturating_sub(self, earlier: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add for Nanos {
+    type Output = Nanos;
+    fn add(self, other: Nanos) -> Nanos {
+        Nanos(self.0 + other.0)
+    }
+}
+
+impl AddAssign for Nanos {
+    fn add_assign(&mut self, other: Nanos) {
+        self.0 += other.0;
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Nanos;
+    fn sub(self, other: Nanos) -> Nanos {
+        Nanos(self.0 - other.0)
+    }
+}
+
+impl Sum for Nanos {
+    fn sum<I: Iterator<Item = Nanos>>(times: I) -> Nanos {
+        Nanos(times.map(|t| t.0).sum())
+    }
+}
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            n if n >= 1_000_000_000 => write!(f, "{:.3} s", n as f64 / 1e9),
+            n if n >= 1_000_000 => write!(f, "{:.3} ms", n as f64 / 1e6),
+            n if n >= 1_000 => write!(f, "{:.3} µs", n as f64 / 1e3),
+            n => write!(f, "{n} ns"),
+        }
+    }
+}
+
+/// A physical CPU (hardware thread) of the host, by its kernel number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PcpuId(pub u32);
+
+/// A vCPU's number within its VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct VcpuId(pub u32);
+
+/// A VM, by a number that is never used again for another VM while the observer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct VmId(pub u64);
+
+/// A scheduling weight, in the units of the host's knob: finite and above zero, whatever it was made from.
+///
+/// Policies divide by weights and add them up: one that is 0 or no number would stay in every average for good.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Weight(f64);
+
+/// A number that is no weight.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{0} is no weight: it must be finite and above 0")]
+pub struct NoWeight(pub f64);
+
+impl Weight {
+    /// The least there is.
+    pub const LEAST: Weight = Weight(f64::MIN_POSITIVE);
+    /// The most there is.
+    pub const MOST: Weight = Weight(f64::MAX);
+
+    /// A weight of this value; `None`: it is none.
+    pub fn new(value: f64) -> Option<Weight> {
+        (Weight::LEAST.0..=Weight::MOST.0).contains(&value).then_some(Weight(value))
+    }
+
+    /// The weight nearest to a result of arithmetic; for what is no number, the least.
+    #[allow(clippy::manual_clamp, reason = "clamp returns NaN for NaN")]
+    pub fn saturating(value: f64) -> Weight {
+        Weight(value.max(Weight::LEAST.0).min(Weight::MOST.0))
+    }
+
+    /// A weight that stands in the code.
+    ///
+    /// # Panics
+    ///
+    /// Where that is none; in a `const`, when it is compiled.
+    pub const fn constant(value: f64) -> Weight {
+        assert!(value >= f64::MIN_POSITIVE && value <= f64::MAX, "a weight is finite and above 0");
+        Weight(value)
+    }
+
+    /// The number.
+    pub const fn value(self) -> f64 {
+        self.0
+    }
+
+    /// So many times as much.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Weight {
+        Weight::saturating(self.0 * factor)
+    }
+}
+
+impl TryFrom<f64> for Weight {
+    type Error = NoWeight;
+
+    fn try_from(value: f64) -> Result<Weight, NoWeight> {
+        Weight::new(value).ok_or(NoWeight(value))
+    }
+}
+
+impl From<Weight> for f64 {
+    fn from(weight: Weight) -> f64 {
+        weight.0
+    }
+}
+
+impl fmt::Display for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1}", self.0)
+    }
+}
+
+/// A thread's nice value, -20 (most) … 19 (least). A step is a factor of about 1.25 in weight (sched_prio_to_weight of
+/// kernel/sched/core.c).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Nice(pub i8);
+
+impl Nice {
+    /// The least that a thread may have, which gives it the most.
+    pub const LEAST: Nice = Nice(-20);
+    /// The most that a thread may have, which gives it the least.
+    pub const MOST: Nice = Nice(19);
+}
+
+macro_rules! display_number {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    )*};
+}
+
+display_number!(PcpuId, VcpuId, VmId, Nice);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_weight_is_zero_negative_or_no_number() {
+        for none in [0.0, -0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-310] {
+            assert_eq!(Weight::new(none), None, "{none}");
+            let error = Weight::try_from(none).unwrap_err().to_string();
+            assert!(error.contains("above 0"), "{error}");
+            let nearest = Weight::saturating(none).value();
+            assert!(nearest.is_finite() && nearest > 0.0, "{none}: {nearest}");
+            let scaled = Weight::constant(2.0).times(none).value();
+            assert!(scaled.is_finite() && scaled > 0.0, "{none}: {scaled}");
+            assert!(serde_json::from_str::<Weight>(&none.to_string()).is_err());
+        }
+        assert_eq!(Weight::new(512.0).map(Weight::value), Some(512.0));
+        assert_eq!(Weight::saturating(f64::INFINITY), Weight::MOST);
+        let text = serde_json::to_string(&Weight::constant(512.0)).unwrap();
+        assert_eq!(text, "512.0");
+        assert_eq!(serde_json::from_str::<Weight>(&text).unwrap(), Weight::constant(512.0));
+    }
+}

@@ -1,0 +1,375 @@
+//! VMs that go in and out of turns: what they and the others receive.
+//!
+//! A fluid model of two pCPUs and VMs of two vCPUs each, in steps of 1 ms: in each, the VMs that are awake and not in the idle class share
+//! the pCPUs by their weights in force, and if there is none, those in the idle class do. The controller, the sequence of turns and the
+//! test for sleep are those that ship. As a kernel does, the model counts a wait when it is over.
+//!
+//! It has no clock ticks and no slices: what is wrong here is wrong in the policy.
+
+use tandem_model::{
+    Decision, Nanos, PcpuId, PcpuSet, VcpuId, VcpuObservation, VmId, VmObservation, Weight,
+};
+use tandem_policy::host::{Controller, ControllerConfig, HostObservation, IdleTimes, registry};
+use tandem_policy::turns::sleep::Account;
+use tandem_policy::turns::{Sequence, SleepWatch};
+
+const STEP: Nanos = Nanos::from_millis(1);
+const T: Nanos = Nanos::from_millis(100);
+
+/// When a VM sleeps that has been awake for long enough.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// At once, as a VM that means no harm.
+    AtOnce,
+    /// Only if it takes turns, so that its sleep ends with its turn.
+    EndOfTurn,
+    /// Only if it takes turns, and it is others' turn: it loses nothing.
+    BetweenTurns,
+}
+
+/// Spins for so long at least, then sleeps for so long.
+#[derive(Clone, Copy, Debug)]
+struct Habit {
+    spin: Nanos,
+    sleep: Nanos,
+    when: When,
+}
+
+struct FluidVm {
+    habit: Option<Habit>,
+    /// It spins, or sleeps, until then.
+    until: Nanos,
+    asleep: bool,
+    observed: VmObservation,
+    /// Of each of its vCPUs.
+    ran: f64,
+    waited: f64,
+    /// A wait that is not over.
+    waiting: f64,
+    /// `ran` and `waited` at the last period.
+    before: (f64, f64),
+    /// What was seen of it at the ends of its turns.
+    watch: SleepWatch,
+    /// Periods at whose end it took turns.
+    rotated: usize,
+    /// How often it left because it slept.
+    left: usize,
+}
+
+impl FluidVm {
+    fn account(&self) -> Account {
+        let nanos = |time: f64| Nanos(time.round() as u64);
+        Account { ran: nanos(self.ran), waited: nanos(self.waited) }
+    }
+}
+
+struct FluidHost {
+    controller: Controller,
+    sequence: Sequence,
+    vms: Vec<FluidVm>,
+    now: Nanos,
+    next_turn: Nanos,
+    idle: f64,
+}
+
+impl FluidHost {
+    /// Equal VMs of these habits; `None` never sleeps.
+    fn new(habits: &[Option<Habit>]) -> FluidHost {
+        let free: PcpuSet = "0-1".parse().unwrap();
+        let vm = |(id, habit): (u64, &Option<Habit>)| {
+            let vcpus = (0..2).map(|n| VcpuObservation::new(VcpuId(n), free.clone()));
+            FluidVm {
+                habit: *habit,
+                until: habit.map_or(Nanos(u64::MAX), |habit| habit.spin),
+                asleep: false,
+                observed: VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect()),
+                ran: 0.0,
+                waited: 0.0,
+                waiting: 0.0,
+                before: (0.0, 0.0),
+                watch: SleepWatch::default(),
+                rotated: 0,
+                left: 0,
+            }
+        };
+        FluidHost {
+            controller: Controller::new(ControllerConfig::new(
+                registry::set(["fair", "turns"]).unwrap(),
+            )),
+            sequence: Sequence::default(),
+            vms: (0..).zip(habits).map(vm).collect(),
+            now: Nanos::ZERO,
+            next_turn: Nanos::ZERO,
+            idle: 0.0,
+        }
+    }
+
+    /// What each VM received in some time, relative to what it is due: equal parts of all.
+    fn parts(&mut self, time: Nanos) -> Vec<f64> {
+        let before: Vec<f64> = self.vms.iter().map(|vm| vm.ran).collect();
+        self.run(time);
+        let ran = self.vms.iter().zip(&before).map(|(vm, then)| vm.ran - then);
+        let ran: Vec<f64> = ran.collect();
+        let due = ran.iter().sum::<f64>() / ran.len() as f64;
+        ran.into_iter().map(|ran| ran / due).collect()
+    }
+
+    fn takes_turns(&self, vm: usize) -> bool {
+        self.sequence.rotation().member(VmId(vm as u64)).is_some()
+    }
+
+    fn run(&mut self, time: Nanos) {
+        let end = self.now + time;
+        while self.now < end {
+            if self.now >= self.next_turn && !self.sequence.rotation().is_empty() {
+                self.begin_turn();
+            }
+            self.wake_and_sleep();
+            self.step();
+            self.now += STEP;
+            if self.now.0.is_multiple_of(T.0) {
+                self.period();
+            }
+        }
+    }
+
+    fn begin_turn(&mut self) {
+        let turn = self.sequence.rotation().turn;
+        let mut slept = Vec::new();
+        for vm in self.sequence.row().to_vec() {
+            let vm = &mut self.vms[vm.0 as usize];
+            let account = vm.account();
+            if vm.watch.look(turn, self.now, account, || !vm.asleep) {
+                slept.push(vm.observed.vm);
+            }
+        }
+        let step = self.sequence.begin_turn(slept);
+        for vm in step.left {
+            let vm = &mut self.vms[vm.0 as usize];
+            vm.watch = SleepWatch::default();
+            vm.left += 1;
+            vm.observed.in_force.left_turns = true;
+            vm.observed.in_force.rotating = false;
+        }
+        for vm in self.sequence.row() {
+            let vm = &mut self.vms[vm.0 as usize];
+            if vm.watch.is_suspicious() {
+                let account = vm.account();
+                vm.watch.turn_begins(self.now, account);
+            }
+        }
+        self.next_turn = self.now + turn;
+    }
+
+    fn wake_and_sleep(&mut self) {
+        for vm in &mut self.vms {
+            let Some(habit) = vm.habit else { continue };
+            if self.now < vm.until {
+                continue;
+            }
+            if vm.asleep {
+                vm.asleep = false;
+                vm.until = self.now + habit.spin;
+                continue;
+            }
+            let id = vm.observed.vm;
+            let takes_turns = self.sequence.rotation().member(id).is_some();
+            let in_row = takes_turns && self.sequence.row().contains(&id);
+            let may = match habit.when {
+                When::EndOfTurn => in_row && self.now + habit.sleep >= self.next_turn,
+                When::BetweenTurns => takes_turns && !in_row,
+                When::AtOnce => true,
+            };
+            if may {
+                vm.asleep = true;
+                vm.until = self.now + habit.sleep;
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let off = |vm: &FluidVm| self.sequence.is_off(vm.observed.vm);
+        let awake = self.vms.iter().filter(|vm| !vm.asleep);
+        let none_on = awake.clone().all(off);
+        let worth = |vm: &FluidVm| match (vm.asleep, off(vm)) {
+            (true, _) => 0.0,
+            // The idle class has one weight for all.
+            (false, true) if none_on => 1.0,
+            (false, true) => 0.0,
+            (false, false) => vm.observed.in_force.weight.value(),
+        };
+        let worth: Vec<f64> = self.vms.iter().map(worth).collect();
+        let sum: f64 = worth.iter().sum();
+        let step = STEP.0 as f64;
+        if sum == 0.0 {
+            self.idle += step;
+        }
+        for (vm, worth) in self.vms.iter_mut().zip(worth) {
+            if vm.asleep {
+                continue;
+            }
+            let ran = if worth > 0.0 { step * worth / sum } else { 0.0 };
+            vm.ran += ran;
+            vm.waiting += step - ran;
+            if ran > 0.0 {
+                vm.waited += std::mem::take(&mut vm.waiting);
+            }
+        }
+    }
+
+    fn period(&mut self) {
+        for vm in &mut self.vms {
+            let nanos = |time: f64| Nanos(time.round() as u64);
+            for vcpu in &mut vm.observed.vcpus {
+                vcpu.ran = nanos(vm.ran).saturating_sub(nanos(vm.before.0));
+                vcpu.waited = nanos(vm.waited).saturating_sub(nanos(vm.before.1));
+                vcpu.runnable = !vm.asleep;
+            }
+            vm.before = (vm.ran, vm.waited);
+        }
+        let idle = Nanos(std::mem::take(&mut self.idle) as u64);
+        let idle: IdleTimes = [0, 1].map(|pcpu| (PcpuId(pcpu), idle)).into();
+        let vms = self.vms.iter().map(|vm| vm.observed.clone()).collect();
+        let host = HostObservation::with_any_knobs(T, vms, idle);
+        let round = self.controller.decide(&host);
+        for decision in &round.decisions {
+            let vm = &mut self.vms[decision.vm().0 as usize].observed;
+            match decision {
+                Decision::SetWeight { weight, .. } => vm.in_force.weight = *weight,
+                Decision::SetAffinity { vcpu, pcpus, .. } => {
+                    let vcpu = &mut vm.vcpus[vcpu.0 as usize];
+                    let granted = vcpu.granted().clone();
+                    vcpu.allowed = pcpus.clone();
+                    vcpu.granted = (granted != *pcpus).then_some(granted);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let rotation = round.rotation.unwrap();
+        let was_still = self.sequence.rotation().is_empty();
+        self.sequence.follow(rotation);
+        if was_still {
+            self.next_turn = self.now;
+        }
+        for vm in &mut self.vms {
+            let takes_turns = self.sequence.rotation().member(vm.observed.vm).is_some();
+            vm.observed.in_force.rotating = takes_turns;
+            vm.observed.in_force.left_turns = false;
+            vm.rotated += usize::from(takes_turns);
+            if !takes_turns {
+                vm.watch = SleepWatch::default();
+            }
+        }
+    }
+}
+
+const RUN: Nanos = Nanos::from_secs(30);
+
+/// Equal VMs, of which the first so many go in and out of turns, each a little later than the one before: nobody has 5 % more than it
+/// is due, nor 5 % less.
+fn everybody_has_its_due(vms: usize, of_them: u64, spins: &[u64]) {
+    let ms = Nanos::from_millis;
+    for when in [When::AtOnce, When::EndOfTurn, When::BetweenTurns] {
+        for (&spin, sleep) in
+            spins.iter().flat_map(|spin| [5, 15, 20, 30, 50].map(|sleep| (spin, sleep)))
+        {
+            let habit = |vm: u64| Habit { spin: ms(spin + 90 * vm), sleep: ms(sleep), when };
+            let habits = (0..vms as u64).map(|vm| (vm < of_them).then(|| habit(vm)));
+            let parts = FluidHost::new(&habits.collect::<Vec<_>>()).parts(RUN);
+            assert!(
+                parts.iter().all(|part| (part - 1.0).abs() <= 0.05),
+                "the first {of_them} of {vms} VMs spin for {spin} ms and sleep for {sleep} ms, {when:?}: {parts:.3?}"
+            );
+        }
+    }
+}
+
+const SPINS: [u64; 7] = [300, 500, 600, 1000, 1100, 1500, 2000];
+
+#[test]
+fn one_of_three_that_goes_in_and_out_of_turns_gains_nothing() {
+    everybody_has_its_due(3, 1, &SPINS);
+}
+
+#[test]
+fn one_of_five_that_goes_in_and_out_of_turns_gains_nothing() {
+    everybody_has_its_due(5, 1, &SPINS);
+}
+
+#[test]
+fn two_that_do_so_gain_nothing_either() {
+    for vms in [3, 4, 5] {
+        everybody_has_its_due(vms, 2, &[500, 1000, 2000]);
+    }
+}
+
+#[test]
+fn vms_that_never_sleep_take_turns_all_along_and_have_their_due() {
+    for vms in [2, 3, 5] {
+        let mut host = FluidHost::new(&vec![None; vms]);
+        let parts = host.parts(RUN);
+        assert!(parts.iter().all(|part| (part - 1.0).abs() < 0.01), "{parts:.3?}");
+        assert!(host.vms.iter().all(|vm| vm.left == 0 && vm.rotated > 290));
+    }
+}
+
+#[test]
+fn who_goes_in_and_out_is_kept_out_for_longer_and_longer() {
+    let habit = Habit {
+        spin: Nanos::from_millis(300),
+        sleep: Nanos::from_millis(20),
+        when: When::BetweenTurns,
+    };
+    let mut habits = vec![None; 5];
+    habits[0] = Some(habit);
+    let mut host = FluidHost::new(&habits);
+    host.run(RUN);
+    // After 0.5, 1, 2, 4, 8 and 10 s, where it was after 0.5 s each time: about 30 times.
+    let left = host.vms[0].left;
+    assert!((5..=8).contains(&left), "{left} times in 30 s");
+    assert!(host.vms[0].rotated < 60, "{}", host.vms[0].rotated);
+    let others = host.vms[1..].iter().map(|vm| vm.rotated);
+    assert!(others.into_iter().all(|rotated| rotated > 290));
+}
+
+#[test]
+fn one_that_blocks_now_and_then_has_its_due_and_most_of_its_turns() {
+    // Of six sleeps; a short one in others' turns may be within what ticks and waits explain.
+    for (sleep, left) in [(20, 2), (50, 4), (200, 4)] {
+        let habit = Habit {
+            spin: Nanos::from_secs(5),
+            sleep: Nanos::from_millis(sleep),
+            when: When::AtOnce,
+        };
+        let mut host = FluidHost::new(&[Some(habit), None, None, None, None]);
+        let parts = host.parts(RUN);
+        assert!(parts.iter().all(|part| (part - 1.0).abs() <= 0.05), "{parts:.3?}");
+        let subject = &host.vms[0];
+        assert!(subject.left >= left, "{}", subject.left);
+        assert!(subject.rotated > 240, "{} of 300 periods", subject.rotated);
+    }
+}
+
+#[test]
+fn one_that_begins_to_sleep_leaves_at_the_end_of_its_turn_however_often_it_did() {
+    let habit = Habit {
+        spin: Nanos::from_millis(2500),
+        sleep: Nanos::from_millis(400),
+        when: When::AtOnce,
+    };
+    let mut host = FluidHost::new(&[Some(habit), None, None]);
+    let mut begun = 0;
+    let mut was_asleep = false;
+    while host.now < RUN {
+        host.run(STEP);
+        let began = host.vms[0].asleep && !was_asleep && host.takes_turns(0);
+        was_asleep = host.vms[0].asleep;
+        if began {
+            // Two turns of the others, its own, and the rest of the one in which it began.
+            host.run(Nanos::from_millis(80));
+            assert!(!host.takes_turns(0), "at {}", host.now);
+            begun += 1;
+        }
+    }
+    assert!(begun >= 8, "{begun}");
+}

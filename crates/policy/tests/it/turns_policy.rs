@@ -1,0 +1,222 @@
+//! The policy `turns`: from what is observed to who takes turns, where vCPUs sit, and what is put back.
+
+use tandem_model::{
+    Because, Decision, Nanos, PcpuSet, VcpuId, VcpuObservation, VmId, VmObservation, Weight,
+};
+use tandem_policy::flexw::Round;
+use tandem_policy::host::{
+    Controller, ControllerConfig, HostObservation, IdleTimes, Placement, registry,
+};
+
+const T: Nanos = Nanos::from_millis(100);
+
+/// A host whose observations follow what was decided.
+struct TestHost {
+    controller: Controller,
+    vms: Vec<VmObservation>,
+}
+
+impl TestHost {
+    fn new(placement: Placement, vms: Vec<VmObservation>) -> TestHost {
+        let config = ControllerConfig {
+            placement,
+            ..ControllerConfig::new(registry::set(["fair", "turns"]).unwrap())
+        };
+        TestHost { controller: Controller::new(config), vms }
+    }
+
+    /// A period: decides, and makes the decisions real.
+    fn period(&mut self) -> Round {
+        let host = HostObservation::with_any_knobs(T, self.vms.clone(), IdleTimes::new());
+        let round = self.controller.decide(&host);
+        for decision in &round.decisions {
+            let vm = self.vms.iter_mut().find(|vm| vm.vm == decision.vm());
+            let vm = vm.unwrap();
+            match decision {
+                Decision::SetWeight { weight, .. } => vm.in_force.weight = *weight,
+                Decision::SetAffinity { vcpu, pcpus, .. } => {
+                    let vcpu = vm.vcpus.iter_mut().find(|v| v.vcpu == *vcpu).unwrap();
+                    let granted = vcpu.granted().clone();
+                    vcpu.allowed = pcpus.clone();
+                    vcpu.granted = (granted != *pcpus).then_some(granted);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        for vm in &mut self.vms {
+            let rotation = round.rotation.as_ref().unwrap();
+            vm.in_force.rotating = rotation.member(vm.vm).is_some();
+            vm.in_force.left_turns = false;
+        }
+        round
+    }
+
+    fn periods(&mut self, count: usize) -> Round {
+        (0..count).map(|_| self.period()).last().unwrap()
+    }
+
+    fn affinities(&self, at: usize) -> Vec<String> {
+        let vcpus = self.vms[at].vcpus.iter();
+        vcpus.map(|vcpu| vcpu.allowed.to_string()).collect()
+    }
+}
+
+/// A VM of two vCPUs that never sleeps and gets half of each of two pCPUs.
+fn busy(id: u64, allowed: &str) -> VmObservation {
+    let allowed: PcpuSet = allowed.parse().unwrap();
+    let vcpus = (0..2).map(|n| VcpuObservation {
+        ran: Nanos::from_millis(50),
+        waited: Nanos::from_millis(50),
+        runnable: true,
+        ..VcpuObservation::new(VcpuId(n), allowed.clone())
+    });
+    VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect())
+}
+
+fn members(round: &Round) -> Vec<u64> {
+    let rotation = round.rotation.as_ref().unwrap();
+    rotation.members.iter().map(|member| member.vm.0).collect()
+}
+
+#[test]
+fn two_that_never_sleep_take_turns_after_five_periods_and_sit_side_by_side() {
+    let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
+    assert_eq!(members(&host.periods(4)), [0u64; 0]);
+    let round = host.period();
+    assert_eq!(members(&round), [1, 2]);
+    let seats = round.decisions.iter().filter(|decision| *decision.because() == Because::Seat);
+    assert_eq!(seats.count(), 4);
+    assert_eq!(host.affinities(0), ["0", "1"]);
+    assert_eq!(host.period().decisions, [], "nothing changes any more");
+}
+
+#[test]
+fn one_that_a_quota_begins_to_throttle_takes_no_turns_any_more() {
+    let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
+    assert_eq!(members(&host.periods(5)), [1, 2]);
+    for vcpu in &mut host.vms[0].vcpus {
+        (vcpu.ran, vcpu.waited) = (Nanos::from_millis(40), Nanos::from_millis(30));
+        vcpu.limited = Nanos::from_millis(30);
+    }
+    assert_eq!(members(&host.periods(5)), [0u64; 0]);
+}
+
+#[test]
+fn one_that_begins_to_sleep_leaves_and_may_run_again_where_it_could() {
+    let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
+    host.periods(5);
+    host.vms[0].in_force.left_turns = true;
+    host.vms[0].in_force.rotating = false;
+    let round = host.period();
+    assert_eq!(members(&round), [0u64; 0], "one alone takes no turns");
+    assert_eq!(
+        (host.affinities(0), host.affinities(1)),
+        (vec!["0-1".to_owned(); 2], vec!["0-1".to_owned(); 2],)
+    );
+    assert!(
+        round.decisions.iter().any(|decision| *decision.because() == Because::LeftTurns),
+        "{:?}",
+        round.decisions
+    );
+    assert_eq!(members(&host.periods(3)), [0u64; 0]);
+    assert_eq!(members(&host.periods(2)), [1, 2], "five periods later it is back");
+}
+
+#[test]
+fn without_leave_to_place_only_vms_take_turns_that_are_pinned_one_by_one() {
+    let mut host = TestHost::new(Placement::Keep, vec![busy(1, "0-1"), busy(2, "0-1")]);
+    assert_eq!(members(&host.periods(8)), [0u64; 0]);
+    let mut pinned = vec![busy(1, "0"), busy(2, "0")];
+    for vm in &mut pinned {
+        vm.vcpus[1].allowed = "1".parse().unwrap();
+    }
+    let mut host = TestHost::new(Placement::Keep, pinned);
+    let round = host.periods(8);
+    assert_eq!(members(&round), [1, 2]);
+    assert_eq!(host.affinities(0), ["0", "1"]);
+}
+
+#[test]
+fn an_operators_idle_class_and_a_hard_cap_keep_a_vm_out() {
+    for change in [
+        |vm: &mut VmObservation| vm.in_force.idle = true,
+        |vm: &mut VmObservation| vm.in_force.quota = Some(1.0),
+        // A cap above it throttles one of its vCPUs.
+        |vm: &mut VmObservation| {
+            (vm.vcpus[0].waited, vm.vcpus[0].limited) =
+                (Nanos::from_millis(45), Nanos::from_millis(15));
+        },
+    ] {
+        let mut vms = vec![busy(1, "0-1"), busy(2, "0-1")];
+        change(&mut vms[0]);
+        let mut host = TestHost::new(Placement::Turns, vms);
+        assert_eq!(members(&host.periods(8)), [0u64; 0]);
+    }
+}
+
+#[test]
+fn only_siblings_take_turns_together() {
+    let mut vms = vec![busy(1, "0-1"), busy(2, "0-1"), busy(3, "0-1")];
+    vms[0].siblings = 7;
+    let mut host = TestHost::new(Placement::Turns, vms);
+    assert_eq!(members(&host.periods(8)), [2, 3]);
+}
+
+#[test]
+fn who_received_too_little_gets_more_rows() {
+    let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
+    host.periods(5);
+    for (vm, ms) in [(0, 45), (1, 55)] {
+        for vcpu in &mut host.vms[vm].vcpus {
+            vcpu.ran = Nanos::from_millis(ms);
+            vcpu.waited = Nanos::from_millis(100 - ms);
+        }
+    }
+    let round = host.periods(10);
+    let rotation = round.rotation.unwrap();
+    let due: Vec<f64> = rotation.members.iter().map(|member| member.due).collect();
+    assert!(due[0] > 0.51 && due[1] < 0.49, "{due:?}");
+    assert!((due[0] + due[1] - 1.0).abs() < 1e-9);
+}
+
+/// A VM with what its vCPUs, pinned one to one, ran and waited in each period, in ms.
+fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
+    let vcpus = (0u32..).zip(vcpus).map(|(n, &(ran, waited))| VcpuObservation {
+        ran: Nanos::from_millis(ran),
+        waited: Nanos::from_millis(waited),
+        ..VcpuObservation::new(VcpuId(n), n.to_string().parse().unwrap())
+    });
+    VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect())
+}
+
+#[test]
+fn a_narrow_vm_that_rows_leave_behind_is_let_go_for_a_while() {
+    // A third VM stays on and takes from the row of the first what it is short of.
+    let narrow = pinned(1, &[(50, 50)]);
+    let mut sleeper = pinned(3, &[(32, 20), (32, 20)]);
+    for vcpu in &mut sleeper.vcpus {
+        vcpu.allowed = "0-1".parse().unwrap();
+    }
+    let vms = vec![narrow, pinned(2, &[(38, 62), (38, 62)]), sleeper];
+    let mut host = TestHost::new(Placement::Keep, vms);
+    let mut rotating = |periods: usize| {
+        host.periods(periods);
+        host.vms[0].in_force.rotating
+    };
+    assert!(rotating(20), "first rows are tried");
+    assert!(rotating(30));
+    assert!(!rotating(30), "five seconds behind");
+    assert!(!rotating(100));
+    assert!((0..200).any(|_| rotating(1)), "they are tried again");
+}
+
+#[test]
+fn of_vms_with_as_many_seats_nobody_is_let_go() {
+    let behind = pinned(1, &[(30, 70), (30, 70)]);
+    let mut host = TestHost::new(Placement::Keep, vec![behind, pinned(2, &[(70, 30); 2])]);
+    host.periods(20);
+    assert!((0..200).all(|_| {
+        host.period();
+        host.vms[0].in_force.rotating
+    }));
+}

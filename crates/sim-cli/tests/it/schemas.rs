@@ -1,0 +1,82 @@
+//! The JSON of `tandem-sim` against its schemas in `docs/schemas`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::scenario;
+use serde_json::Value;
+use tandem_testing::schema::schema;
+
+fn schemas() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas")
+}
+
+fn check(name: &str, output: &Value) {
+    tandem_testing::schema::check(&schemas(), name, output);
+}
+
+/// What a command writes.
+fn output(args: &[&str]) -> Value {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_tandem-sim")).args(args).arg("--json").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_run_is_as_its_schema_says() {
+    for (name, more) in [
+        ("pipeline.toml", &["--set", "vm.pipeline.gleaner=true"][..]),
+        ("shootdown-ipi.toml", &[]),
+        ("lock-holder-preemption.toml", &["--set", "host.pause_loop.policy=aple"]),
+        ("native-locks.toml", &[]),
+    ] {
+        let path = scenario(name);
+        let args = ["run", &path, "--duration", "120ms", "--set", "warmup=0"];
+        let output = output(&[&args[..], more].concat());
+        assert_eq!(output["schema"], 1);
+        check("sim-run-1", &output);
+    }
+}
+
+#[test]
+fn a_comparison_is_as_its_schema_says() {
+    let path = scenario("mutex-halt.toml");
+    let args = ["compare", &path, "--duration", "40ms", "--set", "warmup=5ms"];
+    for runs in ["1", "2"] {
+        let more = ["--vary", "host.scheduler=cfs,eevdf", "--runs", runs];
+        let output = output(&[&args[..], &more].concat());
+        assert_eq!(output["schema"], 1);
+        check("sim-compare-1", &output);
+    }
+}
+
+#[test]
+fn scalability_is_as_its_schema_says() {
+    let worked = scenario("../research/scenarios/papers/scalability-worked-case.toml");
+    check("sim-scalability-1", &output(&["scalability", &worked]));
+    let native = scenario("native-locks.toml");
+    let args = ["scalability", &native, "--duration", "100ms"];
+    check("sim-scalability-1", &output(&args));
+}
+
+/// The tests above and docs/reference/json.md name every schema.
+#[test]
+fn every_schema_is_listed_and_tested() {
+    let reference = std::fs::read_to_string(schemas().join("../reference/json.md")).unwrap();
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(schemas()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let link = format!("(../schemas/{name}.json)");
+            assert!(reference.contains(&link), "{name} is not in docs/reference/json.md");
+            schema(&schemas(), &name);
+            names.insert(name);
+        }
+    }
+    let tested = ["sim-compare-1", "sim-run-1", "sim-scalability-1"];
+    assert_eq!(names, tested.map(str::to_owned).into());
+}

@@ -1,0 +1,66 @@
+//! Settings of Gleaner in a scenario: which are the paper's, which are ours, and which are refused.
+
+use crate::common::{HOG, scenario};
+use tandem_policy::gleaner::{ConsolidationConfig, ControllerConfig, RetentionConfig};
+use tandem_sim::scenario::load::{Setting, Source};
+use tandem_sim::scenario::{Control, Remedies};
+
+/// A VM.
+fn text() -> String {
+    format!(
+        "duration = \"4s\"\n[machine]\npcpus = 2\n{HOG}
+        [[vm]]\nname = \"a\"\nvcpus = 2\nworkload = \"hog\"\n"
+    )
+}
+
+/// The settings in force with this table.
+fn control(gleaner: &str) -> Control {
+    let scenario = scenario(&text(), &[&format!("vm.a.gleaner={gleaner}")]);
+    let agent = scenario.vms[0].guest.agent.as_ref();
+    agent.unwrap().control.clone()
+}
+
+#[test]
+fn the_papers_settings_are_the_papers_and_ours_are_ours() {
+    assert_eq!(
+        control("{ control = \"paper\" }"),
+        Control::Paper(Remedies {
+            consolidation: Some(ConsolidationConfig::paper()),
+            retention: Some(RetentionConfig::paper()),
+        })
+    );
+    let ours = Control::Ours(Remedies {
+        consolidation: Some(ConsolidationConfig::default()),
+        retention: Some(RetentionConfig::default()),
+    });
+    for gleaner in ["true", "{}", "{ control = \"ours\" }"] {
+        assert_eq!(control(gleaner), ours, "{gleaner}");
+    }
+    assert_eq!(control("{ control = \"agent\" }"), Control::Agent(ControllerConfig::default()));
+    let Control::Ours(remedies) = control("{ consolidate = false }") else {
+        panic!("not ours");
+    };
+    assert_eq!(remedies.consolidation, None);
+    assert_eq!(remedies.retention, Some(RetentionConfig::default()));
+    assert_eq!(
+        control("{ control = \"paper\", retain = false, confirm = 3 }"),
+        Control::Paper(Remedies {
+            consolidation: Some(ConsolidationConfig { confirm: 3, ..ConsolidationConfig::paper() }),
+            retention: None,
+        })
+    );
+}
+
+#[test]
+fn settings_by_their_old_name_are_read_and_those_without_effect_refused() {
+    assert_eq!(control("{ timeout = \"70us\" }"), control("{ round_trip = \"70us\" }"));
+    let error = |gleaner: &str| {
+        let mut source = Source::from_text("test.toml", &text()).unwrap();
+        source.set(Setting::new("vm.a.gleaner", gleaner));
+        source.scenario().unwrap_err().to_string()
+    };
+    let both = error("{ round_trip = \"70us\", timeout = \"80us\" }");
+    assert!(both.contains("old name of round_trip"), "{both}");
+    let ignored = error("{ control = \"paper\", most_stolen = 0.1 }");
+    assert!(ignored.contains("does not look at stolen time"), "{ignored}");
+}

@@ -1,0 +1,69 @@
+//! Runs live tests one after the other and prints like libtest.
+//!
+//! Live tests need root, KVM and a machine on which little else runs, so they run only with `--ignored` or `--include-ignored`, as tests
+//! marked `#[ignore]` do. A test that this machine cannot run prints `skipped: NAME: REASON` and is not counted as passed. Arguments
+//! that are no flags choose tests by parts of their names.
+
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Why tests are ignored without `--ignored`.
+pub const IGNORED: &str = "needs root and KVM";
+
+/// Why a test cannot run here.
+pub struct Skip(pub String);
+
+/// A test: passes by returning, fails by panicking.
+pub type Test = fn() -> Result<(), Skip>;
+
+/// Runs the chosen ones of these tests.
+pub fn run(all: &[(&str, Test)]) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let flag = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let chosen: Vec<_> = all
+        .iter()
+        .filter(|(name, _)| {
+            let mut parts = arguments.iter().filter(|a| !a.starts_with('-')).peekable();
+            parts.peek().is_none() || parts.any(|part| name.contains(part.as_str()))
+        })
+        .collect();
+    if flag("--list") {
+        for (name, _) in &chosen {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    println!("\nrunning {} tests", chosen.len());
+    let begin = Instant::now();
+    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
+    let is_ignored = !flag("--ignored") && !flag("--include-ignored");
+    for (name, test) in chosen {
+        if is_ignored {
+            ignored += 1;
+            println!("test {name} ... ignored, {IGNORED}");
+            continue;
+        }
+        match catch_unwind(test) {
+            Ok(Ok(())) => {
+                passed += 1;
+                println!("test {name} ... ok");
+            }
+            Ok(Err(Skip(reason))) => println!("skipped: {name}: {reason}"),
+            Err(_) => {
+                failed += 1;
+                println!("test {name} ... FAILED");
+            }
+        }
+    }
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; \
+         0 filtered out; finished in {:.2}s\n",
+        begin.elapsed().as_secs_f64()
+    );
+    match failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,124 @@
+//! A survey of policies as a page: how each does over all programs, as bars, and every table beneath.
+//!
+//! There is a chart for each overcommit, so that a policy that gains on a host twice overcommitted and
+//! loses on one four times overcommitted is seen to. Bars are relative to stock, whose bar is 1; what
+//! a mean hides is in the tables, where losses are red and gains green.
+
+use crate::survey::entry::Survey;
+use maud::{Markup, html};
+
+use super::tables;
+use tandem_report::chart::RowChart;
+use tandem_report::chart::rows::Row;
+use tandem_report::figure::NOT_MEASURED;
+use tandem_report::page;
+
+const TITLE: &str = "Every policy with every program";
+
+/// Width of a chart.
+const WIDTH: f64 = 760.0;
+
+/// The whole page; `command` made it.
+pub fn html(survey: &Survey, command: &str, footer: &str) -> String {
+    let body = html! {
+        h1 { (TITLE) }
+        @if let Some(lead) = lead(survey) { p.lead { (lead) } }
+        @for &times in &survey.overcommit {
+            (page::figure(
+                &format!("Throughput at {times}×"),
+                "Geometric mean over all programs, relative to stock: the dashed line.",
+                chart(survey, times),
+            ))
+        }
+        @for section in tables::parts(survey, usize::MAX) {
+            h2 { (section.title) }
+            @if !section.remark.is_empty() { p { (section.remark) } }
+            @if let Some(table) = &section.table { (table.html(&section.title)) }
+        }
+        h2 { "How it was made" }
+        dl { dt { "Command" } dd { pre { (command) } } }
+    };
+    page::page(TITLE, body, footer)
+}
+
+/// The best policy where there is most overcommit.
+fn lead(survey: &Survey) -> Option<String> {
+    let &times = survey.overcommit.last()?;
+    let policies = survey.policies.iter();
+    let (policy, value) = policies
+        .filter_map(|policy| Some((policy, survey.mean_of(policy, times)?)))
+        .max_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(format!(
+        "At {times}× {policy} has the highest mean: {value:.2} times the throughput of stock."
+    ))
+}
+
+fn chart(survey: &Survey, times: u32) -> Markup {
+    let row = |policy: &String| {
+        let value = survey.mean_of(policy, times);
+        let label = value.map_or_else(|| NOT_MEASURED.to_owned(), |value| format!("{value:.2}"));
+        Row {
+            name: policy.clone(),
+            series: 0,
+            value,
+            half_width: None,
+            tooltip: format!("{policy} at {times}×: {label}"),
+            label,
+        }
+    };
+    RowChart {
+        title: format!("Throughput of each policy at {times}×"),
+        unit: "× stock".to_owned(),
+        rows: survey.policies.iter().map(row).collect(),
+        reference: Some(1.0),
+        width: WIDTH,
+    }
+    .svg()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::survey::entry::Entry;
+
+    #[test]
+    fn the_best_is_named_and_every_table_is_there() {
+        let entry = |policy: &str, overcommit: u32, throughput: Option<f64>| Entry {
+            workload: "ebizzy".to_owned(),
+            overcommit,
+            policy: policy.to_owned(),
+            throughput,
+            unfairness: throughput.map(|_| 1.5),
+            worst: throughput,
+            victim: throughput.map(|_| "program".to_owned()),
+            pcpus: 16,
+            worst_by_due: None,
+            victim_by_due: None,
+        };
+        let survey = Survey {
+            entries: vec![
+                entry("stock", 1, Some(1.0)),
+                entry("hvs", 1, None),
+                entry("stock", 4, Some(1.0)),
+                entry("hvs", 4, Some(1.25)),
+            ],
+            policies: ["stock", "hvs"].map(str::to_owned).to_vec(),
+            workloads: vec!["ebizzy".to_owned()],
+            overcommit: vec![1, 4],
+            pcpus: 16,
+        };
+        let page = html(&survey, "tandem-lab survey", "f");
+        assert!(page.contains("At 4× hvs has the highest mean: 1.25 times"), "{page}");
+        for text in [
+            "Each policy over all programs",
+            "Geometric mean over all VMs.",
+            "ebizzy",
+            NOT_MEASURED,
+            "tandem-lab survey",
+            "Unfairness, 4×",
+        ] {
+            assert!(page.contains(text), "{text}");
+        }
+        assert_eq!(page.matches("class=\"chart").count(), 2);
+    }
+}

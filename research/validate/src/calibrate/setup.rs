@@ -1,0 +1,329 @@
+//! What is compared: microVMs on two pCPUs, and the ratios of what they get done.
+//!
+//! A [`Setup`] is a handful of microVMs that run at the same time. A [`Quantity`] is how fast one of
+//! them works in a setup, a [`Comparison`] the ratio of two quantities. Ratios only: how fast the
+//! machine computes cancels out, how it schedules stays.
+//!
+//! Every workload of the microVM is here, in the form that the simulator has a counterpart for:
+//! waiters that block do so at once (`spin=0`), those that spin never give up. Some workloads, in
+//! other sizes and settings, also serve to find the machine's costs (see [`super::fit`]): they are
+//! marked *fitted*, and all others were *kept out*.
+
+use std::fmt;
+
+use serde::Serialize;
+use tandem_microvm::{ParameterError, Parameters, Workload};
+
+/// pCPUs of every setup.
+pub const PCPUS: u32 = 2;
+
+/// Spinning for so many cycles is spinning for ever: minutes, in a run of seconds.
+pub const FOR_EVER: &str = "1000G";
+
+/// The largest weight of a VM.
+pub const HEAVIEST: u32 = 3;
+
+/// How many times the host's usual weight a VM of weight 1 has beside VMs of which none is heavier than `heaviest`, where the host's largest
+/// weight is `range` times its usual one.
+pub fn times(range: f64, heaviest: u32) -> f64 {
+    (range / f64::from(heaviest.max(HEAVIEST))).floor().max(1.0)
+}
+
+/// The pCPU of each vCPU of each VM, counted from 0.
+pub type Places = Vec<Vec<u32>>;
+
+/// A microVM of a setup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// What it does.
+    pub workload: Workload,
+    /// The workload's parameters that are not the default, as `key=value`.
+    pub settings: &'static [&'static str],
+    /// How many vCPUs.
+    pub vcpus: u32,
+    /// Its weight relative to other VMs.
+    pub weight: u32,
+}
+
+impl Guest {
+    /// Its parameters; an error would be one in the tables below, which a test reads.
+    pub fn parameters(&self) -> Result<Parameters, ParameterError> {
+        let mut parameters = Parameters::defaults(self.workload);
+        for setting in self.settings {
+            parameters.set_from(setting)?;
+        }
+        Ok(parameters)
+    }
+}
+
+/// Where the vCPUs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pinning {
+    /// vCPU v on pCPU v modulo 2.
+    Spread,
+    /// All on one pCPU.
+    OnePcpu,
+    /// Wherever the host's scheduler puts them.
+    Free,
+}
+
+impl Pinning {
+    /// The pCPU of a vCPU, if it is pinned.
+    pub fn pcpu(self, vcpu: u32) -> Option<u32> {
+        match self {
+            Pinning::Spread => Some(vcpu % PCPUS),
+            Pinning::OnePcpu => Some(0),
+            Pinning::Free => None,
+        }
+    }
+}
+
+/// MicroVMs that run at the same time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// The VMs.
+    pub guests: Vec<Guest>,
+    /// Where they run.
+    pub pinning: Pinning,
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, guest) in self.guests.iter().enumerate() {
+            let Guest { workload, settings, vcpus, weight } = guest;
+            let comma = if i == 0 { "" } else { " + " };
+            write!(f, "{comma}{workload} × {vcpus}")?;
+            if !settings.is_empty() {
+                write!(f, " ({})", settings.join(" "))?;
+            }
+            if *weight != 1 {
+                write!(f, " weight {weight}")?;
+            }
+        }
+        f.write_str(match self.pinning {
+            Pinning::Spread => ", pinned",
+            Pinning::OnePcpu => ", all on one pCPU",
+            Pinning::Free => ", not pinned",
+        })
+    }
+}
+
+/// Whose work counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// All vCPUs'.
+    All,
+    /// vCPU 0's: a shootdown's initiator.
+    First,
+    /// All others'.
+    Others,
+}
+
+/// How fast one VM of a setup works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quantity {
+    /// The setup.
+    pub setup: Setup,
+    /// Which of its VMs.
+    pub guest: usize,
+    /// Which of its vCPUs.
+    pub count: Count,
+}
+
+/// Whether a workload helped to find the machine's costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Use {
+    /// It did, with other sizes.
+    Fitted,
+    /// It did not.
+    KeptOut,
+}
+
+impl Use {
+    /// As the tables have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Use::Fitted => "fitted",
+            Use::KeptOut => "kept out",
+        }
+    }
+}
+
+/// Workloads that the probes of [`super::fit`] consist of.
+pub const FITTED: [Workload; 3] = [Workload::Spinlock, Workload::Barrier, Workload::Shootdown];
+
+/// Workloads that the simulator has a counterpart of: not the server, whose phases stand on the clock.
+pub const COMPARED: [Workload; 8] = [
+    Workload::Burn,
+    Workload::Spinlock,
+    Workload::Mutex,
+    Workload::Barrier,
+    Workload::Forkjoin,
+    Workload::Pipeline,
+    Workload::Shootdown,
+    Workload::Bursty,
+];
+
+/// The ratio of two quantities.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// The workload it is about.
+    pub workload: Workload,
+    /// What is set against what.
+    pub what: &'static str,
+    /// The numerator.
+    pub over: Quantity,
+    /// The denominator.
+    pub under: Quantity,
+}
+
+impl Comparison {
+    /// Whether the workload was kept out of the fit.
+    pub fn kept(&self) -> Use {
+        if FITTED.contains(&self.workload) { Use::Fitted } else { Use::KeptOut }
+    }
+}
+
+fn guest(workload: Workload, settings: &'static [&'static str], vcpus: u32) -> Guest {
+    Guest { workload, settings, vcpus, weight: 1 }
+}
+
+/// How fast the first VM of some works.
+pub fn first_of(guests: Vec<Guest>, pinning: Pinning, count: Count) -> Quantity {
+    Quantity { setup: Setup { guests, pinning }, guest: 0, count }
+}
+
+/// The settings of a workload whose waiters block.
+fn blocking(workload: Workload) -> &'static [&'static str] {
+    match workload {
+        Workload::Mutex | Workload::Forkjoin | Workload::Pipeline => &["spin=0"],
+        Workload::Barrier => &["wait=block", "spin=0"],
+        Workload::Burn
+        | Workload::Spinlock
+        | Workload::Shootdown
+        | Workload::Bursty
+        | Workload::Server => &[],
+    }
+}
+
+/// The settings of a workload whose waiters spin, where it can be had either way.
+fn spinning(workload: Workload) -> Option<&'static [&'static str]> {
+    match workload {
+        Workload::Mutex => Some(&["spin=1000G"]),
+        Workload::Barrier => Some(&["wait=spin"]),
+        _ => None,
+    }
+}
+
+/// Everything compared of one workload.
+pub fn comparisons_of(workload: Workload) -> Vec<Comparison> {
+    let count = match workload {
+        Workload::Shootdown => Count::First,
+        _ => Count::All,
+    };
+    let block = blocking(workload);
+    let alone = |settings, pinning| first_of(vec![guest(workload, settings, 2)], pinning, count);
+    let two = |settings, pinning| {
+        let vm = guest(workload, settings, 2);
+        first_of(vec![vm.clone(), vm], pinning, count)
+    };
+    let beside_burn = |pinning| {
+        let burn = guest(Workload::Burn, &[], 2);
+        first_of(vec![guest(workload, block, 2), burn], pinning, count)
+    };
+    let mut list = Vec::new();
+    let mut add = |what, over, under| {
+        list.push(Comparison { workload, what, over, under });
+    };
+    use Pinning::{Free, Spread};
+    add("two VMs ÷ one, pinned", two(block, Spread), alone(block, Spread));
+    add("two VMs ÷ one, not pinned", two(block, Free), alone(block, Free));
+    add("not pinned ÷ pinned, two VMs", two(block, Free), two(block, Spread));
+    if workload != Workload::Burn {
+        add("beside a VM that computes ÷ alone, pinned", beside_burn(Spread), alone(block, Spread));
+    }
+    if workload.least_vcpus() == 1 && workload != Workload::Pipeline {
+        let one = first_of(vec![guest(workload, block, 1)], Spread, count);
+        add("two vCPUs ÷ one, alone, pinned", alone(block, Spread), one);
+    }
+    if let Some(spin) = spinning(workload) {
+        add("spinning ÷ blocking, one VM, pinned", alone(spin, Spread), alone(block, Spread));
+        add("spinning ÷ blocking, two VMs, pinned", two(spin, Spread), two(block, Spread));
+    }
+    if matches!(workload, Workload::Burn | Workload::Spinlock) {
+        let vm = |weight| Guest { weight, ..guest(workload, block, 2) };
+        let setup = Setup { guests: vec![vm(HEAVIEST), vm(1)], pinning: Spread };
+        let of = |guest| Quantity { setup: setup.clone(), guest, count };
+        add("weight 3 ÷ weight 1, pinned", of(0), of(1));
+    }
+    list
+}
+
+/// Everything compared of some workloads.
+pub fn comparisons(workloads: &[Workload]) -> Vec<Comparison> {
+    workloads.iter().copied().flat_map(comparisons_of).collect()
+}
+
+/// Each setup of some quantities once, in their order.
+pub fn setups<'a>(quantities: impl IntoIterator<Item = &'a Quantity>) -> Vec<Setup> {
+    let mut setups: Vec<Setup> = Vec::new();
+    for quantity in quantities {
+        if !setups.contains(&quantity.setup) {
+            setups.push(quantity.setup.clone());
+        }
+    }
+    setups
+}
+
+/// A VM that computes on each pCPU: what the probes are set against.
+pub fn reference() -> Quantity {
+    let burn = guest(Workload::Burn, &[], PCPUS);
+    first_of(vec![burn], Pinning::Spread, Count::All)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_stay_within_what_the_host_has_and_are_as_large_as_they_can_be() {
+        assert_eq!(times(256.0, 1), 85.0);
+        assert_eq!(times(256.0, 4), 64.0);
+        assert_eq!(times(2.0, 3), 1.0);
+    }
+
+    #[test]
+    fn every_workload_is_compared_in_three_ways_at_least_and_its_settings_are_known() {
+        for workload in COMPARED {
+            let list = comparisons_of(workload);
+            assert!(list.len() >= 3, "{workload}: {}", list.len());
+            for comparison in list {
+                for quantity in [comparison.over, comparison.under] {
+                    for guest in &quantity.setup.guests {
+                        guest.parameters().unwrap();
+                        assert!(guest.vcpus >= guest.workload.least_vcpus());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_workloads_at_least_are_kept_out_of_the_fit() {
+        let all = comparisons(&COMPARED);
+        let kept =
+            |workload| all.iter().any(|c| c.workload == workload && c.kept() == Use::KeptOut);
+        assert!(kept(Workload::Mutex) && kept(Workload::Pipeline));
+        assert!(!kept(Workload::Barrier));
+    }
+
+    #[test]
+    fn a_setup_that_several_ratios_need_is_measured_once() {
+        let list = comparisons_of(Workload::Burn);
+        let quantities: Vec<&Quantity> = list.iter().flat_map(|c| [&c.over, &c.under]).collect();
+        let distinct = setups(quantities.iter().copied());
+        assert_eq!((quantities.len(), distinct.len()), (10, 6));
+        assert_eq!(distinct[0].to_string(), "burn × 2 + burn × 2, pinned");
+    }
+}
