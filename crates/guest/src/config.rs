@@ -1,6 +1,5 @@
 //! Settings of the agent: a `[guest]` section in TOML, flags on top, checked before anything is touched.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -177,6 +176,12 @@ pub struct GuestConfig {
     pub delay: DelayConfig,
 }
 
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    guest: GuestConfig,
+}
+
 impl Default for GuestConfig {
     fn default() -> GuestConfig {
         GuestConfig {
@@ -203,25 +208,27 @@ impl GuestConfig {
     }
 
     fn parse(text: &str) -> Result<GuestConfig, String> {
-        let message = |error: toml::de::Error| error.to_string().trim_end().to_owned();
+        let message = |error: toml::de::Error| error.to_string();
         let mut document: toml::Table = toml::from_str(text).map_err(message)?;
-        let given = document.remove("guest");
-        if let Some(other) = document.keys().next() {
-            return Err(format!("unknown key '{other}'; expected the section [guest]"));
-        }
+        let given = match document.get_mut("guest") {
+            Some(given) => {
+                rename_old_keys(given)?;
+                given.clone()
+            }
+            None => toml::Table::new().into(),
+        };
+        // For its errors, which name the line: what a table leaves out has the policy's defaults here, not the agent's.
+        toml::from_str::<File>(text).map_err(message)?;
         let mut settings =
             toml::Value::try_from(GuestConfig::default()).map_err(|error| error.to_string())?;
-        if let Some(mut given) = given {
-            rename_old_keys(&mut given)?;
-            overlay(&mut settings, given);
-        }
+        overlay(&mut settings, given);
         settings.try_into().map_err(message)
     }
 
     /// The settings as a file that [`GuestConfig::read`] reads.
     pub fn to_toml(&self) -> String {
         // Every field has a form in TOML, so nothing can fail.
-        toml::to_string_pretty(&BTreeMap::from([("guest", self)])).unwrap_or_default()
+        toml::to_string_pretty(&File { guest: self.clone() }).unwrap_or_default()
     }
 
     /// Checks every value's range.
@@ -378,7 +385,12 @@ mod tests {
         assert!(error("[guest]\nretention = '2 hours'").contains("such as 200us"));
         assert!(error("[guest]\nretention = '101ms'").contains("up to 100ms"));
         assert!(error("[guest]\nperiod_ms = 5").contains("20 … 2000"));
-        assert!(error("[guest]\nperiods = 5").contains("periods"));
+        let unknown = error("[guest]\nvcpus = 'all'\nperiod_m = 5");
+        assert!(
+            unknown.contains("line 3") && unknown.ends_with("did you mean `period_ms`?"),
+            "{unknown}"
+        );
+        assert!(error("[gest]\nvcpus = 'all'").contains("did you mean `guest`?"));
         assert!(error("[guest]\nmetrics_listen = '10.0.0.1:80'").contains("loopback"));
         assert!(error("[guest.delay]\nbound = 30000000").contains("20 ms"));
         assert!(error("[guest.delay]\ntolerance = 2.0").contains("delay.tolerance"));

@@ -422,7 +422,11 @@ mod tests {
     fn bad_files_say_where_and_what_would_be_right() {
         assert!(error("[host]\nperiodms = 1").contains("unknown field `periodms`"));
         assert!(error("[host]\nperiodms = 1").contains("line 2"));
-        assert!(error("[host]\nperiodms = 1").contains("period_ms"));
+        assert!(error("[host]\nperiodms = 1").ends_with("did you mean `period_ms`?"));
+        assert!(error("[host]\ndry_rnu = true").ends_with("did you mean `dry_run`?"));
+        assert!(error("[host]\nzzz = true").contains("expected one of"));
+        let list = error("[host]\nselect.names = \"db-1\"");
+        assert!(list.contains("expected a list, such as ["), "{list}");
         assert!(error("[host]\nperiod_ms = \"x\"").contains("line 2"));
         assert!(error("[host]\nperiod_ms = -1").contains("expected a whole number"));
         assert!(error("[host\n").contains("tandem.toml"));

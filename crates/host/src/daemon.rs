@@ -42,6 +42,7 @@ use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::claims::{Claims, HOST_CLAIMS};
 use tandem_linux::exporter::{Exporter, MetricsError};
+use tandem_linux::journal::check_state_dir;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::real_time::go_before_others;
 use tandem_linux::sampler::Sampler;
@@ -145,6 +146,7 @@ impl Daemon {
 
     fn checked(config: &HostConfig, proc: &ProcFs) -> Result<(Selector, Discovery), DaemonError> {
         config.check()?;
+        check_state_dir(&config.state_dir).map_err(ActuatorError::from)?;
         let selector = Selector::from_config(&config.select)?;
         let discovery = Discovery::new(config.discovery_options(), proc.clone())?;
         Ok((selector, discovery))
@@ -394,7 +396,10 @@ impl Daemon {
         let names = names.join(", ");
         let line = match now.is_empty() {
             true => "no VMs take turns any more".to_owned(),
-            false => format!("VMs {names} never sleep: they take turns of {}", rotation.turn),
+            false => format!(
+                "VMs {names} never sleep: they take turns of {} ms",
+                rotation.turn.as_secs_f64() * 1e3
+            ),
         };
         match self.config.dry_run {
             true => reporter.would(&line.replace("they take turns", "they would take turns")),

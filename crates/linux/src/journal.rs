@@ -64,6 +64,7 @@ use crate::journal::error::again;
 use crate::journal::lines::{line, parse};
 use crate::journal::lock::lock;
 use crate::journal::shares::{Shares, Whose};
+pub use crate::state_dir::check_state_dir;
 use crate::state_dir::{check_dir, check_file};
 
 /// The file is compacted when it is so much longer, in bytes, than a quarter as long again as what counts.

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use tandem_model::nesting::{TOO_DEEP, too_deep};
+use tandem_model::suggestion::nearest;
 use thiserror::Error;
 
 use crate::printable::printable;
@@ -92,9 +93,12 @@ pub fn read<T, E: Display>(
     parse(&text).map_err(|error| wrong(in_words(error.to_string().trim_end())))
 }
 
-/// What is expected, in an operator's words and not in the language's.
+/// A message of the parser, with types in an operator's words and the key that a mistyped one was meant to be.
 fn in_words(message: &str) -> String {
-    const TYPES: [(&str, &str); 6] = [
+    const TYPES: [(&str, &str); 9] = [
+        ("a sequence", "a list, such as [\"a\", \"b\"]"),
+        ("a map", "a table, such as { key = value }"),
+        ("a borrowed string", "a string"),
         ("u16", "a whole number, 0 … 65535"),
         ("u32", "a whole number, 0 or more"),
         ("u64", "a whole number, 0 or more"),
@@ -106,7 +110,19 @@ fn in_words(message: &str) -> String {
         message.replace(&format!("expected {name}\n"), &format!("expected {words}\n"))
     };
     let message = TYPES.iter().fold(format!("{message}\n"), in_words);
-    message.trim_end().to_owned()
+    let message = message.trim_end();
+    match suggested(message) {
+        Some(key) => format!("{message}; did you mean `{key}`?"),
+        None => message.to_owned(),
+    }
+}
+
+/// The key or word that an unknown one was meant to be, by serde's message: "unknown field `dry_rnu`, expected one of `dry_run`, `gain`".
+fn suggested(message: &str) -> Option<&str> {
+    let unknown = ["unknown field `", "unknown variant `"];
+    let rest = unknown.iter().find_map(|start| message.split_once(start)).map(|(_, rest)| rest)?;
+    let (word, rest) = rest.split_once("`, expected ")?;
+    nearest(word, rest.lines().next()?.split('`').skip(1).step_by(2))
 }
 
 /// An address with a port, or none; errors say what one looks like.

@@ -22,6 +22,11 @@ const MOST_LINKS: u32 = 40;
 
 /// Whether nobody else can have written to this directory, or put another in its place; its path without links.
 pub(crate) fn check_dir(dir: &Path) -> Result<PathBuf, JournalError> {
+    walk(dir, false)
+}
+
+/// Checks every part of a path; `is_above`: something of ours is yet to be made in it.
+fn walk(dir: &Path, is_above: bool) -> Result<PathBuf, JournalError> {
     let looking =
         |source: io::Error| JournalError::File { action: "look at", path: dir.to_owned(), source };
     let untrusted = |path: &Path, what| JournalError::Untrusted { path: path.to_owned(), what };
@@ -30,7 +35,7 @@ pub(crate) fn check_dir(dir: &Path) -> Result<PathBuf, JournalError> {
     let (mut real, mut links) = (PathBuf::from("/"), 0);
     loop {
         let metadata = fs::metadata(&real).map_err(looking)?;
-        let is_sticky = !rest.is_empty() && metadata.mode() & STICKY != 0;
+        let is_sticky = (is_above || !rest.is_empty()) && metadata.mode() & STICKY != 0;
         if let Some(what) = distrust(&metadata, is_sticky) {
             return Err(untrusted(&real, what));
         }
@@ -60,6 +65,19 @@ pub(crate) fn check_dir(dir: &Path) -> Result<PathBuf, JournalError> {
             false => drop(real.pop()),
         }
         rest.extend(parts(&target));
+    }
+}
+
+/// Whether a journal could be kept in this directory, which need not exist yet: then what exists above it counts.
+///
+/// # Errors
+///
+/// If somebody else may write there.
+pub fn check_state_dir(dir: &Path) -> Result<(), JournalError> {
+    let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    match whole.ancestors().find(|dir| dir.exists()) {
+        Some(existing) => walk(existing, existing != whole).map(drop),
+        None => Ok(()),
     }
 }
 
@@ -126,6 +144,9 @@ mod tests {
         assert!(error.contains(dir.path().to_str().unwrap()), "{error}");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
         check_dir(&below).unwrap();
+        check_state_dir(&below).unwrap();
+        check_state_dir(&dir.path().join("missing/too")).unwrap();
+        assert!(check_state_dir(dir.path()).is_err());
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod observation;
 pub mod pcpu_set;
 pub mod policy_set;
 pub mod states;
+pub mod suggestion;
 pub mod units;
 
 pub use decision::{Because, Decision, Knob, Target};

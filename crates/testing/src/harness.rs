@@ -12,6 +12,7 @@ use std::time::Instant;
 pub const IGNORED: &str = "needs root and KVM";
 
 /// Why a test cannot run here.
+#[derive(Debug)]
 pub struct Skip(pub String);
 
 /// A test: passes by returning, fails by panicking.

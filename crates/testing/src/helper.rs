@@ -19,7 +19,7 @@ use tandem_linux::ProcFs;
 use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
 
 #[allow(unused_imports, reason = "some tests kill nobody")]
-pub use crate::kills::kills;
+pub use crate::kills::{kill_often, kills};
 
 /// The variable that makes this program a helper.
 const ROLE: &str = "TANDEM_LIVE_ROLE";

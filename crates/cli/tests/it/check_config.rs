@@ -89,7 +89,7 @@ fn what_cannot_be_is_said_with_status_2() {
         (&["host", "run", "--config", "/no/such.toml"], "/no/such.toml"),
         (&["host", "run"], "no VM is selected"),
         (&["host", "run", "--select-all", "--thread-pattern", "cpu"], "{n}"),
-        (&["guest", "run", "--config", file], "unknown key 'host'"),
+        (&["guest", "run", "--config", file], "unknown field `host`, expected `guest`"),
         (&["guest", "run", "--cgroup", "x"], "--cgroup 'x'"),
         (
             &["host", "run", "--select-all", "--metrics-file", "/no/x.prom"],

@@ -49,7 +49,7 @@ fn configuration_files() {
             "[[host.rule]]\nname = \"db\"\npolicies = [\"fare\"]\n",
             ["no policy is called \"fare\"", "fair, configured"],
         ),
-        ("[host]\npolicies = \"fair\"\n", ["line 2", "sequence"]),
+        ("[host]\npolicies = \"fair\"\n", ["line 2", "a list, such as"]),
         ("[host]\npolicies = [\"turns\", \"none\"]\n", ["\"none\" is no policy", "policies = []"]),
         ("[guest]\n", ["unknown field `guest`", "`host`"]),
         ("[host\nperiod_ms = 100\n", ["line 1", "tandem.toml"]),

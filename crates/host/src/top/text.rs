@@ -130,17 +130,17 @@ pub(super) fn lag(vm: &TopVm) -> String {
     }
 }
 
-/// The first culprit, and its part of what was waited for.
+/// The first culprit, and its part of the time in RDY; nobody if that is under 1 % of the time.
 fn culprit(culprits: &[Culprit], times: &VcpuTimes) -> String {
     let Some(first) = culprits.first() else {
         return String::new();
     };
-    match times.get(State::Ready) {
-        Some(ready) if ready > Nanos::ZERO => {
-            let part = first.time.0 as f64 / ready.0 as f64;
-            format!("{} {:.0}%", first.name, part * 100.0)
+    match (times.get(State::Ready), times.share(State::Ready)) {
+        (Some(ready), Some(share)) if share >= 0.01 => {
+            format!("{} {:.0}%", first.name, first.time.0 as f64 / ready.0 as f64 * 100.0)
         }
-        _ => first.name.clone(),
+        (Some(_), _) => String::new(),
+        (None, _) => first.name.clone(),
     }
 }
 

@@ -215,7 +215,10 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
     let wanted = crate::helper::kills(100);
     let is_told = std::env::var_os("TANDEM_KILLS").is_some();
     let patience = || is_told || Instant::now() < end;
-    while count < wanted && (count < 10 || patience()) {
+    // A run in which no kill hit a changed host would show nothing.
+    while (count < wanted && (count < 10 || patience()))
+        || (in_idle.min(put_back) == 0 && count < 100)
+    {
         let kill = count;
         count += 1;
         let daemon = Daemon::start(&state_dir, live_host);

@@ -15,9 +15,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tandem_model::Nanos;
+use tandem_model::suggestion::nearest;
 
 use super::place::MOST_BYTES;
-pub use super::place::{LoadError, Place, nearest};
+pub use super::place::{LoadError, Place};
 use super::read::{Field, Table};
 pub use super::set::Setting;
 use super::tree::{Entry, Node, Value};

@@ -109,63 +109,13 @@ fn shortened(message: &str) -> String {
     said
 }
 
-/// The candidate that a mistyped word was probably meant to be.
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let plain = |text: &str| -> String {
-        let letters = text.chars().filter(|c| !matches!(c, '_' | '-' | ' '));
-        letters.flat_map(char::to_lowercase).collect()
-    };
-    let word = plain(word);
-    let length = word.chars().count();
-    let most = (length / 3).clamp(1, 3);
-    candidates
-        .into_iter()
-        // Each letter more or less is a step: words may be as long as a file.
-        .filter(|candidate| plain(candidate).chars().count().abs_diff(length) <= most)
-        .map(|candidate| (distance(&word, &plain(candidate)), candidate))
-        .filter(|&(distance, candidate)| distance <= most && distance < candidate.len())
-        .min_by_key(|&(distance, _)| distance)
-        .map(|(_, candidate)| candidate)
-}
-
-/// Damerau's distance: letters to insert, remove, replace or swap with their neighbour.
-fn distance(left: &str, right: &str) -> usize {
-    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
-    let mut rows = vec![(0..=right.len()).collect::<Vec<usize>>()];
-    for (i, &l) in left.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, &r) in right.iter().enumerate() {
-            let mut least =
-                (rows[i][j + 1] + 1).min(row[j] + 1).min(rows[i][j] + usize::from(l != r));
-            if i > 0 && j > 0 && l == right[j - 1] && left[i - 1] == r {
-                least = least.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[left.len()][right.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn mistyped_words_find_their_neighbour() {
-        let keys = ["vcpus", "weight", "workload", "pins", "steal_clock"];
-        assert_eq!(nearest("vcpu", keys), Some("vcpus"));
-        assert_eq!(nearest("wieght", keys), Some("weight"));
-        assert_eq!(nearest("stealclock", keys), Some("steal_clock"));
-        assert_eq!(nearest("Pins", keys), Some("pins"));
-        assert_eq!(nearest("colour", keys), None);
-        assert_eq!(nearest("", keys), None);
-    }
-
-    #[test]
     fn messages_about_what_is_as_long_as_a_file_stay_short() {
         let long = "wieght".repeat(200_000);
-        assert_eq!(nearest(&long, ["weight", "vcpus"]), None);
         let place = Place::Line { file: "a.toml".into(), line: 1 };
         let said = LoadError::at(&place, format!("`{long}\n\u{1b}[2J`")).to_string();
         assert!(said.len() < 1_100 && said.ends_with('…'), "{said}");

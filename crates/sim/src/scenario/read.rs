@@ -5,8 +5,9 @@
 //! such as `vm[0].vcpus`, for messages of the form `vm[0].vcpus = 0 is not possible: 1 … 1024`.
 
 use tandem_model::Nanos;
+use tandem_model::suggestion::nearest;
 
-use super::place::{LoadError, Place, nearest};
+use super::place::{LoadError, Place};
 use super::tree::{Node, Value};
 use super::units;
 use crate::random::Dist;

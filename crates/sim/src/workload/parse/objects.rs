@@ -3,7 +3,9 @@
 //! A name stands for a family of `count` objects of one kind. Where the family has more than one
 //! member, a step says which it means: `hash[random]`, `hash[own]`, `hash[next]`, `hash[peer]`, `hash[3]`.
 
-use crate::scenario::load::{LoadError, Place, nearest};
+use tandem_model::suggestion::nearest;
+
+use crate::scenario::load::{LoadError, Place};
 use crate::scenario::read::{Field, Table};
 use crate::scenario::tree::Value;
 use crate::scenario::units;

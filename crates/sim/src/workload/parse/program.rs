@@ -8,8 +8,9 @@
 use std::collections::BTreeSet;
 
 use tandem_model::Nanos;
+use tandem_model::suggestion::nearest;
 
-use crate::scenario::load::{LoadError, nearest};
+use crate::scenario::load::LoadError;
 use crate::scenario::read::Field;
 use crate::scenario::tree::Value;
 use crate::scenario::units;
