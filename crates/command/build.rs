@@ -1,27 +1,27 @@
-//! What `tandem --version` says: the version, and the commit with its date.
+//! Sets the text of `tandem --version`: the version, and the commit with its date.
 //!
-//! The commit is `TANDEM_COMMIT` of the environment where that is given, as by who builds from an archive, else that of the checkout in which this
-//! crate lies. An archive, or a copy inside somebody else's repository, has none: then the version stands alone. Whether files were changed since
-//! the commit is not said.
+//! The commit is the environment's `TANDEM_COMMIT` if set, as in builds from an archive, else that of this crate's checkout.
+//! An archive, or a copy inside another repository, has none, and the version stands alone.
+//! Uncommitted changes are not shown.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What git answers in the repository whose root is the workspace's.
+/// Returns the output of a git command; `None` if it fails or is empty.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
 }
 
-/// Whether the root of the repository is the workspace's.
+/// Returns true if the root of the repository is the workspace's.
 fn is_checkout() -> bool {
     let workspace = Path::new("../..").canonicalize();
     let root = git(&["rev-parse", "--show-toplevel"]).map(PathBuf::from);
     matches!((workspace, root), (Ok(workspace), Some(root)) if root.canonicalize().is_ok_and(|root| root == workspace))
 }
 
-/// Commit and day of the checkout; built again when it has another.
+/// Returns commit and date of the checkout, and requests a rebuild when it changes.
 fn of_checkout() -> Option<String> {
     if !is_checkout() {
         return None;
@@ -29,7 +29,7 @@ fn of_checkout() -> Option<String> {
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     let names = ["HEAD".to_owned(), "logs/HEAD".to_owned()];
     for name in names.into_iter().chain(branch) {
-        // cargo builds again all the time what depends on a file that is not there.
+        // cargo always rebuilds if such a file does not exist.
         if let Some(path) = git(&["rev-parse", "--git-path", &name])
             && Path::new(&path).exists()
         {

@@ -1,7 +1,7 @@
 //! Compiles the wrappers around the headers of `c/` with the system compiler.
 //!
-//! The flags are those under which the headers must compile anywhere: freestanding, nothing of the C
-//! library, no warning. What the kernel and BPF include is the headers alone, not `ffi.c`.
+//! The headers must compile with these flags everywhere: freestanding, without the C library, without warnings.
+//! The kernel and BPF programs include only the headers, not `ffi.c`.
 
 const FLAGS: [&str; 6] =
     ["-std=gnu11", "-ffreestanding", "-nostdlib", "-Wall", "-Wextra", "-Werror"];

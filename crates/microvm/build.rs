@@ -1,8 +1,7 @@
-//! Builds the guest's C twice with the system compiler: as the flat image that KVM runs (linked by
-//! `guest/image.ld`, copied out by objcopy), and as the host library behind the threads backend.
+//! Builds the guest's C code twice with the system compiler.
 //!
-//! Both are freestanding and use general registers only: the guest has no floating-point state, and
-//! hypervisors that interpret CPL 0 do not know every vector instruction.
+//! The first is the flat image that KVM runs (linked with `guest/image.ld`, extracted by objcopy), the second the host library of the threads backend.
+//! Both are freestanding and use only general registers: the guest has no floating-point state, and hypervisors that interpret CPL 0 do not know all vector instructions.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -55,7 +54,7 @@ fn build_guest_image(out: &Path) {
         for source in ["stubs.S", "platform_kvm.c"].iter().chain(&WORKLOADS) {
             build.file(Path::new("guest").join(source));
         }
-        // A folder of its own, or these objects would overwrite those of the host library.
+        // A separate folder, or these objects would overwrite those of the host library.
         let folder = out.join("guest");
         std::fs::create_dir_all(&folder).expect("a folder under OUT_DIR can be made");
         build.out_dir(folder).compile_intermediates()

@@ -1,16 +1,16 @@
 //! Compiles the BPF programs with clang and sets the configuration `bpf`.
 //!
-//! Without clang, or without the feature `bpf`, the crate is built all the same, and `Bpf::open` says what was missing
-//! ([`TANDEM_WITHOUT_BPF`] does the same on purpose). With a clang that refuses the programs the build fails: that is a mistake
-//! in them.
+//! Without clang or the feature `bpf`, the crate builds without them, and `Bpf::open` returns an error that names the cause.
+//! [`TANDEM_WITHOUT_BPF`] omits them on purpose.
+//! If clang rejects the programs, the build fails, because they are wrong.
 //!
-//! The variable `CLANG` names another clang.
+//! The variable `CLANG` selects another clang.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Set to anything, the programs are left out.
+/// If set to any value, the programs are omitted.
 const TANDEM_WITHOUT_BPF: &str = "TANDEM_WITHOUT_BPF";
 
 const FLAGS: [&str; 9] = [
@@ -36,7 +36,7 @@ fn main() {
     }
 }
 
-/// Why there are no programs.
+/// Compiles the programs, or returns the reason for omitting them.
 fn compile() -> Result<(), String> {
     if env::var_os("CARGO_FEATURE_BPF").is_none() {
         return Err("the feature bpf was off at build time".to_owned());
@@ -46,14 +46,14 @@ fn compile() -> Result<(), String> {
     }
     let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
     if Command::new(&clang).arg("--version").output().is_err() {
-        // A file that is not there has this run again with each build: clang may be installed by then.
+        // A path that does not exist makes cargo run this script with each build, so that a later clang is found.
         println!("cargo::rerun-if-changed=no-clang");
         return Err("clang was missing at build time".to_owned());
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // Said by libbpf-sys: where the headers of the libbpf are that the crate is linked with.
-    let headers = env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
-    // What runs all day, and what lets every event out for some seconds.
+    // libbpf-sys exports the header folder of the libbpf that the crate links.
+    let headers = env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys exports its header folder");
+    // `tandem` runs all day; `trace` emits every event for some seconds.
     for name in ["tandem", "trace"] {
         let mut command = Command::new(&clang);
         command

@@ -1,13 +1,13 @@
-//! `tandem demo`: shows on real VMs what sharing this host costs them, and what the daemon changes.
+//! `tandem demo`: shows on real VMs the cost of sharing this host, and the effect of the daemon.
 //!
-//! Without arguments that is what people have: one VM that spins, one that blocks, one that computes, one that sleeps most of the
-//! time, with free vCPUs. With `--mix` it is VMs that compute, with pinned vCPUs.
+//! By default, it runs typical VMs with unpinned vCPUs: one spins, one blocks, one computes, one sleeps most of the time.
+//! With `--mix`, it runs computing VMs with pinned vCPUs.
 //!
-//! Boots several microVMs, measures each one's share of the host in several modes ([`mode`]), prints
-//! the figures as tables or as one JSON document, and writes a page with charts. Arguments in two
-//! steps: what was typed ([`DemoArgs`]), then a checked [`Plan`]; [`tandem_demo::demo`] carries it out.
+//! It boots the microVMs, measures the share of each VM in several modes ([`mode`]), prints the figures as tables or as
+//! one JSON document, and writes a page with charts.
+//! [`DemoArgs`] become a checked [`Plan`], which [`tandem_demo::demo`] runs.
 //!
-//! Everything it starts or changes is stopped and put back when it ends, however it ends.
+//! All processes are stopped and all changes reverted at the end, even after an error or a signal.
 
 use std::path::PathBuf;
 
@@ -94,9 +94,10 @@ impl DemoArgs {
         };
         let everyday = self.vm.is_empty() && self.mix.is_none();
         let pinned = self.pinned || (!everyday && !self.unpinned);
-        let (pinning, placement) = match pinned {
-            true => (Pinning::RoundRobin, Placement::Rebalance),
-            false => (Pinning::None, Placement::Turns),
+        let (pinning, placement) = if pinned {
+            (Pinning::RoundRobin, Placement::Rebalance)
+        } else {
+            (Pinning::None, Placement::Turns)
         };
         Ok(Plan {
             vms: plan::place(specs, &pcpus, pinning)?,
@@ -116,7 +117,7 @@ impl DemoArgs {
         })
     }
 
-    /// Where the page goes, if anywhere.
+    /// Returns the path of the page, if one is to be written.
     fn page(&self) -> Option<PathBuf> {
         match &self.html {
             Some(path) => Some(path.clone()),
@@ -131,7 +132,7 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
     let plan = args.plan()?;
     let page = args.page();
     if let Some(path) = &page {
-        // Before a minute of measuring, not after.
+        // Checked before the measurements, which take about a minute.
         check_writable(path)?;
     }
     let interrupt = Interrupt::watch()?;
@@ -141,10 +142,7 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
     let mut alone = AloneResults::default();
     let experiment = demo::run(&plan, &mut alone, &progress, &interrupt)?;
     drop(progress);
-    let text = match args.json {
-        true => json::text(&experiment)?,
-        false => tables(&experiment),
-    };
+    let text = if args.json { json::text(&experiment)? } else { tables(&experiment) };
     print(&text)?;
     if let Some(path) = page {
         let footer = format!("tandem {} demo", env!("CARGO_PKG_VERSION"));
@@ -160,10 +158,7 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
 }
 
 fn tables(experiment: &Experiment) -> String {
-    let pins = match experiment.pinned {
-        true => "vCPU i pinned to pCPU i mod P",
-        false => "vCPUs not pinned",
-    };
+    let pins = if experiment.pinned { "vCPU i pinned to pCPU i mod P" } else { "vCPUs not pinned" };
     let mut parts = vec![
         format!(
             "{} pCPUs, backend {}, {}; {} s per mode after {} s to settle. Shares in pCPUs.",
@@ -211,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_what_people_have() {
+    fn default_is_four_unpinned_vms() {
         let plan = plan(&[]).unwrap();
         let names: Vec<&str> = plan.vms.iter().map(|vm| vm.name.as_str()).collect();
         assert_eq!(names, ["spin", "block", "compute", "bursty"]);
@@ -222,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn pins_are_for_mixes_and_for_who_asks() {
+    fn mixes_are_pinned_by_default() {
         let pinned = |args: &[&str]| !plan(args).unwrap().vms[0].pins.is_empty();
         assert!(pinned(&["--pinned"]) && pinned(&["--mix", "2,1"]));
         assert!(!pinned(&["--mix", "2,1", "--unpinned"]));
@@ -231,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_computes_and_is_pinned() {
+    fn mix_runs_pinned_burners() {
         let plan = plan(&["--mix", "4,2,1"]).unwrap();
         assert_eq!(plan.vms.iter().map(|vm| vm.vcpus).collect::<Vec<_>>(), [4, 2, 1]);
         assert!(plan.vms.iter().all(|vm| vm.weight == 1.0 && vm.workload == "burn"));

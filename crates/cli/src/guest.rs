@@ -1,4 +1,4 @@
-//! `tandem guest`: the agent inside a VM, its status, and putting things back.
+//! `tandem guest`: the agent inside a VM, its status, and its revert.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -142,7 +142,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The file's settings with the flags on top; not checked yet.
+    /// Returns the settings of the file, overridden by options, without checks.
     fn settings(&self) -> anyhow::Result<GuestConfig> {
         let mut config = match &self.config {
             Some(path) => GuestConfig::read(path)?,
@@ -171,7 +171,7 @@ impl RunArgs {
         Ok(config)
     }
 
-    /// The settings, where all of them are possible; whom to help need not be said.
+    /// Returns the settings after checks; a target is optional.
     fn checked_settings(&self) -> anyhow::Result<GuestConfig> {
         let is_given = self.pid.is_some() || self.cgroup.is_some();
         if is_given {
@@ -197,7 +197,7 @@ impl RunArgs {
             ),
             (None, None, false) => Ok(Target::Command(self.command.clone())),
             (None, None, true) => {
-                bail!("whom to help? Give --pid, --cgroup, --unit, or a command after '--'")
+                bail!("no target: give --pid, --cgroup, --unit, or a command after '--'")
             }
         }
     }
@@ -295,7 +295,7 @@ fn run(args: &RunArgs) -> anyhow::Result<()> {
         level: console::level(),
     };
     if console.is_verbose() {
-        console.info(&format!("settings in force:\n{}", config.to_toml()));
+        console.info(&format!("current settings:\n{}", config.to_toml()));
     }
     let agent = Agent::open(config, target, &mut console).map_err(|error| match error {
         AgentError::Settings(_) => console::wrong_argument(error.into()),
@@ -311,7 +311,7 @@ fn run(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ends as a command did that failed: we stand for it, as a shell would.
+/// Exits with the status of a failed command, as a shell does.
 fn pass_on(command: Option<ExitStatus>) {
     if let Some(status) = command.filter(|status| !status.success()) {
         let code = status.code().or(status.signal().map(|signal| 128 + signal));
@@ -326,7 +326,7 @@ fn record_program(args: RecordArgs) -> anyhow::Result<()> {
         print_ready: false,
         level: console::level(),
     };
-    // Who waits for a program wants to hear before that its file cannot be.
+    // Check the files before the program starts.
     let cannot = || format!("cannot write {}", args.output.display());
     if let Some(path) = &args.json {
         console::check_writable(path)?;
@@ -355,7 +355,7 @@ fn record_program(args: RecordArgs) -> anyhow::Result<()> {
     let scenario = file.write_all(text.as_bytes()).with_context(cannot);
     let write = |path| tandem_report::json::write(path, profile);
     let json = args.json.as_deref().map(write);
-    // Also where the disk is full: the command is somebody's.
+    // Wait for the command even if the disk is full.
     let status = recording.wait();
     scenario?;
     json.transpose()?;
@@ -407,7 +407,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let mut report = RestoreReport::default();
     let (procfs, all) = (ProcFs::host(), args.which.state_dirs());
     for dir in &all {
-        // Of several, those of agents that run are theirs.
+        // Without an explicit agent, running agents keep their changes.
         if all.len() == 1 || status::running(dir, &procfs)?.is_none() {
             report.add(restore_all(&procfs, dir)?);
         }

@@ -157,7 +157,7 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
     }
 }
 
-/// An error if VMs were named and none of those on the host is selected.
+/// Returns an error if VMs were named and none of those on the host is selected.
 fn check_matches(select: &Select, selected: usize, found: usize) -> anyhow::Result<()> {
     match select.none_matches(found).filter(|_| selected == 0) {
         Some(error) => bail!(NothingMatched(error)),
@@ -165,14 +165,14 @@ fn check_matches(select: &Select, selected: usize, found: usize) -> anyhow::Resu
     }
 }
 
-/// This program, to be started again as another process.
+/// Returns a command that starts this program again.
 fn myself(args: &[&str]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(args);
     command
 }
 
-/// Prints; returns false when the reader is gone. With `redraw`, from the first line of the terminal on.
+/// Prints text; returns `false` if the reader has closed the pipe. With `redraw`, clears the terminal first.
 fn show(text: &str, redraw: bool) -> anyhow::Result<bool> {
     let clear = if redraw { "\x1b[H\x1b[2J" } else { "" };
     match writeln!(std::io::stdout(), "{clear}{text}") {
@@ -188,13 +188,15 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
         state_dir: args.state_dir.clone(),
     };
     let report = check::run(myself(&["host", "check-measure"]), &options, &interrupt)?;
-    console::print(&match args.json {
-        true => serde_json::to_string_pretty(&report)?,
-        false => check_table(&report),
+    console::print(&if args.json {
+        serde_json::to_string_pretty(&report)?
+    } else {
+        check_table(&report)
     })?;
-    match report.could_measure() {
-        true => Ok(()),
-        false => bail!("nothing could be measured in cgroups; the table says why"),
+    if report.could_measure() {
+        Ok(())
+    } else {
+        bail!("nothing could be measured in cgroups; see the table for the reasons")
     }
 }
 

@@ -1,6 +1,6 @@
-//! The commands of `tandem`, as a library: the research program starts the same ones.
+//! The commands of `tandem` as a library, which the research program uses too.
 //!
-//! Arguments and wiring only; the crates that the commands name do the work.
+//! It has only arguments and wiring; other crates implement the commands.
 
 #[macro_use(note, tell)]
 extern crate tandem_command;
@@ -30,7 +30,7 @@ pub fn exit_status(error: &anyhow::Error) -> u8 {
     let none_then = error.downcast_ref().is_some_and(ReplayError::is_of_nothing) || outside;
     let unselected = matches!(error.downcast_ref(), Some(ConfigError::NothingSelected))
         || matches!(error.downcast_ref(), Some(DaemonError::Config(ConfigError::NothingSelected)));
-    let unnamed = matches!(error.downcast_ref(), Some(WhyError::NobodyNamed));
+    let unnamed = matches!(error.downcast_ref(), Some(WhyError::NoVmNamed));
     if unselected
         || unnamed
         || error.is::<WrongArgument>()

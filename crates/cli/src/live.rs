@@ -1,4 +1,4 @@
-//! Arguments that the demo and the benches on live VMs share.
+//! Shared arguments of the demo and of benchmarks on live VMs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use tandem_model::PolicySet;
 use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::host::registry;
 
-/// What runs the vCPUs.
+/// The backend that runs the vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendArg {
     /// Real KVM vCPUs
@@ -51,17 +51,18 @@ pub struct DaemonArgs {
     asymmetric: Option<AsymmetricConfig>,
 }
 
-/// A list of policies, for an argument.
+/// Parses a list of policies.
 pub fn policy_names(text: &str) -> Result<PolicySet, String> {
     let mut names = text.split([',', '+']).map(str::trim);
-    match names.clone().count() > 1 && names.any(|name| name == "none") {
-        true => Err("none goes alone: it means that no policy acts".to_owned()),
-        false => registry::parse(text).map_err(|error| error.to_string()),
+    if names.clone().count() > 1 && names.any(|name| name == "none") {
+        Err("none excludes other policies: it means that no policy acts".to_owned())
+    } else {
+        registry::parse(text).map_err(|error| error.to_string())
     }
 }
 
 impl DaemonArgs {
-    /// What was given, as it was given.
+    /// Returns the given options as on the command line.
     pub fn as_given(&self) -> String {
         let placement = self.placement.and_then(|arg| arg.to_possible_value());
         let policies = self.policies.map(daemon_process::policy_names);
@@ -72,7 +73,7 @@ impl DaemonArgs {
         [period, placement, policies, parts].into_iter().flatten().collect()
     }
 
-    /// The checked form, with the placement that is meant where none was given.
+    /// Checks the arguments; `placement` is the default.
     pub fn plan(&self, placement: Placement) -> Result<DaemonPlan, RangeError> {
         Ok(DaemonPlan {
             period_ms: self.period_ms.map(range::period_ms).transpose()?,
@@ -119,22 +120,22 @@ pub struct SecondsArgs {
 }
 
 impl SecondsArgs {
-    /// `--seconds`
+    /// Returns `--seconds`.
     pub fn window(&self) -> Result<Duration, RangeError> {
         range::seconds("--seconds", self.seconds, 0.5, 3600.0)
     }
 
-    /// `--settle-seconds`
+    /// Returns `--settle-seconds`.
     pub fn settle(&self) -> Result<Duration, RangeError> {
         range::seconds("--settle-seconds", self.settle_seconds, 0.0, 600.0)
     }
 
-    /// `--alone-seconds`, where work alone is what all else is compared with.
+    /// Returns `--alone-seconds`, if work alone is the required baseline.
     pub fn alone(&self) -> Result<Duration, RangeError> {
         range::seconds("--alone-seconds", self.alone_seconds, 0.5, 60.0)
     }
 
-    /// `--alone-seconds`, of which 0 means that VMs are not measured alone.
+    /// Returns `--alone-seconds`, or `None` for 0: VMs are not measured alone.
     pub fn alone_if_wanted(&self) -> Result<Option<Duration>, RangeError> {
         match self.alone_seconds {
             0.0 => Ok(None),
@@ -143,7 +144,7 @@ impl SecondsArgs {
     }
 }
 
-/// As they are typed.
+/// Formats the options as on the command line.
 impl fmt::Display for SecondsArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -154,7 +155,7 @@ impl fmt::Display for SecondsArgs {
     }
 }
 
-/// Where an experiment works: where it was told to, or where experiments do.
+/// Returns the given state directory of an experiment, or the default one.
 pub fn state_dir(given: Option<&PathBuf>) -> PathBuf {
     let uid = rustix::process::getuid().as_raw();
     given.map_or_else(|| state_dir::default_for(uid), PathBuf::clone)
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_have_defaults_and_are_said_as_typed() {
+    fn seconds_have_defaults() {
         let text = "--seconds 10 --settle-seconds 2 --alone-seconds 2";
         assert_eq!(parse(&[]).to_string(), text);
         let typed = ["--seconds", "0.5", "--settle-seconds", "0"];
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn without_seconds_alone_vms_are_not_measured_alone() {
+    fn zero_skips_measurements_alone() {
         let none = parse(&["--alone-seconds", "0"]);
         assert_eq!(none.alone_if_wanted(), Ok(None));
         let error = none.alone().unwrap_err().to_string();

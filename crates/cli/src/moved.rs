@@ -1,6 +1,6 @@
-//! Commands that other programs have since 0.2: `tandem sim`, `tandem bench` and `tandem lab`.
+//! Commands that moved to other programs in 0.2: `tandem sim`, `tandem bench` and `tandem lab`.
 //!
-//! For one release, `tandem` prints a hint and starts the program that has them now, from its own directory or from `PATH`.
+//! For one release, `tandem` prints a hint and starts their new program, from its own directory or from `PATH`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -26,14 +26,14 @@ fn replacement(words: &[&str]) -> Option<(&'static str, Vec<String>, usize)> {
     }
 }
 
-/// Starts the program that a moved command belongs to. Returns only if the command has not moved, or cannot be started.
+/// Starts the new program of a moved command. Returns only if the command has not moved, or if the program cannot be started.
 pub fn delegate() -> Option<ExitCode> {
     let given: Vec<OsString> = std::env::args_os().skip(1).collect();
     let words: Vec<&str> = given.iter().map_while(|word| word.to_str()).collect();
     let (program, leading, replaced) = replacement(&words)?;
     let new = [vec![program.to_owned()], leading.clone()].concat().join(" ");
     let old = words.get(..replaced).unwrap_or_default().join(" ");
-    tell!("tandem: 'tandem {old}' is now '{new}'; the old spelling goes with the next release");
+    tell!("tandem: 'tandem {old}' is now '{new}'; the next release removes the old form");
     let rest = given.into_iter().skip(replaced);
     let error = Command::new(path(program)).args(leading).args(rest).exec();
     let package = if program == "tandem-sim" { "tandem-sim-cli" } else { "tandem-research" };
@@ -43,7 +43,7 @@ pub fn delegate() -> Option<ExitCode> {
     Some(ExitCode::FAILURE)
 }
 
-/// The program next to this one, or by its name in `PATH`.
+/// Returns the path of a program next to this one, or its name, to be found in `PATH`.
 fn path(program: &str) -> PathBuf {
     let own = std::env::current_exe().ok();
     let next = own.and_then(|own| Some(own.parent()?.join(program)));

@@ -1,7 +1,7 @@
-//! Options that have another form since 0.2, such as `--select-name db` for `db` and `--seconds 10` for `--duration 10s`.
+//! Options with a new form since 0.2, such as `db` for `--select-name db` and `--duration 10s` for `--seconds 10`.
 //!
-//! For one release, `tandem` replaces them before it parses its arguments, and prints one line that names the new form. Only
-//! options of `tandem host` and `tandem guest` are replaced, and none after `--`, where a command of the user's begins.
+//! For one release, `tandem` replaces them before it parses its arguments, and prints one line with the new form.
+//! Only options of `tandem host` and `tandem guest` before `--`, where a command of the user starts, are replaced.
 
 use std::ffi::OsString;
 
@@ -11,17 +11,17 @@ use tandem_command::tell;
 /// The new form of an option.
 #[derive(Clone, Copy, Debug)]
 enum New {
-    /// The value alone, as the argument VM.
+    /// The value becomes the argument VM.
     Vm,
-    /// This option with the value, which counts this unit where it has none.
+    /// This option with the value; a value without a unit gets this one.
     Time(&'static str, &'static str),
-    /// `--trace` alone, and the value as `--duration`.
+    /// `--trace` without a value, which becomes `--duration`.
     Trace,
-    /// None: the command does the same without it.
+    /// The option has no effect and is dropped.
     Dropped,
 }
 
-/// An option of these commands.
+/// An old option of some commands.
 struct Old {
     commands: &'static [&'static str],
     option: &'static str,
@@ -56,14 +56,14 @@ const TABLE: &[Old] = &[
     old(&["host record"], "--for", New::Time("--duration", "s")),
     old(&["host record"], "--trace", New::Trace),
     old(&["guest run"], "--period-ms", New::Time("--interval", "ms")),
-    // The daemon answers, and it found its VMs already.
+    // The daemon answers the request, with its own discovery.
     old(STATUS, "--source", New::Dropped),
     old(STATUS, "--thread-pattern", New::Dropped),
     old(STATUS, "--qmp-socket", New::Dropped),
     old(STATUS, "--without-kvm", New::Dropped),
 ];
 
-/// Returns the arguments of this process with the new form of each option, and prints one line about those that were replaced.
+/// Returns the arguments of this process with the new form of each option, and prints a hint about replaced ones.
 pub fn arguments() -> Vec<OsString> {
     let given: Vec<OsString> = std::env::args_os().collect();
     let is_quiet =
@@ -75,7 +75,7 @@ pub fn arguments() -> Vec<OsString> {
     replaced
 }
 
-/// Returns the arguments with the new forms, and what to say about it.
+/// Returns the arguments with the new forms, and a hint about replaced ones.
 fn replace(given: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
     let Some((command, begin)) = command(&given) else {
         return (given, None);
@@ -98,7 +98,7 @@ fn replace(given: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
             continue;
         };
         let is_value = |next: &OsString| match old.new {
-            // Without a value it is the new form.
+            // `--trace` without a value is the new form.
             New::Trace => {
                 next.to_str().is_some_and(|next| next.starts_with(|c: char| c.is_ascii_digit()))
             }
@@ -135,13 +135,13 @@ fn replace(given: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
         now.extend(new.iter().map(|word| quoted(word)));
         rest.extend(new.into_iter().map(OsString::from));
     }
-    // Last, so that they follow the folder of a record.
+    // VMs come last, because they follow the folder of a record.
     rest.extend(vms);
     rest.extend(foreign);
     (rest, hint(&command, &before, &now))
 }
 
-/// What to say about replaced options.
+/// Returns the hint about replaced options.
 fn hint(command: &str, before: &[String], now: &[String]) -> Option<String> {
     let before = before.join(" ");
     match (before.is_empty(), now.is_empty()) {
@@ -150,13 +150,13 @@ fn hint(command: &str, before: &[String], now: &[String]) -> Option<String> {
             Some(format!("'{before}' has no effect on 'tandem {command}' any more; leave it out"))
         }
         (false, false) => Some(format!(
-            "write {} instead of {before} after 'tandem {command}'; the old form goes with the next release",
+            "write {} instead of {before} after 'tandem {command}'; the next release removes the old form",
             now.join(" ")
         )),
     }
 }
 
-/// A number alone gets the unit that it had.
+/// Adds the former unit to a number without one.
 fn with_unit(value: &str, unit: &str) -> String {
     if value.parse::<f64>().is_ok_and(f64::is_finite) {
         format!("{value}{unit}")
@@ -165,7 +165,7 @@ fn with_unit(value: &str, unit: &str) -> String {
     }
 }
 
-/// The command, such as `host run`, and the position after it.
+/// Returns the command, such as `host run`, and the position after it.
 fn command(given: &[OsString]) -> Option<(String, usize)> {
     let mut words = Vec::new();
     let mut arguments = given.iter().enumerate().skip(1);
@@ -187,7 +187,7 @@ fn command(given: &[OsString]) -> Option<(String, usize)> {
 mod tests {
     use super::*;
 
-    /// The new form of a command line, and its hint.
+    /// Returns the new form of a command line, and its hint.
     fn new(line: &str) -> (String, Option<String>) {
         let words = line.split(' ').map(OsString::from).collect();
         let (replaced, hint) = replace(words);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn new_forms_stay_and_nothing_is_said() {
+    fn new_forms_print_no_hint() {
         for line in [
             "tandem",
             "tandem host",
@@ -243,11 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn one_line_names_all_new_forms() {
+    fn one_hint_lists_all_new_forms() {
         let (_, hint) = new("tandem host run --select-name db --seconds 10");
         assert_eq!(
             hint.unwrap(),
-            "write db --duration 10s instead of --select-name db --seconds 10 after 'tandem host run'; the old form goes with the next release"
+            "write db --duration 10s instead of --select-name db --seconds 10 after 'tandem host run'; the next release removes the old form"
         );
     }
 }

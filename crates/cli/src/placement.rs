@@ -1,9 +1,9 @@
-//! `--placement`: what the daemon may do to affinities.
+//! `--placement`: permitted changes of affinities.
 
 use clap::ValueEnum;
 use tandem_host::config::Placement;
 
-/// May the daemon change where vCPUs run?
+/// Changes of affinities that the daemon may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PlacementArg {
     /// Leave every affinity as it is. VMs whose vCPUs have no pCPU each then take no turns

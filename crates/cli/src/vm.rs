@@ -1,9 +1,8 @@
 //! `tandem vm`: run one microVM in this process.
 //!
-//! By hand it runs for some seconds and prints a table, or JSON. With `--control-stdio` it is a part
-//! of something larger: it says when it is ready, answers each line on its stdin with a line of
-//! cumulative counters, and stops when its stdin ends, so that it never outlives who started it
-//! ([`tandem_demo::vm_run`]).
+//! By default, it runs for some seconds and prints a table, or JSON.
+//! With `--control-stdio`, it prints a line when it is ready, and answers each line on its stdin with cumulative counters.
+//! It then stops when its stdin ends, so that it never outlives its parent ([`tandem_demo::vm_run`]).
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -20,7 +19,7 @@ use tandem_report::table::Look;
 use tandem_command::console::explain;
 use tandem_command::number::time;
 
-/// How long a VM runs if nothing says otherwise.
+/// Default run time of a VM.
 const DEFAULT_SECONDS: f64 = 10.0;
 
 /// `tandem vm …`
@@ -88,9 +87,10 @@ fn run(args: &RunArgs) -> anyhow::Result<()> {
     let limit = limit(args).map_err(wrong)?;
     let signals = Signals::listen()?;
     let mut stdout = std::io::stdout();
-    let ended = match args.control_stdio {
-        true => vm_run::run(config, limit, &signals, Some(&mut stdout))?,
-        false => vm_run::run(config, limit, &signals, None)?,
+    let ended = if args.control_stdio {
+        vm_run::run(config, limit, &signals, Some(&mut stdout))?
+    } else {
+        vm_run::run(config, limit, &signals, None)?
     };
     match &ended.report {
         None => {}
@@ -130,7 +130,9 @@ fn limit(args: &RunArgs) -> anyhow::Result<Option<Duration>> {
     let limit = Duration::try_from_secs_f64(seconds).ok();
     match limit.filter(|limit| !limit.is_zero()) {
         Some(limit) => Ok(Some(limit)),
-        None => bail!("--seconds {seconds} is no time to run; give a number above 0, such as 10"),
+        None => {
+            bail!("--seconds {seconds} is not a valid run time; give a number above 0, such as 10")
+        }
     }
 }
 
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_become_a_configuration() {
+    fn options_become_a_configuration() {
         let args = parse(
             "--name db-1 --vcpus 3 --workload barrier --set work=2M --set wait=spin --seed 9 \
              --pin 0,1 --backend threads --calibration 2445423:348248",
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_flags_say_what_would_be_right() {
+    fn invalid_options_name_valid_values() {
         let error = |line: &str| config(&parse(line)).unwrap_err().to_string();
         assert!(error("--vcpus 65").contains("1 to 64"));
         assert!(error("--workload sleep").contains("burn, spinlock"));
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_under_control_has_no_end_unless_one_is_given() {
+    fn controlled_run_has_no_default_end() {
         let seconds = |line: &str| limit(&parse(line)).map(|limit| limit.map(|l| l.as_secs_f64()));
         assert_eq!(seconds("").unwrap(), Some(10.0));
         assert_eq!(seconds("--control-stdio").unwrap(), None);

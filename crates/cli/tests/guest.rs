@@ -1,9 +1,8 @@
-//! `tandem guest` on this machine, which is taken for a VM: what it sets is in force, and everything is put back
-//! however it ends.
+//! `tandem guest` on this machine in the role of a VM: its settings take effect, and all of its exits revert them.
 //!
-//! It needs root and the cpuset controller; without them each test says so and is skipped. The same tests run in
-//! the test VM (`make test-vm`), where cgroup v2 holds the controller and `tandem` is in `PATH`. None of them
-//! depends on how fast anything is.
+//! The tests need root and the cpuset controller; without them each test prints the reason and is skipped.
+//! They also run in the test VM (`make test-vm`), where cgroup v2 has the controller and `tandem` is in `PATH`.
+//! No test depends on timing.
 
 use tandem_testing::kills;
 
@@ -20,20 +19,20 @@ use tandem_guest::cpusets::Cpusets;
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup::{CgroupPath, Version};
 
-/// Kernel parameters belong to all tests: one at a time.
+/// Lock of the kernel parameters, which all tests share.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of expected events on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where this test runs.
+/// The environment of a test.
 struct Vm {
     cpusets: Cpusets,
     state: tempfile::TempDir,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// All that an agent may change.
+/// The state that an agent may change.
 #[derive(Debug, PartialEq, Eq)]
 struct KnobValues {
     cgroups: BTreeSet<PathBuf>,
@@ -42,14 +41,14 @@ struct KnobValues {
 }
 
 impl Vm {
-    /// `None`, with the reason printed, where the agent cannot work.
+    /// Returns `None`, and prints the reason, if the agent cannot work here.
     fn find() -> Option<Vm> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let reason = match Cpusets::open(&ProcFs::host()) {
             Err(error) => error.to_string(),
-            Ok(_) if !rustix::process::geteuid().is_root() => "it needs root".to_owned(),
+            Ok(_) if !rustix::process::geteuid().is_root() => "needs root".to_owned(),
             Ok(cpusets) => match cpusets.vcpus(&CgroupPath::root()) {
-                Ok(all) if all.len() < 2 => "it needs two vCPUs".to_owned(),
+                Ok(all) if all.len() < 2 => "needs two vCPUs".to_owned(),
                 Ok(_) => {
                     return Some(Vm {
                         cpusets,
@@ -97,13 +96,13 @@ impl Vm {
         text(&output.stdout)
     }
 
-    /// A command that the killed agent had just forked holds a copy of the lock until it is executed.
+    /// Runs a command; retries while a child that the killed agent has just forked holds a copy of the lock.
     fn once_free(&self, command: impl Fn() -> Command) -> Output {
         let begin = Instant::now();
         loop {
             let output = command().output().unwrap();
             let is_locked = text(&output.stderr).contains("is in use by");
-            if !is_locked || begin.elapsed() > PATIENCE {
+            if !is_locked || begin.elapsed() > TIMEOUT {
                 return output;
             }
             sleep(Duration::from_millis(5));
@@ -129,7 +128,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The vCPUs a process may use, as the kernel lists them.
+/// Returns the vCPUs that a process may use, in the kernel's list format.
 fn allowed(pid: u32) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -139,17 +138,17 @@ fn allowed(pid: u32) -> Option<String> {
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
+        assert!(begin.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         sleep(Duration::from_millis(5));
     }
 }
 
-/// What outlives a test must not hold on to what the test's caller reads.
+/// Closes the standard streams of a command, because a process that outlives the test would keep its pipes open.
 fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
-/// A program that does nothing for long, ended with the test.
+/// A program that sleeps, and ends with the test.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -166,7 +165,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// A cgroup of the test's own, with a sleeper in it.
+/// A cgroup of the test with a sleeper in it.
 struct Group<'a> {
     cpusets: &'a Cpusets,
     path: CgroupPath,
@@ -189,14 +188,14 @@ impl Drop for Group<'_> {
     fn drop(&mut self) {
         drop(self.sleeper.take());
         let begin = Instant::now();
-        while self.cpusets.remove(&self.path).is_err() && begin.elapsed() < PATIENCE {
+        while self.cpusets.remove(&self.path).is_err() && begin.elapsed() < TIMEOUT {
             sleep(Duration::from_millis(5));
         }
     }
 }
 
 #[test]
-fn a_command_runs_on_the_vcpus_it_is_held_to_and_passes_on_its_status() {
+fn command_is_restricted_and_passes_its_status() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let script = "grep Cpus_allowed_list /proc/self/status; exit 7";
@@ -211,14 +210,14 @@ fn a_command_runs_on_the_vcpus_it_is_held_to_and_passes_on_its_status() {
 }
 
 #[test]
-fn a_command_that_a_signal_ends_gives_the_status_a_shell_would() {
+fn signalled_command_exits_like_a_shell() {
     let Some(vm) = Vm::find() else { return };
     let output = vm.run(&["-q", "--retention", "off", "--", "sh", "-c", "kill -9 $$"]);
     assert_eq!(output.status.code(), Some(128 + 9));
 }
 
 #[test]
-fn a_command_that_is_not_there_is_named_and_nothing_stays() {
+fn missing_command_changes_nothing() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let output = vm.run(&["--", "/no/such/program"]);
@@ -228,7 +227,7 @@ fn a_command_that_is_not_there_is_named_and_nothing_stays() {
 }
 
 #[test]
-fn both_ways_to_stay_awake_work_and_end() {
+fn both_means_of_retention_work() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let report = vm.state.path().join("report.json");
@@ -247,7 +246,7 @@ fn both_ways_to_stay_awake_work_and_end() {
 }
 
 #[test]
-fn a_dry_run_changes_nothing() {
+fn dry_run_changes_nothing() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let mut agent = vm
@@ -266,7 +265,7 @@ fn a_dry_run_changes_nothing() {
 }
 
 #[test]
-fn a_cgroup_gets_fewer_vcpus_and_has_its_own_again() {
+fn cgroup_is_restricted_and_reverted() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let group = Group::make(&vm.cpusets);
@@ -293,7 +292,7 @@ fn a_cgroup_gets_fewer_vcpus_and_has_its_own_again() {
 }
 
 #[test]
-fn a_process_is_moved_and_comes_back_or_the_reason_is_told() {
+fn process_is_moved_back_or_rejected() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let sleeper = Sleeper::start();
@@ -304,7 +303,7 @@ fn a_process_is_moved_and_comes_back_or_the_reason_is_told() {
     let output = vm.run(&[&arguments[..], &["--pid", &pid.to_string()]].concat());
     match vm.cpusets.version() {
         Version::V1 => assert!(output.status.success(), "{}", text(&output.stderr)),
-        // It is in the cgroup of this test, which holds this test too.
+        // The process is in the same cgroup as this test.
         Version::V2 => assert!(text(&output.stderr).contains("--cgroup")),
     }
     assert_eq!(allowed(pid), had);
@@ -314,7 +313,7 @@ fn a_process_is_moved_and_comes_back_or_the_reason_is_told() {
 }
 
 #[test]
-fn threads_get_vcpus_of_their_own_in_turn() {
+fn per_thread_binds_threads_round_robin() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let script = "sleep 60 & sleep 60 & sleep 60 & wait";
@@ -335,7 +334,7 @@ fn threads_get_vcpus_of_their_own_in_turn() {
     });
     let family = vm.cpusets.family(tandem_linux::thread::Pid(agent.id())).unwrap();
     terminate(&agent);
-    // The shell ends by the signal that is passed on.
+    // The agent forwards the signal, which ends the shell.
     assert_eq!(agent.wait().unwrap().code(), Some(128 + 15));
     for pid in family.iter().filter(|pid| pid.0 != agent.id()) {
         let everywhere = allowed(std::process::id());
@@ -345,7 +344,7 @@ fn threads_get_vcpus_of_their_own_in_turn() {
     assert_eq!(vm.knob_values(), before);
 }
 
-fn births_are_told() -> bool {
+fn has_birth_events() -> bool {
     let Ok(births) = Births::listen() else {
         return false;
     };
@@ -357,16 +356,16 @@ fn births_are_told() -> bool {
 }
 
 #[test]
-fn threads_are_bound_as_they_are_born() {
+fn threads_are_bound_at_birth() {
     let Some(vm) = Vm::find() else { return };
-    if !births_are_told() {
-        println!("skipped: the kernel's process connector says nothing here");
+    if !has_birth_events() {
+        println!("skipped: the kernel's process connector sends no events here");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("long.toml");
     fs::write(&config, "[guest]\nperiod_ms = 2000\n").unwrap();
-    // One after the other, so that few are there at the same time and most end before a period does.
+    // Sequential, so that few run at the same time and most end within a period.
     let script = "i=0; while [ $i -lt 30 ]; do sleep 0.1; i=$((i+1)); done";
     let report = folder.path().join("report.json");
     let run = vm
@@ -387,10 +386,10 @@ fn threads_are_bound_as_they_are_born() {
 }
 
 #[test]
-fn whatever_processes_do_under_it_is_no_error() {
+fn actions_of_processes_cause_no_error() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
-    // They fork and exit, bind themselves, and leave the agent's cgroup.
+    // The processes fork and exit, bind themselves, and leave the agent's cgroup.
     let home = vm.cpusets.entrance(&CgroupPath::root());
     let script = format!(
         "for i in $(seq 60); do (sleep 0.02; :) & (taskset -p 1 $$ >/dev/null 2>&1) & \
@@ -404,7 +403,7 @@ fn whatever_processes_do_under_it_is_no_error() {
 }
 
 #[test]
-fn after_kill_9_at_any_moment_everything_is_put_back() {
+fn sigkill_at_any_moment_is_reverted() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let mut random = 20_261_121_u64;
@@ -414,7 +413,7 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
         let held = ["--retention", "100us", "--", "sleep", "10"];
         let mut command = vm.tandem(&[&arguments[..], &held].concat());
         let mut agent = quiet(&mut command).spawn().unwrap();
-        // An LCG of Knuth's: any moment from before the start to well after.
+        // Knuth's LCG chooses a moment within 120 ms of the start.
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         sleep(Duration::from_micros((random >> 33) % 120_000));
@@ -424,7 +423,7 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
         let status = vm.tandem(&["status"]).output().unwrap();
         let is_left = tandem_linux::journal::is_pending(vm.state.path());
         assert_eq!(text(&status.stdout).contains("puts back what it changed"), is_left);
-        // Every other time the next start puts things back.
+        // In every other round the next start reverts the changes.
         match round % 2 {
             0 => drop(vm.restore()),
             _ => {
@@ -441,7 +440,7 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
 }
 
 #[test]
-fn wrong_options_are_told_with_what_would_be_right() {
+fn invalid_options_name_valid_values() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let error = |arguments: &[&str]| {
@@ -449,7 +448,7 @@ fn wrong_options_are_told_with_what_would_be_right() {
         assert!(!output.status.success(), "{arguments:?}");
         text(&output.stderr)
     };
-    assert!(error(&[]).contains("whom to help?"));
+    assert!(error(&[]).contains("no target"));
     assert!(error(&["--vcpus", "0", "--", "true"]).contains("auto, all, or 1"));
     assert!(error(&["--retention", "1h", "--", "true"]).contains("such as 200us"));
     assert!(error(&["--vcpus", "4096", "--", "true"]).contains("'all'"));
@@ -461,13 +460,13 @@ fn wrong_options_are_told_with_what_would_be_right() {
     assert_eq!(vm.knob_values(), before);
 }
 
-/// SIGTERM.
+/// Sends SIGTERM.
 fn terminate(agent: &Child) {
     let pid = rustix::process::Pid::from_child(agent);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
 }
 
-/// Ends what an agent left behind, if it is still there.
+/// Kills a process that an agent left, if it still exists.
 fn end(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

@@ -1,8 +1,9 @@
-//! `tandem host why` beside real KVM VMs that have what it should find, and one that has nothing; and what it says of cures that it tries.
+//! `tandem host why` with real KVM VMs: VMs with each cause of waits, a VM without any, and trials of remedies.
 //!
-//! A look counts only if others leave the VMs' pCPUs alone in it: otherwise its first finding may truly be another process. Tests take the
-//! least busy pCPUs, repeat disturbed looks, and are skipped if the machine is never quiet (`tandem_testing::quiet`). With one pCPU busy, tests
-//! that need a single one still run. A program of its own like the live tests of `tandem-linux`.
+//! A measurement counts only without other load on the VMs' pCPUs: otherwise its first finding may correctly be another process.
+//! Tests use the least busy pCPUs and repeat disturbed measurements.
+//! They are skipped if the machine is never quiet (`tandem_testing::quiet`); tests of a single pCPU still run with one busy pCPU.
+//! Like the live tests of `tandem-linux`, this is a separate program.
 
 #[path = "why_support/beside_others.rs"]
 mod beside_others;
@@ -29,28 +30,19 @@ use tandem_model::PcpuSet;
 use harness::{Skip, Test};
 use vm_support::{Guard, start_vm};
 
-/// How long a look takes.
+/// Length of a measurement.
 const DURATION: &str = "1500ms";
 
-/// Long enough for what must happen, however loaded the host is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of expected events, even on a heavily loaded host.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const ALL: &[(&str, Test)] = &[
-    (
-        "stacked_vcpus_are_found_and_nothing_is_once_they_are_apart",
-        stacked_vcpus_are_found_and_nothing_is_once_they_are_apart,
-    ),
-    ("a_quota_is_found", a_quota_is_found),
-    (
-        "a_spinning_vm_beside_one_that_computes_is_told_of_turns",
-        a_spinning_vm_beside_one_that_computes_is_told_of_turns,
-    ),
-    ("a_host_process_that_burns_is_named", a_host_process_that_burns_is_named),
-    ("a_quiet_host_has_no_findings", a_quiet_host_has_no_findings),
-    (
-        "an_unknown_vm_is_an_error_that_names_what_there_is",
-        an_unknown_vm_is_an_error_that_names_what_there_is,
-    ),
+    ("stacked_vcpus_are_found_and_remedied", stacked_vcpus_are_found_and_remedied),
+    ("quota_is_found", quota_is_found),
+    ("turns_are_suggested_to_spinning_vms", turns_are_suggested_to_spinning_vms),
+    ("busy_host_process_is_named", busy_host_process_is_named),
+    ("quiet_host_has_no_findings", quiet_host_has_no_findings),
+    ("unknown_vm_lists_the_existing_ones", unknown_vm_lists_the_existing_ones),
 ];
 
 fn main() -> ExitCode {
@@ -66,7 +58,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A name that no other VM has; at most 8 characters.
+/// Returns a unique name of a VM, with at most 8 characters.
 fn name(first: char) -> String {
     format!("{first}{}", std::process::id())
 }
@@ -75,7 +67,7 @@ fn skip<T>(why: impl ToString) -> Result<T, Skip> {
     Err(Skip(why.to_string()))
 }
 
-/// Whether this machine lets tests use KVM and cgroups.
+/// Checks that KVM and cgroups are usable.
 fn usable() -> Result<(), Skip> {
     if let Err(error) = cgroup::open(&ProcFs::host()) {
         return skip(error);
@@ -84,43 +76,43 @@ fn usable() -> Result<(), Skip> {
     kvm.map(drop).or_else(|error| skip(format!("/dev/kvm: {error}")))
 }
 
-/// A quiet pCPU.
+/// Returns a quiet pCPU.
 fn pcpu() -> Result<String, Skip> {
     usable()?;
     Ok(quiet::quiet_pcpus(1)?[0].to_string())
 }
 
-/// The least busy pCPUs, for tests that measure nothing or make them busy.
+/// Returns the least busy pCPUs, for tests without measurements or with load on them.
 fn least_busy() -> Result<[String; 2], Skip> {
     usable()?;
     match &quiet::by_load()[..] {
         [one, two, ..] => Ok([one.0.to_string(), two.0.to_string()]),
-        _ => skip("it takes two pCPUs"),
+        _ => skip("needs two pCPUs"),
     }
 }
 
-/// Two quiet pCPUs.
+/// Returns two quiet pCPUs.
 fn pcpus() -> Result<[String; 2], Skip> {
     usable()?;
     let quiet = quiet::quiet_pcpus(2)?;
     Ok([quiet[0].to_string(), quiet[1].to_string()])
 }
 
-/// A quiet pCPU and another one, which may be busy.
+/// Returns a quiet pCPU and another one, which may be busy.
 fn pcpu_and_another() -> Result<[String; 2], Skip> {
     let one = pcpu()?;
     let mut others = least_busy()?.into_iter().filter(|pcpu| *pcpu != one);
     Ok([one.clone(), others.next().expect("two differ")])
 }
 
-/// What a look finds.
+/// Runs `why` once and returns its JSON.
 fn why() -> Value {
     let output = tandem(&["host", "why", "--json", "--duration", DURATION]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The process of a VM.
+/// Returns the process id of a VM.
 fn process_of(vm: &str) -> u32 {
     let mut processes = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
@@ -131,7 +123,7 @@ fn process_of(vm: &str) -> u32 {
     processes.next().unwrap_or_else(|| panic!("{vm} runs"))
 }
 
-/// The pCPUs on which the vCPUs of these VMs may run.
+/// Returns the pCPUs on which the vCPUs of these VMs may run.
 fn places_of(vms: &[&str]) -> PcpuSet {
     let mut places = PcpuSet::default();
     for thread in vms.iter().flat_map(|vm| vcpu_threads(Pid(process_of(vm)))) {
@@ -140,12 +132,12 @@ fn places_of(vms: &[&str]) -> PcpuSet {
     places
 }
 
-/// The findings of the first of these VMs in a look in which only this test takes the VMs' pCPUs.
+/// Returns the findings of the first VM, from a measurement without other load on the VMs' pCPUs.
 fn look(vms: &[&str]) -> Result<Vec<Value>, Skip> {
     look_on(&places_of(vms), vms[0])
 }
 
-/// The findings of a VM in a look in which only this test takes these pCPUs; the others may be busy.
+/// Returns the findings of a VM, from a measurement without other load on these pCPUs; others may be busy.
 fn look_on(pcpus: &PcpuSet, vm: &str) -> Result<Vec<Value>, Skip> {
     let found = quiet::measure(pcpus, why)?;
     assert_eq!(found["schema"], 1);
@@ -158,7 +150,7 @@ fn kinds(findings: &[Value]) -> Vec<&str> {
     findings.iter().map(|finding| finding["kind"].as_str().unwrap()).collect()
 }
 
-fn stacked_vcpus_are_found_and_nothing_is_once_they_are_apart() -> Result<(), Skip> {
+fn stacked_vcpus_are_found_and_remedied() -> Result<(), Skip> {
     let [one, two] = pcpus()?;
     let name = name('s');
     let burn = ["--vcpus", "2", "--workload", "burn", "--pin"];
@@ -170,8 +162,8 @@ fn stacked_vcpus_are_found_and_nothing_is_once_they_are_apart() -> Result<(), Sk
     let findings = look(&[&name])?;
     assert_eq!(kinds(&findings), ["stacked"], "{findings:#?}");
     let lost = findings[0]["lost_per_second"].as_f64().unwrap();
-    assert!((0.8e9..=1.05e9).contains(&lost), "each waits half of the time: {lost}");
-    // The cure is what it says: with it, nothing is found.
+    assert!((0.8e9..=1.05e9).contains(&lost), "each vCPU waits half of the time: {lost}");
+    // With the remedy there are no findings.
     for command in findings[0]["cure"]["commands"].as_array().unwrap() {
         let command = command.as_str().unwrap();
         let words: Vec<&str> = command.split(' ').collect();
@@ -181,10 +173,10 @@ fn stacked_vcpus_are_found_and_nothing_is_once_they_are_apart() -> Result<(), Sk
             Err(error) => return skip(format!("{program}: {error}")),
         }
     }
-    // Where both may go the balancer moves one, and takes its time.
+    // Wait until the load balancer of the kernel moves one of them.
     let begin = Instant::now();
     while ran_on(&vcpus(&vm)[0]) == ran_on(&vcpus(&vm)[1]) {
-        assert!(begin.elapsed() < PATIENCE, "they stay stacked");
+        assert!(begin.elapsed() < TIMEOUT, "the vCPUs stay stacked");
         sleep(Duration::from_millis(10));
     }
     let findings = look(&[&name])?;
@@ -200,7 +192,7 @@ fn stacked_vcpus_are_found_and_nothing_is_once_they_are_apart() -> Result<(), Sk
     Ok(())
 }
 
-/// The pCPU on which a thread ran last, field 39 of its `stat`.
+/// Returns the pCPU on which a thread ran last, field 39 of its `stat`.
 fn ran_on(thread: &ThreadRef) -> String {
     let stat = ProcFs::host().task(thread.pid, thread.tid).join("stat");
     let stat = std::fs::read_to_string(stat).unwrap();
@@ -208,12 +200,12 @@ fn ran_on(thread: &ThreadRef) -> String {
     after_name.split_whitespace().nth(36).unwrap().to_owned()
 }
 
-/// The threads of a VM's vCPUs.
+/// Returns the threads of a VM's vCPUs.
 fn vcpus(vm: &Guard) -> Vec<ThreadRef> {
     vcpu_threads(Pid(vm.0.id()))
 }
 
-/// The threads of vCPUs in a process.
+/// Returns the threads of vCPUs in a process.
 fn vcpu_threads(pid: Pid) -> Vec<ThreadRef> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut vcpus: Vec<ThreadRef> = tasks
@@ -228,10 +220,10 @@ fn vcpu_threads(pid: Pid) -> Vec<ThreadRef> {
     vcpus
 }
 
-/// A fifth of a pCPU.
+/// A quota of a fifth of a pCPU.
 const FIFTH: Quota = Quota { quota_us: 20_000, period_us: 100_000 };
 
-/// Cgroups for the vCPUs of a VM, each within the one before and with a quota. All goes when the actuator does.
+/// Makes nested cgroups with a quota for the vCPUs of a VM; dropping the actuator removes them.
 fn limit(
     vm: &Guard,
     names: &[String],
@@ -253,14 +245,14 @@ fn limit(
         actuator.move_thread(thread, &at)?;
     }
     if groups.len() > 1 {
-        // So the outer one is seen to be the VM's, too.
+        // With the main thread in it, the outer cgroup also counts as the VM's.
         let main = ThreadRef::of_process(&ProcFs::host(), Pid(vm.0.id()))?;
         actuator.move_thread(&main, &groups[0])?;
     }
     Ok((actuator, groups))
 }
 
-fn a_quota_is_found() -> Result<(), Skip> {
+fn quota_is_found() -> Result<(), Skip> {
     let one = pcpu()?;
     let name = name('q');
     let vm = start_vm(
@@ -283,7 +275,7 @@ fn a_quota_is_found() -> Result<(), Skip> {
     Ok(())
 }
 
-fn a_spinning_vm_beside_one_that_computes_is_told_of_turns() -> Result<(), Skip> {
+fn turns_are_suggested_to_spinning_vms() -> Result<(), Skip> {
     let [one, two] = pcpus()?;
     let (spin, burn) = (name('p'), name('b'));
     let both = format!("{one},{two}");
@@ -305,13 +297,13 @@ fn a_spinning_vm_beside_one_that_computes_is_told_of_turns() -> Result<(), Skip>
     assert!(command.contains(&format!("host run {spin} {burn}")), "{command}");
     drop(burner);
     let findings = look(&[&spin])?;
-    // What else takes time on this host may be found besides.
+    // Other load of this host may cause other findings.
     let turns = kinds(&findings).contains(&"turns");
-    assert!(!turns, "alone it gains nothing: {findings:#?}");
+    assert!(!turns, "turns are useless without another VM: {findings:#?}");
     Ok(())
 }
 
-fn a_host_process_that_burns_is_named() -> Result<(), Skip> {
+fn busy_host_process_is_named() -> Result<(), Skip> {
     let one = pcpu()?;
     let name = name('h');
     let _vm = start_vm(
@@ -333,7 +325,7 @@ fn a_host_process_that_burns_is_named() -> Result<(), Skip> {
     Ok(())
 }
 
-fn a_quiet_host_has_no_findings() -> Result<(), Skip> {
+fn quiet_host_has_no_findings() -> Result<(), Skip> {
     let one = pcpu()?;
     let name = name('i');
     let _vm = start_vm(
@@ -349,12 +341,12 @@ fn a_quiet_host_has_no_findings() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Whether there are so many VMs that only some are named.
+/// Returns whether the message lists only some of many VMs.
 fn names_some(said: &str) -> bool {
     said.trim_end().ends_with(" more")
 }
 
-fn an_unknown_vm_is_an_error_that_names_what_there_is() -> Result<(), Skip> {
+fn unknown_vm_lists_the_existing_ones() -> Result<(), Skip> {
     if let Err(error) = cgroup::open(&ProcFs::host()) {
         return skip(error);
     }

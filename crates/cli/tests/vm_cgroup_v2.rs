@@ -1,18 +1,19 @@
-//! What `tandem` does on a kernel with cgroup v2, end to end: the demo's figures, and that every
-//! thread, weight and controller is put back however the daemon ends.
+//! End-to-end tests of `tandem` on a kernel with cgroup v2: the figures of the demo, and the revert of every thread,
+//! weight and controller after any end of the daemon.
 //!
-//! These tests run inside the test VM (`make test-vm`), where cgroup v2 holds the cpu controller
-//! and nothing else runs, so that elsewhere they are ignored rather than left to depend on what the
-//! machine is busy with. There they find `tandem` in `PATH`. On a cgroup v2 host, as root, they can
-//! be run by hand:
+//! These tests run inside the test VM (`make test-vm`), where cgroup v2 has the cpu controller, nothing else runs,
+//! and `tandem` is in `PATH`.
+//! Elsewhere they are ignored, because other load would affect them.
+//! On a cgroup v2 host, root can run them manually:
 //!
 //! ```text
 //! PATH=$PWD/target/debug:$PATH cargo test -p tandem-cli --test vm_cgroup_v2 -- --ignored
 //! ```
 //!
-//! The bounds are those of emulation on a busy machine: both virtual pCPUs are threads that share
-//! the real ones with whatever else runs. They show that the cgroup v2 knobs are turned the right
-//! way; how fair Tandem is on real pCPUs, `tandem-lab bench fairness` measures.
+//! The bounds are those of emulation on a busy machine: both virtual pCPUs are threads that share the real ones with
+//! other load.
+//! They show that the cgroup v2 knobs work in the right direction.
+//! `tandem-lab bench fairness` measures the fairness on real pCPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -24,16 +25,15 @@ use std::{fs, thread};
 
 use serde_json::Value;
 
-/// The most that one VM may be off its fair share, under emulation on cores that are busy with other
-/// things; on real pCPUs the promise is 5 %.
+/// Maximum lag of a VM, under emulation on busy cores; on real pCPUs the limit is 5 %.
 const MAX_LAG: f64 = 0.10;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// How long anything may take that on real hardware takes well under a second.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of events that take well under a second on real hardware.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running `tandem` whose end the test does not depend on: dropped, it is killed and reaped.
+/// A running `tandem`, which is killed and reaped on drop.
 struct Tandem {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -49,7 +49,7 @@ impl Tandem {
             .expect("tandem is in PATH");
         let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let (sender, lines) = mpsc::channel();
-        // Ends with the child's stdout, that is, with the child.
+        // The thread ends with the child's stdout, and so with the child.
         thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
@@ -64,16 +64,16 @@ impl Tandem {
         self.child.id()
     }
 
-    /// The next line of its output.
+    /// Returns the next line of its output.
     fn line(&self) -> String {
         self.lines
-            .recv_timeout(PATIENCE)
-            .expect("a line of output before tandem ends or patience does")
+            .recv_timeout(TIMEOUT)
+            .expect("a line of output before the end of tandem or the timeout")
     }
 
     fn signal(&mut self, signal: i32) -> ExitStatus {
         let pid = i32::try_from(self.pid()).expect("a pid is an i32");
-        // SAFETY: kill(2) takes no pointers, and the child is not reaped yet, so the pid is its.
+        // SAFETY: kill(2) takes no pointers, and the child has not been reaped, so the pid is valid.
         let rc = unsafe { libc::kill(pid, signal) };
         assert_eq!(rc, 0, "kill {pid}: {}", std::io::Error::last_os_error());
         self.wait()
@@ -85,7 +85,7 @@ impl Tandem {
             if let Some(status) = self.child.try_wait().expect("waiting for one's own child") {
                 return status;
             }
-            assert!(begin.elapsed() < PATIENCE, "pid {} has not ended", self.pid());
+            assert!(begin.elapsed() < TIMEOUT, "pid {} has not ended", self.pid());
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -93,13 +93,13 @@ impl Tandem {
 
 impl Drop for Tandem {
     fn drop(&mut self) {
-        // Both fail only when it has ended and been reaped already.
+        // Both fail only if the child has already been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A VM of the threads backend whose vCPU `i` is pinned to pCPU `i mod 2`, up and running.
+/// Starts a VM of the threads backend with vCPU `i` pinned to pCPU `i mod 2`, and waits until it runs.
 fn start_vm(name: &str, vcpus: &str) -> Tandem {
     let vm = Tandem::start(&[
         "vm",
@@ -121,7 +121,7 @@ fn start_vm(name: &str, vcpus: &str) -> Tandem {
     vm
 }
 
-/// The daemon beside `vms`, acting.
+/// Starts a daemon for `vms`, and waits until it is ready.
 fn start_daemon(vms: &[&Tandem], state_dir: &Path) -> Tandem {
     let state_dir = state_dir.to_str().expect("a temporary path is UTF-8");
     let pids: Vec<String> = vms.iter().map(|vm| vm.pid().to_string()).collect();
@@ -134,7 +134,7 @@ fn start_daemon(vms: &[&Tandem], state_dir: &Path) -> Tandem {
     daemon
 }
 
-/// Everything the daemon may change: each cgroup's knobs, each vCPU thread's cgroup and affinity.
+/// The state that the daemon may change: knobs of each cgroup, cgroup and affinity of each vCPU thread.
 type HostState = BTreeMap<String, String>;
 
 fn host_state(vms: &[&Tandem]) -> HostState {
@@ -159,7 +159,7 @@ fn host_state(vms: &[&Tandem]) -> HostState {
 
 fn describe_cgroups(directory: &Path, host_state: &mut HostState) {
     for file in ["cgroup.type", "cgroup.subtree_control", "cpu.weight", "cpu.max"] {
-        // Not every cgroup has every knob: the root has no weight, and none without its controller.
+        // Some knobs do not exist: the root has no weight, and a cgroup without the controller has no knobs.
         let value = fs::read_to_string(directory.join(file))
             .map_or_else(|_| "absent".to_owned(), |text| text.trim().to_owned());
         host_state.insert(directory.join(file).display().to_string(), value);
@@ -172,7 +172,7 @@ fn describe_cgroups(directory: &Path, host_state: &mut HostState) {
     }
 }
 
-/// The entries in which two states differ, for a message that names the cause.
+/// Returns the entries in which two states differ, for messages.
 fn differences(before: &HostState, after: &HostState) -> Vec<String> {
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     keys.into_iter()
@@ -181,7 +181,7 @@ fn differences(before: &HostState, after: &HostState) -> Vec<String> {
         .collect()
 }
 
-/// Waits until the daemon has visibly acted on the VMs: each has a weight of its own.
+/// Waits until the daemon has visibly acted: each VM has its own weight.
 fn wait_until_acted(before: &HostState, vms: &[&Tandem]) {
     let begin = Instant::now();
     loop {
@@ -194,7 +194,7 @@ fn wait_until_acted(before: &HostState, vms: &[&Tandem]) {
             return;
         }
         assert!(
-            begin.elapsed() < PATIENCE,
+            begin.elapsed() < TIMEOUT,
             "the daemon gave {weights} of {} VMs a weight",
             vms.len()
         );
@@ -204,7 +204,7 @@ fn wait_until_acted(before: &HostState, vms: &[&Tandem]) {
 
 #[test]
 #[ignore = "runs in the cgroup v2 VM (make test-vm)"]
-fn daemon_ended_in_any_way_leaves_no_trace_on_cgroup_v2() {
+fn any_end_of_the_daemon_is_reverted() {
     let state = tempfile::tempdir().expect("a temporary folder");
     let (big, small) = (start_vm("big", "2"), start_vm("small", "1"));
     let vms = [&big, &small];
@@ -224,7 +224,7 @@ fn daemon_ended_in_any_way_leaves_no_trace_on_cgroup_v2() {
         if kill == 0 {
             wait_until_acted(&before, &vms);
         } else {
-            // Early ones hit the setting up of the groups, late ones the weights in motion.
+            // Early kills hit the creation of groups, late ones the changes of weights.
             thread::sleep(Duration::from_millis(61 * kill * kill));
         }
         assert!(!daemon.signal(libc::SIGKILL).success());
@@ -251,7 +251,7 @@ fn daemon_ended_in_any_way_leaves_no_trace_on_cgroup_v2() {
     assert_as_before("kill -9 and the next daemon's life");
 }
 
-/// The largest |lag| of any VM in a mode of the demo's JSON.
+/// Returns the largest |lag| of any VM in a mode of the demo's JSON.
 fn max_lag(report: &Value, name: &str) -> f64 {
     let mode = report["modes"]
         .as_array()
@@ -261,8 +261,8 @@ fn max_lag(report: &Value, name: &str) -> f64 {
     mode["max_abs_lag"].as_f64().expect("a measured mode has a lag")
 }
 
-/// Runs the demo with vCPUs of this backend until its figures are in bounds, twice at most: whatever
-/// else runs on the real machine may take a virtual pCPU away for a while.
+/// Runs the demo with this backend until its figures are in bounds, at most twice: other load of the real machine may
+/// take a virtual pCPU for a while.
 fn assert_demo_is_fair(backend: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut figures = String::new();
@@ -294,13 +294,13 @@ fn assert_demo_is_fair(backend: &str) {
 
 #[test]
 #[ignore = "runs in the cgroup v2 VM (make test-vm)"]
-fn demo_of_threads_on_cgroup_v2_is_fair_with_tandem() {
+fn demo_of_threads_is_fair_with_tandem() {
     assert_demo_is_fair("threads");
 }
 
 #[test]
 #[ignore = "runs in the cgroup v2 VM (make test-vm)"]
-fn demo_of_kvm_vcpus_on_cgroup_v2_is_fair_with_tandem() {
+fn demo_of_kvm_vcpus_is_fair_with_tandem() {
     if !Path::new("/dev/kvm").exists() {
         println!("skipped: no /dev/kvm on this machine");
         return;

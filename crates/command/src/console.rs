@@ -8,7 +8,7 @@ use tandem_linux::restore::RestoreReport;
 pub use tandem_linux::service::Level;
 pub use tandem_report::check_writable;
 
-/// A line on standard error, which nobody may read: an error.
+/// Prints a line to standard error; ignores failures.
 #[macro_export]
 macro_rules! tell {
     ($($words:tt)*) => {{
@@ -17,7 +17,7 @@ macro_rules! tell {
     }};
 }
 
-/// A line on standard error that says what happened; nothing where nothing but results and errors is wanted.
+/// Prints an informational line to standard error, except at level `Quiet`.
 #[macro_export]
 macro_rules! note {
     ($($words:tt)*) => {
@@ -29,22 +29,22 @@ macro_rules! note {
 
 static LEVEL: OnceLock<Level> = OnceLock::new();
 
-/// Says, once, how much is said.
+/// Sets the verbosity; later calls have no effect.
 pub fn set_level(level: Level) {
     let _ = LEVEL.set(level);
 }
 
-/// How much is said.
+/// Returns the verbosity.
 pub fn level() -> Level {
     LEVEL.get().copied().unwrap_or_default()
 }
 
-/// The error and its causes, from the outside in, without what has been said already.
+/// Formats the error and its causes, outermost first, without repetitions.
 pub fn explain(error: &anyhow::Error) -> String {
     tandem_report::explain(error.as_ref())
 }
 
-/// Turns an error into one of invalid arguments or settings.
+/// Converts an error to one of invalid arguments or settings.
 pub fn wrong_argument(error: anyhow::Error) -> anyhow::Error {
     WrongArgument(explain(&error)).into()
 }
@@ -66,7 +66,7 @@ pub fn exit_status(error: &anyhow::Error) -> u8 {
     if error.is::<WrongArgument>() { 2 } else { 1 }
 }
 
-/// Prints to stdout; whoever closed it has seen enough.
+/// Prints to stdout; a closed pipe is not an error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -74,13 +74,13 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints what a restore did; fails if not everything was put back.
+/// Prints the report of a restore; fails if it is incomplete.
 pub fn print_restored(report: &RestoreReport) -> anyhow::Result<()> {
     print(&report.to_string())?;
-    match report.is_complete() {
-        true => Ok(()),
-        false => bail!("not everything could be put back; see above"),
+    if !report.is_complete() {
+        bail!("some changes could not be reverted; see above");
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_is_said_once() {
+    fn each_cause_is_printed_once() {
         let error = anyhow::anyhow!("no permission").context("cannot write x: no permission");
         assert_eq!(explain(&error.context("mode y")), "mode y: cannot write x: no permission");
     }

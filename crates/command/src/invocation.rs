@@ -1,4 +1,4 @@
-//! The command line of this process, as a page names it, so that the page can be made again.
+//! Command line of this process, which pages show so that they can be reproduced.
 
 /// Returns the command line, quoted for a shell.
 pub fn command() -> String {
@@ -6,19 +6,20 @@ pub fn command() -> String {
     format!("{} {}", program(), arguments.join(" "))
 }
 
-/// The name of the running program.
+/// Returns the name of the running program.
 fn program() -> String {
     let path = std::env::args_os().next().map(std::path::PathBuf::from);
     let name = path.as_deref().and_then(std::path::Path::file_name);
     name.map_or_else(|| "tandem".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell, if necessary.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
@@ -27,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_a_shell_would_change_are_quoted() {
+    fn special_words_are_quoted() {
         assert_eq!(
             quoted("host.pause_loop.policy=aple,stock"),
             "host.pause_loop.policy=aple,stock"

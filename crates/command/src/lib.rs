@@ -1,4 +1,4 @@
-//! What the command lines of Tandem's programs share.
+//! Shared parts of the command lines of Tandem's programs.
 //!
 //! - [`program`]: arguments, errors and exit statuses of a whole program.
 //! - [`console`]: lines on standard output and standard error, and how much of them.

@@ -15,7 +15,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::options::VERSION;
 use crate::{console, note};
 
-/// The day of the commit, if it is known.
+/// Date of the commit, if known.
 const DAY: &str = env!("TANDEM_DAY");
 
 /// Exit statuses of all programs.
@@ -62,7 +62,7 @@ pub fn completions(args: &CompletionsArgs, mut root: Command) -> anyhow::Result<
     console::print(String::from_utf8(text)?.trim_end())
 }
 
-/// `tandem host help` needs no page of its own.
+/// Disables help subcommands, which need no pages.
 fn without_help(command: Command) -> Command {
     command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
@@ -91,7 +91,7 @@ fn write(
     below(command).try_for_each(|one| write(one, Some(command), dir, names))
 }
 
-/// One page, in roff.
+/// Renders one page in roff.
 fn page(command: &Command, above: Option<&Command>) -> io::Result<String> {
     let mut text = Vec::new();
     let man =

@@ -1,4 +1,4 @@
-//! Numbers of arguments: of what is not possible the error says what would be, and clap names the option.
+//! Parsers of numeric arguments. Errors state the valid range; clap adds the option's name.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 pub use tandem_model::length::not_possible;
 use tandem_model::length::{in_units, length};
 
-/// A time with a unit, such as 500ms or 10s, within these limits; a number alone counts seconds.
+/// Returns a parser of times with a unit, such as 500ms or 10s, within these limits; without a unit, seconds.
 pub fn duration(
     least: Duration,
     most: Duration,
@@ -18,7 +18,7 @@ pub fn duration(
     }
 }
 
-/// A number of milliseconds or seconds, or a time with a unit: 1s, 200ms.
+/// Returns a parser of a number of milliseconds or seconds, or a time with a unit: 1s, 200ms.
 pub fn time<T: FromStr>(unit: &'static str) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
         let wrong =
@@ -27,7 +27,7 @@ pub fn time<T: FromStr>(unit: &'static str) -> impl Fn(&str) -> Result<T, String
     }
 }
 
-/// A whole number within these limits, such as milliseconds.
+/// Returns a parser of whole numbers within these limits, such as milliseconds.
 pub fn whole(
     (least, most): (u64, u64),
     unit: &'static str,
@@ -39,7 +39,7 @@ pub fn whole(
     }
 }
 
-/// A number within these limits.
+/// Returns a parser of numbers within these limits.
 pub fn real((least, most): (f64, f64)) -> impl Fn(&str) -> Result<f64, String> + Clone {
     move |text| match text.parse() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),

@@ -11,7 +11,7 @@ use tandem_report::terminal::Colour;
 
 use crate::{console, tell};
 
-/// The version, and where it is known the commit.
+/// Version, with the commit if known.
 pub const VERSION: &str = env!("TANDEM_VERSION");
 
 const HEADING: &str = "Options of every command";
@@ -31,7 +31,7 @@ pub struct CommonArgs {
 }
 
 impl CommonArgs {
-    /// Applies them to the whole process. `--quiet` wins over `--verbose`.
+    /// Applies them to the whole process; `--quiet` overrides `--verbose`.
     pub fn apply(&self) {
         console::set_level(match (self.quiet, self.verbose) {
             (true, _) => Level::Quiet,
@@ -57,7 +57,7 @@ impl CommonArgs {
     }
 }
 
-/// Whether help, and errors of arguments, have colour: they are written before the options are known.
+/// Returns the colour setting of help and argument errors, which precede the parsing of options.
 pub fn colour_of_answers(arguments: &[OsString]) -> ColorChoice {
     let own = arguments.iter().take_while(|argument| *argument != "--");
     let texts: Vec<&str> = own.filter_map(|argument| argument.to_str()).collect();
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_is_known_before_arguments_are_parsed() {
+    fn colour_is_found_before_parsing() {
         let of = |text: &str| {
             let arguments: Vec<OsString> = text.split(' ').map(OsString::from).collect();
             colour_of_answers(&arguments)

@@ -1,6 +1,6 @@
 //! Files and standard output: figures as JSON, pages.
 //!
-//! `--json` alone, or `--json -`, means standard output, which then holds nothing else.
+//! `--json` alone, or `--json -`, prints only JSON to standard output.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use tandem_report::json;
 
 use crate::console::{check_writable, print, wrong_argument};
 
-/// Whether JSON goes to standard output.
+/// Returns true if JSON goes to standard output.
 pub fn is_stdout(json: Option<&Path>) -> bool {
     json == Some(Path::new("-"))
 }
 
-/// Whether JSON can be written where it should.
+/// Checks that JSON can be written to its destination.
 pub fn check_json(json: Option<&Path>) -> anyhow::Result<()> {
     match json {
         Some(path) if !is_stdout(json) => check(path),
@@ -25,13 +25,13 @@ pub fn check_json(json: Option<&Path>) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a file can be written.
+/// Checks that a file can be written.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     refuse_scenario(path)?;
     Ok(check_writable(path)?)
 }
 
-/// A scenario is never overwritten, however the arguments are mixed up.
+/// Refuses to overwrite a scenario, in case of swapped arguments.
 pub fn refuse_scenario(path: &Path) -> anyhow::Result<()> {
     if path.extension().is_some_and(|extension| extension == "toml") {
         return Err(wrong_argument(anyhow!(
@@ -42,7 +42,7 @@ pub fn refuse_scenario(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a picture can be drawn into a file, found out before anything runs.
+/// Checks before the run that a picture can be drawn into a file.
 pub fn check_picture(path: Option<&Path>) -> anyhow::Result<Option<Drawing>> {
     let Some(path) = path else { return Ok(None) };
     refuse_scenario(path)?;
@@ -54,27 +54,24 @@ pub fn check_picture(path: Option<&Path>) -> anyhow::Result<Option<Drawing>> {
     Ok(Some(drawing))
 }
 
-/// Writes a page or picture, and says where it is.
+/// Writes a page or picture, and reports its path.
 pub fn write_text(path: &Path, what: &str, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     note!("{what}: {}", path.display());
     Ok(())
 }
 
-/// Writes figures as JSON to a file, and says where they are.
+/// Writes figures as JSON to a file, and reports its path.
 pub fn save_json(path: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
     json::write(path, figures)?;
     note!("figures: {}", path.display());
     Ok(())
 }
 
-/// Writes figures as JSON.
+/// Writes figures as JSON to a file or standard output, if requested.
 pub fn write_json(to: Option<&Path>, figures: &impl Serialize) -> anyhow::Result<()> {
     let Some(path) = to else {
         return Ok(());
     };
-    match is_stdout(to) {
-        true => print(&json::text(figures)?),
-        false => Ok(json::write(path, figures)?),
-    }
+    if is_stdout(to) { print(&json::text(figures)?) } else { Ok(json::write(path, figures)?) }
 }

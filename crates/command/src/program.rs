@@ -1,4 +1,4 @@
-//! A whole program: arguments in, exit status out.
+//! Main function of a program: arguments in, exit status out.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -12,12 +12,12 @@ use crate::{console, options, tell};
 /// Exit statuses, for the help of each program.
 pub const EXIT_STATUSES: &str = "Exit status: 0 done, 1 failed, 2 invalid arguments or settings, 3 nothing matched or no daemon runs, 4 parts of a record cannot be read";
 
-/// Parses the arguments of this process. Help, the version and errors end the program here.
+/// Parses the arguments of this process; exits for help, the version and errors.
 pub fn arguments<C: CommandFactory + FromArgMatches>() -> C {
     parse(std::env::args_os().collect())
 }
 
-/// Parses these arguments, of which the first is the program. Help, the version and errors end the program here.
+/// Parses these arguments, of which the first is the program; exits for help, the version and errors.
 pub fn parse<C: CommandFactory + FromArgMatches>(given: Vec<OsString>) -> C {
     let mut command = C::command().color(options::colour_of_answers(&given));
     let mut matches = command.clone().get_matches_from(given);

@@ -1,10 +1,11 @@
-//! From two readings to figures: shares, fair shares, lags, work.
+//! Computes figures from two readings: shares, fair shares, lags, work.
 //!
-//! The fair share is the policy crate's [`assess`], the same that the daemon decides by: GPS over the
-//! accounting groups of the pCPUs that the VMs were given, with what they received together as the
-//! capacity. A VM whose guest never sleeps counts as runnable throughout: under a quota the kernel
-//! does not count throttled time as waiting, and a cap must not look fair because of it. Pins are
-//! those the VMs were started with, whether or not somebody moves them during the mode.
+//! The fair share comes from the policy crate's [`assess`], as in the daemon: GPS over the accounting groups
+//! of the VMs' pCPUs.
+//! The capacity is the CPU time that the VMs received together.
+//! A VM whose guest never sleeps counts as runnable throughout.
+//! The kernel does not count throttled time as waiting, so a cap would otherwise look fair.
+//! Pins are those at the start of the VMs, even if the mode migrates vCPUs.
 
 use tandem_linux::sampler::VcpuSample;
 use tandem_model::{Nanos, VcpuId, VcpuObservation, VmId, VmObservation, Weight};
@@ -19,25 +20,25 @@ use crate::plan::Plan;
 use crate::timeslices::Tick;
 use crate::windows;
 
-/// What was read at both ends of a mode's window.
+/// Readings at both ends of a mode's window.
 pub struct Window {
-    /// CPU times at its beginning.
+    /// CPU times at the start.
     pub begin: Reading,
-    /// CPU times at its end.
+    /// CPU times at the end.
     pub end: Reading,
-    /// Per VM, per vCPU: whether it was runnable at the end.
+    /// Per VM and vCPU: whether it was runnable at the end.
     pub runnable: Vec<Vec<bool>>,
-    /// Per VM: work finished, and the time between its own two counts in seconds.
+    /// Per VM: finished work, and the time between its two counts in seconds.
     pub work: Vec<(u64, f64)>,
-    /// Per VM: how long its bursts or requests took, if its workload has any.
+    /// Per VM: completion times of its bursts or requests, if its workload has any.
     pub completions: Vec<Option<Completion>>,
-    /// The vCPUs' accounts over time, all through the window.
+    /// The vCPUs' accounts over the whole window.
     pub ticks: Vec<Tick>,
     /// Shares over time.
     pub series: Vec<Sample>,
 }
 
-/// The figures of one mode; `alone` is what each VM does alone, if that was measured.
+/// Returns the figures of one mode; `alone` has the results of each VM alone, if they were measured.
 pub fn figures(plan: &Plan, window: Window, alone: Option<&[MeasuredAlone]>) -> Figures {
     let seconds = window.end.seconds_since(&window.begin);
     let length = Nanos((seconds * 1e9) as u64);
@@ -105,29 +106,29 @@ fn observations(plan: &Plan, window: &Window, length: Nanos) -> Vec<VmObservatio
     (0..plan.vms.len()).map(vm).collect()
 }
 
-/// CPU time that went neither to VMs nor to idleness in a mode, in pCPUs, if it is enough to matter.
+/// Returns the CPU time of a mode that was neither used by VMs nor idle, in pCPUs, if it is significant.
 pub fn others_in(pcpus: usize, figures: &Figures) -> Option<f64> {
     let vms = figures.vms.iter().map(|vm| vm.share).sum();
     others(pcpus, vms, figures.idle)
 }
 
-/// What each VM is due by weight if all always want CPU, as CPU time per second.
+/// Returns the fair share of each VM by weight if all VMs are always runnable, as CPU time per second.
 pub fn entitlements(plan: &Plan) -> Vec<Nanos> {
     divide(plan, |_| Nanos(u64::MAX))
 }
 
-/// What each VM's share deserves of what it does alone, as a part of it: its share by weight, with no VM wanting more CPU time than
-/// it takes alone, over that CPU time.
+/// Returns the part of its work alone that each VM deserves: its fair share divided by its CPU time alone, at most 1.
+/// No VM demands more CPU time than it used alone.
 pub fn deserved(plan: &Plan, alone: &[MeasuredAlone]) -> Vec<f64> {
     let wants = |i: usize| Nanos((alone[i].share * 1e9) as u64);
-    let due = divide(plan, wants);
-    let part = |(due, alone): (Nanos, &MeasuredAlone)| {
-        if alone.share > 0.0 { (due.as_secs_f64() / alone.share).min(1.0) } else { 1.0 }
+    let fair = divide(plan, wants);
+    let part = |(fair, alone): (Nanos, &MeasuredAlone)| {
+        if alone.share > 0.0 { (fair.as_secs_f64() / alone.share).min(1.0) } else { 1.0 }
     };
-    due.into_iter().zip(alone).map(part).collect()
+    fair.into_iter().zip(alone).map(part).collect()
 }
 
-/// Divides a second of every pCPU by weight, among VMs that want so much at most.
+/// Divides a second of every pCPU by weight; `wants` is the maximum demand of a VM.
 fn divide(plan: &Plan, wants: impl Fn(usize) -> Nanos) -> Vec<Nanos> {
     let second = Nanos::from_secs(1);
     let vms: Vec<VmObservation> = plan
@@ -143,7 +144,7 @@ fn divide(plan: &Plan, wants: impl Fn(usize) -> Nanos) -> Vec<Nanos> {
             VmObservation::new(VmId(i as u64), Weight::saturating(vm.weight), vcpus.collect())
         })
         .collect();
-    let mut due = vec![Nanos::ZERO; vms.len()];
+    let mut fair = vec![Nanos::ZERO; vms.len()];
     for group in accounting_groups(&vms) {
         let claim = |&i: &usize| {
             let peak = vms[i].peak(second).min(wants(i));
@@ -152,10 +153,10 @@ fn divide(plan: &Plan, wants: impl Fn(usize) -> Nanos) -> Vec<Nanos> {
         let claims: Vec<Claim> = group.members.iter().map(claim).collect();
         let capacity = Nanos(second.0 * group.pcpus.len() as u64);
         for (&i, share) in group.members.iter().zip(fair_shares(capacity, second, &claims)) {
-            due[i] = share;
+            fair[i] = share;
         }
     }
-    due
+    fair
 }
 
 #[cfg(test)]
@@ -170,12 +171,12 @@ mod tests {
         test_plan::plan(mix, weights, workload, "0-1")
     }
 
-    fn due(mix: &str, weights: &str) -> Vec<f64> {
-        let due = entitlements(&plan(mix, weights, "burn"));
-        due.iter().map(|due| (due.as_secs_f64() * 1000.0).round() / 1000.0).collect()
+    fn fair(mix: &str, weights: &str) -> Vec<f64> {
+        let fair = entitlements(&plan(mix, weights, "burn"));
+        fair.iter().map(|fair| (fair.as_secs_f64() * 1000.0).round() / 1000.0).collect()
     }
 
-    /// A window in which each VM's vCPUs ran this many milliseconds together, all on the first.
+    /// Returns a window in which vCPU 0 of each VM ran for this many milliseconds, and its other vCPUs not at all.
     fn window(plan: &Plan, ran_ms: &[u64], waited_ms: u64) -> Window {
         let at = Instant::now();
         let reading = |at: Instant, part: u64| Reading {
@@ -216,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn entitlements_fill_up_infeasible_weights_at_their_peak() {
-        assert_eq!(due("4,2,1", "1,1,1"), [0.667, 0.667, 0.667]);
-        assert_eq!(due("4,3,2", "1,2,3"), [0.333, 0.667, 1.0]);
-        assert_eq!(due("2,1,1", "1,1,6"), [0.5, 0.5, 1.0]);
+    fn infeasible_weights_get_their_peak() {
+        assert_eq!(fair("4,2,1", "1,1,1"), [0.667, 0.667, 0.667]);
+        assert_eq!(fair("4,3,2", "1,2,3"), [0.333, 0.667, 1.0]);
+        assert_eq!(fair("2,1,1", "1,1,6"), [0.5, 0.5, 1.0]);
     }
 
     #[test]
-    fn spec_10_two_and_one_at_equal_weights_lag_by_a_third() {
+    fn two_and_one_vcpus_lag_by_a_third() {
         let plan = plan("2,1", "1,1", "burn");
         let figures = figures(&plan, window(&plan, &[13_333, 6_667], 0), None);
         let [big, small] = figures.vms.as_slice() else { panic!("two VMs") };
@@ -234,34 +235,34 @@ mod tests {
     }
 
     #[test]
-    fn a_capped_burner_lags_although_no_wait_was_counted() {
+    fn capped_burner_lags_without_counted_waits() {
         let plan = plan("1,1", "1,1", "burn");
         let figures = figures(&plan, window(&plan, &[9_000, 5_000], 0), None);
         assert!((figures.vms[1].fair - 0.7).abs() < 1e-6, "{}", figures.vms[1].fair);
     }
 
     #[test]
-    fn a_sleeper_is_due_no_more_than_it_wanted() {
+    fn sleeper_has_no_lag() {
         let plan = plan("1,1", "1,1", "bursty");
         let figures = figures(&plan, window(&plan, &[9_000, 1_000], 0), None);
         assert!(figures.vms[1].lag.abs() < 1e-6, "{:?}", figures.vms);
     }
 
     #[test]
-    fn work_is_compared_with_the_same_vm_alone() {
+    fn work_is_relative_to_the_vm_alone() {
         let plan = plan("2,2", "1,1", "burn");
         let alone = |work_per_second: f64| MeasuredAlone { work_per_second, share: 2.0 };
         let window = window(&plan, &[5_000, 10_000], 0);
         let figures = figures(&plan, window, Some(&[alone(1000.0), alone(0.0)]));
         assert_eq!(figures.vms[0].work_of_alone, Some(0.5));
-        assert_eq!(figures.vms[1].work_of_alone, None, "nothing to compare with");
+        assert_eq!(figures.vms[1].work_of_alone, None, "there is no baseline");
     }
 
     #[test]
-    fn vms_that_want_less_leave_the_rest_to_the_others() {
+    fn unused_shares_go_to_other_vms() {
         let plan = plan("2,2,2", "1,1,1", "burn");
         let alone = |share: f64| MeasuredAlone { work_per_second: 1.0, share };
-        // 0.2 is satisfied; 0.9 each for the others, of 2.0 and of 1.8.
+        // The demand of 0.2 is met; the others get 0.9 each, of 2.0 and of 1.8.
         let deserved = deserved(&plan, &[alone(2.0), alone(1.8), alone(0.2)]);
         for (deserved, expected) in deserved.iter().zip([0.45, 0.5, 1.0]) {
             assert!((deserved - expected).abs() < 1e-6, "{deserved}");

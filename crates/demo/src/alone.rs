@@ -1,8 +1,8 @@
-//! What each VM does alone on this host: the measure of what it does beside others.
+//! The work of each VM alone on this host: the baseline of its work next to other VMs.
 //!
-//! Each distinct VM (workload, settings, vCPUs, pins) is booted once by itself, with no cgroup and nobody beside it, runs for a
-//! moment that is not counted, and is then counted, one that goes through rounds for whole ones. What was measured is kept for all later experiments of the same run, which
-//! is one backend's.
+//! Each distinct VM (workload, settings, vCPUs, pins) is booted once without other VMs and without a cgroup.
+//! After [`SETTLE`], it is measured; workloads in rounds are measured for whole rounds.
+//! Later experiments of the same run reuse the results; all of them have the same backend.
 
 use std::time::Duration;
 
@@ -20,24 +20,24 @@ use crate::plan::{Plan, VmPlan};
 use crate::state_dir::StateDir;
 use crate::vm_process::{VmError, stop_all};
 
-/// Time that a VM runs alone before it is counted.
+/// Time that a VM runs alone before it is measured.
 pub const SETTLE: Duration = Duration::from_millis(500);
 
-/// Why a VM was not measured alone.
+/// A VM could not be measured alone.
 #[derive(Debug, Error)]
 pub enum AloneError {
-    /// It failed.
+    /// The VM failed.
     #[error(transparent)]
     Vm(#[from] VmError),
-    /// Its CPU time could not be read.
+    /// The CPU time of the VM could not be read.
     #[error(transparent)]
     Reading(#[from] ReadingError),
-    /// Somebody asked for the end.
+    /// The user interrupted the measurement.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
 
-/// What a VM did alone.
+/// Results of a VM alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredAlone {
     /// Items of work per second.
@@ -46,7 +46,7 @@ pub struct MeasuredAlone {
     pub share: f64,
 }
 
-/// What tells one VM from another here; a weight does not matter to a VM that is alone.
+/// The properties that distinguish VMs here; weights do not, because they have no effect on a VM alone.
 #[derive(Clone, Debug, PartialEq)]
 struct Kind {
     workload: String,
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-/// What was measured so far.
+/// The results so far.
 #[derive(Debug, Default)]
 pub struct AloneResults {
     backend: Option<Backend>,
@@ -74,7 +74,7 @@ pub struct AloneResults {
     measured: Vec<(Kind, MeasuredAlone)>,
 }
 
-/// How many distinct VMs plans have.
+/// Returns the number of distinct VMs in plans.
 pub fn distinct<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> u64 {
     let mut kinds: Vec<Kind> = Vec::new();
     for vm in plans.into_iter().flat_map(|plan| &plan.vms) {
@@ -87,7 +87,7 @@ pub fn distinct<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> u64 {
 }
 
 impl AloneResults {
-    /// Each VM of `plan`, measured for `time` where it was not yet.
+    /// Returns the results of each VM of `plan`; measures VMs without results for `time`.
     pub fn of(
         &mut self,
         plan: &Plan,
@@ -116,12 +116,12 @@ impl AloneResults {
         Ok(all)
     }
 
-    /// The backend that it was measured with, if anything was: what is compared with it must have the same.
+    /// Returns the backend of the results, if there are any: compared runs must use the same one.
     pub fn backend(&self) -> Option<Backend> {
         self.backend
     }
 
-    /// What a reader must know: that the backend is not KVM, and that a VM was not quite alone.
+    /// Returns notes for the reader: the backend is not KVM, or the rest of the host used CPU time meanwhile.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -165,14 +165,11 @@ impl AloneResults {
         let pcpus = plan.pcpus.len();
         if let Some(others) = others(pcpus, measured.share, last.idle_since(&first)) {
             self.notes.push(format!(
-                "While {} with {} {} vCPUs was measured alone, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work \
-                 relative to alone is too large.",
+                "While {} with {} {} vCPUs was measured alone, the rest of the host used {others:.2} of {pcpus} pCPUs; its work \
+                 relative to alone is overestimated.",
                 vm.description(),
                 vm.vcpus,
-                match vm.pins.is_empty() {
-                    true => "free",
-                    false => "pinned",
-                },
+                if vm.pins.is_empty() { "free" } else { "pinned" },
             ));
         }
         Ok(measured)
@@ -185,7 +182,7 @@ mod tests {
     use crate::test_plan::plan;
 
     #[test]
-    fn vms_that_differ_in_weight_or_name_only_are_measured_once() {
+    fn weight_and_name_do_not_distinguish_vms() {
         let one = plan("2,2,1", "1,2,1", "burn", "0-1");
         assert_eq!(distinct([&one]), 2);
         let mut other = plan("2,2", "1,1", "mutex", "0-1");

@@ -1,7 +1,8 @@
-//! vCPU threads in SCHED_BATCH: the kernel then takes them for computing, and they preempt nobody when they wake up.
+//! Moves vCPU threads to SCHED_BATCH: the kernel treats them as CPU-bound, so they do not preempt others at wake-up.
 //!
-//! The threads belong to VMs of this experiment and end with them, so nothing is journaled: dropping this makes them ordinary
-//! again, and if we are killed, they are gone. Source: sched_setscheduler(2), sched(7).
+//! The change is not journaled, because the threads belong to VMs of this experiment and end with them.
+//! Dropping [`Batch`] reverts it.
+//! Source: sched_setscheduler(2), sched(7).
 
 use std::io;
 
@@ -10,26 +11,26 @@ use thiserror::Error;
 
 use crate::vm_process::VmProcess;
 
-/// A thread's policy was not changed.
+/// The scheduling policy of a thread could not be changed.
 #[derive(Debug, Error)]
 #[error("cannot make {thread} SCHED_{policy}")]
 pub struct BatchError {
-    /// Which.
+    /// The thread.
     pub thread: ThreadRef,
-    /// The policy it should have.
+    /// The requested policy.
     pub policy: &'static str,
-    /// What the kernel said.
+    /// The operating system's error.
     pub source: io::Error,
 }
 
-/// Threads that are in SCHED_BATCH as long as this lives.
+/// Threads in SCHED_BATCH; dropping it makes them SCHED_OTHER again.
 #[derive(Debug)]
 pub struct Batch {
     threads: Vec<ThreadRef>,
 }
 
 impl Batch {
-    /// Puts the vCPU threads of all VMs but the first into the class.
+    /// Moves the vCPU threads of all VMs except the first to SCHED_BATCH.
     pub fn enter(vms: &[VmProcess]) -> Result<Batch, BatchError> {
         let mut batch = Batch { threads: Vec::new() };
         for thread in vms.iter().skip(1).flat_map(|vm| vm.threads()) {
@@ -39,7 +40,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Makes them ordinary again.
+    /// Makes all threads SCHED_OTHER again.
     pub fn leave(mut self) -> Result<(), BatchError> {
         let threads = std::mem::take(&mut self.threads);
         let outcomes: Vec<_> = threads.iter().map(ordinary).collect();
@@ -50,7 +51,7 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         for thread in &self.threads {
-            // A thread that ended is as good as one put back.
+            // An error is harmless: the thread has ended.
             let _ = ordinary(thread);
         }
     }
@@ -64,7 +65,7 @@ fn set(thread: &ThreadRef, number: i32, policy: &'static str) -> Result<(), Batc
     let parameter = libc::sched_param { sched_priority: 0 };
     let failed = |source| BatchError { thread: *thread, policy, source };
     let tid = i32::try_from(thread.tid.0).map_err(|error| failed(io::Error::other(error)))?;
-    // SAFETY: `parameter` lives through the call, which only reads it; a thread number that is not ours is refused or unknown.
+    // SAFETY: `parameter` outlives the call, which only reads it; the kernel checks `tid`.
     match unsafe { libc::sched_setscheduler(tid, number, &parameter) } {
         0 => Ok(()),
         _ => Err(failed(io::Error::last_os_error())),
@@ -79,14 +80,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_batch_for_as_long_as_it_is_held() {
+    fn leave_restores_sched_other() {
         let thread = std::thread::spawn(|| {
             let tid = rustix::thread::gettid().as_raw_nonzero().get();
             let own =
                 ThreadRef::read(&ProcFs::host(), Pid(std::process::id()), Tid(tid as u32)).unwrap();
             set(&own, libc::SCHED_BATCH, "BATCH").unwrap();
             let batch = Batch { threads: vec![own] };
-            // SAFETY: reads a number; 0 is the calling thread.
+            // SAFETY: the call takes no pointer; 0 is the calling thread.
             let policy = || unsafe { libc::sched_getscheduler(0) };
             assert_eq!(policy(), libc::SCHED_BATCH);
             batch.leave().unwrap();

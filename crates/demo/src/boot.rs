@@ -1,4 +1,6 @@
-//! VMs booted together, on KVM if there is KVM; who did not ask for KVM gets plain threads in its place, and a note.
+//! Boots VMs together.
+//!
+//! Without an explicit backend, VMs use KVM, or plain threads with a note if KVM is unavailable.
 
 use tandem_microvm::Backend;
 use tandem_report::explain;
@@ -10,15 +12,15 @@ use crate::vm_process::{VmError, VmProcess};
 /// VMs that have booted.
 #[derive(Debug)]
 pub struct Booted {
-    /// In the order of their plans.
+    /// The VMs in the order of their plans.
     pub vms: Vec<VmProcess>,
-    /// What runs their vCPUs.
+    /// The backend that runs their vCPUs.
     pub backend: Backend,
-    /// That it is not KVM, and why.
+    /// The reason for the fallback to threads, if any.
     pub note: Option<String>,
 }
 
-/// Boots VMs on the backend that was asked for; without one, on KVM or, where there is no KVM, on threads.
+/// Boots VMs on the given backend; without one, on KVM, or on threads if KVM is unavailable.
 pub fn boot(
     vms: &[VmPlan],
     backend: Option<Backend>,

@@ -1,9 +1,8 @@
 //! A child process that never outlives its owner.
 //!
-//! Whatever ends the owner's use of it (success, error, panic), the child is asked to stop, waited
-//! for, and killed if it does not answer in time. Children run in process groups of their own, so
-//! that a Ctrl-C on the terminal reaches only us, and we decide what stops when; and they get a
-//! SIGTERM from the kernel should we be killed ourselves.
+//! When the owner is done (success, error or panic), the child gets a SIGTERM, and SIGKILL after 15 s.
+//! Each child has its own process group, so Ctrl-C on the terminal reaches only the parent, which orders the stops.
+//! If the parent is killed, the kernel sends SIGTERM to its children.
 
 use std::fs::File;
 use std::io;
@@ -18,84 +17,84 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use thiserror::Error;
 
-/// How long a child may take to stop before it is killed.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Time that a child has to stop before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Longest line that a child may write; a snapshot of 64 vCPUs has under 10 000 bytes.
-const LONGEST_LINE: usize = 1 << 20;
+/// Maximum length of a line from a child, in bytes; a snapshot of 64 vCPUs has under 10 000 bytes.
+const MAX_LINE: usize = 1 << 20;
 
-/// What went wrong with a child.
+/// A failure of a child.
 #[derive(Debug, Error)]
 pub enum ChildError {
-    /// This program does not know its own file.
+    /// The path of the running program is unavailable.
     #[error("cannot find the running program")]
     Program(#[source] io::Error),
-    /// It did not start.
+    /// The child did not start.
     #[error("cannot start {what} ({})", program.display())]
     Start {
-        /// What it is.
+        /// Description of the child.
         what: String,
-        /// This program.
+        /// The program.
         program: PathBuf,
-        /// What the kernel said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It has nothing to be heard by.
+    /// The child has no stdout pipe.
     #[error("the child has no stdout")]
     NoStdout,
-    /// It ended where an answer was expected.
+    /// The child ended before it answered.
     #[error("{what} ended early ({status})")]
     EndedEarly {
-        /// What it is.
+        /// Description of the child.
         what: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
     },
-    /// It says nothing any more.
+    /// The child closed its output.
     #[error("{0} closed its output")]
     Silent(String),
-    /// It did not answer.
+    /// The child did not answer.
     #[error("no answer from {what}")]
     NoAnswer {
-        /// What it is.
+        /// Description of the child.
         what: String,
-        /// Why.
+        /// The cause.
         source: LineError,
     },
-    /// Its end cannot be waited for.
+    /// Waiting for the child failed.
     #[error("cannot wait for {what}")]
     Wait {
-        /// What it is.
+        /// Description of the child.
         what: String,
-        /// What the kernel said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Its number is no process id.
+    /// The child has no valid process id.
     #[error("{0} has no process id")]
     NoPid(String),
-    /// It cannot be asked to end.
+    /// The child could not be signalled.
     #[error("cannot signal {what}")]
     Signal {
-        /// What it is.
+        /// Description of the child.
         what: String,
-        /// What the kernel said.
+        /// The operating system's error.
         source: rustix::io::Errno,
     },
 }
 
-/// Why there is no line.
+/// No line could be read.
 #[derive(Debug, Error)]
 pub enum LineError {
-    /// It does not end.
-    #[error("a line of more than {LONGEST_LINE} bytes")]
+    /// The line is too long.
+    #[error("a line of more than {MAX_LINE} bytes")]
     TooLong,
-    /// It did not come.
-    #[error("nothing within {0} s")]
+    /// The timeout expired.
+    #[error("no line within {0} s")]
     Late(f64),
-    /// A time that the kernel cannot wait for.
-    #[error("time-out")]
+    /// The timeout is out of the range of the kernel.
+    #[error("timeout out of range")]
     TimeOut(#[source] std::num::TryFromIntError),
-    /// The pipe.
+    /// Reading the pipe failed.
     #[error(transparent)]
     Read(#[from] io::Error),
 }
@@ -111,7 +110,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts this very program with `args`; its error output goes to `errors`.
+    /// Starts this program again with `args`; its stderr goes to `errors`.
     pub fn start(what: &str, args: &[String], errors: File) -> Result<Running, ChildError> {
         let program = std::env::current_exe().map_err(ChildError::Program)?;
         let mut command = Command::new(&program);
@@ -122,7 +121,7 @@ impl Running {
             .stderr(Stdio::from(errors))
             .process_group(0);
         // SAFETY: the closure makes one system call, prctl(PR_SET_PDEATHSIG), which is safe between
-        // fork and exec; it allocates nothing and takes no lock.
+        // fork and exec: it neither allocates nor locks.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?));
         }
@@ -142,29 +141,29 @@ impl Running {
         })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it is, for messages.
+    /// Returns its description for messages.
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// Its stdin, while it is open.
+    /// Returns its stdin while it is open.
     pub fn stdin(&mut self) -> Option<&mut ChildStdin> {
         self.stdin.as_mut()
     }
 
-    /// Closes its stdin, which ends a VM under control.
+    /// Closes its stdin, which stops a VM under control.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// The next line it writes, without the line end.
-    pub fn line(&mut self, patience: Duration) -> Result<String, ChildError> {
-        match self.output.line(patience) {
+    /// Returns the next line of its output, without the line end.
+    pub fn line(&mut self, timeout: Duration) -> Result<String, ChildError> {
+        match self.output.line(timeout) {
             Ok(Some(line)) => Ok(line),
             Ok(None) => match self.wait(Duration::from_secs(1))? {
                 Some(status) => Err(ChildError::EndedEarly { what: self.what.clone(), status }),
@@ -174,7 +173,7 @@ impl Running {
         }
     }
 
-    /// Its exit status if it has ended.
+    /// Returns its exit status if it has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, ChildError> {
         if self.status.is_none() {
             self.status = self
@@ -185,9 +184,9 @@ impl Running {
         Ok(self.status)
     }
 
-    /// Waits for it to end.
-    fn wait(&mut self, patience: Duration) -> Result<Option<ExitStatus>, ChildError> {
-        let deadline = Instant::now() + patience;
+    /// Waits for its exit; returns `None` at the timeout.
+    fn wait(&mut self, timeout: Duration) -> Result<Option<ExitStatus>, ChildError> {
+        let deadline = Instant::now() + timeout;
         loop {
             let status = self.ended()?;
             if status.is_some() || Instant::now() >= deadline {
@@ -197,13 +196,13 @@ impl Running {
         }
     }
 
-    /// Asks it to stop by SIGTERM.
+    /// Sends SIGTERM.
     pub fn terminate(&mut self) -> Result<(), ChildError> {
         self.signal(Signal::TERM)
     }
 
     fn signal(&mut self, signal: Signal) -> Result<(), ChildError> {
-        // As long as it was not waited for, its number cannot belong to another process.
+        // The pid is not reused until the child has been reaped.
         if self.ended()?.is_some() {
             return Ok(());
         }
@@ -213,13 +212,13 @@ impl Running {
             .map_err(|source| ChildError::Signal { what: self.what.clone(), source })
     }
 
-    /// Waits for it to end after it was asked to. Kills it if it does not: `Ok(None)`.
+    /// Waits for its exit after a request to stop; kills it after 15 s and returns `Ok(None)`.
     pub fn reap(&mut self) -> Result<Option<ExitStatus>, ChildError> {
-        match self.wait(PATIENCE)? {
+        match self.wait(STOP_TIMEOUT)? {
             Some(status) => Ok(Some(status)),
             None => {
                 self.signal(Signal::KILL)?;
-                self.wait(PATIENCE)?;
+                self.wait(STOP_TIMEOUT)?;
                 Ok(None)
             }
         }
@@ -229,13 +228,13 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.close_stdin();
-        // Nothing can be done about an error here, and it is reported where stopping is explicit.
+        // Explicit stops report errors; a drop cannot.
         let _ = self.terminate();
         let _ = self.reap();
     }
 }
 
-/// Lines from a pipe, with a limit on the time to wait and on the length.
+/// Reads lines from a pipe, with a timeout and a maximum length.
 #[derive(Debug)]
 struct LineReader {
     pipe: OwnedFd,
@@ -247,20 +246,20 @@ impl LineReader {
         LineReader { pipe, read: Vec::new() }
     }
 
-    /// The next line; `None` at the end.
-    fn line(&mut self, patience: Duration) -> Result<Option<String>, LineError> {
-        let deadline = Instant::now() + patience;
+    /// Returns the next line; `None` at the end.
+    fn line(&mut self, timeout: Duration) -> Result<Option<String>, LineError> {
+        let deadline = Instant::now() + timeout;
         loop {
             if let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=end).collect();
                 return Ok(Some(String::from_utf8_lossy(&line[..end]).into_owned()));
             }
-            if self.read.len() > LONGEST_LINE {
+            if self.read.len() > MAX_LINE {
                 return Err(LineError::TooLong);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(LineError::Late(patience.as_secs_f64()));
+                return Err(LineError::Late(timeout.as_secs_f64()));
             }
             if !self.readable(left)? {
                 continue;
@@ -275,8 +274,8 @@ impl LineReader {
         }
     }
 
-    fn readable(&self, patience: Duration) -> Result<bool, LineError> {
-        let timeout = Timespec::try_from(patience).map_err(LineError::TimeOut)?;
+    fn readable(&self, timeout: Duration) -> Result<bool, LineError> {
+        let timeout = Timespec::try_from(timeout).map_err(LineError::TimeOut)?;
         let mut fds = [PollFd::new(&self.pipe, PollFlags::IN)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(ready) => Ok(ready > 0),
@@ -293,13 +292,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_told_apart_however_they_arrive() {
+    fn lines_are_split_across_reads() {
         let (reader, mut writer) = io::pipe().unwrap();
         let mut lines = LineReader::new(OwnedFd::from(reader));
         writer.write_all(b"one\ntw").unwrap();
         assert_eq!(lines.line(Duration::from_secs(5)).unwrap().as_deref(), Some("one"));
         let error = lines.line(Duration::from_millis(10)).unwrap_err().to_string();
-        assert!(error.contains("nothing within 0.01 s"), "{error}");
+        assert!(error.contains("no line within 0.01 s"), "{error}");
         writer.write_all(b"o\nlost").unwrap();
         assert_eq!(lines.line(Duration::from_secs(5)).unwrap().as_deref(), Some("two"));
         drop(writer);

@@ -1,20 +1,20 @@
-//! What a child wrote to its error output, quoted where it failed: its own words say best why.
+//! Quotes the stderr of a failed child, which gives the reason best.
 
 use std::path::Path;
 
-/// Most of a log that is quoted.
+/// Maximum number of quoted characters of a log.
 const QUOTED: usize = 2000;
 
-/// The end of a log, on one line; none where there is nothing in it.
+/// Returns the end of a log on one line; `None` if it is empty or unreadable.
 pub fn quote(log: &Path) -> Option<String> {
     let text = std::fs::read(log).ok()?;
     let text = String::from_utf8_lossy(&text);
     // Every message of the program begins with its name.
     let text = text.replace("tandem: ", "");
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let said = lines.join("; ");
-    let start = said.char_indices().rev().nth(QUOTED).map_or(0, |(at, _)| at);
-    (!said.is_empty()).then(|| said[start..].to_owned())
+    let quoted = lines.join("; ");
+    let start = quoted.char_indices().rev().nth(QUOTED).map_or(0, |(at, _)| at);
+    (!quoted.is_empty()).then(|| quoted[start..].to_owned())
 }
 
 #[cfg(test)]
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_quoted_on_one_line() {
+    fn log_is_quoted_on_one_line() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("vm.log");
         assert_eq!(quote(&log), None);

@@ -1,8 +1,10 @@
-//! How long the bursts and requests of VMs took between two looks at their counters.
+//! Completion times of the bursts and requests of VMs between two snapshots of their counters.
 //!
-//! The guests count ([`tandem_microvm::completion`]); their counters only grow, so the difference of two looks is what was done in
-//! between, those included that were due before. A VM whose workload has no bursts has no such figures. One that finished none has a
-//! count of 0, and its times are not measured. What was given up is counted beside the times: it was late by more than they show.
+//! Guests maintain cumulative counters ([`tandem_microvm::completion`]), so the difference of two snapshots covers all
+//! bursts that completed between them, including those that were released earlier.
+//! Only workloads with bursts or requests have these figures.
+//! A VM that completed none has a count of 0 and no times.
+//! Dropped bursts are counted separately: their delay exceeded the times shown.
 
 use tandem_microvm::Completion as Counted;
 use tandem_report::service::Completion;
@@ -10,7 +12,7 @@ use tandem_report::service::Completion;
 use crate::control::Snapshot;
 use crate::plan::VmPlan;
 
-/// What `vm` finished between two looks; none if its workload has no bursts.
+/// Returns the completions of `vm` between two snapshots; `None` if its workload has no bursts.
 pub fn between(vm: &VmPlan, first: &Snapshot, last: &Snapshot) -> Option<Completion> {
     let dropped = |at: &Snapshot| at.sum(|vcpu| vcpu.dropped);
     let times = Counted::of(&last.completions_since(first), last.tsc_khz);
@@ -29,8 +31,8 @@ mod tests {
     use super::*;
     use crate::test_plan::plan;
 
-    /// A look at a VM of one vCPU at 1 GHz that has done so many bursts of 4096 … 4607 cycles.
-    fn look(bursts: u64, dropped: u64) -> Snapshot {
+    /// Returns a snapshot of a VM with one vCPU at 1 GHz that has completed `bursts` of 4096 … 4607 cycles.
+    fn snapshot(bursts: u64, dropped: u64) -> Snapshot {
         let counts = match bursts {
             0 => serde_json::json!({}),
             bursts => serde_json::json!({"17": bursts}),
@@ -47,14 +49,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_between_two_looks_is_counted() {
+    fn completions_are_differences_of_snapshots() {
         let plan = plan("1,1", "1,1", "bursty,burn", "0");
-        let times = between(&plan.vms[0], &look(5, 1), &look(6, 4)).unwrap();
+        let times = between(&plan.vms[0], &snapshot(5, 1), &snapshot(6, 4)).unwrap();
         assert_eq!((times.count, times.dropped), (1, 3));
         assert_eq!(times.mean_ns, Some(4_500.0));
         assert_eq!((times.p50_ns, times.p99_ns), (Some(4_352.0), Some(4_352.0)));
-        let none = between(&plan.vms[0], &look(5, 0), &look(5, 0)).unwrap();
+        let none = between(&plan.vms[0], &snapshot(5, 0), &snapshot(5, 0)).unwrap();
         assert_eq!((none.count, none.p99_ns), (0, None));
-        assert_eq!(between(&plan.vms[1], &look(5, 0), &look(6, 0)), None);
+        assert_eq!(between(&plan.vms[1], &snapshot(5, 0), &snapshot(6, 0)), None);
     }
 }

@@ -1,8 +1,9 @@
-//! What a microVM and its owner say to each other over stdin and stdout, a line each.
+//! The line protocol between a microVM and its owner, over stdin and stdout.
 //!
-//! The VM begins with a [`Ready`] line once it has booted. To each line on its stdin it answers with a
-//! [`Snapshot`] of its counters; it stops when its stdin ends, and so never outlives its owner.
-//! [`crate::vm_run`] is the VM's side, [`crate::vm_process`] the owner's.
+//! The VM prints a [`Ready`] line when it has booted.
+//! It answers each line on its stdin with a [`Snapshot`] of its counters.
+//! It stops when its stdin ends, so it never outlives its owner.
+//! [`crate::vm_run`] implements the VM's side, [`crate::vm_process`] the owner's.
 
 use std::io;
 use std::io::Write;
@@ -16,13 +17,13 @@ pub use tandem_microvm::Snapshot;
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Always true.
+    /// Always `true`.
     pub ready: bool,
-    /// The VM's process.
+    /// Process id of the VM.
     pub pid: u32,
-    /// What runs the vCPUs.
+    /// The backend that runs the vCPUs.
     pub backend: Backend,
-    /// How fast the machine computes, for VMs whose work is compared.
+    /// Calibration of the computing speed, for VMs whose work is compared.
     pub calibration: String,
     /// The vCPUs.
     pub vcpus: Vec<ReadyVcpu>,
@@ -31,24 +32,24 @@ pub struct Ready {
 /// A vCPU's thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyVcpu {
-    /// Its number in the VM.
+    /// The vCPU's index in the VM.
     pub index: usize,
-    /// Its thread.
+    /// Its thread id.
     pub tid: u32,
 }
 
-/// Why a line was not said.
+/// A line could not be sent.
 #[derive(Debug, Error)]
 pub enum SayError {
-    /// It has no form in JSON.
+    /// The value cannot be serialized.
     #[error(transparent)]
     Form(#[from] serde_json::Error),
-    /// Nobody listens.
+    /// The owner closed the pipe.
     #[error("cannot write to stdout")]
     Write(#[source] io::Error),
 }
 
-/// Says a line, at once.
+/// Writes a value as one line and flushes it.
 pub fn say(to: &mut dyn Write, value: &impl Serialize) -> Result<(), SayError> {
     let line = serde_json::to_string(value)?;
     writeln!(to, "{line}").and_then(|()| to.flush()).map_err(SayError::Write)
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_as_it_was_said() {
+    fn ready_line_round_trips() {
         let ready = Ready {
             ready: true,
             pid: 7,

@@ -1,9 +1,9 @@
-//! CPU time that vCPU threads received, and what the pCPUs had left, read at one moment.
+//! CPU time of vCPU threads and idle time of pCPUs, read together.
 //!
-//! The numbers are those of the host crate's sampler: `schedstat` of each thread (brought up to date
-//! at ticks and context switches, so up to one tick late at either end of a window) and idle time of
-//! `/proc/stat` (in ticks of 10 ms). All VMs are read one right after the other against one clock,
-//! so that their shares of a window add up.
+//! The values come from the `linux` crate's sampler.
+//! `schedstat` of each thread is updated at ticks and context switches, so it lags by up to one tick.
+//! Idle time comes from `/proc/stat`, in ticks of 10 ms.
+//! All VMs are read in direct succession with one timestamp, so that their shares of a window add up.
 
 use std::time::Instant;
 
@@ -13,32 +13,32 @@ use thiserror::Error;
 
 use crate::vm_process::VmProcess;
 
-/// CPU time of the host outside the VMs from which on a note tells of it, as a part of the pCPUs.
+/// Minimum CPU time of the host outside the VMs that is significant, as a part of the pCPUs.
 const OTHERS: f64 = 0.05;
 
-/// CPU time that went neither to VMs nor to idleness, in pCPUs, if it is enough to matter.
+/// Returns the CPU time that was neither used by VMs nor idle, in pCPUs, if it is significant.
 pub fn others(pcpus: usize, vms: f64, idle: f64) -> Option<f64> {
     let others = pcpus as f64 - vms - idle;
     (others > OTHERS * pcpus as f64).then_some(others)
 }
 
-/// Why CPU time could not be read.
+/// CPU time could not be read.
 #[derive(Debug, Error)]
 pub enum ReadingError {
-    /// Of a VM's thread.
+    /// CPU time of a VM's thread.
     #[error("a VM ended while it was measured")]
     Vm(#[source] SampleError),
-    /// Of the pCPUs.
-    #[error("idle time of the pCPUs")]
+    /// Idle time of the pCPUs.
+    #[error("cannot read the idle time of the pCPUs")]
     Idle(#[source] SampleError),
 }
 
-/// All VMs and the idle time of their pCPUs at one moment.
+/// CPU time of all VMs and idle time of their pCPUs at one moment.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// When.
+    /// Time of the reading.
     pub at: Instant,
-    /// Per VM, per vCPU, since the thread started.
+    /// Per VM and vCPU, since the start of the thread.
     pub vms: Vec<Vec<VcpuSample>>,
     /// Idle time of all pCPUs that VMs may use, since boot.
     pub idle: Nanos,
@@ -63,12 +63,12 @@ impl Reading {
         Ok(Reading { at, vms: samples, idle: ours.map(|(_, &idle)| idle).sum() })
     }
 
-    /// Seconds since `earlier`.
+    /// Returns the seconds since `earlier`.
     pub fn seconds_since(&self, earlier: &Reading) -> f64 {
         self.at.duration_since(earlier.at).as_secs_f64()
     }
 
-    /// Each VM's share since `earlier`, in pCPUs.
+    /// Returns each VM's share since `earlier`, in pCPUs.
     pub fn shares_since(&self, earlier: &Reading) -> Vec<f64> {
         let seconds = self.seconds_since(earlier);
         let ran = |vm: &[VcpuSample]| vm.iter().map(|vcpu| vcpu.ran).sum::<Nanos>();
@@ -79,7 +79,7 @@ impl Reading {
             .collect()
     }
 
-    /// Idle time since `earlier`, in pCPUs.
+    /// Returns the idle time since `earlier`, in pCPUs.
     pub fn idle_since(&self, earlier: &Reading) -> f64 {
         self.idle.saturating_sub(earlier.idle).as_secs_f64() / self.seconds_since(earlier)
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_took_matters_from_a_twentieth_on() {
+    fn other_load_is_significant_from_five_percent() {
         assert_eq!(others(2, 1.5, 0.25), Some(0.25));
         assert_eq!(others(2, 1.75, 0.2), None);
     }

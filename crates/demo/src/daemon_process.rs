@@ -1,9 +1,9 @@
-//! Tandem's daemon as a process of its own, exactly as an operator would start it.
+//! Tandem's daemon as a separate process, started as an operator starts it.
 //!
-//! It gets a state directory for itself, so that it neither waits for nor disturbs a daemon of the
-//! host, and its error output goes to a file that is quoted when something goes wrong. Stopping it
-//! is a SIGTERM: it puts everything back before it ends. Should it have to be killed, we put back
-//! what it left.
+//! It has its own state directory, so it does not interfere with the daemon of the host.
+//! Its stderr goes to a file, which errors quote.
+//! SIGTERM stops it; the daemon reverts its changes before it exits.
+//! If it fails or has to be killed, this process reverts its changes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,65 +27,65 @@ use crate::child_log::quote;
 use crate::plan::{DaemonPlan, placement_name};
 use crate::put_back::{PutBackError, put_back};
 
-/// How long the daemon may take to find the VMs and to say that it acts.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time that the daemon has to find the VMs and report ready.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What went wrong with the daemon.
+/// A failure of the daemon.
 #[derive(Debug, Error)]
 pub enum DaemonError {
-    /// Its state directory.
+    /// A file or directory could not be created.
     #[error("cannot create {}", path.display())]
     Create {
-        /// The directory, or the log in it.
+        /// Its path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Its log.
+    /// The log could not be read.
     #[error("cannot read {}", path.display())]
     Log {
         /// The log.
         path: PathBuf,
-        /// What the kernel said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Its process.
+    /// The process failed.
     #[error(transparent)]
     Child(#[from] ChildError),
-    /// It was asked after it had been stopped.
+    /// The daemon was stopped before.
     #[error("the daemon was stopped")]
     Stopped,
-    /// It ended while it was needed.
-    #[error("the daemon ended by itself with {0}")]
+    /// The daemon exited while it was needed.
+    #[error("the daemon exited unexpectedly with {0}")]
     EndedByItself(ExitStatus),
-    /// It could not do something.
+    /// The daemon reported an error.
     #[error("the daemon said: {0}")]
     Reported(String),
-    /// It ended in an error.
+    /// The daemon exited with an error.
     #[error("the daemon ended with {0}")]
     Ended(ExitStatus),
-    /// It had to be killed.
+    /// The daemon had to be killed.
     #[error("the daemon did not stop and was killed")]
     Killed,
-    /// What it left behind could not be put back.
+    /// The changes of the daemon could not be reverted.
     #[error(transparent)]
     PutBack(#[from] PutBackError),
-    /// One of these, with what the daemon itself said about it.
+    /// Another error, with the log of the daemon.
     #[error("{}; it said: {said}", explain(&**error))]
     Said {
-        /// Which.
+        /// The error.
         error: Box<DaemonError>,
-        /// What it said.
+        /// End of the log.
         said: String,
     },
 }
 
-/// Which VMs the daemon acts on.
+/// The VMs that the daemon manages.
 #[derive(Clone, Debug)]
 pub enum Selected {
-    /// These processes, with these weights.
+    /// Processes with their weights.
     Pids(Vec<(Pid, f64)>),
-    /// VMs whose name matches this glob.
+    /// VMs with names that match this glob.
     Names(String),
 }
 
@@ -98,7 +98,7 @@ pub struct DaemonProcess {
 }
 
 impl DaemonProcess {
-    /// Starts the daemon and waits until it acts.
+    /// Starts the daemon and waits until it is ready.
     pub fn start(
         selected: &Selected,
         plan: &DaemonPlan,
@@ -122,7 +122,7 @@ impl DaemonProcess {
 
     fn ready(&mut self) -> Result<(), DaemonError> {
         let running = self.running.as_mut().ok_or(DaemonError::Stopped)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match running.line(left) {
@@ -133,22 +133,23 @@ impl DaemonProcess {
         }
     }
 
-    /// Its process id.
+    /// Returns its process id, or 0 if it was stopped.
     pub fn pid(&self) -> Pid {
         Pid(self.running.as_ref().map_or(0, Running::pid))
     }
 
-    /// Where it keeps its journal.
+    /// Returns the path of its journal.
     pub fn journal(&self) -> PathBuf {
         self.state_dir.join("journal")
     }
 
-    /// What the policy `flexs` did for each VM, by its process, as of its last look for VMs; a VM whose branches it counts.
+    /// Returns the figures of the policy `flexs` by VM process, as of the last discovery.
+    /// Only VMs with counted branches have them.
     pub fn spins(&self) -> BTreeMap<Pid, SpinAccount> {
         status::spins(&self.state_dir)
     }
 
-    /// An error if it has ended by itself.
+    /// Returns an error if the daemon has exited.
     pub fn check_alive(&mut self) -> Result<(), DaemonError> {
         let running = self.running.as_mut().ok_or(DaemonError::Stopped)?;
         match running.ended()? {
@@ -157,7 +158,7 @@ impl DaemonProcess {
         }
     }
 
-    /// An error if it has ended by itself or reported that it could not do something.
+    /// Returns an error if the daemon has exited or reported an error.
     pub fn check(&mut self) -> Result<(), DaemonError> {
         self.check_alive()?;
         match self.errors()?.into_iter().next() {
@@ -166,7 +167,7 @@ impl DaemonProcess {
         }
     }
 
-    /// The lines in which it reported errors so far.
+    /// Returns the error lines of the log so far.
     pub fn errors(&self) -> Result<Vec<String>, DaemonError> {
         let text = std::fs::read(&self.log)
             .map_err(|source| DaemonError::Log { path: self.log.clone(), source })?;
@@ -174,7 +175,7 @@ impl DaemonProcess {
         Ok(text.lines().filter(|line| line.starts_with("error")).map(str::to_owned).collect())
     }
 
-    /// Stops it; everything it changed is put back when this returns.
+    /// Stops the daemon and waits until its changes are reverted.
     pub fn stop(mut self) -> Result<(), DaemonError> {
         self.halt()
     }
@@ -196,7 +197,7 @@ impl DaemonProcess {
         }
     }
 
-    /// What went wrong, with what the daemon itself said about it.
+    /// Adds the end of the log to an error.
     fn trouble(&self, error: DaemonError) -> DaemonError {
         match quote(&self.log) {
             Some(said) => DaemonError::Said { error: Box::new(error), said },
@@ -208,13 +209,13 @@ impl DaemonProcess {
 impl Drop for DaemonProcess {
     fn drop(&mut self) {
         if let Err(error) = self.halt() {
-            // Nobody may read it.
+            // stderr may be closed.
             let _ = writeln!(std::io::stderr(), "error: {}", explain(&error));
         }
     }
 }
 
-/// Policies as the daemon's arguments have them.
+/// Returns the value of `--policies`.
 pub fn policy_names(policies: PolicySet) -> String {
     let names = registry::entries(policies).map(|(_, policy)| policy.name);
     match names.collect::<Vec<_>>().join(",") {
@@ -223,7 +224,7 @@ pub fn policy_names(policies: PolicySet) -> String {
     }
 }
 
-/// Returns the settings that have no option of the daemon, as a settings file. Its own defaults apply to others.
+/// Returns a settings file with the settings that have no option of the daemon; unset ones keep their defaults.
 fn settings(plan: &DaemonPlan) -> String {
     let lines = [
         plan.period_ms.map(|ms| format!("period_ms = {ms}")),
@@ -259,7 +260,7 @@ fn arguments(
     if let Some(policies) = plan.policies {
         args.extend(["--policies".to_owned(), policy_names(policies)]);
     }
-    // Benches run VMs without KVM where there is none.
+    // Benchmarks run VMs on plain threads if KVM is unavailable.
     match selected {
         Selected::Names(glob) => {
             let user = rustix::process::getuid().as_raw();
@@ -282,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_those_of_an_operator() {
+    fn arguments_select_vms_and_policies() {
         let plan = DaemonPlan {
             period_ms: Some(50),
             scan_ms: None,
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn other_settings_are_keys_of_the_file() {
+    fn other_settings_go_to_the_file() {
         let plan = DaemonPlan {
             period_ms: Some(50),
             scan_ms: Some(100),

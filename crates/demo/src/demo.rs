@@ -1,10 +1,11 @@
-//! The demo: one host divided among the same VMs in several ways. Start the VMs, go through the modes, stop everything.
+//! The demo: shares one host among the same VMs in several modes.
 //!
-//! First each distinct VM is measured alone ([`crate::alone`]), if that is wanted. The same VMs run through all modes, so that nothing but the mode differs. In each mode: enter,
-//! let it settle (not counted, the same time for every mode), count over the window, leave. A mode
-//! that this host cannot enter is reported as not measured, with the reason, and the others go on; a
-//! VM that ends by itself, or an interruption, ends the experiment. Whatever ends it, guards stop the
-//! children and put cgroups back ([`crate::child`], [`crate::mode_in_force`]).
+//! If requested, each distinct VM is first measured alone ([`crate::alone`]).
+//! The same VMs then run through all modes, so that only the mode differs.
+//! Each mode is entered, settles for a fixed time that is not counted, is measured over the window, and is left.
+//! A mode that this host cannot enter is reported as not measured, with the reason; the other modes continue.
+//! An unexpected exit of a VM or an interruption ends the experiment.
+//! In every case guards stop the children and revert cgroups ([`crate::child`], [`crate::mode_in_force`]).
 
 use std::time::{Duration, Instant};
 
@@ -32,46 +33,46 @@ use crate::timeslices::{TICK, Tick, Timeslices, TimeslicesError};
 use crate::vm_process::{VmError, VmProcess, stop_all};
 use crate::{account, alone, completion, host_facts, windows};
 
-/// What ends the experiment.
+/// An error that ends the experiment.
 #[derive(Debug, Error)]
 pub enum DemoError {
-    /// It has nowhere to work.
+    /// The state directory is unusable.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
     /// A VM failed.
     #[error(transparent)]
     Vm(#[from] VmError),
-    /// A VM was not measured alone.
+    /// A VM could not be measured alone.
     #[error(transparent)]
     Alone(#[from] AloneError),
     /// CPU time could not be read.
     #[error(transparent)]
     Reading(#[from] ReadingError),
-    /// The same, every few milliseconds.
+    /// The accounts of the vCPUs could not be read.
     #[error(transparent)]
     Timeslices(#[from] TimeslicesError),
     /// A vCPU's state could not be read.
     #[error(transparent)]
     State(#[from] SampleError),
-    /// Somebody asked for the end.
+    /// The user interrupted the experiment.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// What a mode had put in place could not be taken away.
+    /// The changes of a mode could not be reverted.
     #[error("leaving mode {mode}")]
     Leaving {
-        /// Which.
+        /// The mode.
         mode: Mode,
-        /// Why.
+        /// The cause.
         source: ModeFailure,
     },
 }
 
-/// How many steps of progress an experiment has, once its VMs have been measured alone.
+/// Returns the number of progress steps of an experiment, without the measurements of VMs alone.
 pub fn steps(plan: &Plan) -> u64 {
     plan.modes.len() as u64 * ticks(plan.settle + plan.window)
 }
 
-/// How many steps measuring VMs alone has, each distinct one once.
+/// Returns the number of progress steps of the measurements alone: one for each distinct VM.
 pub fn steps_alone<'a>(plans: impl IntoIterator<Item = &'a Plan> + Clone) -> u64 {
     alone::distinct(plans.into_iter().filter(|plan| plan.alone.is_some()))
 }
@@ -80,7 +81,7 @@ fn ticks(time: Duration) -> u64 {
     time.as_nanos().div_ceil(TICK.as_nanos()) as u64
 }
 
-/// Runs the experiment. What its VMs do alone is taken from `known`, and added to it where it is not known yet.
+/// Runs the experiment; `known` caches the results of VMs alone.
 pub fn run(
     plan: &Plan,
     known: &mut AloneResults,
@@ -132,7 +133,7 @@ fn describe(
     notes: Vec<String>,
     alone: Option<&[MeasuredAlone]>,
 ) -> Experiment {
-    let due = account::entitlements(plan);
+    let entitlements = account::entitlements(plan);
     let deserved = alone.map(|alone| account::deserved(plan, alone));
     let alone = |i: usize| {
         let (measured, deserved) = (alone?.get(i)?, deserved.as_ref()?.get(i)?);
@@ -142,14 +143,14 @@ fn describe(
             deserved: *deserved,
         })
     };
-    let vms = plan.vms.iter().zip(due).enumerate();
-    let vms = vms.map(|(i, (vm, due))| VmDescription {
+    let vms = plan.vms.iter().zip(entitlements).enumerate();
+    let vms = vms.map(|(i, (vm, entitlement))| VmDescription {
         name: vm.name.clone(),
         vcpus: vm.vcpus,
         weight: vm.weight,
         workload: vm.description(),
         pins: vm.pins.iter().map(|pcpu| pcpu.0).collect(),
-        entitlement: due.as_secs_f64(),
+        entitlement: entitlement.as_secs_f64(),
         alone: alone(i),
     });
     Experiment {
@@ -167,12 +168,12 @@ fn describe(
     }
 }
 
-/// CPU time that went neither to VMs nor to idleness makes figures harder to compare.
+/// Returns a note if the rest of the host used significant CPU time during a mode.
 fn others(plan: &Plan, mode: Mode, figures: &Figures) -> Option<String> {
     let pcpus = plan.pcpus.len();
     let others = account::others_in(pcpus, figures)?;
     Some(format!(
-        "In mode {mode}, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work and idle time cannot be compared with \
+        "In mode {mode}, the rest of the host used {others:.2} of {pcpus} pCPUs; its work and idle time cannot be compared with \
          other modes."
     ))
 }
@@ -189,12 +190,11 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Goes through one mode. An error ends the experiment; what merely ends the mode is in the
-    /// result.
+    /// Runs one mode. An error ends the experiment; failures of only this mode are in the result.
     fn mode(&mut self, mode: Mode) -> Result<ModeResult, DemoError> {
         self.interrupt.check()?;
         let outcome = match ModeInForce::enter(mode, self.plan, &self.vms, self.dir) {
-            Ok(in_force) => self.measure(mode, in_force)?,
+            Ok(active) => self.measure(mode, active)?,
             Err(error) => {
                 self.progress.steps(ticks(self.plan.settle + self.plan.window));
                 Err(explain(&error))
@@ -206,7 +206,7 @@ impl Stage<'_> {
     fn measure(
         &mut self,
         mode: Mode,
-        mut in_force: ModeInForce,
+        mut active: ModeInForce,
     ) -> Result<Result<Figures, String>, DemoError> {
         let settling = format!("{mode}: settling");
         self.progress.say(&settling);
@@ -214,7 +214,7 @@ impl Stage<'_> {
         let begin = entered + self.plan.settle;
         let before = self.watch(entered, begin)?;
         self.progress.say(&format!("{mode}: measuring {} s", self.plan.window.as_secs_f64()));
-        if let Err(error) = in_force.check() {
+        if let Err(error) = active.check() {
             self.progress.steps(ticks(self.plan.window));
             return Ok(Err(explain(&error)));
         }
@@ -222,7 +222,7 @@ impl Stage<'_> {
         let ticks = self.watch(begin, begin + self.plan.window)?;
         let runnable = self.runnable()?;
         let (last_counters, last) = self.read()?;
-        if let Err(error) = in_force.check() {
+        if let Err(error) = active.check() {
             return Ok(Err(explain(&error)));
         }
         let mut series = windows::series(&before, begin);
@@ -237,14 +237,14 @@ impl Stage<'_> {
             series,
         };
         let mut figures = account::figures(self.plan, window, self.alone);
-        for (vm, spins) in figures.vms.iter_mut().zip(in_force.spins(&self.vms)) {
+        for (vm, spins) in figures.vms.iter_mut().zip(active.spins(&self.vms)) {
             vm.spins = spins;
         }
-        in_force.leave().map_err(|source| DemoError::Leaving { mode, source })?;
+        active.leave().map_err(|source| DemoError::Leaving { mode, source })?;
         Ok(Ok(figures))
     }
 
-    /// Reads the vCPUs' accounts now and every [`TICK`] until `end`. Ticks that we slept through are left out.
+    /// Reads the vCPUs' accounts now and every [`TICK`] until `end`; missed ticks are omitted.
     fn watch(&self, begin: Instant, end: Instant) -> Result<Vec<Tick>, DemoError> {
         let mut ticks = vec![self.timeslices.read()?];
         let mut due = begin;
@@ -263,7 +263,7 @@ impl Stage<'_> {
         Reading::take(&mut self.sampler, &self.vms, &self.plan.pcpus)
     }
 
-    /// The VMs' own counters and the kernel's, as close together as can be.
+    /// Reads the kernel's counters and the VMs' own in direct succession.
     fn read(&mut self) -> Result<(Vec<Snapshot>, Reading), DemoError> {
         let reading = self.reading()?;
         for vm in &mut self.vms {
@@ -286,14 +286,14 @@ impl Stage<'_> {
     }
 }
 
-/// How long each VM's bursts or requests took between two counts.
+/// Returns each VM's completion times between two snapshots.
 fn completions(plan: &Plan, first: &[Snapshot], last: &[Snapshot]) -> Vec<Option<Completion>> {
     let counts = first.iter().zip(last);
     let vms = plan.vms.iter().zip(counts);
     vms.map(|(vm, (first, last))| completion::between(vm, first, last)).collect()
 }
 
-/// Each VM's work between two counts, and the time between them.
+/// Returns each VM's work between two snapshots, and the seconds between them.
 fn work(first: &[Snapshot], last: &[Snapshot]) -> Vec<(u64, f64)> {
     let between = |(first, last): (&Snapshot, &Snapshot)| {
         let seconds = last.t_ns.saturating_sub(first.t_ns) as f64 / 1e9;

@@ -1,14 +1,14 @@
-//! What the demo says before it begins and after its end: what it will do, how long that takes, and what to do next on one's own host.
+//! Texts of the demo: the announcement with its estimated duration, and the next steps on the user's own host.
 
 use std::time::Duration;
 
 use crate::alone;
 use crate::plan::Plan;
 
-/// Starting VMs, entering and leaving modes, each time.
-const BESIDE: Duration = Duration::from_millis(500);
+/// Overhead of starting VMs, and of entering and leaving a mode.
+const OVERHEAD: Duration = Duration::from_millis(500);
 
-/// What will happen, for how long, and what it changes.
+/// Returns the announcement: the steps of the demo, its duration and its changes.
 pub fn announce(plan: &Plan) -> String {
     let vms: Vec<String> = plan
         .vms
@@ -20,12 +20,12 @@ pub fn announce(plan: &Plan) -> String {
         .collect();
     let modes: Vec<String> = plan.modes.iter().map(ToString::to_string).collect();
     let first = match plan.alone {
-        Some(_) => "runs each alone first, then all of them together",
+        Some(_) => "runs each VM alone first, then all of them together",
         None => "runs them together",
     };
     format!(
-        "The demo boots small VMs of its own, {}, on the {} pCPUs that it may use. It {first} in {} of sharing the host: {}. \
-         That takes about {}. It changes nothing but cgroups of its own and its own VMs, and leaves nothing behind; Ctrl-C ends it.",
+        "The demo boots its own small VMs, {}, on the {} pCPUs that it may use. It {first} in {} of sharing the host: {}. \
+         This takes about {}. It changes only its own VMs and cgroups, and removes them at the end; Ctrl-C stops it.",
         vms.join(", "),
         plan.pcpus.len(),
         match modes.len() {
@@ -37,11 +37,11 @@ pub fn announce(plan: &Plan) -> String {
     )
 }
 
-/// How long the demo takes, about.
+/// Estimates the duration of the demo.
 fn estimate(plan: &Plan) -> Duration {
     let kinds = alone::distinct([plan]) as u32;
-    let alone = plan.alone.map_or(Duration::ZERO, |time| (time + BESIDE) * kinds);
-    alone + (plan.settle + plan.window + BESIDE) * plan.modes.len() as u32
+    let alone = plan.alone.map_or(Duration::ZERO, |time| (time + OVERHEAD) * kinds);
+    alone + (plan.settle + plan.window + OVERHEAD) * plan.modes.len() as u32
 }
 
 fn in_words(time: Duration) -> String {
@@ -55,11 +55,11 @@ fn in_words(time: Duration) -> String {
 /// Returns the next steps after the demo, with the program as it was called.
 pub fn next(program: &str) -> String {
     format!(
-        "Next, on a host with VMs of your own (none of these changes anything but the last):\n\
+        "Next, on a host with VMs of your own (only the last command changes anything):\n\
          \x20 sudo {program} host why                                           # why VMs are slow, and what to do\n\
-         \x20 sudo {program} host top                                           # where the time of every VM goes\n\
-         \x20 sudo {program} host run --select-all --dry-run --duration 10s      # what the daemon would do\n\
-         \x20 sudo {program} host run --select-all                              # do it, until Ctrl-C; then all is as it was\n\
+         \x20 sudo {program} host top                                           # CPU time of every VM by state\n\
+         \x20 sudo {program} host run --select-all --dry-run --duration 10s      # print the actions of the daemon\n\
+         \x20 sudo {program} host run --select-all                              # start the daemon; Ctrl-C reverts its changes\n\
          docs/README.md explains them, and 'make deb' builds a Debian package with units of systemd."
     )
 }
@@ -69,10 +69,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_said_as_people_say_them() {
-        let said = |seconds| in_words(Duration::from_secs_f64(seconds));
-        assert_eq!(said(0.2), "a second");
-        assert_eq!(said(41.5), "42 seconds");
-        assert_eq!(said(91.0), "2 minutes");
+    fn times_are_rounded_up() {
+        let words = |seconds| in_words(Duration::from_secs_f64(seconds));
+        assert_eq!(words(0.2), "a second");
+        assert_eq!(words(41.5), "42 seconds");
+        assert_eq!(words(91.0), "2 minutes");
     }
 }

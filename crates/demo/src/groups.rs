@@ -1,8 +1,8 @@
-//! What an operator without Tandem does: a cgroup per VM, with its weight and perhaps a cap; pins; nice values.
+//! Settings of an operator without Tandem: a cgroup per VM with its weight and optionally a cap; pins; nice values.
 //!
-//! It uses the host crate's journaled actuator, so that
-//! everything is put back when the mode is left, on an error, on a panic, and by the next start after
-//! kill -9. Only vCPU threads move, as in every mode.
+//! The journaled actuator of the `linux` crate reverts all changes when the mode is left, on an error, on a panic,
+//! and at the next start after kill -9.
+//! Only vCPU threads move, as in every mode.
 
 use std::path::Path;
 
@@ -16,78 +16,78 @@ use crate::plan::{Plan, VmPlan};
 use crate::put_back::{PutBackError, complete};
 use crate::vm_process::VmProcess;
 
-/// Period of the hard cap: the kernel's default, which is also what clouds use.
+/// Period of the hard cap: the kernel's default, which clouds use as well.
 pub const CAP_PERIOD_US: u64 = 100_000;
 
-/// Smallest quota that the kernel takes.
-const LEAST_QUOTA_US: u64 = 1000;
+/// Minimum quota that the kernel accepts.
+const MIN_QUOTA_US: u64 = 1000;
 
-/// Why the VMs have no cgroups.
+/// The settings of the VMs could not be made or reverted.
 #[derive(Debug, Error)]
 pub enum GroupsError {
-    /// The cgroups of this host.
+    /// The cgroups of this host are unusable.
     #[error(transparent)]
     Open(#[from] CgroupError),
-    /// The journal.
+    /// The journal could not be used.
     #[error(transparent)]
     Journal(#[from] ActuatorError),
-    /// A VM's.
+    /// The cgroup of a VM could not be made.
     #[error("the cgroup of VM '{vm}'")]
     Vm {
-        /// Which.
+        /// The VM.
         vm: String,
-        /// Why.
+        /// The cause.
         source: GroupError,
     },
-    /// A vCPU's pins or nice value.
+    /// The pins or nice value of a vCPU could not be set.
     #[error("a vCPU thread of VM '{vm}'")]
     Thread {
-        /// Which.
+        /// The VM.
         vm: String,
-        /// Why.
+        /// The cause.
         source: ActuatorError,
     },
-    /// They could not be taken away again.
+    /// The changes could not be reverted.
     #[error(transparent)]
     PutBack(#[from] PutBackError),
 }
 
-/// Why a VM has no cgroup.
+/// The cgroup of a VM could not be made.
 #[derive(Debug, Error)]
 pub enum GroupError {
-    /// It has nothing to put there.
-    #[error("it has no vCPU")]
+    /// The VM has no thread to move.
+    #[error("the VM has no vCPU")]
     NoVcpu,
-    /// Where it is now could not be read.
+    /// The current cgroup of the VM could not be read.
     #[error(transparent)]
     Parent(#[from] CgroupError),
-    /// A change was not made.
+    /// A change failed.
     #[error(transparent)]
     Change(#[from] ActuatorError),
-    /// The kernel's weight is another.
+    /// The kernel cannot represent the weight.
     #[error("weight {wanted} becomes {written}, because the kernel takes whole numbers in a range")]
     Weight {
-        /// What was to be written.
+        /// The requested weight.
         wanted: f64,
-        /// What was.
+        /// The nearest weight of the kernel.
         written: Weight,
     },
 }
 
-/// Cgroups that exist as long as this does.
+/// Cgroups, pins and nice values; dropping it reverts them.
 pub struct Groups {
     actuator: Actuator,
 }
 
 impl Groups {
-    /// No cgroup yet.
+    /// Opens the actuator without any cgroup.
     pub fn none(state_dir: &Path) -> Result<Groups, GroupsError> {
         let controller = cgroup::open(&ProcFs::host())?;
         let (actuator, _) = Actuator::open(controller, state_dir)?;
         Ok(Groups { actuator })
     }
 
-    /// Makes a cgroup per VM; `caps` gives each VM's cap in CPU time per second.
+    /// Makes a cgroup per VM; `caps` has each VM's cap in CPU time per second.
     pub fn enter(
         plan: &Plan,
         vms: &[VmProcess],
@@ -143,7 +143,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Gives the vCPU threads of all VMs but the first this nice value.
+    /// Sets the nice value of the vCPU threads of all VMs except the first.
     pub fn nice_neighbours(
         &mut self,
         plan: &Plan,
@@ -160,16 +160,16 @@ impl Groups {
         Ok(())
     }
 
-    /// Puts everything back.
+    /// Reverts everything.
     pub fn leave(mut self) -> Result<(), GroupsError> {
         Ok(complete(&self.actuator.restore())?)
     }
 }
 
-/// A cap of CPU time per second as a quota.
+/// Converts a cap in CPU time per second to a quota.
 fn quota(cap: Nanos) -> Quota {
     let quota_us = (cap.0 as f64 / 1e9 * CAP_PERIOD_US as f64).round() as u64;
-    Quota { quota_us: quota_us.max(LEAST_QUOTA_US), period_us: CAP_PERIOD_US }
+    Quota { quota_us: quota_us.max(MIN_QUOTA_US), period_us: CAP_PERIOD_US }
 }
 
 #[cfg(test)]
@@ -177,10 +177,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cap_of_two_thirds_of_a_pcpu_is_two_thirds_of_the_period() {
+    fn quota_is_the_cap_times_the_period() {
         let two_thirds = quota(Nanos(666_666_667));
         assert_eq!(two_thirds, Quota { quota_us: 66_667, period_us: 100_000 });
-        assert_eq!(quota(Nanos(1)).quota_us, LEAST_QUOTA_US);
+        assert_eq!(quota(Nanos(1)).quota_us, MIN_QUOTA_US);
         assert_eq!(quota(Nanos::from_secs(2)).quota_us, 200_000);
     }
 }

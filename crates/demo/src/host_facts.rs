@@ -1,4 +1,4 @@
-//! What a reader must know of the host to judge figures: kernel, CPU, cgroup version, pCPUs.
+//! Facts of the host that readers of figures need: kernel, CPU, cgroup version, pCPUs.
 
 use tandem_linux::affinity::{AffinityError, affinity};
 use tandem_linux::thread::Tid;
@@ -7,19 +7,18 @@ use tandem_model::PcpuSet;
 use tandem_report::experiment::Host;
 use thiserror::Error;
 
-/// The pCPUs of this process could not be read.
+/// The affinity of this process could not be read.
 #[derive(Debug, Error)]
-#[error("cannot tell which pCPUs this process may use")]
+#[error("cannot read the pCPUs that this process may use")]
 pub struct PcpusError(#[source] AffinityError);
 
-/// The pCPUs that this process, and so its VMs, may use: all that are online, unless somebody
-/// restricted us.
+/// Returns the pCPUs that this process, and so its VMs, may use: all online ones, unless its affinity is restricted.
 pub fn usable_pcpus() -> Result<PcpuSet, PcpusError> {
-    // To the kernel, thread 0 is whoever asks.
+    // Thread 0 stands for the calling thread.
     affinity(Tid(0)).map_err(PcpusError)
 }
 
-/// The host in words.
+/// Reads the description of the host.
 pub fn read() -> Host {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let model = read("/proc/cpuinfo")

@@ -45,7 +45,7 @@ pub mod windows;
 
 use std::error::Error;
 
-/// Returns whether an error is about an argument. It looks at this error alone, not at its causes.
+/// Returns whether an error reports an invalid argument; its causes are not considered.
 pub fn is_of_an_argument(error: &(dyn Error + 'static)) -> bool {
     error.is::<range::RangeError>()
         || error.is::<mode::ModeError>()

@@ -1,7 +1,7 @@
 //! The modes of the demo: ways to divide one host among the same VMs.
 //!
-//! Each mode is entered and left again, and leaves nothing behind. Their names are part of the JSON
-//! form and must not change.
+//! Leaving a mode reverts all of its changes.
+//! The names of modes are part of the JSON form and must not change.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,13 +9,13 @@ use std::str::FromStr;
 use tandem_report::experiment::STOCK;
 use thiserror::Error;
 
-/// Why a list of modes is not one.
+/// An invalid list of modes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ModeError {
-    /// No mode has the name.
+    /// The name is unknown.
     #[error("'{0}' is no mode; the modes are {known}; stock is another name of equal-weights", known = Mode::ALL.map(Mode::name).join(", "))]
     Unknown(String),
-    /// One is named twice.
+    /// A mode occurs twice.
     #[error("--modes names '{0}' twice; each mode is measured once")]
     Twice(Mode),
 }
@@ -23,27 +23,27 @@ pub enum ModeError {
 /// One way to divide the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// No cgroups of the VMs' own: every vCPU thread for itself.
+    /// No cgroups per VM: the scheduler treats each vCPU thread separately.
     AsIs,
-    /// A cgroup per VM with the VM's weight: what libvirt and clouds do, and what "stock" means here.
+    /// A cgroup per VM with its weight, as libvirt and clouds do; also called "stock".
     EqualWeights,
-    /// The same, and a CFS quota at the fair share.
+    /// As [`Mode::EqualWeights`], with a CFS quota at the fair share.
     HardCap,
-    /// The same as equal weights, and vCPU i pinned to pCPU i mod P.
+    /// As [`Mode::EqualWeights`], with vCPU i pinned to pCPU i mod P.
     Pinning,
-    /// No cgroups, and the vCPU threads of all VMs but the first at a nice value of [`NEIGHBOUR_NICE`].
+    /// No cgroups; the vCPU threads of all VMs except the first have a nice value of [`NEIGHBOUR_NICE`].
     Nice,
-    /// The same as equal weights, and the vCPU threads of all VMs but the first in SCHED_BATCH.
+    /// As [`Mode::EqualWeights`], with the vCPU threads of all VMs except the first in SCHED_BATCH.
     Batch,
-    /// The daemon beside the VMs.
+    /// The daemon manages the VMs.
     Tandem,
-    /// The same, with the policy `asymmetric` besides.
+    /// As [`Mode::Tandem`], with the policy `asymmetric` added.
     Asymmetric,
-    /// The daemon with the policy `flexs` besides, on the synthetic counters of the VMs.
+    /// As [`Mode::Tandem`], with the policy `flexs` added, on synthetic counters of the VMs.
     Flexs,
 }
 
-/// The nice value of neighbours in mode `nice`: a third of the default's weight, so that three quarters are left to an equal VM.
+/// Nice value of neighbours in mode `nice`: a third of the default weight, which leaves three quarters to an equal VM.
 pub const NEIGHBOUR_NICE: i8 = 5;
 
 impl Mode {
@@ -60,10 +60,10 @@ impl Mode {
         Mode::Flexs,
     ];
 
-    /// The modes that a demo of pinned VMs goes through unless told otherwise, in their order.
+    /// Default modes of a demo of pinned VMs, in their order.
     pub const DEMO: [Mode; 4] = [Mode::AsIs, Mode::EqualWeights, Mode::HardCap, Mode::Tandem];
 
-    /// The name in arguments and reports.
+    /// Returns the name in arguments and reports.
     pub fn name(self) -> &'static str {
         match self {
             Mode::AsIs => "as-is",
@@ -95,7 +95,7 @@ impl FromStr for Mode {
     }
 }
 
-/// Reads `--modes`: names separated by commas, each at most once.
+/// Parses `--modes`: distinct names separated by commas.
 pub fn list(text: &str) -> Result<Vec<Mode>, ModeError> {
     let mut modes = Vec::new();
     for name in text.split(',') {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_list_what_there_is() {
+    fn unknown_name_lists_the_modes() {
         let error = list("as-is,fair").unwrap_err().to_string();
         assert_eq!(
             error,

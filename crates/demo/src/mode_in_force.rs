@@ -1,4 +1,4 @@
-//! A mode in force: enter it, check that it still holds, leave it. Dropping it takes everything away, as leaving does.
+//! The active mode: entering it, checking it, leaving it. Dropping it reverts its changes, as leaving does.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ use crate::plan::Plan;
 use crate::state_dir::StateDir;
 use crate::vm_process::VmProcess;
 
-/// What merely ends a mode.
+/// An error that ends only the mode.
 #[derive(Debug, Error)]
 pub enum ModeFailure {
-    /// The VMs' cgroups.
+    /// The settings of the VMs failed.
     #[error(transparent)]
     Groups(#[from] GroupsError),
-    /// The daemon.
+    /// The daemon failed.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// The neighbours' class.
+    /// SCHED_BATCH could not be set or reverted.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// It acts on neighbours, and there are none.
-    #[error("it acts on every VM but the first, and there is one VM")]
+    /// The mode changes neighbours, and there are none.
+    #[error("the mode changes all VMs except the first, and there is only one VM")]
     NoNeighbour,
 }
 
@@ -51,9 +51,9 @@ fn figures_of(account: &SpinAccount) -> SpinFigures {
     }
 }
 
-/// What a mode has put in place.
+/// The changes of a mode.
 pub enum ModeInForce {
-    /// Nothing.
+    /// No changes.
     Nothing,
     /// Cgroups, pins or nice values.
     Groups(Box<Groups>),
@@ -64,7 +64,7 @@ pub enum ModeInForce {
 }
 
 impl ModeInForce {
-    /// Enters a mode with the VMs of `plan`, which have booted.
+    /// Enters a mode with the booted VMs of `plan`.
     pub fn enter(
         mode: Mode,
         plan: &Plan,
@@ -109,7 +109,7 @@ impl ModeInForce {
         Ok(ModeInForce::Groups(Box::new(groups)))
     }
 
-    /// What the policy `flexs` did for each of these VMs; none where it does not count the branches of any.
+    /// Returns the figures of the policy `flexs` for each VM, if it counts the branches of that VM.
     pub fn spins(&self, vms: &[VmProcess]) -> Vec<Option<SpinFigures>> {
         let accounts = match self {
             ModeInForce::Daemon(daemon) => daemon.spins(),
@@ -121,7 +121,7 @@ impl ModeInForce {
         vms.iter().map(of).collect()
     }
 
-    /// An error if it no longer holds.
+    /// Returns an error if the mode is no longer active.
     pub fn check(&mut self) -> Result<(), ModeFailure> {
         match self {
             ModeInForce::Daemon(daemon) => Ok(daemon.check()?),
@@ -129,7 +129,7 @@ impl ModeInForce {
         }
     }
 
-    /// Puts everything back.
+    /// Reverts everything.
     pub fn leave(self) -> Result<(), ModeFailure> {
         match self {
             ModeInForce::Nothing => Ok(()),

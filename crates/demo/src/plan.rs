@@ -1,9 +1,8 @@
-//! What an experiment will do, built from the arguments and checked as a whole before anything is
-//! started: VMs with their pins, modes, times.
+//! The plan of an experiment: VMs with their pins, modes and times.
 //!
-//! Two ways name the VMs: `--mix 4,2,1` with `--weights 1,1,1`, or one `--vm` per VM. Without pins
-//! of their own, vCPU i of every VM is pinned to pCPU i mod P, as operators pin to keep two vCPUs of
-//! a VM from queueing on one pCPU.
+//! It is built from the arguments and checked as a whole before anything starts.
+//! VMs are given by `--mix 4,2,1` with `--weights 1,1,1`, or by one `--vm` per VM.
+//! By default, vCPU i of every VM is pinned to pCPU i mod P, as operators do to keep two vCPUs of a VM off one run queue.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -21,42 +20,42 @@ use thiserror::Error;
 use crate::mode::Mode;
 use crate::vm_spec::VmSpec;
 
-/// Weights that the daemon and the kernel's knobs can express, 1 = the kernel's default.
+/// Range of weights that both the daemon and the kernel support; 1 is the kernel's default.
 pub const WEIGHTS: RangeInclusive<f64> = 0.01..=100.0;
 
-/// Why VMs cannot be started so.
+/// Invalid VMs.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum PlanError {
-    /// A list of numbers has something else.
+    /// A list has a part that is not a number.
     #[error("{flag} {text}: '{part}' is not {what}; write a list such as 4,2,1")]
     NotANumber {
         /// The argument.
         flag: &'static str,
-        /// What was given.
+        /// The given list.
         text: String,
-        /// The part that is no number.
+        /// The invalid part.
         part: String,
-        /// What it should be.
+        /// Description of a valid part.
         what: &'static str,
     },
-    /// Not a weight for each VM.
+    /// The numbers of weights and VMs differ.
     #[error("there are {vms} VMs and --weights has {weights}; give one weight per VM")]
     Weights {
-        /// VMs.
+        /// Number of VMs.
         vms: usize,
-        /// Weights.
+        /// Number of weights.
         weights: usize,
     },
-    /// No VM.
+    /// There is no VM.
     #[error("no VM was named; give --mix or --vm")]
     NoVm,
-    /// Two VMs of one name.
+    /// Two VMs have the same name.
     #[error("two VMs are named '{0}'; names must differ")]
     Twice(String),
-    /// A name that no VM can have.
-    #[error("'{0}' is no VM name; write 1 to 8 characters of a-z, 0-9, '_' and '-'")]
+    /// The name is invalid.
+    #[error("'{0}' is not a VM name; write 1 to 8 characters of a-z, 0-9, '_' and '-'")]
     Name(String),
-    /// Too few vCPUs or too many.
+    /// The number of vCPUs is out of range.
     #[error("VM '{name}' has {vcpus} vCPUs; a VM has 1 to {MAX_VCPUS}")]
     Vcpus {
         /// The VM.
@@ -64,7 +63,7 @@ pub enum PlanError {
         /// Its vCPUs.
         vcpus: u32,
     },
-    /// A weight that cannot be set.
+    /// The weight is out of range.
     #[error(
         "VM '{name}' has weight {weight}; weights are {} to {}, where 1 is the kernel's default",
         WEIGHTS.start(),
@@ -76,17 +75,17 @@ pub enum PlanError {
         /// Its weight.
         weight: f64,
     },
-    /// A VM without a pCPU.
+    /// The list of pCPUs is empty.
     #[error("VM '{0}' has an empty list of pCPUs; write one such as 0-1")]
     NoPcpus(String),
-    /// A pCPU that is not ours.
-    #[error("VM '{name}' is to use pCPU {pcpu}; this process may use pCPUs {usable}")]
+    /// A pCPU is not available to this process.
+    #[error("VM '{name}' cannot use pCPU {pcpu}; this process may use pCPUs {usable}")]
     Pcpu {
         /// The VM.
         name: String,
-        /// Its pCPU.
+        /// The unavailable pCPU.
         pcpu: PcpuId,
-        /// Those it may use.
+        /// The available pCPUs.
         usable: PcpuSet,
     },
 }
@@ -100,16 +99,16 @@ pub struct VmPlan {
     pub vcpus: u32,
     /// Its weight, 1 = the kernel's default.
     pub weight: f64,
-    /// What its guest does.
+    /// Name of its workload.
     pub workload: String,
     /// The workload's settings, `key=value`.
     pub settings: Vec<String>,
-    /// The pCPU of each vCPU; empty where vCPUs are free.
+    /// The pCPU of each vCPU; empty if vCPUs are not pinned.
     pub pins: Vec<PcpuId>,
 }
 
 impl VmPlan {
-    /// Whether its vCPUs want CPU at every moment, whatever the kernel counts as waiting: they compute, or wait by spinning.
+    /// Returns whether its vCPUs are always runnable, regardless of the kernel's wait time: they compute or spin.
     pub fn never_sleeps(&self) -> bool {
         match self.workload.as_str() {
             "burn" | "spinlock" | "shootdown" => true,
@@ -118,14 +117,15 @@ impl VmPlan {
         }
     }
 
-    /// Whether its guest has bursts or requests that are due at a time, and so completion times.
+    /// Returns whether its guest has bursts or requests with release times, and so completion times.
     pub fn is_timed(&self) -> bool {
         let workload: Option<Workload> = self.workload.parse().ok();
         workload.is_some_and(Workload::is_timed)
     }
 
-    /// At least `time`, in whole rounds of what its guest does ([`Parameters::round`]): part of a round would be mostly this phase in one
-    /// run and mostly that in another. Settings that its guest refuses change nothing.
+    /// Rounds `time` up to whole rounds of the workload ([`Parameters::round`]).
+    /// With a partial round the mix of phases would differ between runs.
+    /// Settings that the guest rejects have no effect.
     pub fn whole_rounds(&self, time: Duration) -> Duration {
         let round = || {
             let mut parameters = Parameters::defaults(self.workload.parse().ok()?);
@@ -143,7 +143,7 @@ impl VmPlan {
         }
     }
 
-    /// What its guest does, in words.
+    /// Returns the workload with its settings.
     pub fn description(&self) -> String {
         match self.settings.as_slice() {
             [] => self.workload.clone(),
@@ -151,7 +151,7 @@ impl VmPlan {
         }
     }
 
-    /// The pCPUs that vCPU `index` may use.
+    /// Returns the pCPUs that vCPU `index` may use.
     pub fn allowed(&self, index: usize, all: &PcpuSet) -> PcpuSet {
         match self.pins.get(index) {
             Some(&pcpu) => PcpuSet::from_iter([pcpu]),
@@ -160,32 +160,33 @@ impl VmPlan {
     }
 }
 
-/// How the daemon is started.
+/// Settings of the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DaemonPlan {
-    /// Accounting period in milliseconds; the daemon's own default where it is not given.
+    /// Accounting period in milliseconds; the daemon's default if `None`.
     pub period_ms: Option<u64>,
-    /// Interval of discovery in milliseconds; the daemon's own default if `None`.
+    /// Interval of discovery in milliseconds; the daemon's default if `None`.
     pub scan_ms: Option<u64>,
-    /// May it move pinned vCPUs?
+    /// The placement; `Rebalance` may migrate pinned vCPUs.
     pub placement: Placement,
-    /// The policies of all VMs; the daemon's own default where they are not given.
+    /// The policies of all VMs; the daemon's default if `None`.
     pub policies: Option<PolicySet>,
-    /// Which parts of the policy `asymmetric` act; the daemon's own default where it is not given.
+    /// Enabled parts of the policy `asymmetric`; the daemon's default if `None`.
     pub asymmetric: Option<AsymmetricConfig>,
-    /// Which branch counters the policy `flexs` reads; the daemon's own default where it is not given.
+    /// Branch counters that the policy `flexs` reads; the daemon's default if `None`.
     pub counters: Option<CounterChoice>,
 }
 
 impl DaemonPlan {
-    /// The same with the policy `asymmetric` besides.
+    /// Returns these settings with the policy `asymmetric` added.
     pub fn with_asymmetric(&self) -> DaemonPlan {
         let policies = self.policies.unwrap_or(HostConfig::default().policies.0);
         let asymmetric = registry::set([asymmetric::ENTRY.name]).unwrap_or(PolicySet::NONE);
         DaemonPlan { policies: Some(policies.or(asymmetric)), ..self.clone() }
     }
 
-    /// The same with the policy `flexs` besides, on the VMs' synthetic counters. It swaps pinned vCPUs.
+    /// Returns these settings with the policy `flexs` added, on the VMs' synthetic counters.
+    /// The policy swaps pinned vCPUs.
     pub fn with_flexs(&self) -> DaemonPlan {
         let policies = self.policies.unwrap_or(HostConfig::default().policies.0);
         let flexs = registry::set([flexs::ENTRY.name]).unwrap_or(PolicySet::NONE);
@@ -198,7 +199,7 @@ impl DaemonPlan {
     }
 }
 
-/// A placement as the daemon's arguments have it.
+/// Returns the value of `--placement`.
 pub fn placement_name(placement: Placement) -> &'static str {
     match placement {
         Placement::Keep => "keep",
@@ -218,30 +219,30 @@ pub struct Plan {
     pub window: Duration,
     /// Time between entering a mode and its window.
     pub settle: Duration,
-    /// The backend that was asked for; without one, KVM if there is KVM.
+    /// The requested backend; if `None`, KVM if available.
     pub backend: Option<Backend>,
     /// Seed of the workloads.
     pub seed: u64,
-    /// How the daemon is started.
+    /// Settings of the daemon.
     pub daemon: DaemonPlan,
-    /// Journal and log of what is changed for the experiment.
+    /// Directory of journals and logs of the experiment.
     pub state_dir: PathBuf,
     /// The pCPUs that VMs may use.
     pub pcpus: PcpuSet,
-    /// How long each distinct VM is measured alone first; `None`: it is not.
+    /// Time for which each distinct VM is measured alone first; `None` skips this.
     pub alone: Option<Duration>,
 }
 
-/// Where vCPUs go that have no pins of their own.
+/// Default pins of vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pinning {
     /// vCPU i on pCPU i mod P.
     RoundRobin,
-    /// Free.
+    /// Not pinned.
     None,
 }
 
-/// The VMs of `--mix` and `--weights`.
+/// Returns the VMs of `--mix` and `--weights`.
 pub fn vms_of_mix(
     mix: &str,
     weights: Option<&str>,
@@ -259,8 +260,8 @@ pub fn vms_of_mix(
     weigh(vcpus.into_iter().enumerate().map(spec).collect(), weights)
 }
 
-/// The four VMs that a host with trouble has, each with a vCPU for each pCPU: one that spins, one that blocks, one that computes,
-/// and one that sleeps most of the time.
+/// Returns four typical VMs of an overcommitted host, each with a vCPU for each pCPU.
+/// One spins, one blocks, one computes, and one sleeps most of the time.
 pub fn everyday_vms(pcpus: &PcpuSet, weights: Option<&str>) -> Result<Vec<VmSpec>, PlanError> {
     let vcpus = (pcpus.len() as u32).clamp(2, MAX_VCPUS);
     let spec = |(name, workload, settings): (&str, &str, &[&str])| VmSpec {
@@ -280,7 +281,7 @@ pub fn everyday_vms(pcpus: &PcpuSet, weights: Option<&str>) -> Result<Vec<VmSpec
     weigh(vms.into_iter().map(spec).collect(), weights)
 }
 
-/// Gives VMs the weights of `--weights`.
+/// Sets the weights of `--weights`.
 fn weigh(mut vms: Vec<VmSpec>, weights: Option<&str>) -> Result<Vec<VmSpec>, PlanError> {
     let Some(text) = weights else {
         return Ok(vms);
@@ -311,7 +312,7 @@ fn numbers<T: FromStr>(
     text.split(',').map(number).collect()
 }
 
-/// Checks VMs against each other and against the host, and pins their vCPUs.
+/// Checks the VMs, together and against the host, and pins their vCPUs.
 pub fn place(
     specs: Vec<VmSpec>,
     pcpus: &PcpuSet,
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn own_pcpus_come_before_the_rule() {
+    fn given_pcpus_override_the_default() {
         let mut specs = vms_of_mix("2", None, WORKLOAD).unwrap();
         specs[0].pcpus = Some(pcpus("1"));
         let vms = place(specs, &pcpus("0-1"), Pinning::None).unwrap();
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn everyday_vms_spin_block_compute_and_sleep_on_every_pcpu() {
+    fn everyday_vms_cover_every_pcpu() {
         for (list, vcpus) in [("0", 2), ("0-1", 2), ("0-15", 16)] {
             let vms = everyday_vms(&pcpus(list), Some("1,2,3,4")).unwrap();
             let vms = place(vms, &pcpus(list), Pinning::None).unwrap();
@@ -422,13 +423,13 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_different_length_are_told_apart() {
+    fn weights_must_match_the_mix() {
         let text = error("4,2,1", Some("1,2"));
         assert_eq!(text, "there are 3 VMs and --weights has 2; give one weight per VM");
     }
 
     #[test]
-    fn bad_sizes_say_what_would_be_right() {
+    fn invalid_sizes_name_the_range() {
         assert!(error("0", None).contains("a VM has 1 to 64"));
         assert!(error("65", None).contains("a VM has 1 to 64"));
         assert!(
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_vms_are_named() {
+    fn invalid_vms_are_named() {
         let good = vms_of_mix("1,1", None, WORKLOAD).unwrap();
         let mut twice = good.clone();
         twice[1].name = "vm0".to_owned();

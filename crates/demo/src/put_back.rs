@@ -1,4 +1,4 @@
-//! What an experiment changed, put back: by itself, after its daemon was killed, or by the next experiment.
+//! Reverts the changes of an experiment: at its end, after its daemon was killed, or before the next experiment.
 
 use std::path::Path;
 
@@ -8,31 +8,31 @@ use tandem_linux::restore::RestoreReport;
 use tandem_linux::{ProcFs, cgroup};
 use thiserror::Error;
 
-/// Why something is not as it was before.
+/// Changes could not be reverted.
 #[derive(Debug, Error)]
 pub enum PutBackError {
-    /// The cgroups of this host.
+    /// The cgroups of this host are unusable.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The journal.
+    /// The journal could not be read.
     #[error(transparent)]
     Journal(#[from] ActuatorError),
-    /// A change that could not be undone.
-    #[error("could not put back {what}: {error}")]
+    /// A change could not be reverted.
+    #[error("cannot revert {what}: {error}")]
     Left {
-        /// Which.
+        /// The change.
         what: String,
-        /// Why.
+        /// The cause.
         error: String,
     },
 }
 
-/// Puts back all that the journal in a directory lists.
+/// Reverts all changes in the journal of a directory.
 pub fn put_back(dir: &Path) -> Result<(), PutBackError> {
     complete(&restore_all(cgroup::open(&ProcFs::host())?, dir)?)
 }
 
-/// An error if a restore left something.
+/// Returns an error if a restore failed in part.
 pub fn complete(report: &RestoreReport) -> Result<(), PutBackError> {
     match report.failures.first() {
         None => Ok(()),
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_left_is_named() {
+    fn failed_revert_is_named() {
         let mut report = RestoreReport::default();
         assert!(complete(&report).is_ok());
         report.failures.push(RestoreFailure {
@@ -58,7 +58,7 @@ mod tests {
         });
         assert_eq!(
             complete(&report).unwrap_err().to_string(),
-            "could not put back the weight of /a: read-only"
+            "cannot revert the weight of /a: read-only"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What a number of an argument may be: every bench has a few, and all say the same of one that cannot be.
+//! Ranges of numeric arguments, with one form of error for all benchmarks.
 //!
 //! An error names the flag, the value and the range, as in `--runs 0 is not possible: 1 … 100`.
 
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// A number that cannot be.
+/// A number is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{flag} {value} is not possible: {range}")]
 pub struct RangeError {
     /// The argument.
     pub flag: &'static str,
-    /// What was given.
+    /// The given value.
     pub value: String,
-    /// What would be right.
+    /// The valid range.
     pub range: String,
 }
 
-/// A whole number.
+/// Checks a whole number.
 pub fn whole(flag: &'static str, value: u32, least: u32, most: u32) -> Result<u32, RangeError> {
     if (least..=most).contains(&value) {
         Ok(value)
@@ -27,32 +27,34 @@ pub fn whole(flag: &'static str, value: u32, least: u32, most: u32) -> Result<u3
     }
 }
 
-/// The daemon's accounting period.
+/// Checks the daemon's accounting period.
 pub fn period_ms(value: u64) -> Result<u64, RangeError> {
-    match (30..=1000).contains(&value) {
-        true => Ok(value),
-        false => Err(RangeError {
+    if (30..=1000).contains(&value) {
+        Ok(value)
+    } else {
+        Err(RangeError {
             flag: "--period-ms",
             value: value.to_string(),
             range: "30 … 1000 milliseconds".to_owned(),
-        }),
+        })
     }
 }
 
-/// A time in seconds.
+/// Checks a time in seconds.
 pub fn seconds(
     flag: &'static str,
     value: f64,
     least: f64,
     most: f64,
 ) -> Result<Duration, RangeError> {
-    match value.is_finite() && (least..=most).contains(&value) {
-        true => Ok(Duration::from_secs_f64(value)),
-        false => Err(RangeError {
+    if value.is_finite() && (least..=most).contains(&value) {
+        Ok(Duration::from_secs_f64(value))
+    } else {
+        Err(RangeError {
             flag,
             value: value.to_string(),
             range: format!("{least} … {most} seconds"),
-        }),
+        })
     }
 }
 

@@ -1,8 +1,8 @@
-//! The directory an experiment works in: journals of what it changed, logs of its children.
+//! The state directory of an experiment: journals of its changes, logs of its children.
 //!
-//! One experiment at a time: two would measure each other. The lock is held for as long as the
-//! experiment lasts and ends with the process, however that ends. What an earlier experiment that was
-//! killed has left behind is put back before anything is measured.
+//! A lock permits only one experiment at a time, because two would disturb each other.
+//! The kernel releases the lock when the process ends.
+//! Changes of an earlier experiment that was killed are reverted before the first measurement.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +14,10 @@ use thiserror::Error;
 
 use crate::put_back::{PutBackError, put_back};
 
-/// Where experiments work unless told otherwise: gone after a reboot, as cgroups are.
+/// Default state directory; like cgroups, it does not survive a reboot.
 pub const DEFAULT: &str = "/run/tandem-demo";
 
-/// The default for a user who may not write there; such a user may not change cgroups either.
+/// Returns the default for a user; only root can write to [`DEFAULT`], and only root can change cgroups.
 pub fn default_for(uid: u32) -> PathBuf {
     match uid {
         0 => PathBuf::from(DEFAULT),
@@ -25,18 +25,18 @@ pub fn default_for(uid: u32) -> PathBuf {
     }
 }
 
-/// Why an experiment has no directory to work in.
+/// The state directory could not be opened.
 #[derive(Debug, Error)]
 pub enum StateDirError {
-    /// It cannot be made, or nothing in it.
+    /// The directory or a file in it cannot be created.
     #[error("cannot use {}; choose another with --state-dir", path.display())]
     Unusable {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It is in use.
+    /// The directory is in use.
     #[error(
         "another experiment is running in {}; wait for it, or stop it",
         path.display()
@@ -45,12 +45,12 @@ pub enum StateDirError {
         /// The directory.
         path: PathBuf,
     },
-    /// What a killed experiment left could not be put back.
+    /// The changes of a killed experiment could not be reverted.
     #[error(transparent)]
     PutBack(#[from] PutBackError),
 }
 
-/// The directory, locked.
+/// The locked directory.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
@@ -59,7 +59,7 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory, locks it, and puts back what a killed experiment left.
+    /// Creates and locks the directory, and reverts the changes of a killed experiment.
     pub fn open(path: &Path) -> Result<StateDir, StateDirError> {
         let made = !path.exists();
         let unusable = |source| StateDirError::Unusable { path: path.to_owned(), source };
@@ -81,25 +81,25 @@ impl StateDir {
         Ok(dir)
     }
 
-    /// Journal of the modes that work by cgroups alone.
+    /// Returns the directory of the journal of modes without the daemon.
     pub fn groups(&self) -> PathBuf {
         self.path.join("groups")
     }
 
-    /// Journal and log of the daemon.
+    /// Returns the directory of the journal and log of the daemon.
     pub fn daemon(&self) -> PathBuf {
         self.path.join("daemon")
     }
 
-    /// Logs of the VMs.
+    /// Returns the directory of the logs of the VMs.
     pub fn logs(&self) -> &Path {
         &self.path
     }
 
-    /// Ends well: removes the directory if it was not there before.
+    /// Removes the directory after a success if this experiment created it.
     pub fn finish(self) {
         if self.made {
-            // Left-over logs harm nobody.
+            // Remaining logs are harmless.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_experiments_do_not_share_a_directory() {
+    fn second_experiment_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let first = StateDir::open(&path).unwrap();
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_there_stays() {
+    fn existing_directory_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         StateDir::open(dir.path()).unwrap().finish();
         assert!(dir.path().exists());
     }
 
     #[test]
-    fn an_unusable_path_is_named() {
+    fn unusable_path_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = StateDir::open(&file.path().join("x")).unwrap_err().to_string();
         assert!(error.contains("choose another with --state-dir"), "{error}");

@@ -9,7 +9,7 @@ use tandem_model::PcpuSet;
 use crate::mode::Mode;
 use crate::plan::{DaemonPlan, Pinning, Plan, place, vms_of_mix};
 
-/// Ten seconds of each mode of the demo. Of several workloads, separated by commas, each VM has its own.
+/// Returns a plan with ten seconds of each mode of the demo; `workloads` has one for all VMs, or one per VM.
 pub fn plan(mix: &str, weights: &str, workloads: &str, pcpus: &str) -> Plan {
     let pcpus: PcpuSet = pcpus.parse().unwrap();
     let mut vms = vms_of_mix(mix, Some(weights), workloads).unwrap();

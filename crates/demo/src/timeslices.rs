@@ -1,11 +1,11 @@
-//! What each vCPU thread ran, waited, and how often it ran, read twenty times a second at the least cost there is.
+//! Run time, wait time and number of time slices of each vCPU thread, read 20 times per second at minimal cost.
 //!
-//! Source: the three numbers of `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst). The files are opened
-//! once and read again from their start: one system call per vCPU and tick, a few microseconds. The host crate's sampler reads the
-//! first two numbers, and for every vCPU opens a second file for its state, which is not needed here.
+//! Source: the three numbers of `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst).
+//! Each file is opened once and reread from its start: one system call per vCPU and tick, a few microseconds.
+//! The sampler of the `linux` crate reads only the first two numbers, and opens a second file per vCPU for its state.
 //!
-//! The kernel adds to the wait when it is over, and brings the time that a vCPU ran up to date at clock ticks and switches.
-//! [`crate::windows`] makes figures of these.
+//! The kernel adds a wait when it ends, and updates run time at clock ticks and context switches.
+//! [`crate::windows`] computes figures from these accounts.
 
 use std::fs::File;
 use std::io;
@@ -22,47 +22,47 @@ use crate::vm_process::VmProcess;
 /// Time between two readings.
 pub const TICK: Duration = Duration::from_millis(50);
 
-/// Room for three numbers of 64 bits.
+/// Size of the buffer: three numbers of 64 bits.
 const BYTES: usize = 96;
 
-/// Why a vCPU's account could not be read.
+/// A vCPU's account could not be read.
 #[derive(Debug, Error)]
 pub enum TimeslicesError {
-    /// The file cannot be opened or read: the thread ended, or the kernel keeps no such account.
+    /// The file cannot be opened or read: the thread ended, or the kernel has no schedstat.
     #[error("cannot read {}; the VM ended, or the kernel has no CONFIG_SCHED_INFO", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It holds something else.
+    /// The file is malformed.
     #[error("{} holds '{text}'; expected three numbers", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         text: String,
     },
 }
 
-/// A vCPU's account since its thread started.
+/// A vCPU's account since the start of its thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Time on a pCPU.
+    /// Run time.
     pub ran: Nanos,
-    /// Time runnable without running, counted when a wait is over.
+    /// Time runnable but not running, counted at the end of each wait.
     pub waited: Nanos,
-    /// Times that it got a pCPU.
+    /// Number of time slices.
     pub slices: u64,
 }
 
-/// All vCPUs at one moment.
+/// The accounts of all vCPUs at one moment.
 #[derive(Clone, Debug)]
 pub struct Tick {
-    /// When.
+    /// Time of the reading.
     pub at: Instant,
-    /// Per VM, per vCPU.
+    /// Per VM and vCPU.
     pub vms: Vec<Vec<Account>>,
 }
 
@@ -89,7 +89,7 @@ impl Timeslices {
         Ok(Timeslices { vms: vms.iter().map(open).collect::<Result<_, _>>()? })
     }
 
-    /// Reads all of them.
+    /// Reads all files.
     pub fn read(&self) -> Result<Tick, TimeslicesError> {
         let at = Instant::now();
         let vms =
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_numbers_are_read_in_their_order() {
+    fn schedstat_is_parsed() {
         let account = Account { ran: Nanos(31_000_000), waited: Nanos(2_500_000), slices: 17 };
         assert_eq!(parse("31000000 2500000 17\n"), Some(account));
         assert_eq!(parse("31000000 2500000"), None);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_something_else_is_named() {
+    fn malformed_file_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "nothing\n").unwrap();
         let open = (file.path().to_owned(), File::open(file.path()).unwrap());

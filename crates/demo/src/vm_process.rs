@@ -1,10 +1,9 @@
-//! One microVM in a process of its own, under control through its stdin and stdout ([`crate::control`]).
+//! One microVM in a separate process, controlled through its stdin and stdout ([`crate::control`]).
 //!
-//! `tandem vm run --control-stdio` boots the VM, prints a line that names its vCPU threads, answers
-//! each line on its stdin with a line of counters, and stops when its stdin ends: so it also stops
-//! when we are killed. The program is this very one, started again. CPU time is not taken from those
-//! counters but from the kernel, for all VMs with one clock ([`crate::cpu_time`]); the counters give
-//! the work that was done.
+//! This program starts itself again as `tandem vm run --control-stdio`.
+//! The child boots the VM, prints a line with its vCPU threads, and answers each line on its stdin with its counters.
+//! It stops when its stdin ends, and so also when this process is killed.
+//! The counters provide the work done; CPU time comes from the kernel, for all VMs with one clock ([`crate::cpu_time`]).
 
 use std::fs::File;
 use std::io;
@@ -25,72 +24,72 @@ use crate::child_log::quote;
 use crate::control::{Ready, Snapshot};
 use crate::plan::VmPlan;
 
-/// How long a VM may take to boot, or to answer on a host that is overcommitted many times.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time that a VM has to boot or answer, even on a heavily overcommitted host.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What went wrong with a VM.
+/// A failure of a VM.
 #[derive(Debug, Error)]
 pub enum VmError {
-    /// Its log cannot be made.
+    /// The log cannot be created.
     #[error("cannot create {}", path.display())]
     Log {
         /// The log.
         path: PathBuf,
-        /// What the kernel said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Its process.
+    /// The process failed.
     #[error(transparent)]
     Child(#[from] ChildError),
-    /// It did not say that it is ready.
+    /// The first line is not a `Ready` line.
     #[error("{what}: unexpected '{line}'")]
     NotReady {
-        /// Which VM.
+        /// The VM.
         what: String,
-        /// What it said.
+        /// The line.
         line: String,
     },
-    /// It did not answer with counters.
+    /// The answer is not a snapshot of counters.
     #[error("{what}: unexpected '{line}'")]
     NoCounters {
-        /// Which VM.
+        /// The VM.
         what: String,
-        /// What it said.
+        /// The line.
         line: String,
-        /// What is wrong with that.
+        /// The error of the parser.
         source: serde_json::Error,
     },
-    /// Its vCPUs' threads are not known.
-    #[error("the vCPU threads of {what}")]
+    /// The vCPU threads could not be identified.
+    #[error("cannot identify the vCPU threads of {what}")]
     Threads {
-        /// Which VM.
+        /// The VM.
         what: String,
-        /// Why.
+        /// The cause.
         source: ThreadError,
     },
-    /// It was asked after it had been stopped.
+    /// The VM was stopped before.
     #[error("{0} was stopped")]
     Stopped(String),
-    /// It was asked and does not hear.
+    /// The VM no longer reads its stdin.
     #[error("{0} no longer listens")]
     Deaf(String),
-    /// It ended in an error.
+    /// The VM exited with an error.
     #[error("{what} ended with {status}")]
     Ended {
-        /// Which VM.
+        /// The VM.
         what: String,
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
     },
-    /// It had to be killed.
+    /// The VM had to be killed.
     #[error("{0} did not stop and was killed")]
     Killed(String),
-    /// One of these, with what the VM itself said about it.
+    /// Another error, with the log of the VM.
     #[error("{}; it said: {said}", explain(&**error))]
     Said {
-        /// Which.
+        /// The error.
         error: Box<VmError>,
-        /// What it said.
+        /// End of the log.
         said: String,
     },
 }
@@ -104,7 +103,7 @@ pub struct VmProcess {
 }
 
 impl VmProcess {
-    /// Starts a VM; [`VmProcess::ready`] then waits until it has booted. Many can so boot at once.
+    /// Starts a VM; [`VmProcess::ready`] then waits until it has booted, so that VMs boot in parallel.
     pub fn start(
         vm: &VmPlan,
         backend: Backend,
@@ -139,18 +138,18 @@ impl VmProcess {
         Ok(())
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> Pid {
         Pid(self.running.pid())
     }
 
-    /// Its vCPU threads, in the order of their numbers.
+    /// Returns its vCPU threads in the order of their indices.
     pub fn threads(&self) -> &[ThreadRef] {
         &self.threads
     }
 
-    /// Asks for its counters; [`VmProcess::counters`] then reads them. So all VMs are asked before
-    /// the first answer is waited for, and their windows lie as close together as can be.
+    /// Requests its counters; [`VmProcess::counters`] then reads them.
+    /// The caller requests those of all VMs before it waits, so that their windows nearly coincide.
     pub fn ask(&mut self) -> Result<(), VmError> {
         let what = self.what();
         let Some(stdin) = self.running.stdin() else {
@@ -162,7 +161,7 @@ impl VmProcess {
         Ok(())
     }
 
-    /// The answer to [`VmProcess::ask`].
+    /// Reads the answer to [`VmProcess::ask`].
     pub fn counters(&mut self) -> Result<Snapshot, VmError> {
         let line = self.line()?;
         serde_json::from_str(&line).map_err(|source| VmError::NoCounters {
@@ -177,11 +176,11 @@ impl VmProcess {
     }
 
     fn line(&mut self) -> Result<String, VmError> {
-        let line = self.running.line(PATIENCE);
+        let line = self.running.line(TIMEOUT);
         line.map_err(|error| self.trouble(error.into()))
     }
 
-    /// What went wrong, with what the VM itself said about it.
+    /// Adds the end of the log to an error.
     fn trouble(&self, error: VmError) -> VmError {
         match quote(&self.log) {
             Some(said) => VmError::Said { error: Box::new(error), said },
@@ -189,12 +188,12 @@ impl VmProcess {
         }
     }
 
-    /// Asks it to stop; [`VmProcess::stop`] then waits for it.
+    /// Requests a stop; [`VmProcess::stop`] then waits for it.
     pub fn ask_to_stop(&mut self) {
         self.running.close_stdin();
     }
 
-    /// Stops it and waits for it.
+    /// Stops the VM and waits for its exit.
     pub fn stop(mut self) -> Result<(), VmError> {
         self.ask_to_stop();
         match self.running.reap()? {
@@ -208,17 +207,17 @@ impl VmProcess {
     }
 }
 
-/// Stops all of them at once.
+/// Stops all VMs in parallel.
 pub fn stop_all(mut vms: Vec<VmProcess>) -> Result<(), VmError> {
     for vm in &mut vms {
         vm.ask_to_stop();
     }
-    // Every one is waited for, even after an error.
+    // `collect` first, so that an error does not skip the remaining VMs.
     let outcomes: Vec<_> = vms.into_iter().map(VmProcess::stop).collect();
     outcomes.into_iter().collect()
 }
 
-/// One measure of work for all VMs: two that measured for themselves could differ by a step.
+/// Returns the calibration for all VMs: separate calibrations could differ by a step.
 fn calibration() -> &'static str {
     static MEASURED: OnceLock<String> = OnceLock::new();
     MEASURED.get_or_init(|| Calibration::measure().to_string())
@@ -257,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_name_every_choice() {
+    fn arguments_cover_all_settings() {
         let vm = VmPlan {
             name: "a".to_owned(),
             vcpus: 2,

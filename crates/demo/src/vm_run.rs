@@ -1,8 +1,8 @@
-//! One microVM in this process, until its time is up, somebody asks for its end, or it fails.
+//! Runs one microVM in this process until its time limit, a signal, the end of stdin, or a failure.
 //!
-//! By hand it runs for some seconds. Under control ([`crate::control`]) it is a part of something larger:
-//! it says when it is ready, answers each line on stdin with its counters, and stops when stdin ends.
-//! SIGINT and SIGTERM end it as if its time were up, so that there is a report.
+//! Without an owner it runs for some seconds.
+//! Under control ([`crate::control`]) it reports ready, answers each line on stdin with its counters, and stops when stdin ends.
+//! SIGINT and SIGTERM have the same effect as the time limit, so that a report is printed.
 
 use std::io;
 use std::io::Write;
@@ -17,57 +17,57 @@ use thiserror::Error;
 
 use crate::control::{Ready, ReadyVcpu, SayError, say};
 
-/// Why a VM did not run to its end.
+/// A VM could not be run.
 #[derive(Debug, Error)]
 pub enum VmRunError {
-    /// No way to hear of signals.
+    /// The socket pair for signals could not be made.
     #[error("cannot make a socket pair for signals")]
     SocketPair(#[source] io::Error),
-    /// The same.
+    /// The socket for a signal could not be duplicated.
     #[error("cannot duplicate a socket")]
     Duplicate(#[source] io::Error),
-    /// The same, of one signal.
+    /// The handler of a signal could not be installed.
     #[error("cannot handle signal {signal}")]
     Signal {
-        /// Which.
+        /// The signal.
         signal: i32,
-        /// What the kernel said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It did not boot.
+    /// The VM did not boot.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A vCPU without a thread.
-    #[error("vCPU {index} has no thread: {tid} is not the number of one")]
+    /// A vCPU has no valid thread id.
+    #[error("vCPU {index} has no thread: {tid} is not a thread id")]
     NoThread {
-        /// Which.
+        /// The vCPU's index.
         index: usize,
-        /// What should be its thread.
+        /// The invalid thread id.
         tid: i32,
     },
-    /// Its owner does not listen.
+    /// The owner could not be answered.
     #[error(transparent)]
     Say(#[from] SayError),
-    /// No way to wait.
+    /// `poll` failed.
     #[error("poll failed: {0}")]
     Poll(Errno),
-    /// Its owner cannot be heard.
+    /// stdin could not be read.
     #[error("cannot read stdin: {0}")]
     Stdin(Errno),
-    /// A vCPU stopped by itself.
+    /// A vCPU stopped unexpectedly.
     #[error("the VM stopped: {0}")]
     Stopped(String),
-    /// The workload went wrong.
+    /// The workload saw broken invariants.
     #[error("the workload saw {0} broken invariants: a bug of Tandem or of this host")]
     Violations(u64),
 }
 
-/// A stream that becomes readable when the process is asked to end.
+/// A stream that becomes readable on SIGINT or SIGTERM.
 #[derive(Debug)]
 pub struct Signals(UnixStream);
 
 impl Signals {
-    /// Listens from now on; before the VM boots, so that a signal at any moment finds somebody.
+    /// Installs the handlers. Call it before the VM boots, so that no signal is missed.
     pub fn listen() -> Result<Signals, VmRunError> {
         let (reader, writer) = UnixStream::pair().map_err(VmRunError::SocketPair)?;
         for signal in [SIGINT, SIGTERM] {
@@ -79,16 +79,16 @@ impl Signals {
     }
 }
 
-/// A VM that ended.
+/// Result of a VM that ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// What it did; none where its owner has seen enough.
+    /// The report; `None` if the end of stdin stopped the VM.
     pub report: Option<Report>,
     violations: u64,
 }
 
 impl Ended {
-    /// An error if the workload went wrong: for after the report, which is worth having all the same.
+    /// Returns an error if the workload saw broken invariants; call it after printing the report.
     pub fn check(&self) -> Result<(), VmRunError> {
         match self.violations {
             0 => Ok(()),
@@ -97,7 +97,7 @@ impl Ended {
     }
 }
 
-/// Boots a VM and runs it to its end; with `owner`, under its control.
+/// Boots a VM and runs it to its end; with `owner`, under control.
 pub fn run(
     config: MicrovmConfig,
     limit: Option<Duration>,
@@ -111,7 +111,7 @@ pub fn run(
         say(owner, &ready(&vm)?)?;
     }
     let end = wait(&vm, signals, deadline, owner)?;
-    // The span ends before the threads do, or the time that stopping takes would be in it.
+    // Take the snapshot before stopping the threads, to exclude the time of stopping.
     let report = Report::between(&vm, &first, &vm.snapshot());
     let last = vm.stop();
     let violations = last.sum(|vcpu| vcpu.violations);
@@ -138,17 +138,17 @@ fn ready(vm: &Microvm) -> Result<Ready, VmRunError> {
     })
 }
 
-/// Why a VM's run ended.
+/// The reason for the end of a run.
 enum End {
-    /// The time is up, or a signal asked for the end.
+    /// The time limit, or a signal.
     Time,
     /// stdin ended.
     Stdin,
-    /// A vCPU stopped by itself.
+    /// A vCPU stopped unexpectedly.
     Failure,
 }
 
-/// Waits for the end; meanwhile answers each line on stdin, if there is an owner.
+/// Waits for the end; if there is an owner, answers each line on stdin meanwhile.
 fn wait(
     vm: &Microvm,
     signals: &Signals,
@@ -167,7 +167,7 @@ fn wait(
         if owner.is_some() {
             fds.push(PollFd::new(&stdin, PollFlags::IN));
         }
-        // A time too long for the kernel is as good as none.
+        // A timeout out of the range of the kernel is effectively infinite.
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -190,7 +190,7 @@ fn wait(
     }
 }
 
-/// How many lines end in what stdin holds now; none at its end.
+/// Returns the number of lines that stdin has now; `None` at its end.
 fn lines() -> Result<Option<usize>, VmRunError> {
     let mut buffer = [0; 4096];
     match rustix::io::read(io::stdin(), &mut buffer) {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vm_runs_for_its_time_and_reports() {
+    fn vm_runs_for_its_time_and_reports() {
         let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Burn);
         config.backend = Backend::Threads;
         let signals = Signals::listen().unwrap();

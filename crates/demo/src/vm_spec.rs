@@ -1,8 +1,8 @@
 //! One `--vm`: `name=a,vcpus=2,weight=3,workload=bursty,set.KEY=VALUE,cpus=0-1`.
 //!
-//! A list of pCPUs has commas of its own; they are written as `+` there: `cpus=0-1+3`. Whether the
-//! values suit each other and the host is checked in [`crate::plan`]; whether a workload knows its
-//! settings, by the VM when it starts.
+//! In a list of pCPUs, `+` stands for the comma: `cpus=0-1+3`.
+//! [`crate::plan`] checks the values together and against the host.
+//! The VM checks the settings of its workload at its start.
 
 use std::str::FromStr;
 
@@ -10,10 +10,10 @@ use tandem_model::PcpuSet;
 use tandem_model::pcpu_set::PcpuSetError;
 use thiserror::Error;
 
-/// The workload of VMs that name none.
+/// Default workload.
 pub const WORKLOAD: &str = "burn";
 
-/// A VM as it was asked for.
+/// A requested VM.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VmSpec {
     /// Its name.
@@ -22,7 +22,7 @@ pub struct VmSpec {
     pub vcpus: u32,
     /// Its weight, 1 = the kernel's default.
     pub weight: f64,
-    /// What its guest does.
+    /// Name of its workload.
     pub workload: String,
     /// The workload's settings, `key=value`.
     pub settings: Vec<String>,
@@ -32,40 +32,40 @@ pub struct VmSpec {
 
 const FORM: &str = "name=NAME,vcpus=N[,weight=W][,workload=NAME][,set.KEY=VALUE]…[,cpus=0-1+3]";
 
-/// A `--vm` that says no VM.
+/// An invalid `--vm`.
 #[derive(Debug, Error)]
 #[error("--vm {text} (write --vm {FORM})")]
 pub struct VmSpecError {
-    /// What was given.
+    /// The given text.
     pub text: String,
-    /// What is wrong with it.
+    /// The invalid part.
     pub source: PartError,
 }
 
-/// What is wrong with a part of a `--vm`.
+/// An invalid part of a `--vm`.
 #[derive(Debug, Error)]
 pub enum PartError {
-    /// It is no key with a value.
+    /// The part has no `=`.
     #[error("'{0}' has no '='")]
     NoValue(String),
-    /// It has a key that there is not.
+    /// The key is unknown.
     #[error("'{0}' is not known; the keys are name, vcpus, weight, workload, set.KEY, cpus")]
     Unknown(String),
-    /// A key is there twice.
+    /// A key is given twice.
     #[error("'{0}' is given twice")]
     Twice(String),
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A number that is none.
+    /// The value is not a number.
     #[error("{key}={value}: '{value}' is not a number")]
     NotANumber {
         /// The key.
         key: String,
-        /// What was given.
+        /// The given value.
         value: String,
     },
-    /// pCPUs that are none.
+    /// The list of pCPUs is invalid.
     #[error("cpus")]
     Pcpus(#[source] PcpuSetError),
 }
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_its_default() {
+    fn omitted_keys_have_defaults() {
         let spec: VmSpec = "name=a,vcpus=1".parse().unwrap();
         assert_eq!((spec.weight, spec.workload.as_str(), spec.pcpus), (1.0, "burn", None));
     }
 
     #[test]
-    fn malformed_texts_say_what_would_be_right() {
+    fn malformed_texts_show_the_form() {
         let error = |text: &str| explain(&text.parse::<VmSpec>().unwrap_err());
         for (text, said) in [
             ("", "'' has no '='"),

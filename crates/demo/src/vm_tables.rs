@@ -1,10 +1,10 @@
-//! What a microVM did, for people: what it was, and a table of its vCPUs.
+//! The report of a microVM as text: its configuration, and a table of its vCPUs.
 
 use tandem_microvm::{Completion, Report, VcpuReport, Workload};
 use tandem_report::figure;
 use tandem_report::table::{Look, Table};
 
-/// The report for people.
+/// Returns the report as text.
 pub fn text(report: &Report, look: Look) -> String {
     let pairs = |(key, value): (&String, &String)| format!("{key}={value}");
     let sizes: Vec<String> = report.parameters.iter().map(pairs).collect();
@@ -21,9 +21,10 @@ pub fn text(report: &Report, look: Look) -> String {
         report.seconds,
         sizes.join(" "),
         report.seed,
-        match pins.is_empty() {
-            true => "not pinned".to_owned(),
-            false => format!("pinned to pCPU {} in turn", pins.join(",")),
+        if pins.is_empty() {
+            "not pinned".to_owned()
+        } else {
+            format!("pinned to pCPU {} in turn", pins.join(","))
         },
         report.calibration,
         report.workload.item(),
@@ -32,13 +33,13 @@ pub fn text(report: &Report, look: Look) -> String {
     )
 }
 
-/// A column: its heading, and the number in it.
+/// A column: its heading and its value for a vCPU.
 type Column = (&'static str, fn(&VcpuReport) -> u64);
 
 fn table(report: &Report) -> Table {
     let mut headings = vec!["vCPU", "thread", "work/s", "CPU ms", "CPU %", "wait ms", "wait %"];
     headings.extend(["halts", "IPIs"]);
-    // Columns that only one workload can fill.
+    // Columns of some workloads only.
     let extra: Option<Column> = match report.workload {
         Workload::Shootdown => Some(("acks", |vcpu| vcpu.acks)),
         Workload::Bursty | Workload::Server => Some(("dropped", |vcpu| vcpu.dropped)),
@@ -90,7 +91,7 @@ fn table(report: &Report) -> Table {
     table
 }
 
-/// How many bursts were done, and how long they took.
+/// Returns the number of completed bursts and their times.
 fn completion(times: &Completion) -> [String; 3] {
     let time = |ns: Option<u64>| {
         ns.map_or_else(|| figure::NOT_MEASURED.to_owned(), |ns| figure::time(ns as f64))
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_names_backend_workload_sizes_and_seed() {
+    fn text_has_the_configuration() {
         let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Bursty);
         config.backend = Backend::Threads;
         config.seed = 1;
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_have_completion_times_once_one_is_done() {
+    fn completed_bursts_have_times() {
         let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Server);
         config.backend = Backend::Threads;
         config.parameters.set("busy", "0").unwrap();

@@ -1,15 +1,17 @@
-//! Shares against due over short windows, waits, and shares over time, from readings taken every [`TICK`].
+//! Shares relative to fair shares over short windows, waits, and shares over time, from readings every [`TICK`].
 //!
-//! The due of a window is the sum over its ticks of each VM's GPS service in that tick, by the policy crate's [`assess`]: with the CPU
-//! time that the VMs received together as the capacity, and each VM backlogged for the sum of its vCPUs' runnable times, at most the tick: an
-//! upper bound of the time in which any of them could run. Summed over ticks it is much closer than over a whole window for a VM
-//! whose vCPUs are runnable in the same ticks and asleep in others.
+//! The fair share of a VM in a window is the sum of its GPS service in the ticks, from the policy crate's [`assess`].
+//! The capacity of a tick is the CPU time that the VMs received together.
+//! A VM is backlogged for the sum of its vCPUs' runnable times, at most the tick.
+//! This sum is an upper bound of the time in which any vCPU is runnable.
+//! If vCPUs are runnable in the same ticks and asleep in others, the bound per tick is much tighter than per window.
 //!
-//! The kernel counts a wait when it is over. So time beyond a tick's length is moved back into the ticks before, where it was
-//! spent, and a vCPU that is runnable at the end has waited through all its last ticks without any time. A VM whose guest never sleeps is
-//! runnable throughout, since throttled time is not counted as waiting.
+//! The kernel counts a wait when it ends.
+//! Time beyond a tick's length is therefore moved to the preceding ticks, in which it was spent.
+//! A vCPU that is runnable at the end has waited through its last ticks without counted time.
+//! A VM whose guest never sleeps is runnable throughout, because throttled time is not counted as waiting.
 //!
-//! CPU time is up to date to a clock tick of the kernel (1 to 10 ms), which is the error of a window at each end.
+//! The kernel updates CPU time once per clock tick (1 to 10 ms), which is the error at each end of a window.
 
 use std::time::Instant;
 
@@ -24,10 +26,10 @@ use crate::timeslices::{Account, TICK, Tick};
 /// Lengths of the windows, in ticks: 250 ms and 1 s.
 pub const LENGTHS: [usize; 2] = [5, 20];
 
-/// A VM wanted CPU in a window if it was due so much of a pCPU; of less, a clock tick is too large a part.
-const WANTED: f64 = 0.05;
+/// Minimum fair share of a VM, in pCPUs, for a window to count; below it, a clock tick is too large a part.
+const MIN_FAIR: f64 = 0.05;
 
-/// One VM between two ticks.
+/// The account of one VM between two ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Part {
     lasted: Nanos,
@@ -35,9 +37,9 @@ struct Part {
     fair: Nanos,
 }
 
-/// Each VM's windows, by the lengths of [`LENGTHS`].
+/// Returns each VM's windows, one entry for each of [`LENGTHS`].
 ///
-/// `ticks` are a mode's, `runnable` tells which vCPUs were so at the last of them.
+/// `ticks` are those of one mode; `runnable` has the states of the vCPUs at the last tick.
 pub fn windows(plan: &Plan, ticks: &[Tick], runnable: &[Vec<bool>]) -> Vec<Vec<WindowFigures>> {
     let parts = parts(plan, ticks, runnable);
     let of_vm = |vm: usize| {
@@ -48,8 +50,10 @@ pub fn windows(plan: &Plan, ticks: &[Tick], runnable: &[Vec<bool>]) -> Vec<Vec<W
     (0..plan.vms.len()).map(of_vm).collect()
 }
 
-/// Windows of one length, one beginning every quarter of it, so that hardly any trouble is halved by their bounds; none where the
-/// mode was shorter. They are as long as told to half a tick, also where a tick came late.
+/// Returns the figures of windows of one length; `None` if the mode was shorter.
+///
+/// A window starts every quarter of the length, so that window bounds rarely split an unfair period.
+/// It ends at the first tick at which it is at most half a tick short of the length, even if ticks are late.
 fn of_length(parts: &[Part], length: usize) -> Option<WindowFigures> {
     let seconds = length as f64 * TICK.as_secs_f64();
     let enough = seconds - TICK.as_secs_f64() / 2.0;
@@ -73,7 +77,7 @@ fn of_length(parts: &[Part], length: usize) -> Option<WindowFigures> {
             least: None,
             greatest: None,
         });
-        if fair < WANTED * lasted {
+        if fair < MIN_FAIR * lasted {
             continue;
         }
         let part = received / fair;
@@ -84,14 +88,17 @@ fn of_length(parts: &[Part], length: usize) -> Option<WindowFigures> {
     figures
 }
 
-/// Between each two ticks: what each VM received, and what it was due.
+/// Returns the received and fair CPU time of each VM between successive ticks.
 fn parts(plan: &Plan, ticks: &[Tick], runnable: &[Vec<bool>]) -> Vec<Vec<Part>> {
     let lengths: Vec<Nanos> = ticks.windows(2).map(length).collect();
     let could_run: Vec<Vec<Vec<Nanos>>> = (0..plan.vms.len())
         .map(|vm| {
-            let of = |vcpu: usize| match plan.vms[vm].never_sleeps() {
-                true => lengths.clone(),
-                false => could_run(ticks, &lengths, (vm, vcpu), runnable[vm][vcpu]),
+            let of = |vcpu: usize| {
+                if plan.vms[vm].never_sleeps() {
+                    lengths.clone()
+                } else {
+                    could_run(ticks, &lengths, (vm, vcpu), runnable[vm][vcpu])
+                }
             };
             (0..plan.vms[vm].vcpus as usize).map(of).collect()
         })
@@ -133,7 +140,7 @@ fn ran(two: &[Tick], (vm, vcpu): (usize, usize)) -> Nanos {
     two[1].vms[vm][vcpu].ran.saturating_sub(two[0].vms[vm][vcpu].ran)
 }
 
-/// How long a vCPU could have run between each two ticks, with waits where they were spent.
+/// Returns the runnable time of a vCPU between successive ticks, with waits in the ticks in which they were spent.
 fn could_run(
     ticks: &[Tick],
     lengths: &[Nanos],
@@ -159,7 +166,7 @@ fn could_run(
     could
 }
 
-/// Each VM's waits between the first tick and the last.
+/// Returns each VM's waits between the first and the last tick.
 pub fn waits(ticks: &[Tick]) -> Vec<Waits> {
     let (Some(first), Some(last)) = (ticks.first(), ticks.last()) else {
         return Vec::new();
@@ -175,11 +182,11 @@ pub fn waits(ticks: &[Tick]) -> Vec<Waits> {
     first.vms.iter().zip(&last.vms).map(of_vm).collect()
 }
 
-/// Shares over time, a sample for each 250 ms, with times relative to `zero`.
+/// Returns shares over time: a sample for each 250 ms, with times relative to `zero`.
 pub fn series(ticks: &[Tick], zero: Instant) -> Vec<Sample> {
     let mut ends: Vec<usize> = (0..ticks.len()).step_by(LENGTHS[0]).collect();
     let last = ticks.len().saturating_sub(1);
-    // What is left at the end may be too short for a rate that means anything.
+    // A short remainder is omitted, because its rate would be inaccurate.
     if ends.len() < 2 || ends.last().is_some_and(|end| last - end > LENGTHS[0] / 2) {
         ends.push(last);
         ends.dedup();
@@ -197,7 +204,7 @@ pub fn series(ticks: &[Tick], zero: Instant) -> Vec<Sample> {
     if ticks.is_empty() { Vec::new() } else { ends.windows(2).map(sample).collect() }
 }
 
-/// Seconds from `zero` to `at`, negative before it.
+/// Returns the seconds from `zero` to `at`, negative before `zero`.
 fn since(zero: Instant, at: Instant) -> f64 {
     match at.checked_duration_since(zero) {
         Some(after) => after.as_secs_f64(),
@@ -210,7 +217,7 @@ mod tests {
     use super::*;
     use crate::test_plan::plan;
 
-    /// Ticks of 50 ms from what each vCPU has run and waited at each, in ms.
+    /// Returns ticks of 50 ms from each vCPU's cumulative run and wait times, in ms.
     fn ticks(at: Instant, vms: &[&[&[(u64, u64)]]]) -> Vec<Tick> {
         let account = |&(ran, waited): &(u64, u64), tick: usize| Account {
             ran: Nanos::from_millis(ran),
@@ -232,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_counted_where_it_was_spent() {
+    fn waits_are_moved_to_their_ticks() {
         let ms = Nanos::from_millis;
         let lengths = [ms(50); 4];
-        // Ran for 20 ms, then waited for 100 ms, which is counted at its end.
+        // The vCPU ran for 20 ms, then waited; the wait is counted at its end.
         let ran_late = ticks(Instant::now(), &[&[&[(0, 0), (20, 0), (20, 0), (20, 0), (60, 110)]]]);
         let could = could_run(&ran_late, &lengths, (0, 0), false);
         assert_eq!(could, [ms(20), ms(50), ms(50), ms(50)]);
-        // The same, still waiting at the end.
+        // The same wait, not finished at the end.
         let waiting = ticks(Instant::now(), &[&[&[(0, 0), (20, 0), (20, 0), (20, 0), (20, 0)]]]);
         let could = could_run(&waiting, &lengths, (0, 0), true);
         assert_eq!(could, [ms(20), ms(50), ms(50), ms(50)]);
@@ -247,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn two_burners_on_one_pcpu_that_alternate_by_turns_of_two_ticks() {
+    fn alternating_burners_deviate_by_a_fifth() {
         let plan = plan("1,1", "1,1", "burn", "0");
         let a: Vec<(u64, u64)> =
             [0, 50, 100, 100, 100, 150, 200, 200, 200, 250, 300].map(|ran| (ran, 0)).to_vec();
@@ -256,28 +263,28 @@ mod tests {
         let ticks = ticks(Instant::now(), &[&[&a], &[&b]]);
         let windows = windows(&plan, &ticks, &[vec![false], vec![false]]);
         let [short] = windows[0].as_slice() else { panic!("500 ms have windows of 250 ms only") };
-        // Five ticks hold two or three of its own, and 2.5 are due.
+        // A VM runs in two or three of five ticks; its fair share is 2.5 ticks.
         assert_eq!((rounded(short.least), rounded(short.greatest)), (0.8, 1.2));
         assert_eq!(short.windows, 6);
     }
 
     #[test]
-    fn a_late_tick_makes_no_window_longer_than_it_is() {
+    fn late_tick_ends_a_window_early() {
         let part = |ms: u64| Part {
             lasted: Nanos::from_millis(ms),
             received: Nanos::from_millis(ms / 2),
             fair: Nanos::from_millis(ms / 2),
         };
-        // 250 ms in four ticks, one of which was late; and 200 ms in four.
+        // Four ticks of 250 ms with a late one, and four of 200 ms.
         let late = [part(50), part(100), part(50), part(50)];
         assert_eq!(of_length(&late, LENGTHS[0]).map(|figures| figures.windows), Some(1));
         assert_eq!(of_length(&[part(50); 4], LENGTHS[0]), None);
     }
 
     #[test]
-    fn vcpus_that_take_turns_within_a_vm_keep_it_backlogged() {
-        // vCPU 0 runs in even ticks, vCPU 1 in odd ones, each waiting half of the time beside a burner. By its longest vCPU over the
-        // whole, the VM was backlogged half of the time; it was all the time.
+    fn alternating_vcpus_keep_a_vm_backlogged() {
+        // vCPU 0 is runnable in even ticks, vCPU 1 in odd ones; each runs for 15 ms of them and waits 35 ms for a burner.
+        // The VM is backlogged all the time, although each vCPU is runnable for only about half of it.
         let plan = plan("2,1", "1,1", "mutex,burn", "0");
         let turn = |own: bool| {
             let mut all = vec![(0, 0)];
@@ -296,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_has_no_windows_and_a_satisfied_vm_has_its_due() {
+    fn sleeper_has_no_windows() {
         let plan = plan("1,1", "1,1", "bursty,burn", "0");
         let sleeper = [(0, 0); 6];
         let burn: Vec<(u64, u64)> = (0..6).map(|tick| (tick * 50, 0)).collect();
@@ -314,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_over_time_are_of_250_ms_and_before_zero_negative() {
+    fn series_has_samples_of_250_ms() {
         let own: Vec<(u64, u64)> = (0..9).map(|tick| (tick * 25, 0)).collect();
         let zero = Instant::now() + TICK * 5;
         let ticks = ticks(zero - TICK * 5, &[&[&own]]);

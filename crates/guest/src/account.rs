@@ -1,6 +1,6 @@
-//! What the agent did from beginning to end, for its report.
+//! The agent's report, accumulated from start to end.
 //!
-//! The setting that is reported as its choice is the one in force for most of the time in which the workload worked.
+//! The reported choice is the setting under which the workload worked longest.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,32 +9,32 @@ use tandem_model::Nanos;
 
 use crate::status::{Changed, Report, Setting};
 
-/// So many decisions are kept for the report.
-const MOST_DECISIONS: usize = 1000;
+/// Maximum number of decisions in the report.
+const MAX_DECISIONS: usize = 1000;
 
-/// How long a setting was in force.
+/// Use of one setting.
 #[derive(Clone, Copy, Debug)]
-struct InForce {
-    /// ns for which the workload worked.
+struct Usage {
+    /// Time that the workload worked under it, ns.
     worked: u64,
-    /// When that began, ms after the agent.
+    /// First use, ms after the agent's start.
     since_ms: u64,
 }
 
-/// The report as it grows.
+/// Builds the report.
 pub(crate) struct Account {
     began: Instant,
     report: Report,
-    in_force: BTreeMap<(u32, u64), InForce>,
+    usage: BTreeMap<(u32, u64), Usage>,
 }
 
 impl Account {
-    /// From `began` on.
+    /// Starts the account at `began`.
     pub(crate) fn new(began: Instant) -> Account {
-        Account { began, report: Report::default(), in_force: BTreeMap::new() }
+        Account { began, report: Report::default(), usage: BTreeMap::new() }
     }
 
-    /// The report so far, to be completed.
+    /// Returns the incomplete report.
     pub(crate) fn report(&mut self) -> &mut Report {
         &mut self.report
     }
@@ -44,28 +44,28 @@ impl Account {
         &self.report.means
     }
 
-    /// A period is over, in which the workload worked for so long under a setting.
+    /// Adds a period under `setting`, of which the workload worked for `worked`.
     pub(crate) fn period(&mut self, setting: Setting, period: Nanos, worked: Nanos) {
         let now = nanos(self.began.elapsed());
         let since_ms = now.saturating_sub(period.0) / 1_000_000;
         let key = (setting.vcpus, setting.retention_ns);
-        let first = InForce { worked: 0, since_ms };
-        self.in_force.entry(key).or_insert(first).worked += worked.0;
+        let first = Usage { worked: 0, since_ms };
+        self.usage.entry(key).or_insert(first).worked += worked.0;
     }
 
-    /// Retention burnt so much idle time.
+    /// Adds idle time that retention burnt.
     pub(crate) fn burnt(&mut self, time: Nanos) {
         self.report.retention_burnt_ns += time.0;
     }
 
-    /// Idle time that retention burnt so far.
+    /// Returns the idle time that retention has burnt so far.
     pub(crate) fn burnt_so_far(&self) -> Nanos {
         Nanos(self.report.retention_burnt_ns)
     }
 
-    /// From now on a setting is in force.
+    /// Records a change to `setting`.
     pub(crate) fn changed(&mut self, setting: Setting, because: Vec<String>) {
-        if self.report.decisions.len() < MOST_DECISIONS {
+        if self.report.decisions.len() < MAX_DECISIONS {
             self.report.decisions.push(Changed {
                 at_ms: nanos(self.began.elapsed()) / 1_000_000,
                 vcpus: setting.vcpus,
@@ -75,10 +75,10 @@ impl Account {
         }
     }
 
-    /// The whole report.
+    /// Returns the complete report.
     pub(crate) fn finish(mut self) -> Report {
         self.report.lasted_ns = nanos(self.began.elapsed());
-        let most = self.in_force.iter().max_by_key(|(_, time)| time.worked);
+        let most = self.usage.iter().max_by_key(|(_, time)| time.worked);
         if let Some((&(vcpus, retention_ns), time)) = most {
             self.report.choice = Setting { vcpus, retention_ns };
             self.report.settled_ms = time.since_ms;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_is_what_the_workload_worked_longest_under() {
+    fn choice_has_most_working_time() {
         let mut account = Account::new(Instant::now());
         account.period(setting(2, 0), PERIOD, Nanos::from_millis(60));
         account.period(setting(1, 7), PERIOD, Nanos::from_millis(40));
@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn decisions_are_kept_up_to_a_number() {
+    fn decisions_are_capped() {
         let mut account = Account::new(Instant::now());
-        for n in 0..MOST_DECISIONS as u64 + 5 {
+        for n in 0..MAX_DECISIONS as u64 + 5 {
             account.changed(setting(1, n), vec!["x".to_owned()]);
         }
         let decisions = account.finish().decisions;
-        assert_eq!(decisions.len(), MOST_DECISIONS);
+        assert_eq!(decisions.len(), MAX_DECISIONS);
         assert_eq!(decisions[3].retention_ns, 3);
     }
 }

@@ -1,7 +1,7 @@
-//! The only way to change the VM: each change is journaled, then made, and put back in the end.
+//! The only writer of VM settings: journals each change before making it, and reverts all changes at exit.
 //!
-//! [`Actuator::open`] first puts back what a killed agent left behind. Cgroups, processes and threads may vanish
-//! at any moment; then there is nothing left to undo.
+//! [`Actuator::open`] first reverts the changes of a killed agent.
+//! Cgroups, processes and threads may vanish at any moment, which leaves nothing to revert.
 
 mod binding;
 mod delay;
@@ -26,53 +26,53 @@ use thiserror::Error;
 use crate::cpusets::Cpusets;
 use crate::journal::{Change, Key, haltpoll_parameter};
 
-/// How often a group that still holds ending processes is looked at again.
+/// Maximum number of retries to remove a cgroup that still holds exiting processes.
 const REMOVE_TRIES: u32 = 50;
 
-/// How long to wait in between.
+/// Interval between these retries.
 const REMOVE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Why a change was not made.
+/// Reason why a change was not made.
 #[derive(Debug, Error)]
 pub enum ActuatorError {
-    /// It could not be journaled, so it was not tried.
+    /// The journal could not be written, so the change was not attempted.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The cgroup refused.
+    /// A cgroup operation failed.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// A thread's vCPUs could not be read.
+    /// A thread's affinity could not be read or set.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
     /// A kernel parameter could not be read or written.
     #[error("cannot {action} {path}: {source}")]
     Parameter {
-        /// What was tried.
+        /// Failed operation.
         action: &'static str,
-        /// Its file.
+        /// File of the parameter.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// A thread is not scheduled otherwise.
+    /// A thread's scheduling policy could not be read or set.
     #[error(transparent)]
     Scheduling(#[from] SchedAttrError),
-    /// A thread's timers are not later.
+    /// A thread's timer slack could not be set.
     #[error("cannot set the timer slack of {thread}: {source}; it takes root, or CAP_SYS_NICE")]
     TimerSlack {
-        /// Which thread.
+        /// The thread.
         thread: ThreadRef,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// What a thread's timer slack is, is not told.
+    /// A thread's timer slack could not be read.
     #[error(
         "cannot read the timer slack of thread {tid}: {source}; it takes root, or CAP_SYS_NICE, and Linux 4.6 or later"
     )]
     TimerSlackUnread {
-        /// Which thread.
+        /// The thread.
         tid: Tid,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// The processes of the VM cannot be listed.
@@ -96,20 +96,20 @@ impl ActuatorError {
     }
 }
 
-/// Changes the VM and can put it back.
+/// Changes the VM and reverts these changes.
 #[derive(Debug)]
 pub struct Actuator {
     cpusets: Cpusets,
     procfs: ProcFs,
     threads: HostThreads,
     journal: Journal<Change>,
-    /// Where the workload is.
+    /// Cgroup of the workload.
     workload: Option<CgroupPath>,
     is_restored: bool,
 }
 
 impl Actuator {
-    /// Takes the lock of `state_dir` and puts back what an earlier, killed agent left.
+    /// Locks `state_dir` and reverts the changes of a killed agent.
     pub fn open(
         procfs: &ProcFs,
         state_dir: &Path,
@@ -130,22 +130,22 @@ impl Actuator {
         Ok((actuator, report))
     }
 
-    /// Whether anything can be journaled, and so changed.
+    /// Checks that the journal is writable, as each change requires.
     pub fn check_writable(&self) -> Result<(), ActuatorError> {
         Ok(self.journal.check_writable()?)
     }
 
-    /// Threads in this cgroup may inherit what others of it were given.
+    /// Sets the workload's cgroup, in which new threads may inherit settings of others.
     pub fn workload_is_in(&mut self, cgroup: &CgroupPath) {
         self.workload = Some(cgroup.clone());
     }
 
-    /// The cpuset hierarchy, to look at.
+    /// The cpuset hierarchy.
     pub fn cpusets(&self) -> &Cpusets {
         &self.cpusets
     }
 
-    /// Makes sure that `cgroup`, which need not exist, has the cpuset controller.
+    /// Enables the cpuset controller for `cgroup`, which need not exist.
     pub fn enable_down_to(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
         for above in self.cpusets.missing_enables(cgroup)? {
             let id = self.cpusets.id(&above)?;
@@ -155,8 +155,9 @@ impl Actuator {
         Ok(())
     }
 
-    /// Makes a cgroup with the vCPUs of the one above, of this name or, where somebody has that, of the name with a
-    /// number. What is left in it in the end goes to `home`.
+    /// Creates a cgroup with the vCPUs of its parent.
+    /// If the name exists, a number is appended.
+    /// Removal of the cgroup moves its remaining processes to `home`.
     pub fn make_group(
         &mut self,
         parent: &CgroupPath,
@@ -173,7 +174,7 @@ impl Actuator {
         Ok(self.cpusets.make(parent, &name)?)
     }
 
-    /// Moves processes to the agent's own cgroup; those that end meanwhile do not matter.
+    /// Moves processes to the agent's own cgroup, ignoring those that have exited.
     pub fn admit(&mut self, pids: &[Pid], cgroup: &CgroupPath) -> Result<(), ActuatorError> {
         for &pid in pids {
             match self.cpusets.move_process(pid, cgroup) {
@@ -184,7 +185,7 @@ impl Actuator {
         Ok(())
     }
 
-    /// Lets the processes of a cgroup use these vCPUs only.
+    /// Restricts the processes of a cgroup to these vCPUs.
     pub fn set_vcpus(&mut self, cgroup: &CgroupPath, vcpus: &PcpuSet) -> Result<(), ActuatorError> {
         let is_ours = Change::Created { cgroup: cgroup.clone(), home: CgroupPath::root() };
         let text = vcpus.to_string();
@@ -196,18 +197,18 @@ impl Actuator {
         }
         let written = self.cpusets.set_text(cgroup, &text);
         if let (Some(key), Err(_)) = (key, &written) {
-            self.journal.was_not_written(&key);
+            self.journal.write_failed(&key);
         }
         Ok(written?)
     }
 
-    /// Journals what is there, unless it came of what was written here before, and what is about to be.
+    /// Journals the current value, unless it results from an earlier write of ours, and the value to be written.
     fn before(&mut self, now: Change, written: Change) -> Result<Key, ActuatorError> {
         let key = now.key();
         if !self.journal.knows(&key) {
             self.journal.append(now)?;
         } else if self.journal.is_ours(&now) {
-            self.journal.still_has(now)?;
+            self.journal.keep_current(now)?;
         } else {
             self.journal.replace_original(now)?;
         }
@@ -216,14 +217,14 @@ impl Actuator {
         Ok(key)
     }
 
-    /// Threads that ended leave the journal when it has grown.
+    /// Drops exited threads from the journal once it has grown.
     fn compact_if_due(&mut self) {
         if self.journal.wants_compaction() {
             let threads = &self.threads;
             let has_ended =
                 |change: &Change| change.thread().is_some_and(|thread| !threads.is_alive(thread));
             self.journal.forget_ended(has_ended);
-            // Where there is no room, it grows on for as long as there is some.
+            // If the disk has no room for the compacted file, the journal keeps growing.
             let _ = self.journal.compact();
         }
     }
@@ -238,26 +239,26 @@ impl Actuator {
         let key = self.before(parameter(path, &now), parameter(path, value))?;
         let written = fs::write(path, value);
         if written.is_err() {
-            self.journal.was_not_written(&key);
+            self.journal.write_failed(&key);
         }
         written.map_err(failed("write"))
     }
 
-    /// Puts everything back; what fails stays in the journal.
+    /// Reverts all changes; failures stay in the journal.
     pub fn restore(&mut self) -> RestoreReport {
         self.is_restored = true;
         let mut report = RestoreReport::default();
-        self.put_back_heirs(&mut report);
-        // Threads last: a thread can only be bound to vCPUs that its cgroup has again.
+        self.revert_heirs(&mut report);
+        // Affinities last: the cgroup must have its vCPUs again first.
         let is_thread = |change: &&Change| matches!(change, Change::Affinity { .. });
         let records = self.journal.records().rev();
         let others = records.clone().filter(|change| !is_thread(change));
         let ordered = others.chain(records.filter(is_thread));
         let failed = undo_each(ordered, &mut report, |change, _| self.undo(change));
-        // Those that were born meanwhile, of threads that were not put back yet.
-        self.put_back_heirs(&mut report);
+        // Threads created meanwhile by threads that were not reverted yet.
+        self.revert_heirs(&mut report);
         if let Err(error) = self.journal.keep(|record| failed.contains(record)) {
-            report.keeps_journal(&error);
+            report.note_kept_journal(&error);
         }
         report
     }
@@ -266,7 +267,7 @@ impl Actuator {
         match change {
             Change::Affinity { thread, original } => self.undo_affinity(thread, original),
             Change::TimerSlack { .. } | Change::Scheduling { .. } => self.undo_delay(change),
-            // Whatever stands in a journal, no other file is ever written.
+            // A tampered journal must not make the agent write any other file.
             Change::Parameter { path, .. } if *path != haltpoll_parameter(&self.procfs) => {
                 Err(format!("{} is no kernel parameter that Tandem sets", path.display()))
             }
@@ -294,20 +295,23 @@ impl Actuator {
                     if !self.journal.is_ours(&found) {
                         return Ok(foreign(&format!("the cpuset.cpus '{now}' of cgroup {cgroup}")));
                     }
-                    self.cpusets.put_back_text(cgroup, original)?;
+                    self.cpusets.restore_text(cgroup, original)?;
                     Ok(Undone::PutBack)
                 }))
             }
-            Change::Created { cgroup, home } => match self.cpusets.exists(cgroup) {
-                true => gone_is_fine(self.remove_group(cgroup, home)),
-                false => Ok(Undone::Nothing),
-            },
+            Change::Created { cgroup, home } => {
+                if self.cpusets.exists(cgroup) {
+                    gone_is_fine(self.remove_group(cgroup, home))
+                } else {
+                    Ok(Undone::Nothing)
+                }
+            }
             Change::Enabled { cgroup, id } => {
                 gone_is_fine(self.cpusets.id(cgroup).and_then(|now| {
                     if now != *id {
                         return Ok(Undone::Nothing);
                     }
-                    // Those that had no vCPUs of their own need none.
+                    // These had no cpuset.cpus of their own, so they do not need the controller.
                     let ours = self.journal.records().filter_map(|record| match record {
                         Change::Vcpus { cgroup, original, .. } if original.is_empty() => {
                             Some(cgroup)
@@ -326,8 +330,10 @@ impl Actuator {
         }
     }
 
-    /// Empties and removes a cgroup. What is in it goes to `home`, or the lowest above it that still exists. More may start meanwhile, and
-    /// ending processes hold on to the cgroup for a moment, so this may take a few rounds; with cgroups below it there is no point in waiting.
+    /// Empties and removes a cgroup.
+    /// Its processes move to `home`, or to the nearest existing ancestor.
+    /// Processes may still start, and exiting ones keep the cgroup busy for a moment, so this retries.
+    /// It does not retry while the cgroup has children.
     fn remove_group(&self, cgroup: &CgroupPath, home: &CgroupPath) -> Result<Undone, CgroupError> {
         let home = nearest(home, |cgroup| self.cpusets.exists(cgroup));
         let mut tries = 0;
@@ -364,19 +370,19 @@ fn parameter(path: &Path, text: &str) -> Change {
     Change::Parameter { path: path.to_owned(), original: text.trim_end().to_owned() }
 }
 
-/// What is there was set by somebody else.
+/// The current value was set by another process.
 fn foreign(what: &str) -> Undone {
-    Undone::Left(format!("{what} stays: somebody else set it meanwhile"))
+    Undone::Left(format!("{what} stays: another process changed it meanwhile"))
 }
 
-/// The name, or the name with the first number that nobody has. A number of a process that was killed, with its
-/// journal lost, comes back sooner or later.
+/// Returns the name, or the name with the first free number.
+/// PIDs wrap, so the name of a killed agent whose journal is lost may still exist.
 fn free_name(name: &str, taken: impl Fn(&str) -> bool) -> Option<String> {
     let numbered = (2..=100).map(|number| format!("{name}-{number}"));
     std::iter::once(name.to_owned()).chain(numbered).find(|name| !taken(name))
 }
 
-/// The threads of a process; none if it is gone.
+/// Returns the threads of a process; none if it has exited.
 pub fn threads_of(procfs: &ProcFs, pid: Pid) -> Vec<Tid> {
     let Ok(tasks) = fs::read_dir(procfs.process(pid).join("task")) else {
         return Vec::new();
@@ -387,7 +393,8 @@ pub fn threads_of(procfs: &ProcFs, pid: Pid) -> Vec<Tid> {
     tids
 }
 
-/// Puts back what the journal in `state_dir` lists, for when no agent runs. Without one there is nothing to do.
+/// Reverts the changes in the journal of `state_dir` while no agent runs.
+/// Without a journal, it does nothing.
 pub fn restore_all(procfs: &ProcFs, state_dir: &Path) -> Result<RestoreReport, ActuatorError> {
     restore_pending(state_dir, |state_dir| Actuator::open(procfs, state_dir))
 }
@@ -397,14 +404,14 @@ pub(crate) mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_is_taken_gets_a_number() {
+    fn taken_name_gets_number() {
         assert_eq!(free_name("a", |_| false).as_deref(), Some("a"));
         let taken = |name: &str| ["a", "a-2"].contains(&name);
         assert_eq!(free_name("a", taken).as_deref(), Some("a-3"));
         assert_eq!(free_name("a", |_| true), None);
     }
 
-    /// A VM of files, with cpusets of v2 and haltpoll.
+    /// A fake VM of files, with cpusets of v2 and haltpoll.
     pub(crate) fn vm() -> (tempfile::TempDir, ProcFs) {
         let root = tempfile::tempdir().unwrap();
         let procfs = ProcFs::at(root.path());
@@ -424,7 +431,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_planted_parameter_is_not_written() {
+    fn planted_parameter_is_not_written() {
         let (root, procfs) = vm();
         let state = tempfile::tempdir().unwrap();
         let victim = root.path().join("victim");
@@ -441,7 +448,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_somebody_else_sets_stays_and_the_rest_is_put_back() {
+    fn restore_keeps_foreign_values() {
         for theirs in [false, true] {
             let (_root, procfs) = vm();
             let state = tempfile::tempdir().unwrap();

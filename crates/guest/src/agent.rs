@@ -1,11 +1,10 @@
-//! The agent: once a period, see, decide, act, until the workload is over.
+//! The agent's main loop: once per period it observes, decides and acts, until the workload ends.
 //!
-//! Life: put back what a killed agent left → find or start the workload → measure what a halt and its wake-up
-//! cost → period after period: sample, let the controller decide, set vCPUs and retention → when the workload is
-//! over, on SIGTERM, SIGINT or an error, put everything back.
+//! Life cycle: revert the changes of a killed agent → find or start the workload → measure the cost of a halt and wake-up
+//! → in each period, sample, ask the controller, set vCPUs and retention.
+//! When the workload ends, on SIGTERM, SIGINT or an error, it reverts all changes.
 //!
-//! In a dry run nothing is set, and [`crate::dry_run`] stands for the controller: what it would have changed has no effect
-//! that could be judged.
+//! A dry run sets nothing and replaces the controller by [`crate::dry_run`], because its decisions have no effect to judge.
 
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -43,55 +42,55 @@ use crate::status::{Report, Setting, Status};
 use crate::workload::{Target, Workload, WorkloadError, check_held};
 use crate::{delayed, round_trip, status};
 
-/// So many periods pass between two looks at a workload for which nothing is to be decided now.
+/// Periods between two samples of a workload without a pending decision.
 const CALM_PERIODS: u32 = 4;
 
-/// With less of the vCPUs' time idle, nobody waits to be woken.
+/// Idle fraction of the vCPUs' time below which wake-ups are too rare to matter.
 const NO_IDLE: f64 = 0.1;
 
-/// With more, the workload sleeps.
+/// Idle fraction above which the workload counts as asleep.
 const ALL_IDLE: f64 = 0.97;
 
-/// The status is written this often.
+/// Interval of status updates.
 const PUBLISH: Duration = Duration::from_secs(1);
 
-/// A retention below this is not worth a halt's cost anywhere.
-const LEAST_RETENTION: Nanos = Nanos(50_000);
+/// Minimum retention; a shorter one never saves the cost of a halt.
+const MIN_RETENTION: Nanos = Nanos(50_000);
 
-/// Round trips beyond this were measured beside other work.
-const MOST_RETENTION: Nanos = Nanos(500_000);
+/// Maximum retention; a longer round trip was disturbed by other work.
+const MAX_RETENTION: Nanos = Nanos(500_000);
 
-/// Threads that were bound as they were born.
+/// Label of threads that were bound when they were created.
 const BORN: Found = Found { at: "birth" };
 
-/// Threads that were bound at a period.
+/// Label of threads that were bound at the end of a period.
 const LATER: Found = Found { at: "period" };
 
-/// Why the agent cannot start or go on.
+/// Reason why the agent cannot start or continue.
 #[derive(Debug, Error)]
 pub enum AgentError {
-    /// A setting is unusable.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The VM cannot be changed.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// Cgroups cannot be looked at.
+    /// Cgroups cannot be read.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// There is no workload.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// Nothing can be observed.
+    /// Kernel counters cannot be read.
     #[error(transparent)]
     Sample(#[from] CounterError),
     /// The status cannot be written.
     #[error(transparent)]
     Status(#[from] StatusFileError),
-    /// Metrics cannot be offered.
+    /// Metrics cannot be served or written.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// The means of retention that was asked for is not there.
+    /// The requested means of retention is unavailable.
     #[error("retention: {0}")]
     Retention(String),
     /// Signals cannot be caught.
@@ -102,16 +101,16 @@ pub enum AgentError {
     Wait(std::io::Error),
 }
 
-/// How it ended.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Ended {
-    /// What was done.
+    /// Report of the run.
     pub report: Report,
-    /// The command's exit status, if there was a command and it ended.
+    /// Exit status of the command, if there is one and it has exited.
     pub command: Option<ExitStatus>,
 }
 
-/// The agent between start and end.
+/// A running agent.
 pub struct Agent {
     config: GuestConfig,
     procfs: ProcFs,
@@ -125,22 +124,22 @@ pub struct Agent {
     sampler: Sampler,
     profiling: Profiling,
     delay: Delayed,
-    /// What was decided last.
+    /// Last decision.
     decided: Option<Decision>,
     began: Instant,
     metrics: Metrics,
     exporter: Option<Exporter>,
     account: Account,
-    /// Errors that come again every period are said once.
+    /// Reports an error that recurs every period only once.
     errors: ReportOnce,
-    /// When the status was written last.
+    /// Time of the last status update.
     published: Option<Instant>,
-    /// What a dry run said last.
+    /// Setting that a dry run reported last.
     said: Option<(PcpuSet, Nanos)>,
 }
 
 impl Agent {
-    /// Checks the settings, puts back what an earlier agent left, and starts or finds the workload.
+    /// Checks the settings, reverts the changes of an earlier agent, and starts or finds the workload.
     pub fn open(
         mut config: GuestConfig,
         target: Target,
@@ -155,13 +154,13 @@ impl Agent {
             config.metrics_listen,
             config.metrics_file.as_deref(),
         )?;
-        // Before a command starts, which would be disturbed by it, and disturb it.
+        // The measurement precedes the command, as each would disturb the other.
         let own = tandem_linux::affinity::affinity(Tid(0)).map_err(ActuatorError::from)?;
         let cost = match config.retention {
             RetentionSetting::Auto => round_trip::measure(&own),
             RetentionSetting::Held(_) => None,
         };
-        // What can be known to fail does so before a command is started.
+        // Predictable failures must occur before a command starts.
         let held = match config.vcpus {
             Vcpus::Held(held) => Some(held),
             Vcpus::Auto | Vcpus::All => None,
@@ -206,8 +205,8 @@ impl Agent {
                 let opened = Pinning::new(&procfs, &vcpus);
                 if let Some(error) = opened.births_error() {
                     reporter.info(&format!(
-                        "threads are found once a period, not as they are born: the kernel's \
-                         process connector cannot be heard: {error}"
+                        "new threads are found once per period, not at their creation: the kernel's \
+                         process connector is unavailable: {error}"
                     ));
                 }
                 *pinning = Some(opened);
@@ -221,12 +220,12 @@ impl Agent {
         settings.retain = config.retention == RetentionSetting::Auto;
         if cost.is_none() && settings.retain {
             reporter.info(
-                "what it takes to wake a halted vCPU was not measured: there is one vCPU only, or they are busy with other work",
+                "the cost of waking a halted vCPU was not measured: there is only one vCPU, or they are busy with other work",
             );
         }
         if let Some(cost) = cost {
             let twice = Nanos(cost.0 * 2);
-            settings.retention.round_trip = twice.clamp(LEAST_RETENTION, MOST_RETENTION);
+            settings.retention.round_trip = twice.clamp(MIN_RETENTION, MAX_RETENTION);
             reporter
                 .info(&format!("waking a halted vCPU takes {:.1} us here", cost.0 as f64 / 1e3));
         }
@@ -262,8 +261,8 @@ impl Agent {
         Ok(agent)
     }
 
-    /// What the settings hold fixed, and the retention at the start, which the kernel may have otherwise. The
-    /// workload has the vCPUs that are held already.
+    /// Applies fixed settings and the initial retention, from which the kernel's current value may differ.
+    /// The workload is already restricted to the vCPUs that are held.
     fn hold(&mut self) -> Result<(), AgentError> {
         if let Vcpus::Held(held) = self.config.vcpus {
             self.active = self.first(held);
@@ -284,7 +283,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Works until the workload is over, `limit` has passed, or a signal comes; then puts everything back.
+    /// Runs until the workload ends, `limit` has passed, or a signal arrives, then reverts all changes.
     pub fn run(
         mut self,
         limit: Option<Duration>,
@@ -298,7 +297,7 @@ impl Agent {
         }
         if let Knobs::Live { actuator, .. } = &mut self.knobs {
             let list = |cpusets: &Cpusets| self.workload.threads_now(cpusets);
-            if let Err(error) = self.delay.give_back(actuator, list) {
+            if let Err(error) = self.delay.revert(actuator, list) {
                 reporter.error(&error.to_string());
             }
         }
@@ -343,7 +342,7 @@ impl Agent {
                 }
                 Wake::Stop if is_stopping || self.workload.child.is_none() => return Ok(None),
                 Wake::Stop => {
-                    // The command ends as if the agent were not there, and then the agent does.
+                    // Terminate the command; the agent exits after it.
                     is_stopping = true;
                     if let Some(child) = &self.workload.child {
                         end_process(Pid(child.id()));
@@ -365,13 +364,13 @@ impl Agent {
             if is_over || end.is_some_and(|end| Instant::now() >= end) {
                 return Ok(None);
             }
-            // Periods that were missed are skipped, never made up for.
+            // Missed periods are skipped.
             let periods = if is_calm { CALM_PERIODS } else { 1 };
             next = (next + period * periods).max(Instant::now());
         }
     }
 
-    /// What happened since the last time, and the threads that are there.
+    /// Returns the sample since the last call, and the current threads.
     fn sample(&mut self, processes: &[Pid]) -> Result<(Option<Sample>, Vec<Tid>), CounterError> {
         let threads = self.workload.threads(self.knobs.cpusets(), processes);
         self.sampler.look(self.delay.closeness(), &self.active);
@@ -379,15 +378,16 @@ impl Agent {
         Ok((sample, threads))
     }
 
-    /// One period. True if the next may be longer: nothing is set and nothing can be gained now, with no time idle or all of it, or what is held back has
-    /// been tried and is only watched.
+    /// Runs one period and returns true if the next one may be longer.
+    /// That needs all settings at their defaults, and almost no idle time or almost only idle time.
+    /// With delayed scheduling, it needs finished trials instead of the idle time.
     fn period(&mut self, reporter: &mut dyn Reporter) -> Result<bool, AgentError> {
         let processes = self.workload.processes(self.knobs.cpusets());
         self.bind(Some(&processes))?;
         let (Some(sample), threads) = self.sample(&processes)? else {
             return Ok(false);
         };
-        // Of nobody's work there is nothing to decide.
+        // Without processes there is no load to decide on.
         if processes.is_empty() {
             return Ok(true);
         }
@@ -397,7 +397,7 @@ impl Agent {
             Ok(Some(code)) => self.controller.saw(&code),
             Err(error) => without_profiler(&error, reporter),
         }
-        // One change at a time; and what is awake all the time does not gain by going idle less often.
+        // One change at a time. Retention keeps the vCPU awake, so delaying threads would gain nothing.
         let is_delaying = self.delay.is_any();
         let decision = match self.decided.filter(|_| is_delaying) {
             Some(decision) => decision,
@@ -422,19 +422,20 @@ impl Agent {
         let may_decide = decision.retention != controller::Because::OnTrial;
         self.delay(&sample, &threads, may_decide, reporter);
         if let Err(error) = self.publish(&decision, &averages) {
-            // Others know less; that is no reason to end.
+            // A failed status or metrics update does not stop the agent.
             self.errors.error(error, reporter);
         }
         let is_set = self.active.len() < self.all.len() || self.retention > Nanos::ZERO;
         let is_busy = is_set || self.config.per_thread || self.profiling.is_sampling();
-        let is_calm = match self.delay.is_any() {
-            true => self.delay.is_settled(),
-            false => !self.delay.is_due() && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle),
+        let is_calm = if self.delay.is_any() {
+            self.delay.is_settled()
+        } else {
+            !self.delay.is_due() && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle)
         };
         Ok(!is_busy && is_calm)
     }
 
-    /// On a single vCPU: decides what is held back, if it may, and gives it to all these threads.
+    /// On a single vCPU, decides on delayed scheduling if `may_decide`, and applies it to these threads.
     fn delay(
         &mut self,
         sample: &Sample,
@@ -466,7 +467,7 @@ impl Agent {
         }
     }
 
-    /// With a vCPU for each thread: binds those that were born, and of these processes all that are new.
+    /// With `per_thread`, binds threads that were created, and all new ones of these processes.
     fn bind(&mut self, processes: Option<&[Pid]>) -> Result<(), AgentError> {
         if let Some(bound) = self.knobs.bind(processes)? {
             for (when, count) in [(BORN, bound.at_birth), (LATER, bound.later)] {
@@ -492,7 +493,7 @@ impl Agent {
         self.account.period(self.setting(), period, worked);
     }
 
-    /// What is in force.
+    /// Returns the current setting.
     fn setting(&self) -> Setting {
         Setting { vcpus: self.active.len() as u32, retention_ns: self.retention.0 }
     }
@@ -591,13 +592,13 @@ impl Agent {
     }
 }
 
-/// The vCPUs that are in both; the first where none is.
+/// Returns the vCPUs in both sets, or `vcpus` if there are none.
 fn within(vcpus: &PcpuSet, own: &PcpuSet) -> PcpuSet {
     let both: PcpuSet = vcpus.iter().filter(|&vcpu| own.contains(vcpu)).collect();
     if !both.is_empty() { both } else { vcpus.clone() }
 }
 
-/// Why so many vCPUs, and why such a retention.
+/// Returns the reasons for the number of vCPUs and for the retention.
 fn reasons(decision: &Decision) -> Vec<String> {
     vec![
         match &decision.consolidation {
@@ -608,22 +609,21 @@ fn reasons(decision: &Decision) -> Vec<String> {
     ]
 }
 
-/// From now on the agent goes on without samples of code.
+/// Reports that the agent continues without samples of code.
 fn without_profiler(error: &std::io::Error, reporter: &mut dyn Reporter) {
     reporter.info(&format!(
-        "programs that wait for locks without sleeping cannot be told from those that compute: {error}"
+        "programs that spin on locks cannot be distinguished from those that compute: {error}"
     ));
 }
 
-/// CPU time of the agent's own thread; yielding threads burn theirs on purpose.
+/// Returns the CPU time of the agent's own thread, excluding yielding threads.
 fn own_cpu_time() -> Nanos {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 pub(crate) fn end_process(pid: Pid) {
-    // SAFETY: kill has no memory effects; the process is a child that was not waited for, so that its number
-    // cannot be another's.
+    // SAFETY: kill has no memory effects; the process is an unreaped child, so its PID is not reused.
     unsafe {
         libc::kill(pid.0 as libc::pid_t, libc::SIGTERM);
     }

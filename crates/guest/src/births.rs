@@ -1,9 +1,9 @@
-//! Births of threads, as the kernel tells them: its process connector.
+//! Thread creation events from the kernel's process connector.
 //!
-//! The connector (Linux, `drivers/connector/cn_proc.c`, `CONFIG_PROC_EVENTS`) sends a message over netlink for
-//! each thread that is made, anywhere in the system, before the call that made it returns to user mode. It needs
-//! CAP_NET_ADMIN and the first PID namespace; elsewhere there is nothing to hear. If messages come faster than they are read
-//! the kernel drops some: what was missed has to be found otherwise.
+//! The connector (Linux, `drivers/connector/cn_proc.c`, `CONFIG_PROC_EVENTS`) sends a netlink message for each new thread in the system.
+//! It sends it before the creating call returns to user mode.
+//! It needs CAP_NET_ADMIN and the initial PID namespace; elsewhere there are no messages.
+//! If the reader falls behind, the kernel drops messages, so missed threads must be found by other means.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,7 +15,7 @@ use rustix::net::{
 };
 use tandem_linux::thread::{Pid, Tid};
 
-/// `CN_IDX_PROC` and `CN_VAL_PROC`, the connector's name; the first is its multicast group as well.
+/// `CN_IDX_PROC` and `CN_VAL_PROC` identify the connector; the first is also its multicast group.
 const CN_IDX_PROC: u32 = 1;
 const CN_VAL_PROC: u32 = 1;
 /// `PROC_CN_MCAST_LISTEN`.
@@ -27,35 +27,35 @@ const NETLINK_HEADER: usize = 16;
 const CONNECTOR_HEADER: usize = 20;
 /// `what`, `cpu` and `timestamp_ns` of `struct proc_event`.
 const EVENT_HEADER: usize = 16;
-/// At most so many messages are read at a time, so that a storm of births does not keep the agent from its periods.
-const MOST: usize = 1024;
+/// Maximum number of messages per read, so that a fork storm does not delay the agent's periods.
+const MAX_MESSAGES: usize = 1024;
 
 /// A new thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Birth {
-    /// The parent of its process.
+    /// Parent of its process.
     pub parent: Pid,
     /// Its process.
     pub process: Pid,
-    /// Itself.
+    /// The thread itself.
     pub thread: Tid,
 }
 
 impl Birth {
-    /// Whether it is the first of a new process.
+    /// Returns true if this is the first thread of a new process.
     pub fn is_process(&self) -> bool {
         self.process.0 == self.thread.0
     }
 }
 
-/// The kernel's announcements.
+/// Subscription to thread creation events.
 #[derive(Debug)]
 pub struct Births {
     socket: OwnedFd,
 }
 
 impl Births {
-    /// From now on births are announced.
+    /// Subscribes to events from now on.
     pub fn listen() -> Result<Births, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let protocol = Some(netlink::CONNECTOR);
@@ -65,15 +65,16 @@ impl Births {
         Ok(Births { socket })
     }
 
-    /// The births since the last call, oldest first; at most some hundred, the others next time. An error means that
-    /// there will be no more.
+    /// Returns the new threads since the last call, oldest first.
+    /// At most 1,024 messages are read; the rest follow at the next call.
+    /// An error ends the subscription.
     pub fn take(&self) -> Result<Vec<Birth>, Errno> {
         let mut births = Vec::new();
         let mut message = [0; 256];
-        for _ in 0..MOST {
+        for _ in 0..MAX_MESSAGES {
             match recv(&self.socket, &mut message, RecvFlags::empty()) {
                 Ok((length, _)) => births.extend(birth(&message[..length.min(message.len())])),
-                // Some were dropped; those that follow are there.
+                // NOBUFS: messages were dropped; later ones are still readable.
                 Err(Errno::NOBUFS | Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(error) => return Err(error),
@@ -89,15 +90,15 @@ impl AsFd for Births {
     }
 }
 
-/// The message that asks for announcements: a netlink header, the connector's, and what is asked for.
+/// Returns the subscription message: netlink header, connector header, operation.
 fn request() -> Vec<u8> {
     let length = NETLINK_HEADER + CONNECTOR_HEADER + size_of::<u32>();
     let mut message = Vec::with_capacity(length);
-    // Length; type NLMSG_DONE and no flags; sequence number; the sender, whom the kernel fills in.
+    // Length; type NLMSG_DONE and no flags; sequence number; sender, set by the kernel.
     for word in [length as u32, 3, 0, 0] {
         message.extend(word.to_ne_bytes());
     }
-    // Name; sequence and acknowledgement; length of what follows, and no flags.
+    // Id; sequence and acknowledgement; payload length and no flags follow.
     for word in [CN_IDX_PROC, CN_VAL_PROC, 0, 0] {
         message.extend(word.to_ne_bytes());
     }
@@ -107,7 +108,7 @@ fn request() -> Vec<u8> {
     message
 }
 
-/// The birth that a message tells of; `None` where it tells of something else.
+/// Parses a message; `None` if it is not a fork event.
 fn birth(message: &[u8]) -> Option<Birth> {
     let word = |at: usize| {
         let bytes = message.get(at..at + 4)?;
@@ -133,8 +134,8 @@ mod tests {
 
     use super::*;
 
-    /// Messages of a Linux on x86_64, from the connector's header on: thread 4883 of process 4816 was made
-    /// by that process; process 4883 called execve.
+    /// Messages from Linux on x86_64, without the netlink header: process 4816 created thread 4883,
+    /// and process 4883 called execve.
     const MADE: [u32; 15] = [1, 1, 0, 0, 40, 1, 0, 0, 0, 4816, 4816, 4883, 4816, 0, 0];
     const CALLED: [u32; 15] = [1, 1, 3, 0, 40, 2, 0, 0, 0, 4883, 4883, 0, 0, 0, 0];
 
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn births_are_read_and_nothing_else() {
+    fn only_fork_events_are_parsed() {
         let made = message(&MADE);
         let expected = Birth { parent: Pid(4816), process: Pid(4816), thread: Tid(4883) };
         assert_eq!(birth(&made), Some(expected));
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_announced() {
+    fn new_thread_is_reported() {
         let births = match Births::listen() {
             Ok(births) => births,
             Err(error) => {
@@ -180,6 +181,6 @@ mod tests {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        println!("skipped: the process connector says nothing here (another PID namespace?)");
+        println!("skipped: the process connector reports nothing here (another PID namespace?)");
     }
 }

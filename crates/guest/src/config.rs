@@ -1,4 +1,4 @@
-//! Settings of the agent: a `[guest]` section in TOML, flags on top, checked before anything is touched.
+//! Settings of the agent: a `[guest]` section in TOML, overridden by flags and checked before any change.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,25 +17,25 @@ use tandem_policy::gleaner::{ControllerConfig, DelayConfig};
 
 use crate::retention::Means;
 
-/// Where the agent keeps its journal, lock and status.
+/// Default directory of the agent's journal, lock and status.
 pub const DEFAULT_STATE_DIR: &str = "/run/tandem-guest";
 
-/// The longest retention that can be held.
-const LONGEST: Nanos = Nanos::from_millis(100);
+/// Maximum retention.
+const MAX_RETENTION: Nanos = Nanos::from_millis(100);
 
-/// The longest bound of a delay.
-const LONGEST_DELAY: Nanos = Nanos::from_millis(20);
+/// Maximum bound of a delay.
+const MAX_DELAY: Nanos = Nanos::from_millis(20);
 
-/// How many vCPUs the workload may use.
+/// Number of vCPUs that the workload may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Vcpus {
     /// As the controller decides.
     #[default]
     Auto,
-    /// All, always.
+    /// All vCPUs.
     All,
-    /// So many, always.
+    /// A fixed number.
     Held(u32),
 }
 
@@ -46,7 +46,7 @@ pub enum RetentionSetting {
     /// As the controller decides.
     #[default]
     Auto,
-    /// Not at all, or for this time, always.
+    /// A fixed time; zero disables retention.
     Held(Nanos),
 }
 
@@ -63,7 +63,7 @@ impl FromStr for Vcpus {
     }
 }
 
-/// A whole number and its unit.
+/// Parses a whole number with its unit.
 fn time(text: &str) -> Option<Nanos> {
     let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
     units.iter().find_map(|(unit, nanos)| {
@@ -72,11 +72,11 @@ fn time(text: &str) -> Option<Nanos> {
     })
 }
 
-/// The bound of delayed scheduling: `off` or a time.
+/// Parses the bound of delayed scheduling: `off` or a time.
 pub fn delay_bound(text: &str) -> Result<Nanos, String> {
     match (text, time(text)) {
         ("off", _) => Ok(Nanos::ZERO),
-        (_, Some(time)) if time <= LONGEST_DELAY => Ok(time),
+        (_, Some(time)) if time <= MAX_DELAY => Ok(time),
         _ => Err(format!("'{text}' is no delay; write off, or up to 20ms, such as 500us")),
     }
 }
@@ -101,7 +101,7 @@ impl FromStr for RetentionSetting {
             _ => {}
         }
         match time(text) {
-            Some(time) if time <= LONGEST => Ok(RetentionSetting::Held(time)),
+            Some(time) if time <= MAX_RETENTION => Ok(RetentionSetting::Held(time)),
             _ => Err(format!(
                 "'{text}' is no retention; write auto, off, or up to 100ms, such as 200us"
             )),
@@ -201,8 +201,8 @@ impl Default for GuestConfig {
 }
 
 impl GuestConfig {
-    /// Reads the `[guest]` section of a TOML file; what it does not name keeps the agent's default. Values are
-    /// checked by [`GuestConfig::check`], after flags have had their say.
+    /// Reads the `[guest]` section of a TOML file; omitted keys keep the agent's defaults.
+    /// [`GuestConfig::check`] checks the values after flags are applied.
     pub fn read(path: &Path) -> Result<GuestConfig, SettingsError> {
         settings::read(path, GuestConfig::parse)
     }
@@ -217,7 +217,7 @@ impl GuestConfig {
             }
             None => toml::Table::new().into(),
         };
-        // For its errors, which name the line: what a table leaves out has the policy's defaults here, not the agent's.
+        // Parsed only for error messages with line numbers: omitted keys get the policy's defaults here, not the agent's.
         toml::from_str::<File>(text).map_err(message)?;
         let mut settings =
             toml::Value::try_from(GuestConfig::default()).map_err(|error| error.to_string())?;
@@ -225,20 +225,20 @@ impl GuestConfig {
         settings.try_into().map_err(message)
     }
 
-    /// The settings as a file that [`GuestConfig::read`] reads.
+    /// Returns the settings as TOML for [`GuestConfig::read`].
     pub fn to_toml(&self) -> String {
-        // Every field has a form in TOML, so nothing can fail.
+        // Every field has a TOML form, so this cannot fail.
         toml::to_string_pretty(&File { guest: self.clone() }).unwrap_or_default()
     }
 
-    /// Checks every value's range.
+    /// Checks the range of every value.
     pub fn check(&self) -> Result<(), SettingsError> {
         check_whole("period_ms", self.period_ms, 20, 2000, "milliseconds")?;
         check_state_dir(&self.state_dir)?;
         check_metrics_listen(self.metrics_listen, 9465)?;
         check_metrics_file(self.metrics_file.as_deref())?;
         if self.per_thread && self.vcpus != Vcpus::Auto && self.vcpus != Vcpus::All {
-            let expected = "with per_thread threads spread over all vCPUs; leave vcpus away";
+            let expected = "with per_thread, threads spread over all vCPUs; omit vcpus";
             return Err(SettingsError::value("vcpus", self.vcpus, expected));
         }
         let consolidation = &self.controller.consolidation;
@@ -264,7 +264,7 @@ impl GuestConfig {
             check_real(key, value, least, most)?;
         }
         self.check_delay()?;
-        if retention.most > LONGEST {
+        if retention.most > MAX_RETENTION {
             let expected = "up to 100000000 ns (100 ms)";
             let key = "controller.retention.most";
             return Err(SettingsError::value(key, retention.most.0, expected));
@@ -274,8 +274,8 @@ impl GuestConfig {
 
     fn check_delay(&self) -> Result<(), SettingsError> {
         let delay = &self.delay;
-        if delay.bound > LONGEST_DELAY {
-            let expected = "0 (nothing is held back) up to 20000000 ns (20 ms)";
+        if delay.bound > MAX_DELAY {
+            let expected = "0 (off) up to 20000000 ns (20 ms)";
             return Err(SettingsError::value("delay.bound", delay.bound.0, expected));
         }
         check_whole("delay.judged_over", delay.judged_over.into(), 1, 1000, "periods")?;
@@ -300,7 +300,7 @@ impl GuestConfig {
     }
 }
 
-/// Keys of earlier versions get their present names, before they are laid over the defaults.
+/// Renames keys of earlier versions.
 fn rename_old_keys(guest: &mut toml::Value) -> Result<(), String> {
     let retention = guest
         .get_mut("controller")
@@ -315,13 +315,13 @@ fn rename_old_keys(guest: &mut toml::Value) -> Result<(), String> {
     match retention.insert("round_trip".to_owned(), value) {
         None => Ok(()),
         Some(_) => Err(
-            "controller.retention has round_trip and timeout, which is its old name; leave timeout away"
+            "controller.retention has round_trip and timeout, which is its old name; omit timeout"
                 .to_owned(),
         ),
     }
 }
 
-/// Puts what is given over what stands there, table by table.
+/// Overrides the values below with those above, table by table.
 fn overlay(below: &mut toml::Value, above: toml::Value) {
     match (below, above) {
         (toml::Value::Table(below), toml::Value::Table(above)) => {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_sets_what_it_names() {
+    fn omitted_keys_keep_defaults() {
         let config = read(
             "[guest]\nvcpus = '2'\nretention = '200us'\nmeans = 'yield'\n\
              [guest.controller.retention]\nleast_work = 0.1\n",
@@ -369,17 +369,17 @@ mod tests {
     }
 
     #[test]
-    fn the_old_name_of_a_key_is_still_read() {
+    fn old_key_name_is_accepted() {
         let of = |keys: &str| read(&format!("[guest.controller.retention]\n{keys}"));
         let config = of("timeout = 70000").unwrap();
         assert_eq!(config.controller.retention.round_trip, Nanos(70_000));
         assert_eq!(config, of("round_trip = 70000").unwrap());
         let error = of("timeout = 70000\nround_trip = 80000").unwrap_err();
-        assert!(error.contains("leave timeout away"), "{error}");
+        assert!(error.contains("omit timeout"), "{error}");
     }
 
     #[test]
-    fn wrong_values_are_told_with_what_would_be_right() {
+    fn errors_state_valid_values() {
         let error = |text: &str| read(text).unwrap_err();
         assert!(error("[guest]\nvcpus = '0'").contains("write auto, all, or 1"));
         assert!(error("[guest]\nretention = '2 hours'").contains("such as 200us"));
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_of_the_delay_is_off_or_a_time() {
+    fn delay_bound_is_off_or_time() {
         assert_eq!(delay_bound("off"), Ok(Nanos::ZERO));
         assert_eq!(delay_bound("500us"), Ok(Nanos(500_000)));
         for text in ["on", "21ms", "5", ""] {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_survive_being_written() {
+    fn settings_round_trip_through_display() {
         for text in ["auto", "all", "3"] {
             assert_eq!(text.parse::<Vcpus>().unwrap().to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! Who decides: the policy's controller, which tries and judges, or in a dry run its rules without trials.
+//! Selects the decision maker: the policy's controller with its trials, or its rules alone in a dry run.
 
 use tandem_policy::gleaner;
 use tandem_policy::gleaner::consolidation::SamplingDetail;
@@ -6,24 +6,25 @@ use tandem_policy::gleaner::{Code, ControllerConfig, Decision, Observation};
 
 use crate::dry_run::Preview;
 
-/// Decides once a period.
+/// Decides once per period.
 pub(crate) enum Controller {
-    /// What it decides is carried out, and judged by its effect.
+    /// Decisions are applied and judged by their effect.
     Live(Box<gleaner::Controller>),
-    /// What it decides is only said.
+    /// Decisions are only reported.
     Dry(Box<Preview>),
 }
 
 impl Controller {
-    /// For a workload that uses all of `vcpus` vCPUs, which halt at once.
+    /// Starts with all of `vcpus` vCPUs and without retention.
     pub(crate) fn new(is_dry: bool, vcpus: u32, settings: ControllerConfig) -> Controller {
-        match is_dry {
-            true => Controller::Dry(Box::new(Preview::new(vcpus, settings))),
-            false => Controller::Live(Box::new(gleaner::Controller::new(vcpus, settings))),
+        if is_dry {
+            Controller::Dry(Box::new(Preview::new(vcpus, settings)))
+        } else {
+            Controller::Live(Box::new(gleaner::Controller::new(vcpus, settings)))
         }
     }
 
-    /// A period is over.
+    /// Decides at the end of a period.
     pub(crate) fn decide(&mut self, observed: &Observation) -> Decision {
         match self {
             Controller::Live(controller) => controller.decide(observed),
@@ -31,7 +32,7 @@ impl Controller {
         }
     }
 
-    /// How closely it wants to be told where the workload's threads are in the next period, if at all.
+    /// Returns the level of detail at which to sample the workload's code in the next period, if any.
     pub(crate) fn wants_code(&self) -> Option<SamplingDetail> {
         match self {
             Controller::Live(controller) => controller.wants_code(),
@@ -39,7 +40,7 @@ impl Controller {
         }
     }
 
-    /// Where the workload's threads were in the period that [`Self::decide`] is about to be told of.
+    /// Passes code samples of the period that the next [`Self::decide`] gets.
     pub(crate) fn saw(&mut self, code: &Code) {
         if let Controller::Live(controller) = self {
             controller.saw(code);

@@ -1,9 +1,9 @@
-//! What the kernel counts for each vCPU: `/proc/stat`, and the idle states of cpuidle.
+//! Kernel counters of each vCPU: `/proc/stat`, and the idle states of cpuidle.
 //!
-//! Both are plain files that any kernel has. Times in `/proc/stat` are in ticks of 10 ms ([`CLOCK_TICK`]); idle states
-//! count to 1 us, and tell polling (state POLL) from halting, but there are none without a cpuidle driver. Everything
-//! counts since boot, so that a figure is a difference of two readings; [`crate::sampler`] takes those of a period,
-//! the benchmark those of a program's run.
+//! Every kernel has `/proc/stat`, with times in ticks of 10 ms ([`CLOCK_TICK`]).
+//! Idle states have a resolution of 1 us and distinguish polling (state POLL) from halting, but need a cpuidle driver.
+//! All counters start at boot, so a figure is the difference of two readings.
+//! [`crate::sampler`] takes it over a period, the benchmark over the run of a program.
 //!
 //! Sources: proc_stat(5); fs/proc/stat.c; drivers/cpuidle/sysfs.c.
 
@@ -18,53 +18,53 @@ use tandem_linux::procfs::read_text;
 use tandem_model::units::PcpuId;
 use thiserror::Error;
 
-/// `/proc/stat` counts in USER_HZ, which is 100 on every architecture that KVM runs on: ns.
+/// Tick of `/proc/stat`, ns: USER_HZ is 100 on every architecture that KVM supports.
 pub const CLOCK_TICK: u64 = 10_000_000;
 
-/// Why counters could not be read.
+/// Reason why counters could not be read.
 #[derive(Debug, Error)]
 pub enum CounterError {
     /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// A file holds something else than documented.
+    /// A file differs from its documented format.
     #[error("{path} has no {wanted}; expected a file as proc_stat(5) describes")]
     Malformed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is missing.
+        /// Missing item.
         wanted: String,
     },
 }
 
-/// Idle states of one vCPU: the kernel's files, open.
+/// Open files of one vCPU's idle states.
 #[derive(Debug)]
 pub struct IdleStates {
-    /// Polling states first: `usage` and `time` of each.
+    /// `usage` and `time` of each polling state.
     polling: Vec<(File, File)>,
     halting: Vec<(File, File)>,
 }
 
-/// What its idle states counted since boot, together.
+/// Sums of a vCPU's idle states since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Idle {
-    /// Time without a thread, ns, to 1 us.
+    /// Idle time, ns, with a resolution of 1 us.
     pub time: u64,
-    /// The part of it in which the vCPU polled instead of halting, ns.
+    /// Part of the idle time that the vCPU polled instead of halting, ns.
     pub polled: u64,
-    /// How often it began to poll.
+    /// Number of polling periods.
     pub polls: u64,
-    /// How often it halted.
+    /// Number of halts.
     pub halts: u64,
 }
 
 impl IdleStates {
-    /// Those of a vCPU; none where the kernel has none, or no such vCPU.
+    /// Opens the idle states of a vCPU; none if the kernel has none, or no such vCPU.
     pub fn open(procfs: &ProcFs, vcpu: PcpuId) -> IdleStates {
         let folder = procfs.resolve(format!("/sys/devices/system/cpu/cpu{}/cpuidle", vcpu.0));
         let mut states = IdleStates { polling: Vec::new(), halting: Vec::new() };
@@ -84,7 +84,7 @@ impl IdleStates {
         states
     }
 
-    /// `None` where the kernel has no idle states.
+    /// Returns `None` if the kernel has no idle states.
     pub fn read(&self) -> Option<Idle> {
         let mut idle = Idle::default();
         for (usage, time) in &self.polling {
@@ -101,27 +101,27 @@ impl IdleStates {
     }
 }
 
-/// A file of one number, from its start.
+/// Reads a file that holds one number.
 fn number(file: &File) -> Option<u64> {
     let mut buffer = [0u8; 24];
     let bytes = file.read_at(&mut buffer, 0).ok()?;
     std::str::from_utf8(&buffer[..bytes]).ok()?.trim().parse().ok()
 }
 
-/// What `/proc/stat` says. Times are in ticks of [`CLOCK_TICK`], in the order of the file: user, nice, system, idle,
-/// iowait, irq, softirq, steal.
+/// Contents of `/proc/stat`.
+/// Times are in ticks of [`CLOCK_TICK`], in the order user, nice, system, idle, iowait, irq, softirq, steal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// All vCPUs together.
+    /// Sum over all vCPUs.
     pub all: [u64; 8],
-    /// Each that is online, by its number.
+    /// Times of each online vCPU, by its number.
     pub vcpus: BTreeMap<u32, [u64; 8]>,
     /// Context switches.
     pub switches: u64,
 }
 
 impl Stat {
-    /// Reads it now.
+    /// Reads `/proc/stat`.
     pub fn read(procfs: &ProcFs) -> Result<Stat, CounterError> {
         let path = procfs.resolve("/proc/stat");
         let text =
@@ -129,7 +129,7 @@ impl Stat {
         Stat::parse(&text).map_err(|wanted| CounterError::Malformed { path, wanted })
     }
 
-    /// Its text; the error says what is missing.
+    /// Parses `/proc/stat`; the error names the missing item.
     pub fn parse(text: &str) -> Result<Stat, String> {
         let mut stat = Stat { all: [0; 8], vcpus: BTreeMap::new(), switches: 0 };
         let (mut seen_all, mut seen_switches) = (false, false);
@@ -160,7 +160,7 @@ impl Stat {
         }
     }
 
-    /// Zeros for a vCPU that is not online.
+    /// Returns the times of a vCPU; zeros if it is offline.
     pub fn vcpu(&self, vcpu: PcpuId) -> [u64; 8] {
         self.vcpus.get(&vcpu.0).copied().unwrap_or_default()
     }
@@ -174,7 +174,7 @@ pub(crate) mod tests {
                         cpu3 6 10 15 20 3 0 0 4 0 0\nintr 5 0 1\nctxt 900\nbtime 1\n";
 
     #[test]
-    fn stat_is_read_by_name() {
+    fn stat_lines_are_found_by_name() {
         let stat = Stat::parse(STAT).unwrap();
         assert_eq!(stat.all, [10, 20, 30, 40, 5, 0, 1, 7]);
         assert_eq!(stat.vcpu(PcpuId(3))[7], 4);
@@ -183,14 +183,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_stat_without_its_lines_is_refused() {
+    fn missing_stat_lines_are_refused() {
         assert!(Stat::parse("ctxt 5\n").unwrap_err().contains("'cpu'"));
         assert!(Stat::parse("cpu 1 2\n").unwrap_err().contains("'ctxt'"));
         assert!(Stat::parse("cpu x\n").unwrap_err().contains("'x'"));
     }
 
     #[test]
-    fn polling_is_told_from_halting() {
+    fn polling_and_halting_are_distinguished() {
         let root = tempfile::tempdir().unwrap();
         for (state, name, usage, time) in
             [("state0", "POLL\n", "3\n", "10\n"), ("state1", "haltpoll idle\n", "2\n", "1000\n")]

@@ -1,15 +1,16 @@
-//! The cpuset controller: which vCPUs the processes of a cgroup may use.
+//! The cpuset controller, which restricts the vCPUs of a cgroup's processes.
 //!
-//! v1: every cgroup has `cpuset.cpus` and `cpuset.mems`, empty at first, and takes no process until both are
-//! set; a cgroup may not lose a vCPU that one below it has. A cgroup for the agent is made below the one that
-//! the workload is in, with load balancing domains of its own switched off, so that changing it does
-//! not rebuild those of the whole VM. v2: `cpuset.cpus` is a wish, empty for none; what it comes to is
-//! `cpuset.cpus.effective`; a cgroup has it only if every cgroup above lets the controller down, and processes
-//! live in leaves only.
+//! v1: every cgroup has `cpuset.cpus` and `cpuset.mems`, initially empty, and accepts no process until both are set.
+//! A cgroup cannot lose a vCPU that one of its children has.
+//! The agent's cgroup is a child of the workload's cgroup, with `cpuset.sched_load_balance` off.
+//! Changing it therefore does not rebuild the scheduling domains of the whole VM.
+//!
+//! v2: `cpuset.cpus` is a request, empty for none; the effective set is `cpuset.cpus.effective`.
+//! A cgroup has the controller only if every ancestor enables it, and processes live in leaves only.
 //!
 //! Source: Documentation/admin-guide/cgroup-v1/cpusets.rst, cgroup-v2.rst; kernel/cgroup/cpuset*.c.
 //!
-//! Nothing here journals: [`crate::actuator::Actuator`] does.
+//! This module does not journal; [`crate::actuator::Actuator`] does.
 
 use std::path::Path;
 use std::{fs, io};
@@ -32,62 +33,62 @@ pub struct Cpusets {
 }
 
 impl Cpusets {
-    /// Finds it.
+    /// Finds the mounted hierarchy.
     pub fn open(procfs: &ProcFs) -> Result<Cpusets, CgroupError> {
         let (version, mount) = mounts::find(procfs, "cpuset")?;
         Ok(Cpusets { version, files: Hierarchy::new(procfs, &mount), procfs: procfs.clone() })
     }
 
-    /// Which of the two interfaces this is.
+    /// Returns the version of the interface.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn mount(&self) -> &Path {
         self.files.mount()
     }
 
-    /// Where a process is now.
+    /// Returns the current cgroup of a process.
     pub fn cgroup_of(&self, process: &ThreadRef) -> Result<CgroupPath, CgroupError> {
         self.files.cgroup_of(process, self.version, "cpuset")
     }
 
-    /// Which cgroup is at this path now.
+    /// Returns the id of the cgroup that is currently at this path.
     pub fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
         self.files.id(cgroup)
     }
 
-    /// Whether there is such a cgroup.
+    /// Returns true if the cgroup exists.
     pub fn exists(&self, cgroup: &CgroupPath) -> bool {
         self.id(cgroup).is_ok()
     }
 
-    /// Whether the cgroup has the controller; always on v1.
+    /// Returns true if the cgroup has the controller; on v1 every cgroup has it.
     pub fn has_controller(&self, cgroup: &CgroupPath) -> bool {
         self.files.file(cgroup, CPUS).exists()
     }
 
-    /// `cpuset.cpus` as it stands.
+    /// Returns the text of `cpuset.cpus`.
     pub fn text(&self, cgroup: &CgroupPath) -> Result<String, CgroupError> {
         self.files.read(cgroup, CPUS)
     }
 
     /// Writes `cpuset.cpus`.
     pub fn set_text(&self, cgroup: &CgroupPath, text: &str) -> Result<(), CgroupError> {
-        // An empty text would be no write at all.
+        // Without the newline, an empty text would not result in a write(2).
         let line = format!("{text}\n");
         self.files.write(cgroup, CPUS, &line, cpus_hint)
     }
 
-    /// The vCPUs that processes of the cgroup may really use.
+    /// Returns the effective vCPUs of the cgroup.
     pub fn vcpus(&self, cgroup: &CgroupPath) -> Result<PcpuSet, CgroupError> {
         let file = match self.version {
             Version::V1 => "cpuset.effective_cpus",
             Version::V2 => "cpuset.cpus.effective",
         };
         let mut at = cgroup.clone();
-        // Without the controller, what the next one above with it has.
+        // A cgroup without the controller has the vCPUs of its nearest ancestor with it.
         while !self.files.file(&at, file).exists() {
             match at.parent() {
                 Some(parent) => at = parent,
@@ -103,20 +104,20 @@ impl Cpusets {
         })
     }
 
-    /// The processes in the cgroup itself.
+    /// Returns the processes in the cgroup itself.
     pub fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
         self.files.read_pids(cgroup)
     }
 
-    /// The processes in the cgroup and those below it, in ascending order.
+    /// Returns the processes in the cgroup and its descendants, in ascending order.
     pub fn processes_within(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
         self.within(cgroup, &|cgroup| self.processes(cgroup))
     }
 
-    /// The threads in the cgroup and those below it, in ascending order.
+    /// Returns the threads in the cgroup and its descendants, in ascending order.
     ///
-    /// `/proc/PID/task` would tell too, but to list it makes the kernel keep an entry for each thread, which it drops
-    /// as the thread ends: a third of a millisecond each, at the cost of the program that is only to be watched.
+    /// Listing `/proc/PID/task` instead makes the kernel cache an entry for each thread.
+    /// Dropping the entry at the thread's exit costs the observed program a third of a millisecond.
     pub fn threads_within(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
         let threads = self.threads_file();
         self.within(cgroup, &|cgroup| self.files.read_tids(cgroup, threads))
@@ -147,7 +148,7 @@ impl Cpusets {
         }
     }
 
-    /// The cgroups right below.
+    /// Returns the children of the cgroup.
     pub fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
         self.files.children(cgroup)
     }
@@ -157,12 +158,12 @@ impl Cpusets {
         self.files.write_tid(cgroup, "cgroup.procs", Tid(pid.0), move_hint)
     }
 
-    /// The file to which a process writes `0` to move itself.
+    /// Returns the file to which a process writes `0` to move itself into the cgroup.
     pub fn entrance(&self, cgroup: &CgroupPath) -> std::path::PathBuf {
         self.files.file(cgroup, "cgroup.procs")
     }
 
-    /// Makes a cgroup with the vCPUs of the one above.
+    /// Creates a cgroup with the vCPUs of its parent.
     pub fn make(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
         let made = self.files.make(parent, name)?;
         if self.version == Version::V1 {
@@ -181,12 +182,12 @@ impl Cpusets {
         Ok(made)
     }
 
-    /// Removes a cgroup that holds no process.
+    /// Removes a cgroup without processes.
     pub fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
         self.files.remove(cgroup, self.threads_file())
     }
 
-    /// The cgroups that must yet let the controller down before `cgroup` has it: the highest first.
+    /// Returns the ancestors that must enable the controller before `cgroup` has it, topmost first.
     pub fn missing_enables(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
         let mut missing = Vec::new();
         if self.version == Version::V2 {
@@ -204,14 +205,15 @@ impl Cpusets {
         Ok(text.split_ascii_whitespace().any(|c| c == "cpuset"))
     }
 
-    /// Lets the controller into the cgroups below.
+    /// Enables the controller for the children.
     pub fn enable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
         self.files.write(cgroup, SUBTREE, "+cpuset", enable_hint)
     }
 
-    /// Gives a cgroup the `cpuset.cpus` that it had. On v2 that was most often none at all, which the kernel refuses
-    /// (ENOSPC) while there are processes in it: then it gets all that the one above has, which is the same.
-    pub fn put_back_text(&self, cgroup: &CgroupPath, original: &str) -> Result<(), CgroupError> {
+    /// Restores the original `cpuset.cpus` of a cgroup.
+    /// On v2 it was usually empty, which the kernel refuses (ENOSPC) while the cgroup has processes.
+    /// The cgroup then gets the vCPUs of its parent, which has the same effect.
+    pub fn restore_text(&self, cgroup: &CgroupPath, original: &str) -> Result<(), CgroupError> {
         match self.set_text(cgroup, original) {
             Err(CgroupError::Write { source, .. })
                 if original.is_empty() && source.raw_os_error() == Some(libc::ENOSPC) =>
@@ -223,8 +225,8 @@ impl Cpusets {
         }
     }
 
-    /// Takes it out of the cgroups below; says who needs it if one of them, but for those in `ours`, has
-    /// settings of its own.
+    /// Disables the controller for the children.
+    /// If a child that is not in `ours` has settings of its own, returns that child and leaves the controller enabled.
     pub fn disable(
         &self,
         cgroup: &CgroupPath,
@@ -248,12 +250,12 @@ impl Cpusets {
         Ok(None)
     }
 
-    /// The process and all that descend from it, as far as they are found.
+    /// Returns the process and its descendants, as far as they are found.
     pub fn family(&self, pid: Pid) -> io::Result<Vec<Pid>> {
         self.families(&[pid])
     }
 
-    /// These processes and all that descend from them.
+    /// Returns these processes and their descendants.
     pub fn families(&self, of: &[Pid]) -> io::Result<Vec<Pid>> {
         let mut parents = Vec::new();
         for entry in fs::read_dir(self.procfs.resolve("/proc"))? {
@@ -278,7 +280,7 @@ impl Cpusets {
     }
 }
 
-/// The process's parent, as far as it is found.
+/// Returns the parent of a process, if it is found.
 pub(crate) fn parent_of(procfs: &ProcFs, pid: Pid) -> Option<Pid> {
     let stat = ThreadStat::read(&procfs.process(pid)).ok()?;
     Some(stat.parent)
@@ -297,7 +299,7 @@ fn cpus_hint(error: &io::Error) -> &'static str {
 
 fn move_hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EBUSY) => "; the cgroup lets controllers into cgroups below it",
+        Some(libc::EBUSY) => "; the cgroup enables controllers for its children",
         Some(libc::ENOSPC) => "; the cgroup has no vCPU or no memory node",
         Some(libc::EINVAL) => "; a thread of it is bound to its vCPU by the kernel",
         Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
@@ -308,7 +310,7 @@ fn move_hint(error: &io::Error) -> &'static str {
 fn enable_hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EBUSY) => {
-            "; the cgroup holds processes beside cgroups: name a leaf with --cgroup"
+            "; the cgroup holds processes and child cgroups: name a leaf with --cgroup"
         }
         Some(libc::ENOENT) => "; the cgroup above does not offer the cpuset controller",
         Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
@@ -321,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_in_a_cgroup_or_below_is_found_without_proc() {
+    fn members_are_listed_without_proc() {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);

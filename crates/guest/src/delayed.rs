@@ -1,7 +1,8 @@
-//! Delayed scheduling in the agent: the policy asked once a period, and what it decides carried out.
+//! Applies the policy of delayed scheduling, once per period.
 //!
-//! It is for workloads on a single vCPU: on several, fewer idle periods come of consolidation. While a means is on trial the
-//! agent changes nothing else, and while retention is on trial this stands still.
+//! It serves workloads on a single vCPU; on several vCPUs, consolidation reduces idle periods.
+//! During a trial of delayed scheduling the agent changes nothing else.
+//! During a trial of retention, delayed scheduling does not change.
 
 use tandem_linux::ProcFs;
 use tandem_linux::service::Reporter;
@@ -17,18 +18,18 @@ use crate::delaying::{Delaying, Refused};
 use crate::sampler::Closeness;
 use crate::status::DelayChanged;
 
-/// So many changes are kept for the report.
-const MOST_CHANGES: usize = 1000;
+/// Maximum number of changes in the report.
+const MAX_CHANGES: usize = 1000;
 
 /// Delayed scheduling of one workload.
 pub(crate) struct Delayed {
     policy: Delay,
     delaying: Delaying,
-    /// What threads were given last.
+    /// Current setting of the threads.
     held: Held,
     because: Option<Because>,
     changes: Vec<DelayChanged>,
-    /// When the last period was over.
+    /// End of the last period, ms after the agent's start.
     at_ms: u64,
     has_said: bool,
 }
@@ -46,17 +47,17 @@ impl Delayed {
         }
     }
 
-    /// Whether nothing else should be changed.
+    /// Returns true during a trial, when other settings must not change.
     pub(crate) fn is_trying(&self) -> bool {
         self.policy.is_trying()
     }
 
-    /// Whether all was tried and something is kept.
+    /// Returns true if all trials are finished and a setting was kept.
     pub(crate) fn is_settled(&self) -> bool {
         self.held.is_any() && !self.policy.is_trying() && !self.delaying.is_unfinished()
     }
 
-    /// How closely threads have to be looked at.
+    /// Returns the level of detail at which threads must be sampled.
     pub(crate) fn closeness(&self) -> Closeness {
         match (self.is_trying(), self.held.is_any()) {
             (true, _) => Closeness::Trial,
@@ -65,17 +66,17 @@ impl Delayed {
         }
     }
 
-    /// Whether anything is held back, or about to be.
+    /// Returns true if threads are delayed, or a trial is under way.
     pub(crate) fn is_any(&self) -> bool {
         self.held.is_any() || self.policy.is_trying()
     }
 
-    /// Something else was changed.
+    /// Discards the policy's measurements, as another setting changed.
     pub(crate) fn forget(&mut self) {
         self.policy.forget();
     }
 
-    /// Says once what would be tried.
+    /// Reports once what a live run would try.
     pub(crate) fn preview(&mut self, observed: &Observation, reporter: &mut dyn Reporter) {
         if !self.has_said && self.policy.is_worth(observed) {
             self.has_said = true;
@@ -85,7 +86,8 @@ impl Delayed {
         }
     }
 
-    /// A period is over, `at_ms` after the agent began. True: what is held back is another now, and why was said.
+    /// Decides at the end of a period, `at_ms` after the agent's start.
+    /// Reports the reason and returns true if the setting changed.
     pub(crate) fn decide(
         &mut self,
         observed: &Observation,
@@ -99,7 +101,7 @@ impl Delayed {
         let is_changed = held != self.held;
         let is_on_trial = matches!(because, Because::OnTrial { .. });
         let is_news = self.because.replace(because) != Some(because);
-        // Within a trial a means comes and goes; that it is on trial is said once.
+        // A trial switches a means on and off; report it only once.
         if is_on_trial && is_news {
             reporter.info(&because.to_string());
         } else if is_verdict || is_changed && !is_on_trial {
@@ -113,7 +115,7 @@ impl Delayed {
     }
 
     fn note(&mut self, held: Held, because: Because) {
-        if self.changes.len() < MOST_CHANGES {
+        if self.changes.len() < MAX_CHANGES {
             self.changes.push(DelayChanged {
                 at_ms: self.at_ms,
                 slack_ns: held.slack.0,
@@ -123,8 +125,8 @@ impl Delayed {
         }
     }
 
-    /// Gives all these threads, which are the workload's, what is in force, and those that were born meanwhile, which `list` tells. Where hardly any can be given it,
-    /// nothing would be judged but chance: then nothing is in force.
+    /// Applies the setting to the workload's threads, and to new ones that `list` returns.
+    /// If most threads refuse it, a trial could not judge it, so the policy gives it up.
     pub(crate) fn apply(
         &mut self,
         actuator: &mut Actuator,
@@ -140,32 +142,32 @@ impl Delayed {
             self.held = self.policy.held();
             self.because = Some(because);
             self.note(self.held, because);
-            // Who cannot have back what it had is tried again in the next period.
+            // Threads that cannot be reverted now are retried in the next period.
             let _ = self.delaying.set(actuator, threads, self.held, &mut list);
         }
         outcome
     }
 
-    /// The agent goes: lets all have back what they had. What was in force stays told.
-    pub(crate) fn give_back(
+    /// Reverts all threads before the agent exits; [`Delayed::held`] keeps the last setting for the report.
+    pub(crate) fn revert(
         &mut self,
         actuator: &mut Actuator,
         mut list: impl FnMut(&Cpusets) -> Vec<Tid>,
     ) -> Result<(), Refused> {
-        self.delaying.give_back(actuator, &mut list)
+        self.delaying.revert(actuator, &mut list)
     }
 
-    /// Whether [`Delayed::apply`] is due although nothing was decided: threads are born, and some could not be given what they should have.
+    /// Returns true if [`Delayed::apply`] is due without a decision, for new threads and for earlier failures.
     pub(crate) fn is_due(&self) -> bool {
         self.held.is_any() || self.delaying.is_unfinished()
     }
 
-    /// What is in force.
+    /// Returns the current setting.
     pub(crate) fn held(&self) -> Held {
         self.held
     }
 
-    /// What is in force, and why, for people.
+    /// Describes the current setting and its reason.
     pub(crate) fn text(&self) -> String {
         match &self.because {
             None => "not on a single vCPU".to_owned(),
@@ -173,13 +175,13 @@ impl Delayed {
         }
     }
 
-    /// What was changed.
+    /// Takes the recorded changes.
     pub(crate) fn take_changes(&mut self) -> Vec<DelayChanged> {
         std::mem::take(&mut self.changes)
     }
 }
 
-/// What is to be said of a bound that was given, where there are so many vCPUs that nothing is ever held back.
+/// Returns a message if a bound was given but the workload has several vCPUs, which disables delayed scheduling.
 pub(crate) fn without_effect(config: &GuestConfig, vcpus: usize) -> Option<String> {
     let bound = config.delay.bound;
     let is_given = bound != DelayConfig::default().bound && bound > Nanos::ZERO;
@@ -189,7 +191,7 @@ pub(crate) fn without_effect(config: &GuestConfig, vcpus: usize) -> Option<Strin
     };
     (is_given && vcpus > 1).then(|| {
         format!(
-            "nothing is held back, as there are {vcpus} vCPUs: delayed scheduling is for one (vcpus = \"1\"; or the agent itself under \
+            "delayed scheduling is off, as there are {vcpus} vCPUs: it needs a single one (vcpus = \"1\"; or the agent itself under \
              taskset, where it starts the command)"
         )
     })
@@ -224,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_without_effect_is_told() {
+    fn bound_without_effect_is_reported() {
         let mut config = GuestConfig::default();
-        assert_eq!(without_effect(&config, 2), None, "nobody asked");
+        assert_eq!(without_effect(&config, 2), None, "default bound");
         config.delay.bound = Nanos(500_000);
         let said = without_effect(&config, 2).unwrap();
         assert!(said.contains("2 vCPUs"), "{said}");
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_whose_slack_cannot_be_read_ends_without_a_verdict() {
+    fn unreadable_slack_ends_trial_without_verdict() {
         // A VM of files, in which this thread's timer slack cannot be read.
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {

@@ -1,15 +1,17 @@
-//! Delayed scheduling by user-level means: the timer slack and the scheduling policy of the workload's threads.
+//! Delayed scheduling with the user-level settings of threads: timer slack and scheduling policy.
 //!
-//! - **Timer slack** (`/proc/TID/timerslack_ns`, proc_pid_timerslack_ns(5)): a sleep, or a wait with a time-out, may end so much
-//!   later, and the kernel lets those that overlap end with one interrupt. Ordinary threads have 50 us. It concerns nanosleep,
-//!   poll, select, epoll_wait and futexes with a time-out. Timers of timerfd_create, timer_create and setitimer have no slack.
-//! - **Scheduling** (sched_setattr(2)): SCHED_BATCH and a longer slice, so that a woken thread does not preempt who runs.
+//! - **Timer slack** (`/proc/TID/timerslack_ns`, proc_pid_timerslack_ns(5)) is the time by which a sleep, or a wait with a timeout, may end late.
+//!   The kernel ends overlapping ones with one interrupt.
+//!   Ordinary threads have 50 us.
+//!   It applies to nanosleep, poll, select, epoll_wait and futexes with a timeout, but not to timerfd_create, timer_create and setitimer.
+//! - **Scheduling** (sched_setattr(2)): SCHED_BATCH and a longer slice, so that a woken thread does not preempt the running one.
 //!
-//! A thread that is woken by the network, by a device or by another VM cannot be held back from user level.
+//! User level cannot delay a thread that the network, a device or another VM wakes.
 //!
-//! New threads inherit both from who makes them. They are found once a period, and what they are to have back is what their
-//! process's threads had before, or the nearest ancestor's. What a thread has that was not given to it here, it chose itself, or somebody else did: from
-//! then on that is what it is to have back. Real-time threads and those of SCHED_IDLE are left alone.
+//! New threads inherit both settings from their creator, and the agent finds them once per period.
+//! Their original values are those of their process's threads, or of the nearest known ancestor.
+//! A value that the agent did not set was chosen by the thread or another process, and becomes the thread's original.
+//! Real-time and SCHED_IDLE threads are not changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,24 +28,24 @@ use thiserror::Error;
 use crate::actuator::{Actuator, ActuatorError};
 use crate::cpusets::{Cpusets, parent_of};
 
-/// Threads are listed so often at most until nobody is found that was born meanwhile.
-const MOST_PASSES: u32 = 20;
+/// Maximum number of listings until one finds no new thread.
+const MAX_PASSES: u32 = 20;
 
-/// So long a fork takes at most, until the new thread is listed.
-const A_FORK: Duration = Duration::from_millis(1);
+/// Maximum duration of a fork, until the new thread is listed.
+const FORK_TIME: Duration = Duration::from_millis(1);
 
-/// Of so many ancestors one is looked for that is known.
-const MOST_ANCESTORS: usize = 32;
+/// Maximum number of ancestors to search for a known process.
+const MAX_ANCESTORS: usize = 32;
 
-/// A thread's slice against the scheduler's, while nobody preempts.
-const LONGER: u64 = 2;
+/// Slice under SCHED_BATCH, relative to the scheduler's base slice.
+const SLICE_FACTOR: u64 = 2;
 
-/// What a thread has, of what is changed here.
+/// Settings of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Had {
-    /// Its timer slack.
+    /// Timer slack.
     pub slack: Nanos,
-    /// How it is scheduled.
+    /// Scheduling policy and slice.
     pub scheduling: FairScheduling,
 }
 
@@ -52,46 +54,46 @@ pub struct Had {
 struct Entry {
     thread: ThreadRef,
     had: Had,
-    /// What is in force; `None`: what was asked for last could not be given, and is tried again.
+    /// Current setting; `None` if the last one failed and is to be retried.
     held: Option<Held>,
 }
 
-/// Some threads could not be given what they were to have.
+/// Some threads could not be changed.
 #[derive(Debug, Error)]
-#[error("{failed} of {of} threads could not be held back, or be as they were: {first}")]
+#[error("{failed} of {of} threads could not be delayed or reverted: {first}")]
 pub struct Refused {
-    /// So many.
+    /// Number of threads that failed.
     pub failed: usize,
-    /// Of so many.
+    /// Number of threads.
     pub of: usize,
-    /// What was wrong with the first of them.
+    /// Error of the first of them.
     pub first: ActuatorError,
 }
 
 impl Refused {
-    /// Whether what is to be in force hardly is.
+    /// Returns true if at least half of the threads failed.
     pub fn is_most(&self) -> bool {
         self.failed * 2 >= self.of
     }
 }
 
-/// Holds threads back, or no longer.
+/// Delays threads, and reverts them.
 #[derive(Debug)]
 pub struct Delaying {
     procfs: ProcFs,
     threads: BTreeMap<Tid, Entry>,
-    /// Everything that threads were given; who has that without having been given it has inherited it.
+    /// All timer slacks that the agent set; another thread that has one of them inherited it.
     given: BTreeSet<Nanos>,
     given_scheduling: Vec<FairScheduling>,
-    /// What the first thread had.
+    /// Original settings of the first thread.
     usual: Option<Had>,
-    /// What was asked for last.
+    /// Setting that was requested last.
     asked: Held,
-    /// Something was given back, and threads may have been born meanwhile to one that still had it.
+    /// Threads were reverted, and new threads may have inherited the former setting meanwhile.
     has_heirs: bool,
 }
 
-/// A thread's timer slack.
+/// Reads the timer slack of a thread.
 pub fn timer_slack(procfs: &ProcFs, tid: Tid) -> io::Result<Nanos> {
     let folder = procfs.process(Pid(tid.0));
     let text = match read_text(&folder.join("timerslack_ns")) {
@@ -107,37 +109,37 @@ pub fn timer_slack(procfs: &ProcFs, tid: Tid) -> io::Result<Nanos> {
     })
 }
 
-/// Gives a thread a timer slack.
+/// Sets the timer slack of a thread.
 pub fn set_timer_slack(procfs: &ProcFs, tid: Tid, slack: Nanos) -> io::Result<()> {
     let path = procfs.process(Pid(tid.0)).join("timerslack_ns");
     fs::write(path, slack.0.to_string())
 }
 
-/// The nearest of a process and its ancestors that is known: who made its threads.
+/// Returns the nearest known process among a process and its ancestors: the creator of its threads.
 pub(crate) fn maker(procfs: &ProcFs, pid: Pid, is_known: impl Fn(Pid) -> bool) -> Option<Pid> {
     let of = |pid: &Pid| parent_of(procfs, *pid).filter(|parent| parent.0 > 1);
-    let mut ancestors = std::iter::successors(Some(pid), of).take(MOST_ANCESTORS);
+    let mut ancestors = std::iter::successors(Some(pid), of).take(MAX_ANCESTORS);
     ancestors.find(|pid| is_known(*pid))
 }
 
-/// The process of a thread.
+/// Returns the process of a thread.
 fn process_of(procfs: &ProcFs, tid: Tid) -> Option<Pid> {
     let status = read_text(&procfs.process(Pid(tid.0)).join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok().map(Pid)
 }
 
-/// How threads are scheduled that do not preempt.
+/// Returns the scheduling of threads that must not preempt.
 fn batch(before: FairScheduling) -> FairScheduling {
     let usual = sched_attr::schedulers_slice();
     FairScheduling {
         batch: true,
-        slice: usual.map(|usual| before.slice.unwrap_or(Nanos(usual.0 * LONGER))),
+        slice: usual.map(|usual| before.slice.unwrap_or(Nanos(usual.0 * SLICE_FACTOR))),
     }
 }
 
 impl Delaying {
-    /// Nobody is held back yet.
+    /// Starts without delayed threads.
     pub fn new(procfs: &ProcFs) -> Delaying {
         Delaying {
             procfs: procfs.clone(),
@@ -150,11 +152,11 @@ impl Delaying {
         }
     }
 
-    /// Lets the workload's threads be held back so. These were its threads a moment ago; `list` tells them anew. Threads that end meanwhile do not matter.
+    /// Applies `held` to the workload's threads; `list` returns the current threads, and exited ones are ignored.
     ///
-    /// When less is in force than before, a thread that is born meanwhile may have what its maker had a moment before. So threads are listed until nobody is found
-    /// with what it should not have, and once more the next time, for forks that were under way ([`Delaying::is_unfinished`]). Who could not be given what it
-    /// should have does not keep the others from it, and is tried again.
+    /// When the setting is reduced, a thread created meanwhile may inherit the former one.
+    /// Threads are therefore listed until all have the new setting, and again at the next call, for forks under way ([`Delaying::is_unfinished`]).
+    /// A thread that fails does not affect the others and is retried.
     pub fn set(
         &mut self,
         actuator: &mut Actuator,
@@ -166,12 +168,12 @@ impl Delaying {
         self.asked = held;
         let was_less = std::mem::take(&mut self.has_heirs);
         let (found, mut outcome) = self.pass(actuator, threads, held, was_less);
-        let is_untouched = !held.is_any() && self.has_given_nothing();
+        let is_untouched = !held.is_any() && self.is_unused();
         if is_untouched || !is_less && !was_less {
             return outcome;
         }
         self.has_heirs = is_less || found > 0;
-        for _ in 0..MOST_PASSES {
+        for _ in 0..MAX_PASSES {
             let threads = list(actuator.cpusets());
             let (found, again) = self.pass(actuator, &threads, held, true);
             outcome = again;
@@ -183,40 +185,40 @@ impl Delaying {
         outcome
     }
 
-    /// Lets all have back what they had: the agent goes.
-    pub fn give_back(
+    /// Reverts all threads before the agent exits.
+    pub fn revert(
         &mut self,
         actuator: &mut Actuator,
         list: &mut dyn FnMut(&Cpusets) -> Vec<Tid>,
     ) -> Result<(), Refused> {
-        if self.has_given_nothing() {
+        if self.is_unused() {
             return Ok(());
         }
         let mut outcome = Ok(());
         self.has_heirs = true;
-        for _ in 0..MOST_PASSES {
+        for _ in 0..MAX_PASSES {
             let threads = list(actuator.cpusets());
             outcome = self.set(actuator, &threads, Held::default(), list);
             if !self.has_heirs {
                 break;
             }
-            std::thread::sleep(A_FORK);
+            std::thread::sleep(FORK_TIME);
         }
         outcome
     }
 
-    fn has_given_nothing(&self) -> bool {
+    fn is_unused(&self) -> bool {
         self.given.is_empty() && self.given_scheduling.is_empty()
     }
 
-    /// Whether [`Delaying::set`] has to be called again although nothing else is asked for.
+    /// Returns true if [`Delaying::set`] must be called again with the same setting.
     pub fn is_unfinished(&self) -> bool {
         let is_other = |entry: &Entry| entry.held != Some(self.asked);
         self.has_heirs || self.threads.values().any(is_other)
     }
 
-    /// Gives these threads what they are to have; with `all` also looks at those that have it as far as is known. How many had something else, and
-    /// whether all could be given it.
+    /// Applies `held` to these threads; with `all`, also checks threads that are known to have it.
+    /// Returns the number of threads that had another setting, and the failures.
     fn pass(
         &mut self,
         actuator: &mut Actuator,
@@ -224,7 +226,7 @@ impl Delaying {
         held: Held,
         all: bool,
     ) -> (usize, Result<(), Refused>) {
-        if !held.is_any() && self.has_given_nothing() {
+        if !held.is_any() && self.is_unused() {
             self.threads.clear();
             return (0, Ok(()));
         }
@@ -252,7 +254,7 @@ impl Delaying {
         (found, refused.map_or(Ok(()), Err))
     }
 
-    /// What a thread has, and what it is to have back; `None`: it is not of the fair class.
+    /// Returns a thread's current settings and its entry; `None` if it is not in the fair class or has exited.
     fn look(&self, tid: Tid) -> Result<Option<(Had, Entry)>, ActuatorError> {
         let unread = |source| ActuatorError::TimerSlackUnread { tid, source };
         let Some(scheduling) = sched_attr::fair_scheduling(tid)? else {
@@ -278,7 +280,7 @@ impl Delaying {
         Ok(Some((now, entry)))
     }
 
-    /// What the one had that made this thread.
+    /// Returns the original settings of the thread's creator.
     fn maker_had(&self, tid: Tid, pid: Pid) -> Option<Had> {
         let others = || self.threads.iter().filter(|(other, _)| **other != tid);
         let of = |pid: Pid| others().find(move |(_, entry)| entry.thread.pid == pid);
@@ -287,23 +289,24 @@ impl Delaying {
         entry.or(self.usual)
     }
 
-    /// What a thread had before, that has this now, and was made by one that had that before.
+    /// Returns the original settings of a new thread, from its current ones and its creator's original ones.
     fn before(&self, now: Had, maker: Option<Had>) -> Had {
         self.still(now, maker.unwrap_or(now))
     }
 
-    /// What a thread is to have back that has this now, and had that: what was not given here, it or somebody else chose.
+    /// Returns the values to restore: the known originals, or current values that the agent did not set.
     fn still(&self, now: Had, had: Had) -> Had {
         Had {
             slack: if self.given.contains(&now.slack) { had.slack } else { now.slack },
-            scheduling: match self.given_scheduling.contains(&now.scheduling) {
-                true => had.scheduling,
-                false => now.scheduling,
+            scheduling: if self.given_scheduling.contains(&now.scheduling) {
+                had.scheduling
+            } else {
+                now.scheduling
             },
         }
     }
 
-    /// Gives a thread what it is to have. Whether it had something else.
+    /// Applies `held` to a thread and returns true if it had another setting.
     fn give(
         &mut self,
         actuator: &mut Actuator,
@@ -320,7 +323,7 @@ impl Delaying {
         let Entry { thread, had, .. } = entry;
         self.usual.get_or_insert(had);
         self.threads.insert(tid, Entry { held: None, ..entry });
-        // Nobody gets less slack than it had.
+        // A thread never gets less slack than its original.
         let slack = had.slack.max(held.slack);
         let scheduling = if held.batch { batch(had.scheduling) } else { had.scheduling };
         if slack != had.slack {
@@ -345,25 +348,25 @@ mod tests {
         Had { slack: Nanos(50_000), scheduling: FairScheduling { batch: false, slice: None } };
 
     #[test]
-    fn what_is_inherited_is_not_what_is_given_back() {
+    fn inherited_values_are_not_originals() {
         let mut delaying = Delaying::new(&ProcFs::host());
         let ours = batch(HAD.scheduling);
         delaying.given.insert(Nanos(500_000));
         delaying.given_scheduling.push(ours);
         let inherited = Had { slack: Nanos(500_000), scheduling: ours };
         assert_eq!(delaying.before(inherited, Some(HAD)), HAD);
-        // Its own slack, set by itself.
+        // A slack that the thread set itself.
         let own = Had { slack: Nanos(7), ..HAD };
         assert_eq!(delaying.before(own, Some(HAD)), own);
         assert_eq!(delaying.before(own, None), own);
     }
 
     #[test]
-    fn this_thread_has_a_slack_and_a_process() {
+    fn own_slack_and_process_are_read() {
         let procfs = ProcFs::host();
         let me = Tid(std::process::id());
         assert_eq!(process_of(&procfs, me), Some(Pid(me.0)));
-        // The kernel tells it only to who may set it.
+        // The kernel shows it only to processes that may set it.
         match timer_slack(&procfs, me) {
             Ok(slack) => assert!(slack > Nanos::ZERO),
             Err(error) => println!("skipped: the timer slack cannot be read: {error}"),

@@ -1,15 +1,14 @@
-//! What the controller would set now, for a dry run.
+//! Decisions of the controller's rules without trials, for a dry run.
 //!
 //! A [`Controller`] takes one step at a time, holds each for some periods and keeps it only if it gained something.
-//! Nothing is set in a dry run, so there is no effect to judge and no step to wait for. Both rules are asked
-//! directly instead:
+//! A dry run sets nothing, so there is no effect to judge and no step to wait for.
+//! It queries both rules directly instead:
 //!
-//! - consolidation anew in each period, as if its conditions had held for long enough: the next step from all vCPUs;
-//! - retention by one [`Retention`] from beginning to end, because whether the host takes time is told by
-//!   several periods. What it says is [`Because::Rule`], never that it helps or was lost.
+//! - consolidation afresh in each period, as if its conditions had held for long enough: the next step from all vCPUs;
+//! - retention with one [`Retention`] for the whole run, because it detects stolen time over several periods.
+//!   It reports [`Because::Rule`], never a verdict of a trial.
 //!
-//! A live agent may come to something else: it takes back what turned out to be of no use, and may go on to fewer
-//! vCPUs than the first step leaves.
+//! A live agent may decide differently: it reverts useless steps, and may use fewer vCPUs than the first step leaves.
 //!
 //! [`Controller`]: tandem_policy::gleaner::Controller
 
@@ -28,13 +27,13 @@ pub struct Preview {
 }
 
 impl Preview {
-    /// For a workload that uses all of `vcpus` vCPUs, which halt at once.
+    /// Starts with all of `vcpus` vCPUs and without retention.
     pub fn new(vcpus: u32, mut settings: ControllerConfig) -> Preview {
         settings.consolidation.confirm = 1;
         Preview { retention: Retention::new(settings.retention.clone()), vcpus, settings }
     }
 
-    /// A period is over, in which nothing was set.
+    /// Decides at the end of a period.
     pub fn decide(&mut self, observed: &Observation) -> Decision {
         let (active, consolidation) = self.consolidation(observed);
         let (retention_time, retention) = if self.settings.retain {
@@ -67,7 +66,7 @@ mod tests {
 
     const PERIOD: Nanos = Nanos::from_millis(100);
 
-    /// Two vCPUs, each busy and stolen for these parts, and idle so many times.
+    /// Two vCPUs with these fractions of busy and stolen time and this number of idle periods.
     fn seen(busy: f64, stolen: f64, idle_periods: u64) -> Observation {
         let part = |part: f64| Nanos((PERIOD.0 as f64 * part) as u64);
         let vcpu = VcpuPeriod {
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn short_idle_times_are_retained() {
+    fn short_idle_times_get_retention() {
         // Idle for 60 us at a time: the measured round trip, doubled once, covers two of them.
         let mut preview = preview(|_| {});
         for period in 0..5 {
@@ -102,14 +101,14 @@ mod tests {
                 matches!(decision.retention, Because::Rule(retention::Because::Short { .. })),
                 "{decision:?}"
             );
-            // The same every time, since what was said before was not set.
+            // The decision repeats, as the one before was not applied.
             assert_eq!(decision.active, 1);
             assert_eq!(decision.consolidation, Some(consolidation::Because::Fits));
         }
     }
 
     #[test]
-    fn long_idle_times_and_sleep_are_not() {
+    fn long_idle_times_and_sleep_get_none() {
         let mut preview = preview(|_| {});
         let long = preview.decide(&seen(0.4, 0.0, 5));
         assert_eq!(long.retention_time, Nanos::ZERO);
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_takes_time_is_told_by_several_periods() {
+    fn steal_is_detected_over_several_periods() {
         let mut preview = preview(|_| {});
         let first = preview.decide(&seen(0.3, 0.3, 1000));
         assert!(first.retention_time > Nanos::ZERO, "{first:?}");
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_not_decided() {
+    fn held_settings_are_not_decided() {
         let mut preview = preview(|settings| {
             settings.consolidate = false;
             settings.retain = false;

@@ -1,8 +1,8 @@
-//! What the agent changes in its VM, and what each thing was before.
+//! Journal records of the agent's changes in its VM, with original values.
 //!
-//! The file, its lock, its durability and how it tells what somebody else set are the host daemon's ([`tandem_linux::journal`]);
-//! the records are other ones. The agent's state directory is its own (`/run/tandem-guest`), so that a daemon and an agent may run
-//! on one machine, which then is a VM and a host of VMs.
+//! File format, lock, durability and detection of foreign changes are shared with the host daemon ([`tandem_linux::journal`]); the records differ.
+//! The agent has its own state directory (`/run/tandem-guest`).
+//! A daemon and an agent can therefore run on one machine that is both a VM and a host of VMs.
 
 use std::path::PathBuf;
 
@@ -14,84 +14,85 @@ use tandem_linux::sched_attr::FairScheduling;
 use tandem_linux::thread::{StartTime, ThreadRef, Tid};
 use tandem_model::{Nanos, PcpuSet};
 
-/// The file of the only kernel parameter that the agent ever writes.
+/// Returns the file of the only kernel parameter that the agent writes.
 pub fn haltpoll_parameter(procfs: &ProcFs) -> PathBuf {
     procfs.resolve("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
 }
 
-/// Something that is about to be changed, and what it was before. Fields that a later version adds are read over.
+/// A pending change and the original value.
+/// Unknown fields of later versions are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
 pub enum Change {
     /// The cpuset controller is enabled for the cgroups below this one (v2).
     Enabled {
-        /// Whose children get it.
+        /// Parent of the cgroups that get the controller.
         cgroup: CgroupPath,
-        /// Which cgroup that was.
+        /// Id of that cgroup.
         id: CgroupId,
     },
-    /// A cgroup is made.
+    /// A cgroup is created.
     Created {
         /// The new cgroup.
         cgroup: CgroupPath,
-        /// Where what is left in it goes.
+        /// Destination of its remaining processes.
         home: CgroupPath,
     },
     /// A cgroup that is not the agent's gets other vCPUs.
     Vcpus {
-        /// Which cgroup.
+        /// The cgroup.
         cgroup: CgroupPath,
-        /// Which cgroup that was.
+        /// Id of that cgroup.
         id: CgroupId,
-        /// Its `cpuset.cpus` as it was.
+        /// Original `cpuset.cpus`.
         original: String,
     },
     /// A kernel parameter gets another value.
     Parameter {
-        /// Its file.
+        /// File of the parameter.
         path: PathBuf,
-        /// Its text as it was.
+        /// Original text.
         original: String,
     },
     /// A thread is bound to other vCPUs, or may lose those that it was bound to.
     Affinity {
-        /// Which thread.
+        /// The thread.
         thread: ThreadRef,
-        /// Where it was allowed to run.
+        /// Original affinity.
         original: PcpuSet,
     },
-    /// A thread's timers may be late.
+    /// A thread gets another timer slack.
     TimerSlack {
-        /// Which thread.
+        /// The thread.
         thread: ThreadRef,
-        /// By how much they might before, ns.
+        /// Original timer slack, ns.
         original: Nanos,
     },
-    /// A thread is scheduled otherwise.
+    /// A thread gets another scheduling policy or slice.
     Scheduling {
-        /// Which thread.
+        /// The thread.
         thread: ThreadRef,
-        /// How it was.
+        /// Original scheduling.
         original: FairScheduling,
     },
 }
 
-/// What a record is about.
+/// Identity of the changed object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// Of [`Change::Enabled`].
+    /// Key of [`Change::Enabled`].
     Enabled(CgroupPath, CgroupId),
-    /// Of [`Change::Created`].
+    /// Key of [`Change::Created`].
     Created(CgroupPath),
-    /// Of [`Change::Vcpus`].
+    /// Key of [`Change::Vcpus`].
     Vcpus(CgroupPath, CgroupId),
-    /// Of [`Change::Parameter`].
+    /// Key of [`Change::Parameter`].
     Parameter(PathBuf),
-    /// Of [`Change::Affinity`].
+    /// Key of [`Change::Affinity`].
     Affinity(Tid, StartTime),
-    /// Of [`Change::TimerSlack`].
+    /// Key of [`Change::TimerSlack`].
     TimerSlack(Tid, StartTime),
-    /// Of [`Change::Scheduling`].
+    /// Key of [`Change::Scheduling`].
     Scheduling(Tid, StartTime),
 }
 
@@ -121,8 +122,8 @@ impl Entry for Change {
         }
     }
 
-    /// The same vCPUs, however they are listed.
-    fn comes_of(&self, written: &Change) -> bool {
+    /// Compares vCPU lists as sets.
+    fn results_from(&self, written: &Change) -> bool {
         match (self, written) {
             (Change::Vcpus { original: now, .. }, Change::Vcpus { original: asked, .. }) => {
                 let (now, asked) = (now.parse::<PcpuSet>(), asked.parse::<PcpuSet>());

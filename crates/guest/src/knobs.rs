@@ -1,6 +1,6 @@
-//! The knobs that the agent turns: vCPUs of the workload (consolidation), retention, and the affinity of its threads.
+//! Settings that the agent changes: vCPUs of the workload (consolidation), retention, and affinity of its threads.
 //!
-//! In a dry run there are none, only a hierarchy to look at.
+//! A dry run has none of them, only a cpuset hierarchy to read.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,37 +12,37 @@ use crate::cpusets::Cpusets;
 use crate::pinning::Pinning;
 use crate::retention::Retention;
 
-/// What the agent may change.
+/// Access to the VM's settings.
 pub(crate) enum Knobs {
-    /// Everything that is there.
+    /// All settings may change.
     Live {
-        /// Journals, changes and restores.
+        /// Journals, changes and reverts.
         actuator: Box<Actuator>,
-        /// Unless it is switched off.
+        /// Retention, unless it is off.
         retention: Option<Retention>,
-        /// With a vCPU for each thread.
+        /// Per-thread vCPUs, if enabled.
         pinning: Option<Pinning>,
     },
-    /// Nothing.
+    /// A dry run changes nothing.
     Dry(Cpusets),
 }
 
-/// How many threads were bound.
+/// Number of threads that were bound.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
-    /// As they were born.
+    /// At their creation.
     pub(crate) at_birth: u64,
-    /// At a period.
+    /// At the end of a period.
     pub(crate) later: u64,
 }
 
 impl Knobs {
-    /// Whether nothing may be changed.
+    /// Returns true in a dry run.
     pub(crate) fn is_dry(&self) -> bool {
         matches!(self, Knobs::Dry(_))
     }
 
-    /// A file that can be read once threads were born that are to be bound.
+    /// Returns a file that becomes readable when new threads are to be bound.
     pub(crate) fn births_file(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Knobs::Live { pinning: Some(pinning), .. } => pinning.births_file(),
@@ -50,7 +50,7 @@ impl Knobs {
         }
     }
 
-    /// The cpuset hierarchy, to look at.
+    /// Returns the cpuset hierarchy.
     pub(crate) fn cpusets(&self) -> &Cpusets {
         match self {
             Knobs::Live { actuator, .. } => actuator.cpusets(),
@@ -58,7 +58,7 @@ impl Knobs {
         }
     }
 
-    /// Idle time that yielding threads burnt so far; `None` where there are none.
+    /// Returns the idle time that yielding threads have burnt; `None` without such threads.
     pub(crate) fn burnt(&self) -> Option<Nanos> {
         match self {
             Knobs::Live { retention: Some(retention), .. } => retention.burnt(),
@@ -66,7 +66,7 @@ impl Knobs {
         }
     }
 
-    /// With a vCPU for each thread: binds those that were born, and of these processes all that are new.
+    /// With per-thread vCPUs, binds threads that were created, and all new ones of these processes.
     pub(crate) fn bind(
         &mut self,
         processes: Option<&[Pid]>,

@@ -1,18 +1,18 @@
-//! The agent inside a VM, for whoever owns the VM but not its host.
+//! The agent inside a VM, for users who control the VM but not its host.
 //!
-//! A thread that blocks lets its vCPU halt, and waking a halted vCPU costs an exit, an interrupt and a turn
-//! on the host. The agent keeps idle vCPUs awake while that is worth it (retention), and puts a workload on fewer
-//! vCPUs where it gets more done there (consolidation; [`tandem_policy::gleaner`]). On a single vCPU it holds woken threads
-//! back a little, so that pieces of work run together ([`delaying`]).
+//! A blocking thread halts its vCPU, and waking a halted vCPU costs an exit, an interrupt and a wait on the host's run queue.
+//! The agent keeps idle vCPUs awake while that pays off (retention).
+//! It moves a workload to fewer vCPUs if that increases throughput (consolidation; [`tandem_policy::gleaner`]).
+//! On a single vCPU it delays woken threads slightly, so that pieces of work run together ([`delaying`]).
 //!
-//! The modules follow the data: [`workload`] says whose threads, [`sampler`] reads what they and the vCPUs
-//! did, [`agent`] asks the policy once a period, [`cpusets`], [`retention`] and [`actuator`] carry it out. Every
-//! change is in [`journal`] before it is made and is put back on exit, on a signal, and after kill -9 by the
-//! next start or `tandem guest restore`.
+//! The modules follow the data: [`workload`] selects the threads, [`sampler`] reads the counters of threads and vCPUs, [`agent`] asks the policy once per period.
+//! [`cpusets`], [`retention`] and [`actuator`] apply its decisions.
+//! Each change is in [`journal`] before it is made.
+//! It is reverted on exit, on a signal, and after kill -9 by the next start or `tandem guest restore`.
 //!
 //! [`record`] changes nothing: it records a program for the simulator.
 //!
-//! Cgroup files, threads and the journal's file are those of [`tandem_linux`]: they are the same in a VM.
+//! Cgroup files, threads and the journal's file format come from [`tandem_linux`], as they are the same in a VM.
 
 mod account;
 pub mod actuator;

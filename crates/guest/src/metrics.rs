@@ -1,4 +1,4 @@
-//! The agent's metrics in OpenMetrics text, published as the host daemon's are.
+//! The agent's metrics in OpenMetrics text, published like those of the host daemon.
 
 use std::sync::atomic::AtomicU64;
 
@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Everything the agent counts.
+/// Metrics of the agent.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     /// vCPUs that the workload may use.
@@ -17,7 +17,7 @@ pub struct Metrics {
     pub retention: Gauge<f64, AtomicU64>,
     /// Part of the vCPUs' time that the host took.
     pub stolen: Gauge<f64, AtomicU64>,
-    /// Idle time that retention burnt, in vain or not, s.
+    /// Idle time that retention burnt, useful or not, s.
     pub retention_burnt: Counter<f64, AtomicU64>,
     /// CPU time of the agent itself, s.
     pub agent: Counter<f64, AtomicU64>,

@@ -1,10 +1,10 @@
-//! Per-thread vCPUs on a live VM: new threads of the workload are bound as they are born.
+//! Per-thread vCPUs on a live VM: binds new threads of the workload at their creation.
 //!
-//! Which vCPU is the policy's business ([`tandem_policy::per_thread`]). Who is born the kernel tells ([`Births`]): a
-//! thread is the workload's if its process is, and a new process if its parent is. At every period of the agent all
-//! threads are looked at as well: that finds those of whom nothing was heard, and says who is no longer there.
-//! Threads of the kernel are not in the workload's cgroup and are left alone. The guest's load balancing needs no
-//! switch of its own: it does not move a thread that may run on a single vCPU.
+//! The policy chooses the vCPU ([`tandem_policy::per_thread`]), and the kernel reports new threads ([`Births`]).
+//! A thread belongs to the workload if its process does, and a new process if its parent does.
+//! At the end of each period the agent also lists all threads, to find those without a report and to drop exited ones.
+//! Kernel threads are not in the workload's cgroup and are not bound.
+//! The guest's load balancing never moves a thread that is bound to a single vCPU, so it stays on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,9 +20,9 @@ use crate::actuator::{Actuator, ActuatorError, threads_of};
 use crate::births::Births;
 use crate::cpusets::parent_of;
 
-/// So many births are handled in a period, for each costs the agent some 0.3 ms. Where more are born most are gone
-/// before they could be bound; those that stay are found when the period ends.
-const MOST_BIRTHS: usize = 32;
+/// Maximum number of births handled per period; each costs the agent about 0.3 ms.
+/// In a fork storm most threads exit before they could be bound, and the end of the period finds the rest.
+const MAX_BIRTHS: usize = 32;
 
 /// Binds threads.
 #[derive(Debug)]
@@ -34,13 +34,13 @@ pub struct Pinning {
     processes: BTreeSet<Pid>,
     /// Births handled in this period.
     handled: usize,
-    /// By process: what its threads were bound to, and the affinity they had before. A thread that they create inherits
-    /// the former; the latter is restored.
+    /// By process: affinities that its threads got, with their originals.
+    /// A new thread inherits the former, and the latter is restored.
     given: BTreeMap<Pid, Vec<(PcpuSet, PcpuSet)>>,
 }
 
 impl Pinning {
-    /// To these vCPUs. What the workload makes from now on is heard of.
+    /// Binds to these vCPUs, and subscribes to thread creation.
     pub fn new(procfs: &ProcFs, vcpus: &PcpuSet) -> Pinning {
         Pinning {
             procfs: procfs.clone(),
@@ -52,18 +52,18 @@ impl Pinning {
         }
     }
 
-    /// Why births are not announced, if they are not.
+    /// Returns the reason why the process connector is unavailable, if it is.
     pub fn births_error(&self) -> Option<Errno> {
         self.births.as_ref().err().copied()
     }
 
-    /// A file that can be read once a thread was born; none if enough were in this period.
+    /// Returns a file that becomes readable at a thread's creation; none once a period has reached the maximum.
     pub fn births_file(&self) -> Option<BorrowedFd<'_>> {
         let births = self.births.as_ref().ok();
-        births.filter(|_| self.handled < MOST_BIRTHS).map(AsFd::as_fd)
+        births.filter(|_| self.handled < MAX_BIRTHS).map(AsFd::as_fd)
     }
 
-    /// Binds the threads that were born into the workload; how many those were.
+    /// Binds new threads of the workload and returns their number.
     pub fn bind_born(&mut self, actuator: &mut Actuator) -> Result<u64, ActuatorError> {
         let Ok(births) = &self.births else {
             return Ok(0);
@@ -83,10 +83,10 @@ impl Pinning {
             }
             self.processes.insert(birth.process);
             self.handled += 1;
-            if self.handled > MOST_BIRTHS {
+            if self.handled > MAX_BIRTHS {
                 break;
             }
-            // It may have ended since.
+            // It may have exited since.
             let Ok(thread) = ThreadRef::read(&self.procfs, birth.process, birth.thread) else {
                 continue;
             };
@@ -98,7 +98,7 @@ impl Pinning {
         Ok(bound)
     }
 
-    /// Binds the threads of these processes, which are all of the workload's, that are new; how many those were.
+    /// Binds the new threads of `processes`, which are all of the workload's, and returns their number.
     pub fn bind_new(
         &mut self,
         actuator: &mut Actuator,
@@ -120,7 +120,7 @@ impl Pinning {
         Ok(placed.len() as u64)
     }
 
-    /// A thread that is gone needs no vCPU.
+    /// Binds a thread to a vCPU; ignores one that has exited.
     fn bind(
         &mut self,
         actuator: &mut Actuator,
@@ -145,7 +145,7 @@ impl Pinning {
         Ok(())
     }
 
-    /// What a new thread that has these vCPUs is to have back: if it has them from who made it, what that one had.
+    /// Returns the original affinity of a new thread: its creator's original if it inherited `has`, else `has`.
     fn before(&self, process: Pid, parent: Option<Pid>, has: &PcpuSet) -> PcpuSet {
         let makers = [Some(process), parent].into_iter().flatten();
         let mut given = makers.filter_map(|pid| self.given.get(&pid)).flatten();
@@ -159,14 +159,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_inherited_is_not_what_is_given_back() {
+    fn inherited_affinity_is_not_original() {
         let set = |list: &str| list.parse::<PcpuSet>().unwrap();
         let mut pinning = Pinning::new(&ProcFs::host(), &set("0-3"));
         pinning.given.insert(Pid(10), vec![(set("2"), set("0-3")), (set("1"), set("0-1"))]);
-        // A thread of that process, and a child of it.
+        // A thread of that process, and a child process.
         assert_eq!(pinning.before(Pid(10), None, &set("2")), set("0-3"));
         assert_eq!(pinning.before(Pid(11), Some(Pid(10)), &set("1")), set("0-1"));
-        // Bound by itself; and somebody else's child.
+        // One bound itself, one is the child of another process.
         assert_eq!(pinning.before(Pid(11), Some(Pid(10)), &set("3")), set("3"));
         assert_eq!(pinning.before(Pid(11), Some(Pid(1)), &set("2")), set("2"));
     }

@@ -1,15 +1,16 @@
-//! Where the workload's threads are: the kernel's clock event, as `perf record -e cpu-clock` has it.
+//! Code samples of the workload's threads, from the kernel's clock event (`perf record -e cpu-clock`).
 //!
-//! A timer on each vCPU interrupts it some 2,000 times a second and notes thread and instruction. No hardware counter is
-//! needed, which a VM seldom has; the price is an interrupt each. On a VM within a VM that is 35 us, and looking all the time would cost 7 %
-//! (`sysbench cpu` beside `perf record -a -e cpu-clock -F 1999`). The agent looks roughly first, with a fourth of that, for a tenth of a second,
-//! every two seconds at most and only while all vCPUs are busy and some of that in the kernel; closely only at those that seem to wait for locks.
+//! A timer interrupts each vCPU about 2,000 times per second and records thread and instruction pointer.
+//! It needs no hardware counter, which few VMs have, but costs an interrupt per sample.
+//! In a nested VM an interrupt takes 35 us, and permanent sampling would cost 7 % (`sysbench cpu` next to `perf record -a -e cpu-clock -F 1999`).
+//! The agent therefore starts with a rough look at a quarter of that frequency, for 0.1 s at most every 2 s.
+//! It does so only while all vCPUs are busy and part of that time is in the kernel.
+//! It samples finely only programs that seem to wait for locks.
 //!
-//! Addresses in the kernel are looked up in `/proc/kallsyms`: its code of waiting for locks is what has `futex` in
-//! its name, and the slow path of its spin locks. That file takes the kernel 40 ms to write, so it is read once a
-//! boot, the first time that a workload spends a tenth of its time in the kernel; what was found is kept beside the agent's status.
-//!
-//! Sources: perf_event_open(2); kernel/events/core.c (cpu_clock_event_*); kernel/kallsyms.c.
+//! Kernel addresses are resolved with `/proc/kallsyms`.
+//! Functions with `futex` in their name, and the slow path of spin locks, count as waiting for locks.
+//! The kernel takes 40 ms to produce that file.
+//! It is therefore read once per boot, when a workload first spends a tenth of its time in the kernel, and the result is cached in the state directory.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -26,31 +27,31 @@ use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::gleaner::Code;
 use tandem_policy::gleaner::consolidation::SamplingDetail;
 
-/// Samples a second and vCPU: no multiple of any timer's frequency, so that nothing periodic is always hit or missed.
+/// Fine samples per second and vCPU; not a multiple of common timer frequencies, to avoid aliasing.
 const FINE: u64 = 1999;
-/// The same for a rough look.
+/// Rough samples per second and vCPU.
 const ROUGH: u64 = 499;
-/// Bytes for samples of a vCPU: 2.7 s of the fine ones.
+/// Buffer size per vCPU, bytes: 2.7 s of fine samples.
 const BUFFER: usize = 1 << 17;
-/// With less of its time in the kernel, how much of it is spent waiting for locks does not matter.
-const MUCH: f64 = 0.1;
-/// Addresses from here on are the kernel's.
+/// Fraction of kernel time below which waiting for locks does not matter.
+const MIN_KERNEL_TIME: f64 = 0.1;
+/// Lowest kernel address.
 const KERNEL: u64 = 1 << 63;
 
-/// Samples of all vCPUs.
+/// Sampler of all vCPUs.
 pub struct Profiler {
     procfs: ProcFs,
     rough: Vec<Sampler>,
     fine: Vec<Sampler>,
-    /// Which of them are on.
+    /// Which of the two is in use.
     look: SamplingDetail,
-    /// Where it is kept what was looked up.
+    /// Cache file of the resolved addresses.
     kept: PathBuf,
-    /// The kernel's code of waiting for locks, once it was looked up.
+    /// Kernel code that waits for locks, once resolved.
     waits: Option<Vec<Range<u64>>>,
 }
 
-/// The kernel's code of waiting for locks, in this boot: it lies elsewhere after the next.
+/// Cached kernel code that waits for locks; the addresses are valid for one boot.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
     boot: String,
@@ -58,7 +59,7 @@ struct Kept {
 }
 
 impl Profiler {
-    /// Of these vCPUs; takes none yet. What takes long to look up is kept in `state_dir`.
+    /// Opens samplers of these vCPUs, disabled, with a cache of addresses in `state_dir`.
     pub fn open(procfs: &ProcFs, vcpus: &PcpuSet, state_dir: &Path) -> io::Result<Profiler> {
         let open = |vcpu: usize, frequency: u64| {
             let mut event = Builder::new(Software::CPU_CLOCK);
@@ -91,7 +92,7 @@ impl Profiler {
         }
     }
 
-    /// Samples from now on, so closely.
+    /// Starts sampling at this level of detail.
     pub fn start(&mut self, look: SamplingDetail) -> io::Result<()> {
         self.look = look;
         for sampler in self.samplers() {
@@ -101,7 +102,7 @@ impl Profiler {
         Ok(())
     }
 
-    /// Where these processes, in ascending order, were since the start, `period` ago.
+    /// Stops sampling and returns the code that these processes, in ascending order, ran since the start, `period` ago.
     pub fn stop(&mut self, processes: &[Pid], period: Nanos) -> io::Result<Code> {
         let mut code = Code::new(period);
         let mut in_kernel = Vec::new();
@@ -121,7 +122,7 @@ impl Profiler {
             }
         }
         let samples = in_kernel.len() + code.samples() as usize;
-        let is_much = in_kernel.len() as f64 > MUCH * samples as f64;
+        let is_much = in_kernel.len() as f64 > MIN_KERNEL_TIME * samples as f64;
         if is_much && self.waits.is_none() {
             self.waits = Some(look_up(&self.procfs, &self.kept)?);
         }
@@ -133,7 +134,7 @@ impl Profiler {
     }
 }
 
-/// Where the kernel waits for locks: as kept at `path`, if that was in this boot.
+/// Returns the kernel code that waits for locks, from the cache at `path` if it is of this boot.
 fn look_up(procfs: &ProcFs, path: &Path) -> io::Result<Vec<Range<u64>>> {
     let boot = procfs.boot_id()?;
     let text = fs::read_to_string(path).unwrap_or_default();
@@ -144,12 +145,12 @@ fn look_up(procfs: &ProcFs, path: &Path) -> io::Result<Vec<Range<u64>>> {
     }
     let symbols = fs::read_to_string(procfs.resolve("/proc/kallsyms"))?;
     let kept = Kept { waits: code_of_waiting(&symbols)?, boot };
-    // Without it the next agent looks it up as well.
+    // Without the cache, the next agent resolves the addresses again.
     let _ = replace(path, &serde_json::to_string(&kept)?);
     Ok(kept.waits)
 }
 
-/// Where the kernel waits for locks, from the text of `/proc/kallsyms`.
+/// Returns the kernel code that waits for locks, from the text of `/proc/kallsyms`.
 fn code_of_waiting(symbols: &str) -> io::Result<Vec<Range<u64>>> {
     let mut starts = Vec::new();
     for line in symbols.lines() {
@@ -173,13 +174,13 @@ fn code_of_waiting(symbols: &str) -> io::Result<Vec<Range<u64>>> {
             _ => ranges.push(start..end),
         }
     }
-    match ranges.is_empty() {
-        true => Err(io::Error::other(
+    if ranges.is_empty() {
+        return Err(io::Error::other(
             "/proc/kallsyms shows no address of a futex function (kernel.kptr_restrict is 2, or the kernel has \
              no CONFIG_KALLSYMS)",
-        )),
-        false => Ok(ranges),
+        ));
     }
+    Ok(ranges)
 }
 
 #[cfg(test)]
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_up_is_kept_for_this_boot() {
+    fn addresses_are_cached_per_boot() {
         let root = tempfile::tempdir().unwrap();
         let procfs = ProcFs::at(root.path());
         let write = |path: &str, text: &str| {
@@ -223,7 +224,7 @@ mod tests {
         write("proc/sys/kernel/random/boot_id", "one\n");
         write("proc/kallsyms", "10 T futex_wait\n20 T do_exit\n");
         assert_eq!(look_up(&procfs, &kept).unwrap()[0], 0x10..0x20);
-        // The same boot: not looked up again. Another: it is. Nor is rubbish believed.
+        // The cache is used in the same boot, but not in another, and not if it is malformed.
         write("proc/kallsyms", "30 T futex_wait\n40 T do_exit\n");
         assert_eq!(look_up(&procfs, &kept).unwrap()[0], 0x10..0x20);
         write("proc/sys/kernel/random/boot_id", "two\n");
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_thread_is_found_where_it_is() {
+    fn busy_thread_is_sampled() {
         let procfs = ProcFs::host();
         let vcpus = tandem_linux::affinity::affinity(tandem_linux::thread::Tid(0)).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -254,11 +255,11 @@ mod tests {
             }
             let period = Nanos(began.elapsed().as_nanos() as u64);
             let code = profiler.stop(&[me], period).unwrap();
-            // In a second of each vCPU, at most; other tests run beside this one.
+            // The maximum allows for a second on each vCPU, as other tests run at the same time.
             assert!((1..=most).contains(&code.samples()), "{code:?}");
             assert!(code.contention() < 0.9, "{code:?}");
         }
-        // Nobody of the workload was there.
+        // No process of the workload ran.
         profiler.start(SamplingDetail::Fine).unwrap();
         let code = profiler.stop(&[], Nanos(1)).unwrap();
         assert_eq!(code.samples(), 0);

@@ -1,7 +1,7 @@
-//! When samples of the workload's code are taken: for a period at a time, if the controller asks for them.
+//! Schedules code samples of the workload: for one period at a time, at the controller's request.
 //!
-//! The profiler is opened the first time that it is needed. Where that fails, or sampling does, there are no samples
-//! from then on: the agent goes on without a profiler and says so once.
+//! The profiler is opened at the first request.
+//! If that or sampling fails, the agent reports it once and continues without samples.
 
 use std::io;
 use std::time::Instant;
@@ -13,27 +13,28 @@ use tandem_policy::gleaner::consolidation::SamplingDetail;
 
 use crate::profiler::Profiler;
 
-/// Whether samples can be, and are being, taken.
+/// State of sampling.
 #[derive(Default)]
 pub(crate) enum Profiling {
-    /// Nobody has asked for them yet.
+    /// No request yet.
     #[default]
     NotOpened,
-    /// They can be taken.
+    /// The profiler is open and idle.
     Ready(Box<Profiler>),
-    /// They have been taken since then.
+    /// Sampling since this time.
     Sampling(Box<Profiler>, Instant),
-    /// They cannot be had here.
+    /// Sampling failed.
     Unavailable,
 }
 
 impl Profiling {
-    /// Whether samples are being taken.
+    /// Returns true while samples are taken.
     pub(crate) fn is_sampling(&self) -> bool {
         matches!(self, Profiling::Sampling(..))
     }
 
-    /// Ends sampling, if any goes on: where these processes were since its start. After an error there are no samples.
+    /// Stops sampling and returns the code that these processes ran; `None` if sampling was off.
+    /// An error makes sampling unavailable.
     pub(crate) fn finish(&mut self, processes: &[Pid]) -> io::Result<Option<Code>> {
         match std::mem::replace(self, Profiling::Unavailable) {
             Profiling::Sampling(mut profiler, since) => {
@@ -49,8 +50,8 @@ impl Profiling {
         }
     }
 
-    /// Takes samples from now on, so closely, where that is possible; `open` makes the profiler the first time. After an
-    /// error there are no samples.
+    /// Starts sampling at this level of detail; `open` creates the profiler at the first call.
+    /// An error makes sampling unavailable.
     pub(crate) fn start(
         &mut self,
         closely: SamplingDetail,
@@ -59,7 +60,7 @@ impl Profiling {
         let mut profiler = match std::mem::replace(self, Profiling::Unavailable) {
             Profiling::Ready(profiler) => profiler,
             Profiling::NotOpened => Box::new(open()?),
-            // Sampling was finished before the controller decided.
+            // `finish` precedes the controller's decision, so sampling is off.
             Profiling::Unavailable | Profiling::Sampling(..) => return Ok(()),
         };
         profiler.start(closely)?;
@@ -73,12 +74,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_profiler_it_is_said_once_and_never_tried_again() {
+    fn failed_profiler_is_not_reopened() {
         let mut profiling = Profiling::default();
         assert!(profiling.finish(&[]).unwrap().is_none());
         let refused = || Err(io::Error::other("no perf events"));
         assert!(profiling.start(SamplingDetail::Rough, refused).is_err());
-        let untried = || panic!("it is not opened again");
+        let untried = || panic!("opened again");
         assert!(profiling.start(SamplingDetail::Rough, untried).is_ok());
         assert!(profiling.finish(&[]).unwrap().is_none());
         assert!(!profiling.is_sampling());

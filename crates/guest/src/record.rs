@@ -1,19 +1,21 @@
-//! A program is recorded: for how long its threads run, what they wait for, who wakes whom.
+//! Records a program: run times, waits and wake-ups of its threads.
 //!
 //! ```text
-//! /proc, again and again ──► tree ─────────────┐
+//! /proc, polled          ──► tree ─────────────┐
 //! tracefs, some windows  ──► event ──► story ──┴──► profile ──► Profile (tandem_model::application)
 //! ```
 //!
-//! [`tree`] looks at the threads of a process and of what descends from it, ten times a second or less often: never for more than a twentieth of the time. Where
-//! tracefs can be used (as root), the scheduler's events are traced in some short windows ([`tracefs`], [`event`]), and
-//! become what each thread did, one after the other ([`story`]). [`profile`](mod@profile) puts both together. Windows are short while much happens and longer where little does, and there are no more once
-//! there are [`MOST_STEPS`] steps. Neither needs perf or BPF.
+//! [`tree`] reads the threads of a process and its descendants up to ten times per second, in at most a twentieth of the time.
+//! If tracefs is available (as root), the scheduler's events are traced in short windows ([`tracefs`], [`event`]).
+//! [`story`] turns them into the steps of each thread, and [`profile`](mod@profile) combines both.
+//! Windows are short for busy programs and longer for quiet ones, and end after [`MAX_STEPS`] steps.
+//! Neither source needs perf or BPF.
 //!
-//! Nothing is changed: not the program's scheduling, and of tracing only an instance of our own, which is removed in the end.
+//! Recording does not change the program's scheduling.
+//! It creates one tracing instance of its own, and removes it at the end.
 //!
-//! What it does not see: computing that is spinning; locks that are free when they are taken; items that are there before anybody waits; what a program
-//! would do beside others or on more CPUs (a program that asks how many there are); memory and caches.
+//! It does not see spinning (which looks like computing), uncontended locks, items that are available before a wait, memory and caches.
+//! It does not predict the program next to others or on more CPUs, as some programs query the number of CPUs.
 
 pub mod event;
 pub mod profile;
@@ -46,46 +48,46 @@ use story::Story;
 use tracefs::{Tracefs, now};
 use tree::{Did, Tree};
 
-/// No more steps are kept: a workload of so many is some hundred kilobytes of text.
-pub const MOST_STEPS: usize = 24_000;
+/// Maximum number of steps; a workload of that size is some hundred kilobytes of text.
+pub const MAX_STEPS: usize = 24_000;
 
-/// Of one window.
-const STEPS_OF_WINDOW: usize = MOST_STEPS / 4;
+/// Maximum number of steps per window.
+const STEPS_OF_WINDOW: usize = MAX_STEPS / 4;
 
-/// Between two looks, at least.
+/// Minimum interval between two looks.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// And so many times as long as a look takes.
+/// Minimum interval between two looks, relative to the CPU time of a look.
 const LOOKS: u32 = 20;
 
-/// The first window.
+/// Length of the first window.
 const WINDOW: Duration = Duration::from_millis(60);
 
-/// The longest one.
-const LONGEST_WINDOW: Duration = Duration::from_millis(800);
+/// Maximum length of a window.
+const MAX_WINDOW: Duration = Duration::from_millis(800);
 
-/// No window begins earlier: programs begin with what they do once.
+/// Start of the first window, as programs begin with one-time work.
 const START: Duration = Duration::from_millis(300);
 
-/// Less time on CPUs than that part of the time, one in so many, is nothing.
-const NOTHING: u64 = 10_000;
+/// A program that ran for less than one part in this many of the time counts as idle.
+const IDLE_SHARE: u64 = 10_000;
 
-/// A command that goes on after its recording is looked after once in so long a time, should no signal tell of its end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Poll interval for a command that outlives its recording, in case SIGCHLD is lost.
+const REAP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Bytes of a command line that are enough to know it by.
-const LONGEST_NAME: usize = 1024;
+/// Maximum length of a command line in the profile, bytes.
+const MAX_NAME: usize = 1024;
 
-/// What is left out is said from this part of the CPU time on, in hundredths.
-const WORTH_SAYING: u64 = 2;
+/// Minimum CPU time of unseen threads to report, percent.
+const MIN_UNSEEN: u64 = 2;
 
-/// Why there is no profile.
+/// Reason why there is no profile.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// There is no program.
+    /// The program could not be found or started.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// A cgroup was named.
+    /// The target is a cgroup.
     #[error("a cgroup cannot be recorded: give --pid, or a command after '--'")]
     Cgroup,
     /// Signals cannot be waited for.
@@ -94,33 +96,33 @@ pub enum RecordError {
     /// The command cannot be waited for.
     #[error("cannot wait for the command: {0}")]
     Wait(#[source] io::Error),
-    /// It was over too soon.
+    /// The program ended before it could be observed.
     #[error(
-        "{program} ended after {:.0} ms, before it could be seen at work ({status}); record something that runs for a second or more",
+        "{program} ended after {:.0} ms, before it could be observed ({status}); record a program that runs for at least a second",
         after.as_secs_f64() * 1e3
     )]
     EndedAtOnce {
-        /// What.
+        /// The program.
         program: String,
-        /// When.
+        /// Time until its end.
         after: Duration,
-        /// How a command ended; of a process nobody knows.
+        /// Exit status of a command; unknown for a process.
         status: Ended,
     },
     /// No thread ran.
     #[error(
-        "nothing ran: {program} and what descends from it slept for all of {:.1} s; record it while it works",
+        "nothing ran: {program} and its descendants slept for all of {:.1} s; record it while it works",
         wall.as_secs_f64()
     )]
     NothingRan {
-        /// What.
+        /// The program.
         program: String,
-        /// How long it was looked at.
+        /// How long it was observed.
         wall: Nanos,
     },
 }
 
-/// How a command ended.
+/// Exit status of a command, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended(pub Option<ExitStatus>);
 
@@ -128,26 +130,26 @@ impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(status) => write!(f, "{status}"),
-            None => f.write_str("its status is not known"),
+            None => f.write_str("unknown status"),
         }
     }
 }
 
-/// What to record.
+/// Settings of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A command, or a process; no cgroup.
     pub target: Target,
-    /// For how long; `None`: until it is over.
+    /// Maximum duration; `None`: until the program ends.
     pub seconds: Option<Duration>,
-    /// Whether the scheduler's events are traced where that can be done.
+    /// Whether to trace the scheduler's events if tracefs is available.
     pub traces: bool,
 }
 
-/// A recording that ended.
+/// A finished recording.
 #[derive(Debug)]
 pub struct Recording {
-    /// What the program did.
+    /// Profile of the program.
     pub profile: Profile,
     command: Option<Pid>,
     status: Option<ExitStatus>,
@@ -155,8 +157,9 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// How the command ended; waits for it if it still runs. A signal that asks to stop ends the command, and a second one the wait. `None`: it
-    /// was no command, or still runs.
+    /// Waits for the command and returns its exit status.
+    /// The first SIGTERM or SIGINT terminates the command, and the second one ends the wait.
+    /// Returns `None` for a process, or if the command still runs.
     pub fn wait(mut self) -> Result<Option<ExitStatus>, RecordError> {
         let Some(pid) = self.command.filter(|_| self.status.is_none()) else {
             return Ok(self.status);
@@ -166,7 +169,7 @@ impl Recording {
             if let Some((status, _)) = reap(pid)? {
                 return Ok(Some(status));
             }
-            match self.signals.wait_until(Instant::now() + PATIENCE) {
+            match self.signals.wait_until(Instant::now() + REAP_INTERVAL) {
                 Wake::Stop if is_stopping => return Ok(None),
                 Wake::Stop => {
                     is_stopping = true;
@@ -178,7 +181,8 @@ impl Recording {
     }
 }
 
-/// Records until the time is over, the program is, or a signal comes. SIGTERM and SIGINT end a command, too.
+/// Records until the time is over, the program ends, or a signal arrives.
+/// SIGTERM and SIGINT also terminate a command.
 pub fn record(options: Options, reporter: &mut dyn Reporter) -> Result<Recording, RecordError> {
     let procfs = ProcFs::host();
     let program = name(&options.target, &procfs);
@@ -214,7 +218,7 @@ pub fn record(options: Options, reporter: &mut dyn Reporter) -> Result<Recording
     reporter.ready();
     let (status, used) = recorder.run(&mut signals, began, options.seconds, command, root)?;
     let wall = Nanos(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    // One that had only just been started may not have had its command line yet.
+    // A process that had just been started may not have had its command line yet.
     let program = program
         .or_else(|| name(&options.target, &ProcFs::host()))
         .unwrap_or_else(|| options.target.to_string());
@@ -230,7 +234,7 @@ struct Recorder {
     within: Did,
     outside: Did,
     window: Duration,
-    /// How many CPUs the first process could use at last.
+    /// Number of CPUs that the first process may use, last read.
     cpus: usize,
     missing: Vec<String>,
 }
@@ -238,7 +242,7 @@ struct Recorder {
 type End = (Option<ExitStatus>, Option<Nanos>);
 
 impl Recorder {
-    /// How the command ended, and what CPU time it used.
+    /// Records, and returns the command's exit status and CPU time.
     fn run(
         &mut self,
         signals: &mut Signals,
@@ -255,7 +259,7 @@ impl Recorder {
             match signals.wait_until(until) {
                 Wake::Stop if is_stopping || command.is_none() => break,
                 Wake::Stop => {
-                    // The command ends as if nobody looked, and then we do.
+                    // Terminate the command; the recording ends with it.
                     is_stopping = true;
                     end_process(root.pid);
                     continue;
@@ -264,7 +268,7 @@ impl Recorder {
             }
             let looked = Instant::now();
             let spent = cpu_time();
-            // Before its number is given away, also of a command that has just ended.
+            // Also of a command that has just exited, before reaping frees its PID.
             self.add(false);
             let cost = cpu_time().saturating_sub(spent);
             if let Some(pid) = command
@@ -296,27 +300,27 @@ impl Recorder {
         sum.sleeps += did.sleeps;
     }
 
-    /// Traces a window; true if there is one.
+    /// Traces a window and returns true on success.
     fn trace(&mut self, end: Option<Instant>) -> bool {
         let Some(tracer) = &self.tracer else {
             return false;
         };
         let threads: Vec<Tid> = self.tree.there().iter().map(|(tid, _)| *tid).collect();
-        if threads.is_empty() || self.story.steps() >= MOST_STEPS {
+        if threads.is_empty() || self.story.steps() >= MAX_STEPS {
             return false;
         }
         let until = Instant::now() + self.window;
         let until = end.map_or(until, |end| end.min(until));
         let traced = tracer.begin(&threads).and_then(|()| {
             let begin = now();
-            // Signals wait: a window is short.
+            // Signals may wait, as a window is short.
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
             let end = now();
             Ok((begin, end, tracer.stop()?))
         });
         let (begin, end, ()) = match traced {
             Ok(traced) => traced,
-            Err(error) => return self.gives_up(&error.to_string()),
+            Err(error) => return self.give_up(&error.to_string()),
         };
         self.add(true);
         let Some(tracer) = &self.tracer else {
@@ -324,24 +328,24 @@ impl Recorder {
         };
         let (events, complete) = match tracer.take(end) {
             Ok(taken) => taken,
-            Err(error) => return self.gives_up(&error.to_string()),
+            Err(error) => return self.give_up(&error.to_string()),
         };
         let before = self.story.steps();
-        let most = STEPS_OF_WINDOW.min(MOST_STEPS - before);
+        let most = STEPS_OF_WINDOW.min(MAX_STEPS - before);
         let mut ran = self.tree.there();
         let there: HashSet<Tid> = ran.iter().map(|(tid, _)| *tid).collect();
-        // Those that ended meanwhile have their events.
+        // Threads that exited meanwhile have their events.
         let gone = threads.iter().filter(|tid| !there.contains(tid));
         ran.extend(gone.map(|tid| (*tid, Nanos::ZERO)));
         self.story.window(&ran, (begin, complete), &events, most);
         if self.story.steps() - before < STEPS_OF_WINDOW / 3 {
-            self.window = (self.window * 3).min(LONGEST_WINDOW);
+            self.window = (self.window * 3).min(MAX_WINDOW);
         }
         true
     }
 
-    /// Tracing failed: the rest of the time goes without.
-    fn gives_up(&mut self, why: &str) -> bool {
+    /// Disables tracing for the rest of the recording.
+    fn give_up(&mut self, why: &str) -> bool {
         self.missing.push(format!("tracing ended early: {why}"));
         self.tracer = None;
         false
@@ -361,13 +365,13 @@ impl Recorder {
         };
         let mut profile = profile::profile(seen, was_traced.then_some(self.story));
         let unseen = profile.unseen.0.saturating_mul(100) / profile.ran.0.max(1);
-        if unseen >= WORTH_SAYING {
+        if unseen >= MIN_UNSEEN {
             profile.missing.push(match profile.traced {
                 Nanos::ZERO => format!(
-                    "{unseen} % of the CPU time: threads that lived between two looks"
+                    "{unseen} % of the CPU time: threads that started and ended between two looks"
                 ),
                 _ => format!(
-                    "{unseen} % of the CPU time: threads that did nothing, or were not there, in the traced windows"
+                    "{unseen} % of the CPU time: threads that were idle or absent in the traced windows"
                 ),
             });
         }
@@ -375,7 +379,7 @@ impl Recorder {
     }
 }
 
-/// Whether the profile says anything.
+/// Returns an error if the program ended too early or never ran.
 fn judge(
     profile: &Profile,
     after: Duration,
@@ -389,20 +393,20 @@ fn judge(
         let status = Ended(status);
         return Err(RecordError::EndedAtOnce { program, after, status });
     }
-    if ran.0.saturating_mul(NOTHING) < profile.wall.0 {
+    if ran.0.saturating_mul(IDLE_SHARE) < profile.wall.0 {
         let wall = profile.wall;
         return Err(RecordError::NothingRan { program, wall });
     }
     Ok(())
 }
 
-/// Tracing, if it is wanted and can be done; else why it is not, in words.
+/// Opens tracing if requested; the error is the reason for its absence.
 fn tracer(
     options: &Options,
     procfs: &ProcFs,
     reporter: &mut dyn Reporter,
 ) -> Result<Option<Tracefs>, String> {
-    const LOST: &str = "who wakes whom, and for whom threads wait";
+    const LOST: &str = "wake-ups between threads and waits for threads";
     if !options.traces {
         return Err(format!("{LOST}: tracing was not wanted"));
     }
@@ -413,7 +417,7 @@ fn tracer(
     })
 }
 
-/// What the program is called: its command line, where it has one.
+/// Returns the name of the program: its command line, if it has one.
 fn name(target: &Target, procfs: &ProcFs) -> Option<String> {
     match target {
         Target::Command(words) => {
@@ -421,7 +425,7 @@ fn name(target: &Target, procfs: &ProcFs) -> Option<String> {
             Some(words.join(" "))
         }
         Target::Process(pid) => {
-            let line = read_head(&procfs.process(*pid).join("cmdline"), LONGEST_NAME).ok()?;
+            let line = read_head(&procfs.process(*pid).join("cmdline"), MAX_NAME).ok()?;
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
             let line = line.trim();
             (!line.is_empty()).then(|| line.to_owned())
@@ -430,20 +434,20 @@ fn name(target: &Target, procfs: &ProcFs) -> Option<String> {
     }
 }
 
-/// CPU time of this thread: on a busy machine a look takes longer than it costs.
+/// Returns the CPU time of this thread, which excludes the time it waits on a busy machine.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// How a child ended, and its CPU time with that of its children; `None`: it still runs.
+/// Reaps a child and returns its exit status and its CPU time with that of its children; `None` if it still runs.
 fn reap(pid: Pid) -> Result<Option<(ExitStatus, Nanos)>, RecordError> {
     let child =
         libc::pid_t::try_from(pid.0).map_err(|error| RecordError::Wait(io::Error::other(error)))?;
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     loop {
-        // SAFETY: both pointers are to memory of ours of the right types, for as long as the call takes.
+        // SAFETY: both pointers are to valid memory of the right types that outlives the call.
         let ended = unsafe { libc::wait4(child, &mut status, libc::WNOHANG, usage.as_mut_ptr()) };
         match ended {
             0 => return Ok(None),

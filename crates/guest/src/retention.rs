@@ -1,13 +1,14 @@
-//! The means of retention: the kernel's own polling where it polls, else yielding threads keep idle vCPUs awake.
+//! The means of retention, which keeps idle vCPUs awake: the kernel's polling if available, else yielding threads.
 //!
-//! **Kernel.** With the haltpoll governor an idle vCPU polls for up to `guest_halt_poll_ns` before it halts; the
-//! parameter can be written at any time. It ends as soon as a thread is woken, without a switch, and costs
-//! nothing while the vCPU has work. This is used where the governor is in charge.
+//! **Kernel.** With the haltpoll governor an idle vCPU polls for up to `guest_halt_poll_ns` before it halts; the parameter is writable at any time.
+//! Polling ends at the wake-up of a thread, without a context switch, and costs nothing while the vCPU has work.
+//! The agent uses it if haltpoll is the current governor.
 //!
-//! **Yielding threads**, as in the paper: on each vCPU a thread of the lowest class (SCHED_IDLE) calls sched_yield in
-//! a loop. A call that returns at once says that nobody else wants the vCPU; when such calls add up to the retention time
-//! the thread sleeps and lets the vCPU halt. A call that took long says that somebody ran, and an idle period
-//! begins anew. A thread that sleeps cannot see that an idle period begins; it looks again a millisecond later.
+//! **Yielding threads**, as in the paper: on each vCPU a SCHED_IDLE thread calls sched_yield in a loop.
+//! A call that returns at once shows that no other thread wants the vCPU.
+//! When such calls add up to the retention time, the thread sleeps and lets the vCPU halt.
+//! A call that took long shows that another thread ran, and starts a new idle period.
+//! A sleeping thread does not notice a new idle period; it looks again a millisecond later.
 //! Each wake-up on such a vCPU costs a switch from that thread.
 //!
 //! Sources: drivers/cpuidle/governors/haltpoll.c; Ding et al., USENIX ATC 2014, section 4.1.
@@ -29,25 +30,25 @@ use tandem_model::{Nanos, PcpuSet};
 use crate::actuator::{Actuator, ActuatorError};
 use crate::journal::haltpoll_parameter;
 
-/// So long a yielding thread sleeps after it has let its vCPU halt.
+/// Sleep of a yielding thread that lets its vCPU halt.
 const SLEEP: Duration = Duration::from_millis(1);
 
-/// A yield that took longer than this gave way to somebody.
+/// Minimum duration of a yield during which another thread ran.
 const GAVE_WAY: Duration = Duration::from_micros(20);
 
-/// While retention is off, yielding threads look this often whether it is wanted again.
+/// Poll interval of yielding threads while retention is off.
 const RECHECK: Duration = Duration::from_millis(20);
 
 /// The means of retention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Means {
-    /// By the kernel where the haltpoll governor is in charge, else by yielding threads.
+    /// The kernel's polling if haltpoll is the current governor, else yielding threads.
     #[default]
     Best,
-    /// By the kernel.
+    /// The kernel's polling.
     Haltpoll,
-    /// By threads of the lowest class that yield in a loop.
+    /// SCHED_IDLE threads that yield in a loop.
     Yield,
 }
 
@@ -58,7 +59,7 @@ pub struct Haltpoll {
 }
 
 impl Haltpoll {
-    /// Finds it; the error says why the kernel does not poll.
+    /// Checks for haltpoll; the error is the reason why the kernel does not poll.
     pub fn find(procfs: &ProcFs) -> Result<Haltpoll, String> {
         let parameter = haltpoll_parameter(procfs);
         let governor = procfs.resolve("/sys/devices/system/cpu/cpuidle/current_governor");
@@ -79,13 +80,13 @@ impl Haltpoll {
     }
 }
 
-/// What a yielding thread is told and tells.
+/// State shared with a yielding thread.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Retention time, ns; zero: stand aside.
+    /// Retention time, ns; zero: do not yield.
     retention: AtomicU64,
     stop: AtomicBool,
-    /// ns for which yields returned at once.
+    /// Time of yields that returned at once, ns.
     burnt: AtomicU64,
 }
 
@@ -96,12 +97,12 @@ struct Yielder {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Retention, by one of its means.
+/// Retention with one of its means.
 #[derive(Debug)]
 pub enum Retention {
-    /// By the kernel.
+    /// The kernel's polling.
     Kernel(Haltpoll),
-    /// By yielding threads, one for each vCPU.
+    /// Yielding threads, one per vCPU.
     Threads(Yielders),
 }
 
@@ -110,7 +111,7 @@ pub enum Retention {
 pub struct Yielders(Vec<Yielder>);
 
 impl Retention {
-    /// Chooses the means for these vCPUs; the error says why there is none.
+    /// Chooses the means for these vCPUs; the error is the reason why none is available.
     pub fn open(procfs: &ProcFs, means: Means, vcpus: &PcpuSet) -> Result<Retention, String> {
         let threads = || Yielders::start(vcpus).map(Retention::Threads);
         let failed = |error| format!("cannot start a yielding thread: {error}");
@@ -121,12 +122,12 @@ impl Retention {
         }
     }
 
-    /// The kernel's polling, if there is any.
+    /// Returns the kernel's polling, if available.
     pub fn kernel(procfs: &ProcFs) -> Result<Retention, String> {
         Haltpoll::find(procfs).map(Retention::Kernel)
     }
 
-    /// In words.
+    /// Returns the name of the means.
     pub fn name(&self) -> &'static str {
         match self {
             Retention::Kernel(_) => "the kernel's haltpoll",
@@ -134,7 +135,7 @@ impl Retention {
         }
     }
 
-    /// From now on an idle vCPU of `active` is kept awake for so long; zero: it halts at once.
+    /// Sets how long idle vCPUs of `active` stay awake; zero: they halt at once.
     pub fn set(
         &mut self,
         actuator: &mut Actuator,
@@ -155,7 +156,7 @@ impl Retention {
         }
     }
 
-    /// Idle time that yielding threads burnt; `None` where the kernel polls, whose states tell.
+    /// Returns the idle time that yielding threads burnt; `None` if the kernel polls, which cpuidle counts.
     pub fn burnt(&self) -> Option<Nanos> {
         match self {
             Retention::Kernel(_) => None,
@@ -191,11 +192,11 @@ impl Drop for Yielder {
     }
 }
 
-/// The life of a yielding thread.
+/// Main function of a yielding thread.
 fn yield_while_idle(vcpu: PcpuId, shared: &Shared) {
     let mut one = PcpuSet::default();
     one.insert(vcpu);
-    // Where it may not be: the vCPU went away, or its cpuset lacks it. Then there is nothing to retain.
+    // Fails if the vCPU is offline or not in the cpuset; then there is nothing to retain.
     if set_affinity(Tid(0), &one).is_err() || become_idle_class().is_err() {
         return;
     }
@@ -226,7 +227,7 @@ fn yield_while_idle(vcpu: PcpuId, shared: &Shared) {
     }
 }
 
-/// The calling thread runs when nobody else wants to.
+/// Sets SCHED_IDLE for the calling thread.
 fn become_idle_class() -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to a sched_param that outlives the call; 0 is the calling thread.

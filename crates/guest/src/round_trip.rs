@@ -1,9 +1,10 @@
-//! What it costs to halt and be woken: the least retention that is worth it.
+//! Measures the cost of a halt and a wake-up, which is the minimum useful retention.
 //!
-//! Two threads, each bound to a vCPU of its own, hand each other a token and block in between. One hand-over
-//! is a halt, an interrupt, an exit on either side, and a turn on the host. Measured at the start, for a few milliseconds;
-//! the median, since other work in the VM makes single hand-overs long. Where so much else is done that few come about in that time,
-//! it is not what a wake-up costs, and counts as not measured.
+//! Two threads, each bound to its own vCPU, pass a token back and forth and block in between.
+//! Each hand-over takes a halt, an interrupt, an exit on either side, and a wait on the host's run queue.
+//! It is measured at the start, for a few milliseconds.
+//! The result is the median, as other work in the VM prolongs single hand-overs.
+//! If other work leaves room for too few hand-overs, the cost counts as not measured.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -14,17 +15,17 @@ use tandem_linux::thread::Tid;
 use tandem_model::units::PcpuId;
 use tandem_model::{Nanos, PcpuSet};
 
-/// Hand-overs that are measured.
+/// Maximum number of measured round trips.
 const ROUNDS: usize = 50;
 
-/// Fewer do not tell.
-const LEAST_ROUNDS: usize = 20;
+/// Minimum number of round trips for a result.
+const MIN_ROUNDS: usize = 20;
 
-/// No more than this is spent.
+/// Maximum duration of the measurement.
 const LIMIT: Duration = Duration::from_millis(50);
 
-/// The median time from waking a thread on another vCPU until it runs; `None` with a single vCPU, or where they are too busy with
-/// other work.
+/// Returns the median time from waking a thread on another vCPU until it runs.
+/// Returns `None` with a single vCPU, or if the vCPUs are too busy with other work.
 pub fn measure(vcpus: &PcpuSet) -> Option<Nanos> {
     let mut vcpus = vcpus.iter();
     let (first, second) = (vcpus.next()?, vcpus.next()?);
@@ -55,20 +56,20 @@ fn send(vcpu: PcpuId, there: Sender<()>, back: &Receiver<()>) -> Vec<Duration> {
         if there.send(()).is_err() || back.recv().is_err() {
             break;
         }
-        // There and back: two hand-overs.
+        // A round trip is two hand-overs.
         times.push(sent.elapsed() / 2);
     }
     times
 }
 
-/// A thread that cannot be bound measures something smaller, which is no harm.
+/// Binds the calling thread; without it the measured time is at most too short, which is harmless.
 fn bind(vcpu: PcpuId) {
     let one: PcpuSet = [vcpu].into_iter().collect();
     let _ = set_affinity(Tid(0), &one);
 }
 
 fn median(mut times: Vec<Duration>) -> Option<Nanos> {
-    if times.len() < LEAST_ROUNDS {
+    if times.len() < MIN_ROUNDS {
         return None;
     }
     times.sort_unstable();
@@ -81,9 +82,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_vcpus_have_a_round_trip_and_one_has_none() {
+    fn measurement_needs_two_vcpus() {
         let all = tandem_linux::affinity::affinity(Tid(0)).unwrap();
-        // Beside other tests it may not be measured.
+        // Other tests may prevent the measurement.
         let measured = measure(&all);
         assert!(measured.is_none() || all.len() > 1);
         assert!(
@@ -93,10 +94,10 @@ mod tests {
     }
 
     #[test]
-    fn a_few_noisy_samples_are_no_measurement() {
+    fn few_samples_give_no_result() {
         let noisy = Duration::from_nanos(10_010_900);
         assert_eq!(median(vec![noisy; 3]), None);
-        let mut times = vec![Duration::from_micros(5); LEAST_ROUNDS];
+        let mut times = vec![Duration::from_micros(5); MIN_ROUNDS];
         times.push(noisy);
         assert_eq!(median(times), Some(Nanos(5_000)));
     }

@@ -1,26 +1,27 @@
-//! What the vCPUs and the workload did in a period, from files that any kernel has.
+//! Samples vCPUs and workload per period, mostly from files that every kernel has.
 //!
-//! | figure | from | exact? |
+//! | figure | source | resolution |
 //! |---|---|---|
-//! | idle time, idle periods of a vCPU | `/sys/devices/system/cpu/cpuN/cpuidle/state*/{time,usage}` | to 1 us |
-//! | stolen time; idle time without cpuidle | `/proc/stat` | to 10 ms |
+//! | idle time, idle periods of a vCPU | `/sys/devices/system/cpu/cpuN/cpuidle/state*/{time,usage}` | 1 us |
+//! | stolen time; idle time without cpuidle | `/proc/stat` | 10 ms |
 //! | work of a vCPU | the rest of the period | |
-//! | context switches | `/proc/stat` `ctxt`, less those to the idle thread | yes |
+//! | context switches | `/proc/stat` `ctxt`, less those to the idle thread | exact |
 //! | time in user mode | the cgroup's `cpu.stat` (v2), else `/proc/stat` | sampled at ticks |
-//! | CPU time, turns on a vCPU, waiting for one | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads, [`MOST_THREADS_HELD_BACK`] while delayed scheduling is on trial or in force | yes |
-//! | sleeps of their own accord, while delayed scheduling is on trial or in force | `/proc/TID/status` of these threads | yes |
-//! | calls of read and write | `/proc/PID/io` of up to [`MOST_PROCESSES`] processes | yes |
-//! | messages on sockets, while delayed scheduling is on trial | a counter of the tracepoint `sock_send_length` on the active vCPUs | yes, of all that send there |
+//! | CPU time, turns on a vCPU, waiting for one | `/proc/TID/schedstat` of up to [`MAX_THREADS`] threads, [`MAX_THREADS_DELAYED`] with delayed scheduling | exact |
+//! | voluntary sleeps, with delayed scheduling | `/proc/TID/status` of these threads | exact |
+//! | calls of read and write | `/proc/PID/io` of up to [`MAX_PROCESSES`] processes | exact |
+//! | messages on sockets, during trials of delayed scheduling | a counter of the tracepoint `sock_send_length` on the active vCPUs | exact, of all processes there |
 //!
-//! No other tracepoint is used: a BPF program at sched_switch costs each switch of the program that it watches
-//! something, and a program that hands a token on switches 200,000 times a second; with these files
-//! the agent takes less than 1 % of a vCPU, whatever the program does.
+//! It uses no other tracepoint: a BPF program at sched_switch costs time in each switch of the observed program.
+//! A program that passes a token between threads switches 200,000 times per second.
+//! With these files the agent takes less than 1 % of a vCPU for any program.
 //!
-//! Where the workload is not the only one in the VM, work and switches are those of the whole VM. That is what its
-//! vCPUs must have room for; how far a change helped is told by the workload's own calls and user time.
+//! If the workload is not the only one in the VM, work and switches are those of the whole VM, for which its vCPUs must suffice.
+//! The benefit of a change is judged by the workload's own calls and user time.
 //!
-//! A vCPU that the kernel's haltpoll keeps awake goes through its polling state first, then halts: such a
-//! period of idleness is counted once. Sources: drivers/cpuidle/sysfs.c, fs/proc/stat.c, kernel/sched/stats.h.
+//! A vCPU that the kernel's haltpoll keeps awake first enters its polling state, then halts; this counts as one idle period.
+//!
+//! Sources: drivers/cpuidle/sysfs.c, fs/proc/stat.c, kernel/sched/stats.h.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,16 +38,17 @@ use tandem_policy::gleaner::{Observation, ThreadPeriod, VcpuPeriod};
 use crate::counters::{CLOCK_TICK, CounterError, Idle, IdleStates, Stat};
 use crate::sends::Sends;
 
-/// Of so many threads the waiting time is read.
-pub const MOST_THREADS: usize = 8;
+/// Maximum number of sampled threads.
+pub const MAX_THREADS: usize = 8;
 
-/// And of so many while delayed scheduling is on trial or in force, which is judged by how often they sleep and by the one that waits longest.
-pub const MOST_THREADS_HELD_BACK: usize = 64;
+/// Maximum number of sampled threads with delayed scheduling.
+/// Their sleeps, and the longest wait among them, judge it.
+pub const MAX_THREADS_DELAYED: usize = 64;
 
-/// Of so many processes the calls are read.
-pub const MOST_PROCESSES: usize = 8;
+/// Maximum number of processes whose calls are read.
+pub const MAX_PROCESSES: usize = 8;
 
-/// Counters of the workload since each thread's start.
+/// Counters of the workload's threads and processes since their start.
 #[derive(Clone, Debug, Default)]
 struct WorkloadCounters {
     ran: BTreeMap<Tid, u64>,
@@ -63,45 +65,45 @@ struct VcpuCounters {
     stolen: u64,
 }
 
-/// Everything at one moment.
+/// All counters at one time.
 #[derive(Clone, Debug)]
 struct Moment {
     at: Instant,
     vcpus: Vec<VcpuCounters>,
     switches: u64,
     user: u64,
-    /// Messages on sockets, while they are counted.
+    /// Messages on sockets, if counted.
     sends: Option<u64>,
     workload: WorkloadCounters,
 }
 
-/// One period.
+/// Sample of one period.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// For the policy; vCPUs in ascending order of their numbers, active ones only.
+    /// Input of the policy; active vCPUs only, in ascending order.
     pub observed: Observation,
-    /// For how long vCPUs polled instead of halting, all together.
+    /// Time that vCPUs polled instead of halting, in total.
     pub polled: Nanos,
 }
 
-/// How much of the workload's threads is read.
+/// Level of detail about the workload's threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Closeness {
-    /// How long [`MOST_THREADS`] of them ran and waited.
+    /// Run and wait times of [`MAX_THREADS`] threads.
     #[default]
     Usual,
-    /// That of [`MOST_THREADS_HELD_BACK`], and how often they slept, which tells how long a thread waits that was woken: threads are held back.
+    /// With delayed threads: run and wait times and sleeps of [`MAX_THREADS_DELAYED`] threads, which give the wait per wake-up.
     Sleeps,
-    /// And messages on sockets: delayed scheduling is on trial.
+    /// During trials of delayed scheduling: also messages on sockets.
     Trial,
 }
 
-/// Reads a VM's counters, period by period.
+/// Reads a VM's counters once per period.
 #[derive(Debug)]
 pub struct Sampler {
     procfs: ProcFs,
     vcpus: Vec<(PcpuId, IdleStates)>,
-    /// Where the workload's own CPU time stands, if anywhere.
+    /// `cpu.stat` with the workload's own CPU time, if available.
     cpu_stat: Option<PathBuf>,
     tick: Nanos,
     last: Option<Moment>,
@@ -110,7 +112,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// For a workload that may use these vCPUs, and whose CPU time is in `cpu_stat` (a v2 cgroup's).
+    /// Samples these vCPUs, and the workload's CPU time from `cpu_stat` (of a v2 cgroup).
     pub fn new(procfs: &ProcFs, vcpus: &PcpuSet, cpu_stat: Option<PathBuf>) -> Sampler {
         let states = |vcpu: PcpuId| IdleStates::open(procfs, vcpu);
         Sampler {
@@ -124,7 +126,8 @@ impl Sampler {
         }
     }
 
-    /// How closely is looked from now on, with these vCPUs in use. Kernels that do not count messages on sockets are asked once a trial.
+    /// Sets the level of detail, with these vCPUs in use.
+    /// Counters of messages are opened once per trial.
     pub fn look(&mut self, closeness: Closeness, active: &PcpuSet) {
         let before = std::mem::replace(&mut self.closeness, closeness);
         if closeness != Closeness::Trial {
@@ -134,7 +137,7 @@ impl Sampler {
         }
     }
 
-    /// What happened since the last time, with `active` in use and these processes and threads; `None` the first time.
+    /// Returns the sample since the last call; `None` at the first call.
     pub fn sample(
         &mut self,
         active: &PcpuSet,
@@ -172,10 +175,10 @@ impl Sampler {
         observed.switches = since(now.switches, then.switches).saturating_sub(idle_periods);
         observed.user = Nanos(since(now.user, then.user));
         let sent = now.sends.zip(then.sends);
-        observed.calls = gained(&then.workload.calls, &now.workload.calls);
+        observed.calls = sum_of_increments(&then.workload.calls, &now.workload.calls);
         observed.messages = sent.map_or(0, |(now, then)| since(now, then));
-        observed.waiting = Nanos(gained(&then.workload.waited, &now.workload.waited));
-        observed.wakes = gained(&then.workload.wakes, &now.workload.wakes);
+        observed.waiting = Nanos(sum_of_increments(&then.workload.waited, &now.workload.waited));
+        observed.wakes = sum_of_increments(&then.workload.wakes, &now.workload.wakes);
         observed.threads = threads_since(&then.workload, &now.workload);
         Ok(Some(sample))
     }
@@ -204,14 +207,14 @@ impl Sampler {
         })
     }
 
-    /// Processes and threads may end at any moment, and then count no more.
+    /// Reads the workload's counters; skips processes and threads that have exited.
     fn workload(&self, processes: &[Pid], threads: &[Tid]) -> WorkloadCounters {
-        let calls = processes.iter().take(MOST_PROCESSES);
-        // A thread has a folder of its own in /proc, which is not listed, but there.
+        let calls = processes.iter().take(MAX_PROCESSES);
+        // Each thread has a folder in /proc, which readdir does not list.
         let file = |tid: Tid, name: &str| self.procfs.process(Pid(tid.0)).join(name);
         let most = match self.closeness {
-            Closeness::Usual => MOST_THREADS,
-            Closeness::Sleeps | Closeness::Trial => MOST_THREADS_HELD_BACK,
+            Closeness::Usual => MAX_THREADS,
+            Closeness::Sleeps | Closeness::Trial => MAX_THREADS_DELAYED,
         };
         let threads = || threads.iter().take(most);
         let schedstats: Vec<(Tid, [u64; 3])> = threads()
@@ -236,7 +239,7 @@ impl Sampler {
     }
 }
 
-/// What each thread did that was there before, where sleeps are known, ascending.
+/// Returns the activity of threads in both samples whose sleeps are known, in ascending order.
 fn threads_since(then: &WorkloadCounters, now: &WorkloadCounters) -> Vec<ThreadPeriod> {
     let since = |tid: Tid, then: &BTreeMap<Tid, u64>, now: &BTreeMap<Tid, u64>| {
         Some(now.get(&tid)?.saturating_sub(*then.get(&tid)?))
@@ -253,17 +256,17 @@ fn threads_since(then: &WorkloadCounters, now: &WorkloadCounters) -> Vec<ThreadP
     now.wakes.keys().filter_map(of).collect()
 }
 
-/// The sum of what grew, over what is in both.
-fn gained<K: Ord>(then: &BTreeMap<K, u64>, now: &BTreeMap<K, u64>) -> u64 {
+/// Returns the sum of increments over the keys in both maps.
+fn sum_of_increments<K: Ord>(then: &BTreeMap<K, u64>, now: &BTreeMap<K, u64>) -> u64 {
     let both = now.iter().filter_map(|(key, now)| then.get(key).map(|then| (now, then)));
     both.map(|(now, then)| now.saturating_sub(*then)).sum()
 }
 
-/// `user_usec` of a v2 cgroup.
+/// Reads `user_usec` of a v2 cgroup, ns.
 fn user_of(path: &Path) -> Result<u64, CounterError> {
     let text = match read_text(path) {
         Ok(text) => text,
-        // Its cgroup was removed: the workload is over.
+        // The cgroup was removed: the workload has ended.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(source) => {
             let path = path.to_owned();
@@ -278,7 +281,7 @@ fn user_of(path: &Path) -> Result<u64, CounterError> {
     })
 }
 
-/// Fields of `schedstat`: ns for which the thread ran, for which it waited for a vCPU, and how often it was given one.
+/// Reads `schedstat`: run time, ns; wait for a vCPU, ns; number of turns on a vCPU.
 fn schedstat_of(path: &Path) -> Option<[u64; 3]> {
     let text = read_text(path).ok()?;
     let mut fields = text.split_ascii_whitespace().map(str::parse);
@@ -286,7 +289,7 @@ fn schedstat_of(path: &Path) -> Option<[u64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
-/// `voluntary_ctxt_switches` of `status`: how often the thread went to sleep of its own accord.
+/// Reads `voluntary_ctxt_switches` of `status`, the number of voluntary sleeps.
 fn sleeps_of(path: &Path) -> Option<u64> {
     let text = read_text(path).ok()?;
     let mut lines = text.lines();
@@ -294,7 +297,7 @@ fn sleeps_of(path: &Path) -> Option<u64> {
     number.trim().parse().ok()
 }
 
-/// `syscr` and `syscw` of a process.
+/// Reads the sum of `syscr` and `syscw` of a process.
 fn calls_of(folder: &Path) -> Option<u64> {
     let text = read_text(&folder.join("io")).ok()?;
     let of = |name: &str| -> Option<u64> {
@@ -304,8 +307,8 @@ fn calls_of(folder: &Path) -> Option<u64> {
     Some(of("syscr:")? + of("syscw:")?)
 }
 
-/// The timer tick at which user time is sampled. The kernel does not tell; what it does tell is the resolution
-/// of its coarse clock, which advances at each tick.
+/// Returns the timer tick at which user time is sampled.
+/// The kernel does not report it, but the resolution of its coarse clock, which advances at each tick.
 fn tick() -> Nanos {
     let resolution = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
     let nanos = u64::try_from(resolution.tv_nsec).unwrap_or(0);
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_is_what_grew() {
+    fn sample_is_increment_of_counters() {
         let root = vm(STAT);
         let procfs = ProcFs::at(root.path());
         idle_state(root.path(), 0, 0, "POLL", 5, 100);
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_of_their_own_accord_are_counted() {
+    fn voluntary_sleeps_are_read() {
         let path = tempfile::NamedTempFile::new().unwrap();
         let text = "Name:\tx\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n";
         fs::write(path.path(), text).unwrap();
@@ -404,14 +407,14 @@ mod tests {
         };
         let counted = [&here, &there].map(&mut messages_from);
         tandem_linux::affinity::set_affinity(Tid(0), &before).unwrap();
-        // Others on this machine send, too.
+        // Other processes of this machine send, too.
         assert!(counted[0] >= 20_000 && counted[1] < 20_000, "{counted:?}");
     }
 
     #[test]
-    fn processes_that_end_count_no_more() {
+    fn exited_processes_do_not_count() {
         let then = BTreeMap::from([(1, 10), (2, 20)]);
         let now = BTreeMap::from([(2, 25), (3, 100)]);
-        assert_eq!(gained(&then, &now), 5);
+        assert_eq!(sum_of_increments(&then, &now), 5);
     }
 }

@@ -1,10 +1,9 @@
-//! How often messages are sent on sockets: progress of programs that serve requests.
+//! Counts messages sent on sockets, as a measure of progress of servers.
 //!
-//! The kernel counts a process's calls of read and write ([`crate::sampler`]), and not those of send and recv. The tracepoint `sock_send_length` sees
-//! each message, by whatever call. A counter of it (perf_event_open(2)) costs every message something, so there is one only while
-//! delayed scheduling is on trial. It counts what is sent on these vCPUs by anybody.
-//!
-//! Source: net/socket.c, include/trace/events/sock.h (Linux 6.3 and later).
+//! The kernel's counts of read and write calls per process ([`crate::sampler`]) exclude send and recv.
+//! The tracepoint `sock_send_length` covers every message, whichever call sends it.
+//! A counter of it (perf_event_open(2)) costs some time per message, so it exists only during trials of delayed scheduling.
+//! It counts messages of all processes on these vCPUs.
 
 use std::{fs, io};
 
@@ -15,7 +14,7 @@ use tandem_model::units::PcpuId;
 
 use crate::record::tracefs;
 
-/// Its identifier, in tracefs.
+/// File in tracefs with the tracepoint's id.
 const EVENT: &str = "events/sock/sock_send_length/id";
 
 /// Counters of messages on some vCPUs.
@@ -25,7 +24,7 @@ pub(crate) struct Sends {
 }
 
 impl Sends {
-    /// Counts from now on. It needs tracefs, the kernel's tracepoint, and the right to count what others do.
+    /// Starts counting; it needs tracefs, the tracepoint, and the privilege to count events of other processes.
     pub(crate) fn open(procfs: &ProcFs, vcpus: impl Iterator<Item = PcpuId>) -> io::Result<Sends> {
         let (root, _mount) = tracefs::root(procfs).map_err(io::Error::other)?;
         let text = fs::read_to_string(root.join(EVENT))?;
@@ -40,7 +39,7 @@ impl Sends {
         Ok(Sends { counters: vcpus.map(open).collect::<io::Result<Vec<Counter>>>()? })
     }
 
-    /// Messages since it was opened.
+    /// Returns the number of messages since the counters were opened.
     pub(crate) fn count(&mut self) -> io::Result<u64> {
         self.counters.iter_mut().map(Counter::read).sum()
     }
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_message_counts_by_whatever_call() {
+    fn messages_of_any_call_count() {
         let vcpus = available_parallelism().map_or(1, |count| count.get() as u32);
         let mut sends = match Sends::open(&ProcFs::host(), (0..vcpus).map(PcpuId)) {
             Ok(sends) => sends,
@@ -70,7 +69,7 @@ mod tests {
             here.write_all(b"x").unwrap();
             there.read_exact(&mut [0]).unwrap();
         }
-        // Others on this machine send, too.
+        // Other processes of this machine send, too.
         let counted = sends.count().unwrap() - before;
         assert!((500..50_000).contains(&counted), "{counted}");
     }

@@ -1,4 +1,4 @@
-//! What a running agent says of itself, in `STATE_DIR/status.json`, and what it reports in the end.
+//! Status of a running agent, in `STATE_DIR/status.json`, and report of a finished one.
 
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,12 @@ use tandem_linux::thread::ThreadRef;
 use crate::cpusets::Cpusets;
 use crate::retention::Haltpoll;
 
-/// What an agent does now.
+/// Status of a running agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The agent's process.
     pub agent: ThreadRef,
-    /// Whom it helps.
+    /// The workload.
     pub workload: String,
     /// The workload's cgroup; none in a dry run.
     pub cgroup: Option<String>,
@@ -29,10 +29,10 @@ pub struct Status {
     pub retention_ns: u64,
     /// The means of retention.
     pub means: String,
-    /// Why so many vCPUs.
+    /// Reason for the number of vCPUs.
     #[serde(alias = "packing")]
     pub consolidation: String,
-    /// Why such a retention.
+    /// Reason for the retention.
     #[serde(alias = "awake")]
     pub retention: String,
     /// Part of the vCPUs' time that the host took in the last period, 0 … 1.
@@ -43,12 +43,12 @@ pub struct Status {
     pub periods: u64,
     /// The agent's own CPU time, ns.
     pub agent_cpu_ns: u64,
-    /// Delayed scheduling: what is held back and why.
+    /// Delayed scheduling: current setting and its reason.
     #[serde(default)]
     pub delay: String,
 }
 
-/// A change of what is held back.
+/// A change of delayed scheduling.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelayChanged {
     /// When, since the agent began, ms.
@@ -83,14 +83,14 @@ pub struct Setting {
     pub retention_ns: u64,
 }
 
-/// What an agent did, from beginning to end.
+/// Report of an agent's run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Every change, the first ones if there were very many.
     pub decisions: Vec<Changed>,
-    /// The setting in force for most of the time in which the workload worked.
+    /// The setting under which the workload worked longest.
     pub choice: Setting,
-    /// When that setting was first in force, ms after the beginning.
+    /// First use of that setting, ms after the start.
     pub settled_ms: u64,
     /// The means of retention.
     pub means: String,
@@ -120,7 +120,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The whole of it on a line, for people.
+    /// Returns a summary in one line.
     pub fn summary(&self) -> String {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         let Setting { vcpus, retention_ns } = self.choice;
@@ -141,8 +141,7 @@ impl Report {
     }
 }
 
-/// Where agents of this machine keep their state: those that a person started, and those that units did
-/// (`/run/tandem-guest-NAME`).
+/// Returns the state directories of all agents: of a manually started one, and of systemd units (`/run/tandem-guest-NAME`).
 pub fn state_dirs(run: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(run).into_iter().flatten().flatten();
     let mut dirs: Vec<PathBuf> = entries
@@ -157,7 +156,7 @@ pub fn state_dirs(run: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// The state directories that are meant: this one, that of a unit's agent, or those of all agents.
+/// Returns the selected state directories: `dir`, that of the unit's agent, or those of all agents.
 pub fn dirs_of(dir: Option<&Path>, unit: Option<&str>) -> Vec<PathBuf> {
     let of_unit = unit.map(state_dir_of_unit);
     match dir.map(Path::to_owned).or(of_unit) {
@@ -166,7 +165,7 @@ pub fn dirs_of(dir: Option<&Path>, unit: Option<&str>) -> Vec<PathBuf> {
     }
 }
 
-/// What this VM offers, after that no agent runs if so it is.
+/// Describes the state of agents and the means that this VM offers.
 pub fn of_vm(procfs: &ProcFs, running: &[Status], dirs: &[PathBuf]) -> String {
     let mut lines = Vec::new();
     if running.is_empty() {
@@ -200,12 +199,12 @@ pub fn of_vm(procfs: &ProcFs, running: &[Status], dirs: &[PathBuf]) -> String {
     lines.join("\n")
 }
 
-/// Where the agent of this unit keeps its state, as `packaging/systemd/tandem-guest@.service` has it.
+/// Returns the state directory of a unit's agent, as in `packaging/systemd/tandem-guest@.service`.
 pub fn state_dir_of_unit(unit: &str) -> PathBuf {
     PathBuf::from(format!("/run/tandem-guest-{}", bare(unit)))
 }
 
-/// The cgroup of a unit that has no slice of its own.
+/// Returns the cgroup of a unit in the default slice.
 pub fn cgroup_of_unit(unit: &str) -> CgroupPath {
     CgroupPath(format!("/system.slice/{}.service", bare(unit)))
 }
@@ -214,13 +213,12 @@ fn bare(unit: &str) -> &str {
     unit.strip_suffix(".service").unwrap_or(unit)
 }
 
-/// The agent's status file in this state directory. Whether the agent that wrote it still runs is told by
-/// [`Status::agent`].
+/// Returns the status file in this state directory; [`Status::agent`] shows whether its writer still runs.
 pub fn file(state_dir: &Path) -> StatusFile {
     StatusFile::new(state_dir, "agent")
 }
 
-/// What the agent with this state directory does; none where no agent runs.
+/// Returns the status of the running agent with this state directory, if any.
 pub fn running(state_dir: &Path, procfs: &ProcFs) -> Result<Option<Status>, StatusFileError> {
     let published: Option<Status> = file(state_dir).read()?;
     Ok(published.filter(|status| status.agent.is_alive(procfs)))
@@ -247,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_says_what_was_done() {
+    fn summary_has_choice_and_duration() {
         let report = Report {
             choice: Setting { vcpus: 2, retention_ns: 200_000 },
             periods: 30,
@@ -262,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_of_an_earlier_agent_is_still_read() {
+    fn status_of_earlier_version_is_read() {
         let text = r#"{"agent":{"pid":1,"tid":1,"start":2},"workload":"make","cgroup":null,"vcpus":"0-1",
             "active":"0","retention_ns":0,"means":"","packing":"fits","awake":"off","stolen":0.0,
             "utilization":0.5,"periods":3,"agent_cpu_ns":4}"#;

@@ -1,9 +1,10 @@
-//! Whose threads the agent is to help: a command that it starts, a process, or a cgroup.
+//! The workload of the agent: a command that it starts, a process, or a cgroup.
 //!
-//! A command starts in a cgroup of its own. On v1 that is below the cgroup which the agent is in; on v2, where
-//! processes live in leaves, beside it. A process moves to such a cgroup below its own on v1, with all that
-//! descend from it and are in the same one. On v2 a process stays where its unit put it, and that cgroup's own
-//! vCPUs are set, if nobody else is in it. What a workload starts later is in its cgroup from the beginning.
+//! A command starts in a new cgroup.
+//! On v1 that is a child of the agent's cgroup; on v2, where processes live in leaves, it is a sibling.
+//! On v1 a process moves to a new child of its cgroup, with its descendants in the same cgroup.
+//! On v2 a process stays in its cgroup, whose own vCPUs are set, if it holds no other processes.
+//! Processes that a workload starts later inherit its cgroup.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -22,14 +23,14 @@ use thiserror::Error;
 use crate::actuator::{Actuator, ActuatorError};
 use crate::cpusets::Cpusets;
 
-/// What is asked for.
+/// The requested workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A program and its arguments, to be started.
+    /// A program to start, and its arguments.
     Command(Vec<OsString>),
-    /// A process and what descends from it.
+    /// A process and its descendants.
     Process(Pid),
-    /// Everything in a cgroup.
+    /// All processes in a cgroup.
     Cgroup(CgroupPath),
 }
 
@@ -46,79 +47,79 @@ impl fmt::Display for Target {
     }
 }
 
-/// Why there is no workload.
+/// Reason why there is no workload.
 #[derive(Debug, Error)]
 pub enum WorkloadError {
     /// The VM cannot be changed.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// A cgroup cannot be looked at.
+    /// A cgroup cannot be read.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The process cannot be looked at.
+    /// The process cannot be read.
     #[error("--pid {pid}: {source}; give the number of a running process")]
     Process {
-        /// Which.
+        /// The process.
         pid: Pid,
-        /// Why.
+        /// Reason.
         source: ThreadError,
     },
-    /// Others are in the process's cgroup.
+    /// The process's cgroup holds other processes.
     #[error(
         "--pid {pid}: its cgroup {cgroup} holds other processes too ({others}), and cgroup v2 keeps \
          processes in leaves; name the whole cgroup with --cgroup, or start the program with \
          'tandem guest run -- COMMAND'"
     )]
     NotAlone {
-        /// Which.
+        /// The process.
         pid: Pid,
-        /// Where it is.
+        /// Its cgroup.
         cgroup: CgroupPath,
         /// Some of the others.
         others: String,
     },
-    /// More vCPUs are to be held than there are.
+    /// The number of vCPUs exceeds those of the workload.
     #[error("--vcpus {held}: the workload may use {all} only; give a number up to that, or 'all'")]
     TooMany {
-        /// Asked for.
+        /// Requested number.
         held: u32,
-        /// There are.
+        /// Number of vCPUs of the workload.
         all: u32,
     },
-    /// All of the VM.
+    /// The target is the root cgroup.
     #[error("the root cgroup cannot be limited to some vCPUs; name one below it with --cgroup")]
     Root,
     /// The command could not be started.
     #[error("cannot start '{program}': {source}")]
     Start {
-        /// Which program.
+        /// The program.
         program: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// No command.
+    /// The command is empty.
     #[error("no command was given; write one after '--', such as 'tandem guest run -- make -j8'")]
     NoCommand,
 }
 
-/// A workload that runs.
+/// A running workload.
 #[derive(Debug)]
 pub struct Workload {
-    /// What was asked for.
+    /// The request.
     pub target: Target,
-    /// Where it is. `None` in a dry run of a command or a process.
+    /// Its cgroup; `None` in a dry run of a command or a process.
     pub cgroup: Option<CgroupPath>,
-    /// The vCPUs that it could use. `None` where it has no cgroup.
+    /// The vCPUs that it could use; `None` without a cgroup.
     pub vcpus: Option<PcpuSet>,
-    /// The command.
+    /// Process of the command.
     pub child: Option<Child>,
     root: Option<ThreadRef>,
 }
 
 impl Workload {
-    /// Starts or finds it, in a cgroup whose vCPUs can be set.
+    /// Starts or finds the workload, in a cgroup whose vCPUs can be set.
     ///
-    /// If so many vCPUs are `held`, it has only those: a command does from its first instruction on.
+    /// With `held`, it is restricted to that number of vCPUs, a command from its first instruction on.
     pub fn open(
         target: Target,
         held: Option<u32>,
@@ -188,7 +189,7 @@ impl Workload {
         }
     }
 
-    /// The same to look at only: nothing is moved, a command starts where the agent is.
+    /// Starts or finds the workload without changes: a command starts in the agent's cgroup.
     pub fn watch(
         target: Target,
         procfs: &ProcFs,
@@ -211,7 +212,7 @@ impl Workload {
         Ok(workload)
     }
 
-    /// Its processes now; none once it is over.
+    /// Returns its current processes; none after its end.
     pub fn processes(&self, cpusets: &Cpusets) -> Vec<Pid> {
         let found = match (&self.cgroup, &self.root) {
             (Some(cgroup), _) => cpusets.processes_within(cgroup).ok(),
@@ -221,7 +222,7 @@ impl Workload {
         found.unwrap_or_default()
     }
 
-    /// Its threads now; without a cgroup of its own, only the first of each of these processes.
+    /// Returns its current threads; without a cgroup, only the main thread of each process.
     pub fn threads(&self, cpusets: &Cpusets, processes: &[Pid]) -> Vec<Tid> {
         match &self.cgroup {
             Some(cgroup) => cpusets.threads_within(cgroup).unwrap_or_default(),
@@ -229,12 +230,13 @@ impl Workload {
         }
     }
 
-    /// Its threads now, its processes listed anew.
+    /// Returns its current threads, from a new list of its processes.
     pub fn threads_now(&self, cpusets: &Cpusets) -> Vec<Tid> {
         self.threads(cpusets, &self.processes(cpusets))
     }
 
-    /// Whether it is over: the process ended, or the cgroup is gone. A command's end is told by its status.
+    /// Returns true if the process has exited or the cgroup was removed.
+    /// A command ends with its exit status, so this returns false for it.
     pub fn is_over(&self, procfs: &ProcFs, cpusets: &Cpusets) -> bool {
         match (&self.target, &self.root, &self.cgroup) {
             (Target::Command(_), ..) => false,
@@ -245,7 +247,7 @@ impl Workload {
     }
 }
 
-/// No more vCPUs can be held than there are.
+/// Checks that the number of held vCPUs does not exceed the available ones.
 pub(crate) fn check_held(held: Option<u32>, all: &PcpuSet) -> Result<(), WorkloadError> {
     let all = all.len() as u32;
     match held {
@@ -254,8 +256,8 @@ pub(crate) fn check_held(held: Option<u32>, all: &PcpuSet) -> Result<(), Workloa
     }
 }
 
-/// Lets what is in the cgroup use only as many vCPUs as are held; gives all that it could use. Which of its
-/// threads were bound to some of them has to be noted before.
+/// Restricts the cgroup to the held vCPUs and returns all that it could use.
+/// It first journals the affinities of its bound threads.
 fn hold(
     actuator: &mut Actuator,
     cgroup: &CgroupPath,
@@ -279,7 +281,7 @@ pub(crate) fn process(procfs: &ProcFs, pid: Pid) -> Result<ThreadRef, WorkloadEr
     ThreadRef::of_process(procfs, pid).map_err(|source| WorkloadError::Process { pid, source })
 }
 
-/// Moves a process and its descendants, until none is left behind: they may fork meanwhile.
+/// Moves a process and its descendants, repeatedly as they may fork meanwhile.
 fn move_family(
     actuator: &mut Actuator,
     pid: Pid,
@@ -317,7 +319,7 @@ fn alone(
     Err(WorkloadError::NotAlone { pid, cgroup: cgroup.clone(), others: shown.join(", ") })
 }
 
-/// Starts the command, in the cgroup with this entrance from its first instruction on.
+/// Starts the command, from its first instruction on in the cgroup with this `cgroup.procs` file.
 pub(crate) fn start(words: &[OsString], entrance: Option<PathBuf>) -> Result<Child, WorkloadError> {
     let (program, arguments) = words.split_first().ok_or(WorkloadError::NoCommand)?;
     let failed =
@@ -329,8 +331,7 @@ pub(crate) fn start(words: &[OsString], entrance: Option<PathBuf>) -> Result<Chi
         let entrance = entrance.map_err(failed)?;
         let enter = move || {
             let zero = b"0";
-            // SAFETY: the pointer is to one readable byte, and the file is open for as long as this closure
-            // exists.
+            // SAFETY: the pointer is to one readable byte, and the closure owns the open file.
             match unsafe { libc::write(entrance.as_raw_fd(), zero.as_ptr().cast(), zero.len()) } {
                 1 => Ok(()),
                 _ => Err(io::Error::last_os_error()),

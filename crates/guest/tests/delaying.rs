@@ -1,5 +1,6 @@
-//! Timer slack and scheduling of real threads: set, and put back on an orderly end and after kill -9, threads included that were
-//! born after the agent last looked. Needs root and the cpuset controller, else each test says so and is skipped.
+//! Sets timer slack and scheduling of real threads, and reverts them on exit and after kill -9.
+//! This includes threads created after the agent's last listing.
+//! The tests need root and the cpuset controller, and are skipped without.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,7 +19,7 @@ use tandem_policy::gleaner::delay::Held;
 
 const HELD: Held = Held { slack: Nanos(500_000), batch: true };
 
-/// A thread's timer slack and scheduling; `None`: it ended.
+/// A thread's timer slack and scheduling; `None` if it has exited.
 type Has = (Option<Nanos>, Option<FairScheduling>);
 
 fn has(tid: Tid) -> Has {
@@ -26,11 +27,11 @@ fn has(tid: Tid) -> Has {
     (timer_slack(&ProcFs::host(), tid).ok(), scheduling)
 }
 
-/// What holds threads back, with a journal of its own.
+/// Delays threads, with its own journal.
 struct Agent {
     actuator: Actuator,
     delaying: Delaying,
-    /// Where the journal is, if it goes with the agent.
+    /// State directory that is removed with the agent.
     _state: Option<tempfile::TempDir>,
 }
 
@@ -46,7 +47,7 @@ impl Agent {
         Agent { actuator, delaying: Delaying::new(procfs), _state: None }
     }
 
-    /// Sets as the agent does; `list` tells the threads that there are meanwhile.
+    /// Sets as the agent does; `list` returns the current threads.
     fn try_set(
         &mut self,
         threads: &[Tid],
@@ -56,14 +57,14 @@ impl Agent {
         self.delaying.set(&mut self.actuator, threads, held, list)
     }
 
-    /// Sets, where no threads are born meanwhile.
+    /// Sets without new threads meanwhile.
     fn set(&mut self, threads: &[Tid], held: Held) {
         let mut list = |_: &Cpusets| threads.to_vec();
         self.try_set(threads, held, &mut list).unwrap();
     }
 
-    /// Gives back, period after period until it is finished, with threads listed anew but the first time.
-    fn give_back(&mut self, threads: &[Tid], list: &mut dyn FnMut(&Cpusets) -> Vec<Tid>) {
+    /// Reverts over several periods until finished; all periods but the first list the threads again.
+    fn revert(&mut self, threads: &[Tid], list: &mut dyn FnMut(&Cpusets) -> Vec<Tid>) {
         let mut periods = 0;
         while periods == 0 || self.delaying.is_unfinished() {
             self.try_set(threads, Held::default(), list).unwrap();
@@ -71,10 +72,10 @@ impl Agent {
             assert!(periods < 20);
             std::thread::sleep(Duration::from_millis(2));
         }
-        assert!(periods > 1, "a fork that was under way is looked for");
+        assert!(periods > 1, "a pending fork needs another listing");
     }
 
-    /// Puts everything back.
+    /// Reverts all changes.
     fn restore(&mut self) -> RestoreReport {
         let report = self.actuator.restore();
         assert!(report.is_complete(), "{report}");
@@ -87,7 +88,7 @@ fn kill(pid: Pid) {
     let _ = rustix::process::kill_process(number, rustix::process::Signal::KILL);
 }
 
-/// This test program, as another role.
+/// A process of this test program in another role.
 struct Role(Child);
 
 impl Role {
@@ -103,7 +104,7 @@ impl Role {
         Pid(self.0.id())
     }
 
-    /// Until it prints this.
+    /// Waits until it prints `word`.
     fn wait_for(&mut self, word: &str) {
         let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
         let found = lines.map_while(Result::ok).any(|line| line.contains(word));
@@ -118,13 +119,13 @@ impl Role {
         self.threads().iter().map(|&tid| has(tid)).collect()
     }
 
-    /// Lets the workload make something.
+    /// Makes the workload create a thread or process.
     fn make(&mut self, what: &str) {
         writeln!(self.0.stdin.as_mut().unwrap(), "{what}").unwrap();
         self.wait_for(&format!("made {what}"));
     }
 
-    /// Its threads, and those of all that descends from it.
+    /// Returns its threads and those of its descendants.
     fn family(&self) -> Vec<Tid> {
         let cpusets = Cpusets::open(&ProcFs::host()).unwrap();
         let pids = cpusets.family(self.pid()).unwrap();
@@ -194,7 +195,7 @@ fn workload_of_two_threads() -> Role {
     workload
 }
 
-/// A workload of two threads, what its first one has, and an agent; none where this cannot run.
+/// Returns a workload of two threads, the settings of its first one, and an agent; `None` if the test cannot run.
 fn ready() -> Option<(ProcFs, Role, Has, Agent)> {
     can_run().then(|| {
         let procfs = ProcFs::host();
@@ -206,7 +207,7 @@ fn ready() -> Option<(ProcFs, Role, Has, Agent)> {
 }
 
 #[test]
-fn what_was_set_is_put_back_and_what_somebody_else_set_stays() {
+fn restore_keeps_foreign_slack() {
     if !can_run() {
         return;
     }
@@ -231,7 +232,7 @@ fn what_was_set_is_put_back_and_what_somebody_else_set_stays() {
 }
 
 #[test]
-fn after_kill_9_all_threads_have_theirs_again() {
+fn kill_9_reverts_all_threads() {
     if !can_run() {
         return;
     }
@@ -243,7 +244,7 @@ fn after_kill_9_all_threads_have_theirs_again() {
     let environment = [("STATE", state.path().to_str().unwrap()), ("WORKLOAD", &pid)];
     let mut holder = Role::start("holder", &environment);
     holder.wait_for("holds");
-    // Born to threads that are held back, and seen by nobody.
+    // Children of delayed threads, unseen by the agent.
     workload.make("one");
     workload.make("child");
     let family = workload.family();
@@ -260,7 +261,7 @@ fn after_kill_9_all_threads_have_theirs_again() {
     end_family(&workload);
 }
 
-/// Children do not end with their parent.
+/// Kills a process and its descendants, which would outlive it.
 fn end_family(workload: &Role) {
     let cpusets = Cpusets::open(&ProcFs::host()).unwrap();
     for pid in cpusets.family(workload.pid()).unwrap() {
@@ -269,15 +270,15 @@ fn end_family(workload: &Role) {
 }
 
 #[test]
-fn threads_that_are_born_while_others_are_given_back_have_theirs_too() {
+fn threads_created_during_revert_are_reverted() {
     let Some((_, mut workload, before, mut agent)) = ready() else { return };
     let threads = workload.threads();
     agent.set(&threads, HELD);
-    // After the threads were listed.
+    // Created after the listing of threads.
     workload.make("child");
     workload.make("one");
     let mut list = |_: &Cpusets| workload.family();
-    agent.give_back(&threads, &mut list);
+    agent.revert(&threads, &mut list);
     let now: Vec<Has> = workload.family().into_iter().map(has).collect();
     assert!(now.len() > threads.len() + 1, "{now:?}");
     assert!(now.iter().all(|now| *now == before), "{now:?}");
@@ -285,7 +286,7 @@ fn threads_that_are_born_while_others_are_given_back_have_theirs_too() {
 }
 
 #[test]
-fn a_workload_that_forks_all_the_time_has_its_own_in_the_end() {
+fn constantly_forking_workload_is_reverted() {
     let Some((_, mut workload, before, mut agent)) = ready() else { return };
     workload.make("forks");
     for held in [HELD, Held::default(), HELD, Held::default(), HELD] {
@@ -295,7 +296,7 @@ fn a_workload_that_forks_all_the_time_has_its_own_in_the_end() {
         agent.try_set(&threads, held, &mut list).unwrap();
     }
     let mut list = |_: &Cpusets| workload.family();
-    let outcome = agent.delaying.give_back(&mut agent.actuator, &mut list);
+    let outcome = agent.delaying.revert(&mut agent.actuator, &mut list);
     outcome.unwrap();
     agent.restore();
     for _ in 0..10 {
@@ -311,13 +312,13 @@ fn a_workload_that_forks_all_the_time_has_its_own_in_the_end() {
 }
 
 #[test]
-fn a_process_whose_parent_ended_is_found_in_the_workloads_cgroup() {
+fn orphan_is_found_in_workload_cgroup() {
     let Some((procfs, mut workload, before, mut agent)) = ready() else { return };
     let root = ThreadRef::of_process(&procfs, workload.pid()).unwrap();
     let cgroup = agent.actuator.cpusets().cgroup_of(&root).unwrap();
     agent.actuator.workload_is_in(&cgroup);
     let threads = workload.threads();
-    // The other tests' workloads are in this cgroup too: what they are given is not to be put back here.
+    // Other tests' workloads share this cgroup, so use a slack that they do not have.
     let held = Held { slack: Nanos(333_000), batch: false };
     agent.set(&threads, held);
     workload.make("orphan");
@@ -326,7 +327,7 @@ fn a_process_whose_parent_ended_is_found_in_the_workloads_cgroup() {
         let command = std::fs::read_to_string(folder.join("cmdline")).unwrap_or_default();
         command == "sleep\u{0}61\u{0}"
     };
-    // Until the shell's child has become it.
+    // Wait until the shell's child has called execve.
     let found = (0..100).map(|_| {
         std::thread::sleep(Duration::from_millis(10));
         let here = agent.actuator.cpusets().processes_within(&cgroup).unwrap();
@@ -345,7 +346,7 @@ fn a_process_whose_parent_ended_is_found_in_the_workloads_cgroup() {
 }
 
 #[test]
-fn what_the_application_chose_later_is_kept() {
+fn later_choice_of_application_is_kept() {
     if !can_run() {
         return;
     }
@@ -358,10 +359,10 @@ fn what_the_application_chose_later_is_kept() {
         agent.set(&threads, HELD);
         set_timer_slack(&procfs, threads[0], chosen).unwrap();
         agent.set(&threads, Held::default());
-        assert_eq!(slack(threads[0]), chosen, "nothing is held back");
+        assert_eq!(slack(threads[0]), chosen, "not delayed");
         agent.set(&threads, HELD);
         let held = chosen.max(HELD.slack);
-        assert_eq!(slack(threads[0]), held, "nobody gets less than it had");
+        assert_eq!(slack(threads[0]), held, "the slack never decreases");
         agent.set(&threads, Held::default());
         assert_eq!(slack(threads[0]), chosen);
         agent.restore();
@@ -370,7 +371,7 @@ fn what_the_application_chose_later_is_kept() {
 }
 
 #[test]
-fn a_new_process_gets_back_what_its_parent_had() {
+fn child_reverts_to_parents_original() {
     if !can_run() {
         return;
     }
@@ -390,7 +391,7 @@ fn a_new_process_gets_back_what_its_parent_had() {
     all.extend(other.family());
     agent.set(&all, HELD);
     let mut list = |_: &Cpusets| [first.family(), other.family()].concat();
-    agent.give_back(&all, &mut list);
+    agent.revert(&all, &mut list);
     let family = other.family();
     assert!(family.len() > other.threads().len());
     let slacks: Vec<Option<Nanos>> = family.iter().map(|tid| has(*tid).0).collect();
@@ -398,7 +399,7 @@ fn a_new_process_gets_back_what_its_parent_had() {
     end_family(&other);
 }
 
-/// A VM of files, whose threads are this test's own: what is scheduled is real, and timer slacks are files.
+/// A fake VM of files with threads of this test: scheduling is real, and timer slacks are plain files.
 fn vm_of_files(threads: &[Tid]) -> (tempfile::TempDir, ProcFs) {
     let root = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| {
@@ -422,7 +423,7 @@ fn vm_of_files(threads: &[Tid]) -> (tempfile::TempDir, ProcFs) {
 }
 
 #[test]
-fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
+fn unreadable_thread_is_retried_alone() {
     let (send, receive) = std::sync::mpsc::channel();
     for _ in 0..3 {
         let send = send.clone();
@@ -437,7 +438,7 @@ fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
     let slack = |tid: Tid| std::fs::read_to_string(file(tid)).unwrap();
     let mut agent = Agent::new(&procfs);
     let held = Held { batch: false, ..HELD };
-    // As where nobody may read it.
+    // Make the file unreadable.
     std::fs::remove_file(file(threads[0])).unwrap();
     std::fs::create_dir(file(threads[0])).unwrap();
     let mut list = |_: &Cpusets| threads.clone();
@@ -447,12 +448,12 @@ fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
     let text = refused.to_string();
     assert!(text.contains("cannot read the timer slack"), "{text}");
     assert_eq!([slack(threads[1]), slack(threads[2])], ["500000", "500000"]);
-    // It can be read now.
+    // Make it readable again.
     std::fs::remove_dir(file(threads[0])).unwrap();
     std::fs::write(file(threads[0]), "50000\n").unwrap();
     agent.set(&threads, held);
     assert_eq!(slack(threads[0]), "500000");
-    // To give back is tried again too.
+    // A failed revert is retried, too.
     std::fs::remove_file(file(threads[0])).unwrap();
     std::fs::create_dir(file(threads[0])).unwrap();
     agent.try_set(&threads, Held::default(), &mut list).unwrap_err();
@@ -465,7 +466,7 @@ fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
 }
 
 #[test]
-fn another_process_with_the_number_of_one_that_ended_is_left_alone() {
+fn process_with_reused_pid_is_left_alone() {
     let me = Tid(std::process::id());
     let (root, procfs) = vm_of_files(&[me]);
     let file = root.path().join(format!("proc/{me}/timerslack_ns"));
@@ -473,7 +474,7 @@ fn another_process_with_the_number_of_one_that_ended_is_left_alone() {
     let held = Held { batch: false, ..HELD };
     agent.set(&[me], held);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "500000");
-    // It ended, and a later one that has chosen such a slack itself has its number.
+    // Simulate that a later process with the same slack has reused its PID.
     let stat = root.path().join(format!("proc/{me}/stat"));
     let text = std::fs::read_to_string(&stat).unwrap();
     let (name, rest) = text.rsplit_once(") ").unwrap();

@@ -1,6 +1,6 @@
-//! Any bytes are settings of the guest agent that it can act on, or an error that names the file or the key.
+//! Fuzz test: any bytes are valid settings of the guest agent, or an error that names the file or the key.
 //!
-//! How to go on for hours: `fuzz`.
+//! The module `fuzz` describes how to run it for hours.
 
 use tandem_testing::fuzz;
 
@@ -23,7 +23,7 @@ const EXAMPLES: [&str; 3] = [
 ];
 
 #[test]
-fn any_bytes_are_settings_or_an_error_that_names_file_or_key() {
+fn any_bytes_are_settings_or_error() {
     let folder = fuzz::folder();
     let path = folder.path().join("guest.toml");
     let words = ["timeout", "all", "haltpoll", "101ms", "0ns", "\"\"\"", "=", "[", "{", "[guest]"];

@@ -1,19 +1,22 @@
-//! What watching a large host costs: `tandem host top` and `tandem host export` beside 1,000 VMs of 8 vCPUs.
+//! Cost of watching a large host: `tandem host top` and `tandem host export` with 1,000 VMs of 8 vCPUs.
 //!
 //! ```text
 //! cargo run --release -p tandem-host --example fleet_cost [-- PROCESSES THREADS MOVING…]
 //! ```
 //!
-//! The VMs are processes of this program's, whose threads are named as a microVM's vCPUs. The vCPUs of MOVING of them (each number is a case of its
-//! own: 0, 100 and 1000 unless given) wake up twice a second, those of the others sleep. KVM has no figures of such vCPUs, so what reading POLL costs is
-//! not in this. It prints JSON:
+//! The VMs are processes of this program, with threads named as a microVM's vCPUs.
+//! The vCPUs of MOVING of them wake up twice a second, and the others sleep.
+//! Each number of MOVING is a case of its own: 0, 100 and 1000 by default.
+//! KVM has no figures of such vCPUs, so the cost of reading POLL is not included.
+//! It prints JSON:
 //!
-//! - `top`: an interval a second, each measured, put in order and drawn on a screen of 110 × 40, by `refresh_ms` on the clock (median and most),
-//!   and `cpu`: the CPU time of all of it as a part of one pCPU.
-//! - `export`: the exporter as a process of its own with its default interval of 5 s, scraped each second: `scrape_ms` on the clock until the whole
-//!   page is there, `page_bytes`, `series`, `interval_ms` (what it says that an interval took, the most) and `cpu` as above.
+//! - `top`: an interval per second, measured, sorted and drawn on a screen of 110 × 40.
+//!   `refresh_ms` is wall time (median and maximum), and `cpu` is the CPU time as a part of one pCPU.
+//! - `export`: the exporter as a process of its own with its default interval of 5 s, scraped every second.
+//!   `scrape_ms` is the wall time of the whole page, next to `page_bytes`, `series` and `cpu` as above.
+//!   `interval_ms` is the maximum of its own figure for reading an interval.
 //!
-//! Other load on the machine shows in what is by the clock. It runs about 45 s for each case.
+//! Other load on the machine affects the wall times. Each case takes about 45 s.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -38,16 +41,16 @@ use tandem_linux::service::{Console, Level};
 use tandem_linux::thread::Pid;
 use tandem_observe::Plain;
 
-/// How many intervals of `top` are measured.
+/// Number of measured intervals of `top`.
 const REFRESHES: u32 = 15;
 
-/// How long the exporter is watched once it has its first pages.
+/// Number of scrapes once the exporter has its first pages.
 const SCRAPES: u32 = 20;
 
 /// The default interval of `tandem host export`.
 const EXPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// No daemon keeps its state here.
+/// A state directory without a daemon.
 const NO_STATE: &str = "/nonexistent";
 
 type AnyError = Box<dyn std::error::Error>;
@@ -74,7 +77,7 @@ fn main() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Measures beside VMs of which so many move.
+/// Measures with this number of moving VMs.
 fn case(processes: usize, threads: usize, moving: usize) -> Result<Value, AnyError> {
     eprintln!("{processes} VMs of {threads} vCPUs, {moving} of which move …");
     let mut vms = Vec::new();
@@ -106,7 +109,7 @@ fn milliseconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e5).round() / 1e2
 }
 
-/// Median and most.
+/// Returns the median and the maximum.
 fn spread(mut times: Vec<Duration>) -> Value {
     times.sort_unstable();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
@@ -114,7 +117,7 @@ fn spread(mut times: Vec<Duration>) -> Value {
     json!({ "median": milliseconds(median), "most": milliseconds(most) })
 }
 
-/// What all threads of a process ran so far, in seconds.
+/// Returns the run time of all threads of a process so far, in seconds.
 fn cpu_seconds(pid: u32) -> Result<f64, AnyError> {
     let time = process_cpu_time(Pid(pid)).ok_or("the process is gone")?;
     Ok(time.as_secs_f64())
@@ -139,7 +142,7 @@ fn watch_top(pids: &[String], threads: usize) -> Result<Value, AnyError> {
         let woken = Instant::now();
         let interval = top.interval()?;
         let seen: usize = interval.vms.iter().map(|vm| vm.vcpus.len()).sum();
-        // Other VMs of this host may be there besides.
+        // The interval may include other VMs of this host.
         if seen < pids.len() * threads {
             return Err(format!("{seen} vCPUs are in the interval").into());
         }
@@ -157,7 +160,7 @@ fn rounded(part: f64) -> f64 {
     (part * 1e5).round() / 1e5
 }
 
-/// An exporter, until it is killed.
+/// Runs an exporter until it is killed.
 fn export(pids: Vec<String>) -> Result<(), AnyError> {
     let config = ExportConfig {
         find: find(pids),
@@ -173,7 +176,7 @@ fn export(pids: Vec<String>) -> Result<(), AnyError> {
     Ok(Export::open(source, config)?.run(&mut console)?)
 }
 
-/// A child that ends with this.
+/// A child that is killed on drop.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -196,7 +199,7 @@ fn watch_export(pids: &[String]) -> Result<Value, AnyError> {
         .and_then(|rest| rest.strip_suffix("/metrics"))
         .ok_or_else(|| format!("the exporter says '{}'", line.trim()))?
         .to_owned();
-    // From the second interval on all files are open.
+    // All files are open from the second interval on.
     thread::sleep(EXPORT_INTERVAL * 2 + EXPORT_INTERVAL / 2);
     let pid = exporter.0.id();
     let (begin, before) = (Instant::now(), cpu_seconds(pid)?);
@@ -225,7 +228,7 @@ fn watch_export(pids: &[String]) -> Result<Value, AnyError> {
     }))
 }
 
-/// The whole page.
+/// Returns the whole page.
 fn scrape(address: &str) -> Result<String, AnyError> {
     let mut connection = TcpStream::connect(address)?;
     write!(connection, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
@@ -257,7 +260,7 @@ fn start_vm(n: usize, threads: usize, moves: bool) -> Result<Child, AnyError> {
     }
 }
 
-/// Threads that sleep, or wake up twice a second, until the input ends.
+/// Runs threads that sleep, or wake up twice a second, until the input ends.
 fn be_a_vm(arguments: &[String]) -> Result<(), AnyError> {
     let [name, threads, moves] = arguments else {
         return Err("usage: fleet_cost --vm NAME THREADS moves|sleeps".into());

@@ -1,14 +1,14 @@
-//! What seeing costs: samples of 1,000 sleeping vCPU threads in 125 processes, scans for them, and whole intervals of `tandem host top` without BPF.
+//! Cost of observation: samples of 1,000 sleeping vCPU threads in 125 processes, scans for them, and intervals of `tandem host top` without BPF.
 //!
 //! ```text
 //! cargo run --release -p tandem-host --example observation_cost [-- PROCESSES THREADS]
 //! ```
 //!
-//! It starts the processes (itself, again), each with threads named as a microVM's vCPUs, and
-//! prints the CPU time of this process per operation, and what the operations of a daemon's second
-//! (ten times all samples, one scan) come to as part of one pCPU. An interval of `top` holds a scan, all that is
-//! read of each vCPU and of the cgroups, and what everybody is due. CPU time, not time by the clock,
-//! so that other load on the machine shows little.
+//! It starts the processes (itself, again), each with threads named as a microVM's vCPUs.
+//! It prints the CPU time of this process per operation.
+//! It also prints the operations of a daemon's second (ten times all samples, one scan) as a part of one pCPU.
+//! An interval of `top` includes a scan, all reads of vCPUs and cgroups, and the fair shares.
+//! CPU time is independent of most other load on the machine; wall time is not.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -24,7 +24,7 @@ use tandem_linux::sampler::Sampler;
 use tandem_linux::thread::ThreadRef;
 use tandem_observe::Plain;
 
-/// How often each operation is repeated.
+/// Number of repetitions of each operation.
 const ROUNDS: u32 = 50;
 
 type AnyError = Box<dyn std::error::Error>;
@@ -48,7 +48,7 @@ fn main() -> Result<(), AnyError> {
     outcome
 }
 
-/// Other VMs of this host are found too, but come and go as they like: they are not sampled.
+/// Other VMs of this host are found too, but may come and go, so they are not sampled.
 fn measure(pids: &[u32], wanted: usize) -> Result<(), AnyError> {
     let procfs = ProcFs::host();
     let options = DiscoveryOptions {
@@ -115,7 +115,7 @@ fn measure(pids: &[u32], wanted: usize) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Seconds of this thread's CPU time per call.
+/// Returns this thread's CPU time per call, in seconds.
 fn cpu_time(calls: u32, mut call: impl FnMut() -> Result<(), AnyError>) -> Result<f64, AnyError> {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -144,7 +144,7 @@ fn start_vm(n: usize, threads: usize) -> Result<Child, AnyError> {
     }
 }
 
-/// Threads that sleep until the input ends.
+/// Runs threads that sleep until the input ends.
 fn be_a_vm(name: &str, threads: usize) -> Result<(), AnyError> {
     for n in 0..threads {
         let name = format!("{name}/vcpu{n}");

@@ -1,25 +1,26 @@
-//! Figures in columns of plain text, as `top` and `status` show them: one line for each row, whatever the width.
+//! Figures in columns of plain text, for `top`, `status` and others: one line per row at any width.
 //!
-//! Numbers stand to the right. Where the lines are too long for a given width, the first column (names) and the last (remarks)
-//! are cut, then whole lines. Without a width nothing is cut, so that what goes into a pipe can be searched. Tones are escape
-//! codes, and there only with colour; they never carry meaning alone.
+//! Numbers are right-aligned.
+//! If the lines exceed a given width, the first column (names) and the last (remarks) are cut, then whole lines.
+//! Without a width nothing is cut, so that the output of a pipe can be searched.
+//! Tones are escape codes and appear only with colour; they are never the only carrier of meaning.
 
-/// What a field means, beyond its text.
+/// Tone of a field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
-    /// Nothing special.
+    /// Normal.
     #[default]
     Plain,
-    /// Beside the point.
+    /// Secondary.
     Faint,
-    /// Worth a look.
+    /// Noteworthy.
     Warn,
-    /// Not as it should be.
+    /// Bad.
     Bad,
 }
 
 impl Tone {
-    /// The escape code that begins it.
+    /// Returns the escape code that starts it.
     fn code(self) -> Option<&'static str> {
         match self {
             Tone::Plain => None,
@@ -50,29 +51,29 @@ impl<T: Into<String>> From<T> for Field {
     }
 }
 
-/// How lines are made.
+/// Style of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// Whether escape codes are wanted.
+    /// Whether escape codes are allowed.
     pub colour: bool,
-    /// How long lines may be; `None`: as long as they are.
+    /// Maximum length of a line; `None` for no limit.
     pub width: Option<usize>,
 }
 
-/// The least that is left of a column that is cut.
-const LEAST: usize = 8;
+/// Minimum width of a column that is cut.
+const MIN_WIDTH: usize = 8;
 
 /// Rows below headings.
 #[derive(Clone, Debug)]
 pub struct Columns {
     headings: Vec<&'static str>,
-    /// Columns of text, which stand to the left; all others to the right.
+    /// Whether each column is left-aligned text.
     left: Vec<bool>,
     rows: Vec<Vec<Field>>,
 }
 
 impl Columns {
-    /// No rows yet. Headings that begin with `<` are of text; the mark is not shown.
+    /// Starts without rows. Headings that begin with `<` mark columns of text; the mark is not shown.
     pub fn new(headings: &[&'static str]) -> Columns {
         Columns {
             left: headings.iter().map(|text| text.starts_with('<')).collect(),
@@ -100,7 +101,7 @@ impl Columns {
         let last = widths.len().saturating_sub(1);
         for column in [last, 0] {
             if let Some(width) = widths.get_mut(column) {
-                let cut = excess.min(width.saturating_sub(LEAST));
+                let cut = excess.min(width.saturating_sub(MIN_WIDTH));
                 *width -= cut;
                 excess -= cut;
             }
@@ -108,7 +109,7 @@ impl Columns {
         widths
     }
 
-    /// The lines, without an end after the last.
+    /// Formats the lines, without a trailing line break.
     pub fn text(&self, style: Style) -> String {
         let widths = self.widths(style.width);
         let heading = |text: &&'static str| Field::from(*text);
@@ -149,13 +150,13 @@ impl Columns {
     }
 }
 
-/// A line by itself, no longer than the style allows.
+/// Formats a single line, cut to the maximum length.
 pub fn line(text: &str, style: Style) -> String {
     cut(text, style.width.unwrap_or(usize::MAX))
 }
 
-/// Text whose lines are no longer than the style allows: they go on below, as deep as they began and three blanks more, and break at
-/// blanks. A line with a command to paste (`do: …`) is left as it is, and so is a word that is longer than a line.
+/// Wraps lines at blanks to the maximum length; continuations are indented by three more blanks than the line.
+/// A line with a command to paste (`do: …`) and a word longer than a line stay whole.
 pub fn wrapped(text: &str, style: Style) -> String {
     let Some(width) = style.width else {
         return text.to_owned();
@@ -195,15 +196,14 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// The beginning of a text, with a mark where something is left out. Control characters of a VM's name do nothing.
+/// Cuts a text, with a mark if something is missing. Control characters, as in a VM's name, are replaced.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     let visible = |c: char| if c.is_control() { '?' } else { c };
-    match length(text) <= width {
-        true => text.chars().map(visible).collect(),
-        false => {
-            let kept = text.chars().map(visible).take(width.saturating_sub(1));
-            kept.chain(std::iter::once('…')).collect()
-        }
+    if length(text) <= width {
+        text.chars().map(visible).collect()
+    } else {
+        let kept = text.chars().map(visible).take(width.saturating_sub(1));
+        kept.chain(std::iter::once('…')).collect()
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_gets_aligned_lines_without_escapes_or_blanks_at_their_ends() {
+    fn piped_lines_have_no_escapes() {
         let expected = "\
 VM         RDY culprit
 database-1  12 web
@@ -251,7 +251,7 @@ web        0.5";
     }
 
     #[test]
-    fn long_lines_go_on_below_and_commands_stay_whole() {
+    fn long_lines_wrap_and_commands_stay_whole() {
         let text = "1  db: other VMs take its time\n   it waits for build (98 %): RDY 30 %\n   do: sudo tandem host run db";
         assert_eq!(wrapped(text, Style::default()), text);
         let narrow = |width| Style { colour: false, width: Some(width) };

@@ -9,17 +9,17 @@ use tandem_model::{PolicyId, PolicySet};
 
 use crate::managed::ManagedVcpu;
 
-/// A source, or none: then nothing is counted.
+/// A source of counters, or none, in which case nothing is counted.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) source: Option<Box<dyn BranchCounters>>,
     pub(crate) policy: Option<PolicyId>,
-    /// What went wrong in the last periods.
+    /// Errors of the last periods.
     pub(crate) errors: BTreeSet<String>,
 }
 
 impl Counters {
-    /// What a vCPU counted since it was last read, if the VM's policies ask for that and it ran.
+    /// Reads a vCPU's counters since the last read, if the VM's policies need them and it ran.
     pub(crate) fn read(&mut self, policies: PolicySet, vcpu: &ManagedVcpu) -> Option<Counted> {
         let source = self.source.as_mut()?;
         if !policies.contains(self.policy?) {

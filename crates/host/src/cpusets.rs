@@ -1,7 +1,7 @@
-//! Where a vCPU may be moved: the cpuset of its cgroup, isolated pCPUs, and the pCPUs of each last-level cache.
+//! Limits of vCPU affinities: the cpuset of the cgroup, isolated pCPUs, and the pCPUs of each last-level cache.
 //!
-//! A thread that is sent to pCPUs outside of its cpuset goes nowhere, or, where some are inside, to these only. libvirt gives each vCPU a
-//! cgroup `vcpuN` whose cpuset is its pin, and changes both together, so there the cgroup above counts.
+//! The kernel confines a new affinity to the thread's cpuset, and rejects one that lies outside of it.
+//! libvirt gives each vCPU a cgroup `vcpuN` whose cpuset is its pin, and changes both together, so there the parent cgroup counts.
 //!
 //! Source: Documentation/admin-guide/cgroup-v1/cpusets.rst, cgroup-v2.rst; Documentation/ABI/testing/sysfs-devices-system-cpu.
 
@@ -16,13 +16,13 @@ use tandem_model::{PcpuId, PcpuSet};
 
 /// The cpusets of threads' cgroups, each read once.
 pub(crate) struct Cpusets {
-    /// Where they are; `None` on a host without any.
+    /// The hierarchy; `None` on a host without cpusets.
     hierarchy: Option<(Version, Hierarchy)>,
     read: BTreeMap<CgroupPath, Option<PcpuSet>>,
 }
 
 impl Cpusets {
-    /// Finds them.
+    /// Finds the hierarchy.
     pub(crate) fn open(procfs: &ProcFs) -> Cpusets {
         let found = mounts::find(procfs, "cpuset").ok();
         Cpusets {
@@ -31,7 +31,7 @@ impl Cpusets {
         }
     }
 
-    /// Where the cpuset of a vCPU's thread lets it be moved; `None` if nothing is known that keeps it from anywhere.
+    /// Returns the pCPUs to which a vCPU's thread may be moved; `None` without a known limit.
     pub(crate) fn of(&mut self, thread: &ThreadRef, is_libvirt: bool) -> Option<PcpuSet> {
         let (version, files) = self.hierarchy.as_ref()?;
         let cgroup = files.cgroup_of(thread, *version, "cpuset").ok()?;
@@ -46,7 +46,7 @@ impl Cpusets {
     }
 }
 
-/// The pCPUs of a cgroup, or of the next one above that has the controller.
+/// Returns the pCPUs of a cgroup, or of the closest ancestor with the controller.
 fn effective(version: Version, files: &Hierarchy, cgroup: &CgroupPath) -> Option<PcpuSet> {
     let file = match version {
         Version::V1 => "cpuset.effective_cpus",
@@ -57,14 +57,14 @@ fn effective(version: Version, files: &Hierarchy, cgroup: &CgroupPath) -> Option
     texts.next()?.parse().ok()
 }
 
-/// The pCPUs that the kernel's command line takes out of scheduling (isolcpus); none where that is not known.
+/// Returns the pCPUs that the kernel's command line isolates (isolcpus); empty if unknown.
 pub(crate) fn isolated(procfs: &ProcFs) -> PcpuSet {
     let text = read_text(&procfs.resolve("/sys/devices/system/cpu/isolated"));
     let isolated = text.ok().and_then(|text| text.trim().parse().ok());
     isolated.unwrap_or_default()
 }
 
-/// The pCPUs of each last-level cache and of each core, read again only when other pCPUs are online.
+/// The pCPUs of each last-level cache and of each core, read again when the online pCPUs change.
 #[derive(Debug, Default)]
 pub(crate) struct Caches {
     online: PcpuSet,
@@ -73,7 +73,7 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Of these pCPUs.
+    /// Returns the caches of these pCPUs.
     ///
     /// Source: Documentation/ABI/testing/sysfs-devices-system-cpu, cache/index*/{level,shared_cpu_list}.
     pub(crate) fn of(&mut self, procfs: &ProcFs, online: &PcpuSet) -> &[PcpuSet] {
@@ -89,7 +89,7 @@ impl Caches {
         &self.caches
     }
 
-    /// The pCPUs of each core, as they were read with the caches; none where that is not known of all.
+    /// Returns the pCPUs of each core, read with the caches; empty unless known for all of them.
     ///
     /// Source: Documentation/ABI/stable/sysfs-devices-system-cpu, topology/thread_siblings_list.
     pub(crate) fn cores(&self) -> &[PcpuSet] {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_cache_is_the_one_of_the_highest_level() {
+    fn last_level_cache_has_highest_level() {
         let dir = tempfile::tempdir().unwrap();
         cache(dir.path(), 0, 0, "1", "0");
         cache(dir.path(), 0, 1, "3", "0-3");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_known_if_they_are_of_all_pcpus() {
+    fn cores_are_known_for_all_pcpus_or_none() {
         let dir = tempfile::tempdir().unwrap();
         let file =
             |pcpu: u32| format!("sys/devices/system/cpu/cpu{pcpu}/topology/thread_siblings_list");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_are_read_once_for_as_long_as_the_same_pcpus_are_online() {
+    fn caches_are_read_once_per_online_set() {
         let dir = tempfile::tempdir().unwrap();
         cache(dir.path(), 0, 0, "3", "0-1");
         cache(dir.path(), 1, 0, "3", "0-1");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_may_go_where_its_cpuset_reaches() {
+    fn vcpu_may_use_its_cpuset() {
         let dir = host(
             "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n",
             "3:cpuset:/vms/web/vcpu0\n",
@@ -210,11 +210,11 @@ mod tests {
         write(dir.path(), &format!("{cpusets}/vcpu0/cpuset.effective_cpus"), "2\n");
         let of = |is_libvirt| Cpusets::open(&ProcFs::at(dir.path())).of(&thread(7, 11), is_libvirt);
         assert_eq!(of(false), Some(set("2")));
-        assert_eq!(of(true), Some(set("0-5")), "libvirt's pin is no bound");
+        assert_eq!(of(true), Some(set("0-5")), "libvirt's pin is no limit");
     }
 
     #[test]
-    fn without_the_controller_the_next_one_above_counts() {
+    fn ancestor_counts_without_the_controller() {
         let dir = host("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "0::/vms/web/inner\n");
         write(dir.path(), "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n");
         write(dir.path(), "sys/fs/cgroup/vms/cpuset.cpus.effective", "1-3\n");

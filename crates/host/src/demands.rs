@@ -1,7 +1,7 @@
-//! What the policy `asymmetric` made of each VM, for a dry run: what its vCPUs want and are due, and which VMs it leaves as they are, and why.
+//! Decisions of the policy `asymmetric` in a dry run: demand and fair share of each vCPU, and the VMs left alone with the reason.
 //!
-//! The figures are others in every period. They are said when other vCPUs than before want more, or another reason leaves the VM alone, and of each
-//! VM once a second at most.
+//! The figures differ in every period.
+//! They are logged if the set of vCPUs that want more changes, or the reason, at most once a second per VM.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,21 +10,21 @@ use tandem_model::{Nanos, VcpuId, VmId};
 use tandem_policy::asymmetric::report::LeftAlone;
 use tandem_policy::flexw::{Round, VcpuDemand};
 
-/// Of each VM, figures are said no more often.
-const EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval between log lines of a VM.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So many vCPUs have figures in a line, those first that want more than they got.
+/// Maximum number of vCPUs in a line; those that want more come first.
 const SHOWN: usize = 8;
 
-/// What is said again only when it changes: who wants more, and why the VM is left alone.
+/// The part of a line whose change triggers a new one: the vCPUs that want more, and the reason to leave the VM alone.
 type Kind = (Vec<VcpuId>, Option<LeftAlone>);
 
-/// What a dry run has said.
+/// The lines logged by a dry run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SaidDemands(BTreeMap<VmId, (Instant, Kind)>);
 
 impl SaidDemands {
-    /// What is worth a line of a round: of which VM, and what after its name.
+    /// Returns the lines to log for a round: the VM, and the text after its name.
     pub(crate) fn news(
         &mut self,
         now: Instant,
@@ -48,7 +48,7 @@ impl SaidDemands {
                 left,
             );
             let is_news = match self.0.get(&vm) {
-                Some((at, said)) => *said != kind && now.duration_since(*at) >= EVERY,
+                Some((at, said)) => *said != kind && now.duration_since(*at) >= LOG_INTERVAL,
                 None => true,
             };
             if is_news {
@@ -59,7 +59,7 @@ impl SaidDemands {
         news
     }
 
-    /// Forgets VMs that are gone.
+    /// Removes VMs that have ended.
     pub(crate) fn retain(&mut self, is_there: impl Fn(VmId) -> bool) {
         self.0.retain(|vm, _| is_there(*vm));
     }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_vcpu_wants_and_is_due_is_said_with_figures() {
+    fn vcpu_demands_are_logged_with_figures() {
         let mut short = demand(1, 50, 55, 70);
         short.urgency = 2;
         let line = said(&round(vec![demand(0, 20, 20, 30), short], None));
@@ -138,16 +138,16 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_alone_is_said_with_the_reason() {
+    fn vm_left_alone_is_logged_with_reason() {
         let line = said(&round(Vec::new(), Some(LeftAlone::OneVcpu)));
         assert_eq!(line, "is left as it is by asymmetric: it has one vCPU");
         let calm = vec![demand(0, 20, 20, 50), demand(1, 10, 10, 50)];
-        let line = said(&round(calm, Some(LeftAlone::NobodyShort)));
+        let line = said(&round(calm, Some(LeftAlone::NoneShort)));
         assert!(line.contains("wants more; in pCPUs of its time: vCPU 0 ran 0.20"), "{line}");
     }
 
     #[test]
-    fn figures_are_said_when_others_want_more_and_once_a_second() {
+    fn changed_demands_are_logged_once_a_second() {
         let (mut said, begin) = (SaidDemands::default(), Instant::now());
         let mut count = |ms, first: u64, second: u64| {
             let demands = vec![demand(0, 40, first, 50), demand(1, 40, second, 50)];

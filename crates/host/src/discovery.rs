@@ -10,9 +10,9 @@
 //!   Kernel threads and this process are read once.
 //! - The threads of a known VM are counted; they are listed when the count changes, and every few scans.
 //!   Unnamed threads are read again at the same ages, and not while the process sleeps ([`tandem_linux::cpu_clock`]).
-//! - A scan ends in time, and the next continues it (`budget`).
-//!   Bounds hold per process ([`MOST_VCPUS`], [`MOST_THREADS`]), user ([`MOST_VMS_OF_USER`], [`MOST_VCPUS_OF_USER`]) and
-//!   host ([`MOST_VMS_OF_HOST`], [`MOST_VCPUS_OF_HOST`], [`MOST_THREADS_OF_HOST`]).
+//! - A scan ends at its deadline, and the next continues it (`budget`).
+//!   Bounds hold per process ([`MAX_VCPUS`], [`MAX_THREADS`]), user ([`MAX_VMS_OF_USER`], [`MAX_VCPUS_OF_USER`]) and
+//!   host ([`MAX_VMS_OF_HOST`], [`MAX_VCPUS_OF_HOST`], [`MAX_THREADS_OF_HOST`]).
 //!
 //! The inode of a `/proc` folder identifies a process between scans.
 //! The kernel does not promise that it is unique, so start times are compared every few scans.
@@ -42,10 +42,9 @@ mod qmp_sockets;
 mod vm;
 
 pub use bounds::{
-    MOST_THREADS_OF_HOST, MOST_VCPUS_OF_HOST, MOST_VCPUS_OF_USER, MOST_VMS_OF_HOST,
-    MOST_VMS_OF_USER,
+    MAX_THREADS_OF_HOST, MAX_VCPUS_OF_HOST, MAX_VCPUS_OF_USER, MAX_VMS_OF_HOST, MAX_VMS_OF_USER,
 };
-pub use host::{MOST_THREADS, MOST_VCPUS};
+pub use host::{MAX_THREADS, MAX_VCPUS};
 pub use named::{NamedError, check_named};
 pub use vm::{VcpuThread, Vm};
 
@@ -57,77 +56,76 @@ use look::Look;
 use named::Named;
 use qmp_sockets::QmpSockets;
 
-/// How long a scan may take for who has all the time there is. It takes so long only where somebody's processes hold very much.
+/// Deadline of a scan without other duties. Only processes with very many descriptors make a scan take that long.
 pub const UNHURRIED: Duration = Duration::from_secs(5);
 
-/// A process with more descriptors than that, which are not looked through in one go, is worth a line.
+/// Number of descriptors of a single process, too many for one slice, from which a line is logged.
 const HOARD: usize = 4096;
 
-/// Every so many scans a VM's threads are listed although their number has not changed: one may have
-/// taken the place of another.
+/// Number of scans after which a VM's threads are listed although their number is unchanged: one may have replaced another.
 const LIST_EVERY: u64 = 8;
 
-/// Every so many scans the start times of a VM's threads are compared.
+/// Number of scans after which the start times of a VM's threads are compared.
 const VERIFY_EVERY: u64 = 32;
 
-/// Why VMs cannot be looked for.
+/// Why VMs cannot be discovered.
 #[derive(Debug, Error)]
 pub enum DiscoveryError {
     /// The list of processes cannot be read.
     #[error("cannot list processes in {path}: {source}; is /proc mounted?")]
     Proc {
-        /// Where it should be.
+        /// The expected path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The pattern of thread names cannot be used.
+    /// The pattern of thread names is invalid.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// The pattern of QMP sockets cannot be used.
+    /// The pattern of QMP sockets is invalid.
     #[error(transparent)]
     Qmp(#[from] QmpError),
-    /// What names processes without KVM cannot be used.
+    /// A name of processes without KVM is invalid.
     #[error(transparent)]
     Named(#[from] NamedError),
 }
 
-/// What the operator knows about the VMs.
+/// The operator's knowledge of the VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiscoveryOptions {
-    /// The names of vCPU threads of a VMM that is not known, with `{n}` for the vCPU's number.
+    /// Names of the vCPU threads of an unknown VMM, with `{n}` for the vCPU's number.
     pub thread_pattern: Option<String>,
-    /// QMP sockets, as globs. Which process each belongs to is told by the threads it names.
+    /// QMP sockets, as globs. The threads that a socket names identify its process.
     pub qmp_sockets: Vec<String>,
     /// QMP sockets of single processes.
     pub qmp_by_pid: BTreeMap<Pid, PathBuf>,
-    /// The processes whose thread names count though they hold no KVM vCPU ([`check_named`]).
+    /// Processes whose thread names count without KVM vCPUs ([`check_named`]).
     pub without_kvm: Vec<String>,
-    /// Whether a VM must be seen to hold KVM vCPUs. Who only shows VMs may believe thread names where it cannot look.
+    /// Whether a VM must hold visible KVM vCPUs. A read-only display may trust thread names of processes that it cannot inspect.
     pub strict: bool,
 }
 
-/// What one scan found.
+/// Result of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// All VMs, by pid, then by name.
+    /// All VMs, by PID, then by name.
     pub vms: Vec<Vm>,
-    /// How many processes could not be looked into for want of permission.
+    /// Number of processes that could not be inspected without permission.
     pub unreadable: usize,
-    /// How many of these are VMMs by their names.
+    /// Number of these with a VMM's name.
     pub unreadable_vmms: usize,
-    /// How many VMs are left alone because their user or the host has as many as there may be.
+    /// Number of VMs beyond the limits per user and host.
     pub left_out: usize,
-    /// What an operator should know, such as a QMP socket that does not answer.
+    /// Problems for the operator, such as a QMP socket that does not answer.
     pub problems: Vec<String>,
 }
 
-/// Looks for VMs, and remembers what it saw.
+/// Discovers VMs, and caches its findings.
 pub struct Discovery {
     procfs: ProcFs,
-    /// CPU clocks are the machine's own, so they say nothing about a tree made for a test.
+    /// Whether CPU clocks can be used: they belong to the machine, not to the tree of a test.
     has_clocks: bool,
-    /// This process, which is looked into once: it makes no VMs while it looks, and may hold two descriptors for each vCPU.
+    /// This process, inspected once: it makes no VMs while it scans, and may hold two descriptors per vCPU.
     me: Option<Pid>,
     strict: bool,
     pattern: Option<ThreadPattern>,
@@ -135,18 +133,18 @@ pub struct Discovery {
     qmp: QmpSockets,
     others: HashMap<Pid, Other>,
     hosts: BTreeMap<Pid, Host>,
-    /// Who counts as one user.
+    /// Groups of uids that count as one user.
     tenants: Tenants,
-    /// Whose processes were found to hold very much in this scan.
+    /// Users whose processes hold very many descriptors, found by this scan.
     hoarders: BTreeSet<Option<u32>>,
-    /// The VM brought up to date last, and the process looked into last: the next scan begins behind them.
+    /// The VM refreshed last and the process inspected last; the next scan continues after them.
     last_refreshed: Pid,
     last_looked_into: Pid,
     next_id: u64,
     scans: u64,
 }
 
-/// A process that holds no VM, or none for which there is room.
+/// A process without VMs, or whose VMs are beyond the limits.
 struct Other {
     inode: u64,
     kernel: bool,
@@ -154,9 +152,9 @@ struct Other {
     vmm: Vmm,
     look: Look,
     owner: Owner,
-    /// How far its descriptors have been counted, if that is not done.
+    /// Progress of counting its descriptors, if that is unfinished.
     count: Option<Count>,
-    /// How many VMs it holds for which there is no room, and where there is none.
+    /// The exceeded limit, and the number of its VMs beyond it.
     left_out: Option<(Bound, usize)>,
 }
 
@@ -174,7 +172,7 @@ impl Other {
         }
     }
 
-    /// Of a process for whose VMs there is no room.
+    /// A process whose VMs are beyond a limit.
     fn left_out(host: &Host, left_out: (Bound, usize), now: Instant) -> Other {
         let mut look = host.look;
         look.again(now);
@@ -192,7 +190,7 @@ impl Other {
 }
 
 impl Discovery {
-    /// Nothing is looked at yet; patterns are checked.
+    /// Checks the patterns; scans nothing.
     pub fn new(options: DiscoveryOptions, procfs: ProcFs) -> Result<Discovery, DiscoveryError> {
         let pattern = options.thread_pattern.as_deref().map(ThreadPattern::new);
         let patterns = options.qmp_sockets.iter().map(|p| SocketPattern::new(p));
@@ -219,17 +217,17 @@ impl Discovery {
         })
     }
 
-    /// The VMs that are there now.
+    /// Returns the present VMs.
     pub fn scan(&mut self) -> Result<Scan, DiscoveryError> {
         self.scan_within(UNHURRIED)
     }
 
-    /// The same within about this time, for who has other things to do. What it does not suffice for is done by the next scans.
+    /// Like [`Self::scan`], but takes about `time`, for callers with other duties. The next scans do the remaining work.
     pub fn scan_within(&mut self, time: Duration) -> Result<Scan, DiscoveryError> {
         self.scan_at(Instant::now(), time)
     }
 
-    /// The same, as if it were `now`: times given must not run backwards.
+    /// Like [`Self::scan_within`], at the given time, which must not run backwards.
     fn scan_at(&mut self, now: Instant, time: Duration) -> Result<Scan, DiscoveryError> {
         self.scans += 1;
         self.tenants.refresh();
@@ -260,7 +258,7 @@ impl Discovery {
         Ok(scan)
     }
 
-    /// Brings the known VMs up to date, those first that were not when the last scan ended.
+    /// Refreshes the known VMs, starting with those that the last scan left out.
     fn refresh_all(&mut self, now: Instant, budget: &mut Budget, problems: &mut Vec<String>) {
         let pids = in_turn(self.hosts.keys().copied().collect(), self.last_refreshed);
         for (done, pid) in pids.into_iter().enumerate() {
@@ -277,13 +275,13 @@ impl Discovery {
             budget.charge(user, slice);
             if self.hosts.get(&pid).is_some_and(|host| host.is_crowded) {
                 problems.push(format!(
-                    "process {pid} has more than {MOST_THREADS} threads: it is left alone"
+                    "process {pid} has more than {MAX_THREADS} threads: it is left alone"
                 ));
             }
         }
     }
 
-    /// Whether a process that is no known VM is to be looked into.
+    /// Whether a process that is no known VM is due for inspection.
     fn is_due(&self, pid: Pid, now: Instant) -> bool {
         match self.others.get(&pid) {
             Some(_) if self.me == Some(pid) => false,
@@ -292,7 +290,7 @@ impl Discovery {
         }
     }
 
-    /// Looks into the processes that are due, those first that were not looked into when the last scan ended.
+    /// Inspects the processes that are due, starting with those that the last scan left out.
     fn look_into_due(&mut self, listed: &HashMap<Pid, u64>, now: Instant, budget: &mut Budget) {
         let due = listed.keys().copied();
         let due = due.filter(|pid| self.is_due(*pid, now)).collect();
@@ -313,7 +311,7 @@ impl Discovery {
         }
     }
 
-    /// Decides whether a process holds VMs.
+    /// Determines whether a process holds VMs.
     fn look_into(&mut self, pid: Pid, inode: u64, now: Instant, budget: &mut Budget) {
         let folder = self.procfs.process(pid);
         let known = self.others.remove(&pid);
@@ -349,7 +347,7 @@ impl Discovery {
             host.is_named = self.named.includes(pid, owner.uid, &folder);
             host.look = other.look;
             host.count = is_unfinished.then_some(count);
-            // Names matter only where there is something for them to name.
+            // Names matter only in processes that may have vCPUs.
             if host.names_count() || (host.is_named && stat.threads > 1) {
                 host.read_tasks(&self.procfs, self.pattern.as_ref(), now, false, slice);
             }
@@ -370,12 +368,12 @@ impl Discovery {
         self.others.insert(pid, other);
     }
 
-    /// Whose a process is. `folder` is its folder in `/proc`.
+    /// Returns the owner of a process. `folder` is its folder in `/proc`.
     fn owner(&self, stat: &ThreadStat, folder: &Path) -> Owner {
         self.tenants.owner(if stat.kernel_thread { Some(0) } else { user_of(folder) })
     }
 
-    /// Brings a known VM's threads up to date; drops it when it is gone or no VM any more.
+    /// Refreshes a known VM's threads, and drops the VM when it has ended.
     fn refresh(&mut self, pid: Pid, now: Instant, slice: Slice) {
         let Some(host) = self.hosts.get_mut(&pid) else {
             return;
@@ -388,9 +386,10 @@ impl Discovery {
         host.clock = clock;
         let is_same = !verify || host.process.stat(&self.procfs).is_ok();
         let list = (self.scans + u64::from(pid.0)).is_multiple_of(LIST_EVERY);
-        let changed = match self.has_clocks && !list && host.has_same_threads(&self.procfs, now) {
-            true => false,
-            false => host.read_tasks(&self.procfs, self.pattern.as_ref(), now, verify, slice),
+        let changed = if self.has_clocks && !list && host.has_same_threads(&self.procfs, now) {
+            false
+        } else {
+            host.read_tasks(&self.procfs, self.pattern.as_ref(), now, verify, slice)
         };
         host.recount(&self.procfs.process(pid), changed, now, slice);
         if !is_same || !host.holds_vm() {
@@ -398,8 +397,8 @@ impl Discovery {
         }
     }
 
-    /// The VMs as they are now, as many as there may be. Of processes none of whose VMs is among them nothing more is kept; they are looked into again,
-    /// ever less often.
+    /// Puts the present VMs into the scan, up to the limits.
+    /// A process without any of them is dropped and inspected again at growing intervals.
     fn assemble(&mut self, now: Instant, scan: &mut Scan) {
         let (mut claims, mut vms) = (Vec::new(), Vec::new());
         for host in self.hosts.values_mut() {
@@ -442,7 +441,7 @@ impl Discovery {
         scan.problems.dedup();
     }
 
-    /// Asks QMP sockets about the processes whose vCPUs changed.
+    /// Queries QMP sockets about the processes whose vCPUs changed.
     fn ask_qmp(&mut self, now: Instant, problems: &mut Vec<String>) {
         if !self.qmp.is_used() || !self.hosts.values().any(|host| host.qmp_wanted) {
             return;
@@ -462,7 +461,7 @@ impl Discovery {
             let owner = match asked {
                 Ok(answer) => match owner_of(hosts, &answer) {
                     Ok(owner) => owner.map(|host| {
-                        // Whatever else a socket names is none of its process's.
+                        // Threads of other processes that a socket names do not count.
                         let vcpus = answer.vcpus.iter();
                         let vcpus = vcpus.filter(|vcpu| host.tasks.contains_key(&vcpu.tid));
                         host.qmp = vcpus.map(|vcpu| (vcpu.tid, vcpu.index)).collect();
@@ -484,7 +483,7 @@ impl Discovery {
     }
 }
 
-/// The VM whose threads an answer names, if there is one; an error if who answers is not believed about it.
+/// Returns the process whose threads an answer names, if any; fails if the answering process is not trusted about it.
 fn owner_of<'a>(
     hosts: &'a mut BTreeMap<Pid, Host>,
     answer: &QmpAnswer,
@@ -498,38 +497,40 @@ fn owner_of<'a>(
         return Ok(None);
     };
     let (peer, process) = (answer.peer, host.process.pid);
-    match peer.speaks_for(process, is_vm) {
-        true => Ok(Some(host)),
-        false => Err(format!(
-            "process {} of user {} answers there, and names threads of process {process}: it is not believed",
+    if peer.is_trusted_for(process, is_vm) {
+        Ok(Some(host))
+    } else {
+        Err(format!(
+            "process {} of user {} answers there and names threads of process {process}: it is not trusted",
             peer.pid, peer.uid
-        )),
+        ))
     }
 }
 
-/// What an operator should know whose scans do not get through.
+/// Problem text for users whose processes delay the scans.
 fn holds_much(user: Option<u32>) -> String {
     format!(
-        "processes of user {} hold thousands of descriptors: they are looked at piece by piece, and VMs among them are found late",
+        "processes of user {} hold thousands of descriptors: they are inspected in parts, and VMs among them are found late",
         user_name(user)
     )
 }
 
-/// What an operator should know of whose VMs there is no room.
+/// Problem text for users with VMs beyond a limit.
 fn is_full((bound, user): (Bound, Option<u32>)) -> String {
     match bound {
         Bound::User => format!(
-            "user {} has more than {MOST_VMS_OF_USER} VMs or {MOST_VCPUS_OF_USER} vCPUs: what is beyond is left alone",
+            "user {} has more than {MAX_VMS_OF_USER} VMs or {MAX_VCPUS_OF_USER} vCPUs: the excess is left alone",
             user_name(user)
         ),
         Bound::Host => format!(
-            "this host has more than {MOST_VMS_OF_HOST} VMs, or VMs of more than {MOST_VCPUS_OF_HOST} vCPUs or {MOST_THREADS_OF_HOST} threads: what is beyond is left alone, of those users who have most"
+            "this host has more than {MAX_VMS_OF_HOST} VMs, or VMs of more than {MAX_VCPUS_OF_HOST} vCPUs or {MAX_THREADS_OF_HOST} threads: the excess is left alone, starting with the largest users"
         ),
     }
 }
 
-/// How many KVM vCPUs a process holds; `None` if it does not let us look, or has more descriptors than can be looked at in a moment. `folder` is
-/// its folder in `/proc`.
+/// Returns the number of KVM vCPUs of a process.
+/// Returns `None` without permission, or if it has too many descriptors to count in a moment.
+/// `folder` is its folder in `/proc`.
 pub(crate) fn count_kvm_vcpus(folder: &Path) -> Option<usize> {
     let slice = Budget::new(Duration::from_secs(1)).slice();
     match Count::default().go_on(folder, slice) {
@@ -542,7 +543,7 @@ fn user_name(user: Option<u32>) -> String {
     user.map_or_else(|| "(not known)".to_owned(), |user| user.to_string())
 }
 
-/// Processes by number, beginning behind the last, and once around.
+/// Sorts processes by PID, starting after `last` and wrapping around.
 fn in_turn(mut pids: Vec<Pid>, last: Pid) -> Vec<Pid> {
     pids.sort_unstable();
     let next = pids.partition_point(|pid| *pid <= last);

@@ -60,11 +60,11 @@ fn part(
     }
     let parent = vms.parent().unwrap_or_else(CgroupPath::root);
     let name = format!("{}-vcpu{}", vms.name(), vcpu.index);
-    actuator.count_with(&parent.child(&name), vms);
+    actuator.charge_like(&parent.child(&name), vms);
     let group = match actuator.create_group(&parent, &name) {
         Ok(group) => group,
         Err(error) => {
-            actuator.stop_counting(&parent.child(&name));
+            actuator.stop_charging(&parent.child(&name));
             return Err(error);
         }
     };

@@ -1,12 +1,13 @@
-//! `tandem host export`: what [`crate::top`] shows, as metrics, hour after hour.
+//! `tandem host export`: the figures of [`crate::top`] as metrics, over a long time.
 //!
-//! It looks and changes nothing; it runs with or without the daemon. Once per interval VMs are found and measured, times are added up
-//! (`accounts`), and the page is rendered: a scrape gets the newest page and never measures, so that scrapers, however many, cost
-//! the host the same. Times are counters in seconds, so nothing is lost between two scrapes; what is due, received and the lag are those of
-//! the last interval.
+//! The exporter changes nothing and runs with or without the daemon.
+//! Once per interval it discovers and measures the VMs, adds up their times (`accounts`) and renders the page.
+//! A scrape returns the newest page and never measures, so the number of scrapers does not matter.
+//! Times are counters in seconds, so missed scrapes lose nothing.
+//! Fair share, received time and lag are those of the last interval.
 //!
-//! An interval that cannot be read is counted and said once. Until one can be read again there are no VMs on the page, since nothing is
-//! known of them.
+//! A failed interval is counted and logged once.
+//! The page then has no VMs until an interval succeeds.
 
 mod accounts;
 pub mod metric;
@@ -38,22 +39,22 @@ use page::Page;
 
 pub use accounts::Detail;
 
-/// A service manager hears from the exporter at least so often, however long intervals are.
+/// Maximum interval between notifications of the service manager.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// Where the exporter listens unless told otherwise: beside the daemon (9464) and the guest's agent (9465).
+/// Default address of the exporter, next to the daemon (9464) and the guest agent (9465).
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9466";
 
-/// Most series of culprits that a VM can have.
-pub const MOST_CULPRITS: u64 = 100;
+/// Maximum number of culprit series per VM.
+pub const MAX_CULPRITS: u64 = 100;
 
 /// Why there are no metrics.
 #[derive(Debug, Error)]
 pub enum ExportError {
-    /// The host cannot be looked at.
+    /// The host cannot be observed.
     #[error(transparent)]
     Look(#[from] LookError),
-    /// Nobody can scrape.
+    /// The metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
     /// Signals cannot be caught.
@@ -61,20 +62,20 @@ pub enum ExportError {
     Signals(std::io::Error),
 }
 
-/// What the exporter is told.
+/// Configuration of the exporter.
 #[derive(Debug)]
 pub struct ExportConfig {
-    /// How VMs are found.
+    /// Options of the discovery.
     pub find: DiscoveryOptions,
-    /// Which of them have series. All are measured: any may be a culprit.
+    /// The VMs that have series. All VMs are measured, since any may be a culprit.
     pub selector: Selector,
-    /// Where a running daemon keeps its state.
+    /// State directory of a running daemon.
     pub state_dir: PathBuf,
-    /// Where to listen.
+    /// Address to listen on.
     pub listen: SocketAddr,
     /// Length of an interval.
     pub interval: Duration,
-    /// How much is told.
+    /// Level of detail.
     pub detail: Detail,
 }
 
@@ -88,7 +89,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Opens what is needed to look with this source, and the port; begins the first interval.
+    /// Opens the source and the port, and begins the first interval.
     pub fn open(source: Box<dyn Source>, config: ExportConfig) -> Result<Export, ExportError> {
         let mut look = HostLook::open(source, config.find.clone(), &config.state_dir)?;
         look.begin()?;
@@ -98,13 +99,13 @@ impl Export {
         Ok(Export { config, look, accounts, exporter, signals })
     }
 
-    /// Measures and tells until a signal.
+    /// Measures and publishes until a signal arrives.
     pub fn run(mut self, reporter: &mut dyn Reporter) -> Result<(), ExportError> {
         let address = self.exporter.address().unwrap_or(self.config.listen);
         reporter.info(&format!("metrics at http://{address}/metrics"));
         if !address.ip().is_loopback() {
             reporter.info(&format!(
-                "{address} is not loopback: whoever reaches it reads the names of VMs and of this host's processes"
+                "{address} is not loopback: anyone who can reach it can read the names of VMs and of this host's processes"
             ));
         }
         let mut errors = ReportOnce::default();
@@ -125,7 +126,7 @@ impl Export {
             }
             self.exporter.publish()?;
             next += self.config.interval;
-            // A busy host may have made us miss whole intervals: they are a part of the next one.
+            // If a busy host delayed us by whole intervals, the next one includes them.
             next = next.max(Instant::now());
         }
         ServiceManager::stopping();
@@ -158,7 +159,7 @@ impl Export {
     }
 }
 
-/// Adds what was found, measured and configured.
+/// Adds one interval of discovery, measurement and configuration.
 fn add(
     accounts: &mut Accounts,
     scan: &Scan,

@@ -1,4 +1,4 @@
-//! Made-up VMs, for tests.
+//! Synthetic VMs for tests.
 
 pub(crate) mod intervals;
 pub(crate) mod tree;
@@ -23,7 +23,7 @@ pub(crate) fn thread(pid: u32, tid: u32) -> ThreadRef {
     ThreadRef { pid: Pid(pid), tid: Tid(tid), start: StartTime(1) }
 }
 
-/// A VM of QEMU's: process 100 times its number, and its vCPUs' threads after that.
+/// A VM of QEMU: the PID is 100 times its number, and the TIDs of its vCPUs follow.
 pub(crate) fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
     let pid = id as u32 * 100;
     Vm {
@@ -39,7 +39,7 @@ pub(crate) fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
     }
 }
 
-/// A VM under care, in a cgroup of its own, without vCPUs yet.
+/// A managed VM in a cgroup of its own, without vCPUs.
 pub(crate) fn managed(vm: Vm) -> ManagedVm {
     let weight = Weight::constant(1024.0);
     ManagedVm {

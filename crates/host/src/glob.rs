@@ -1,14 +1,14 @@
 //! Globs as in a shell (`*`, `?`, `[…]`), for the names of VMs and the paths of cgroups.
 //!
-//! In a cgroup's path `*` stays within one level and `**` does not; a name has no levels.
+//! In a cgroup's path, `*` stays within one level and `**` does not; a name has no levels.
 
 use globset::{GlobBuilder, GlobMatcher};
 use tandem_linux::cgroup::CgroupPath;
 
-/// The longest glob, in bytes. Braces nest, and each is a level of recursion where globs are compiled.
-const LONGEST: usize = 1_000;
+/// Maximum length of a glob, in bytes. Braces nest, and each level is a recursion of the compiler.
+const MAX_LENGTH: usize = 1_000;
 
-/// A glob for names of VMs. The error says what is wrong, and what a glob looks like.
+/// Compiles a glob for names of VMs. The error states the reason and a valid form.
 pub fn for_names(glob: &str) -> Result<GlobMatcher, String> {
     if glob.is_empty() {
         return Err("a name, or a glob such as web-*".to_owned());
@@ -16,7 +16,7 @@ pub fn for_names(glob: &str) -> Result<GlobMatcher, String> {
     compile(glob, false).map_err(|error| format!("a glob such as web-* ({error})"))
 }
 
-/// A glob for cgroups: a path from the top. The error says what would be right.
+/// Compiles a glob for cgroups, an absolute path. The error states a valid form.
 pub fn for_cgroups(glob: &str) -> Result<GlobMatcher, String> {
     if !glob.starts_with('/') {
         return Err(
@@ -30,13 +30,13 @@ pub fn for_cgroups(glob: &str) -> Result<GlobMatcher, String> {
     compile(glob, true).map_err(|error| format!("a glob such as /machine.slice/* ({error})"))
 }
 
-/// Whether a cgroup is one of those that match, or lies below one.
+/// Whether a cgroup matches, or lies below one that does.
 pub(crate) fn is_within(globs: &[GlobMatcher], cgroup: &CgroupPath) -> bool {
     std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
         .any(|place| globs.iter().any(|glob| glob.is_match(&place.0)))
 }
 
-/// Whether a VM's name matches a glob; what is no glob matches itself.
+/// Whether a VM's name matches a glob; an invalid glob matches only the equal name.
 pub fn name_matches(glob: &str, name: &str) -> bool {
     match compile(glob, false) {
         Ok(matcher) => matcher.is_match(name),
@@ -44,10 +44,10 @@ pub fn name_matches(glob: &str, name: &str) -> bool {
     }
 }
 
-/// Compiles a glob; with `levels`, `*` stays within one. The error says what is wrong with it.
+/// Compiles a glob; with `levels`, `*` stays within one. The error states the reason.
 pub(crate) fn compile(glob: &str, levels: bool) -> Result<GlobMatcher, String> {
-    if glob.len() > LONGEST {
-        return Err(format!("{} bytes are too many: at most {LONGEST}", glob.len()));
+    if glob.len() > MAX_LENGTH {
+        return Err(format!("{} bytes are too many: at most {MAX_LENGTH}", glob.len()));
     }
     let glob = GlobBuilder::new(glob.trim_end_matches(|c| levels && c == '/' && glob.len() > 1))
         .literal_separator(levels)
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_glob_is_refused_with_what_would_be_right() {
+    fn invalid_globs_are_refused_with_valid_forms() {
         assert!(for_names("web-*").is_ok() && for_cgroups("/vms/*/gold/").is_ok());
         let error = for_names("[").unwrap_err();
         assert!(error.starts_with("a glob such as web-*"), "{error}");

@@ -1,7 +1,7 @@
-//! The cgroups above those of the VMs: among which weights divide time before a VM's own counts, and whose hard caps bound what is in them.
+//! The cgroups above those of the VMs: their weights divide time before a VM's own weight does, and their hard caps apply.
 //!
-//! Read when the set of VMs changes and every few updates, since observations come ten times a second. A cgroup that the cpu controller does not
-//! reach divides nothing, and is left out.
+//! They are read when the set of VMs changes and every few updates, since observations come ten times a second.
+//! A cgroup without the cpu controller divides nothing, and is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,21 +15,21 @@ use crate::quotas::{pcpus, quota};
 /// The weights of the cgroups above VMs.
 #[derive(Debug, Default)]
 pub(crate) struct Hierarchy {
-    /// What is known of each cgroup on the way to them; `None`: it divides nothing.
+    /// Known cgroups above VMs; `None` if one divides nothing.
     groups: BTreeMap<CgroupPath, Option<Level>>,
-    /// How many were numbered.
+    /// Number of numbered cgroups.
     numbered: u32,
-    /// By the cgroup right above a VM's, from the top.
+    /// Levels from the top, by the parent of a VM's cgroup.
     levels: BTreeMap<CgroupPath, Vec<Level>>,
 }
 
 impl Hierarchy {
-    /// Forgets what was read.
+    /// Clears the cache.
     pub(crate) fn forget(&mut self) {
         *self = Hierarchy::default();
     }
 
-    /// Reads what is not known yet of those above these, which are the cgroups right above VMs'; forgets others.
+    /// Reads unknown ancestors of these parents of VMs' cgroups, and forgets others.
     pub(crate) fn read(&mut self, controller: &dyn CpuController, above: BTreeSet<CgroupPath>) {
         self.levels.retain(|place, _| above.contains(place));
         for place in above {
@@ -59,7 +59,7 @@ impl Hierarchy {
         level
     }
 
-    /// The levels above a VM whose cgroup is right below this one; none where all VMs are in the same, without a hard cap.
+    /// Returns the levels above a VM with this parent cgroup; empty if all VMs share one without a hard cap.
     pub(crate) fn levels(&self, above: &CgroupPath) -> Vec<Level> {
         let levels = self.levels.get(above).map_or(&[][..], Vec::as_slice);
         let is_capped = levels.iter().any(|level| level.quota.is_some());
@@ -67,7 +67,7 @@ impl Hierarchy {
     }
 }
 
-/// A cgroup's weight among its siblings; `None`: it divides nothing.
+/// Returns a cgroup's weight among its siblings; `None` if it divides nothing.
 fn weight(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Weight> {
     let default = controller.default_weight();
     let weight = controller.weight(cgroup).ok()?;

@@ -1,10 +1,10 @@
-//! What an operator should hear whose settings together leave a policy nothing to do.
+//! Hints for operators whose settings leave a policy without effect.
 
 use tandem_model::{PcpuSet, PolicySet};
 use tandem_policy::host::{Placement, registry};
 
-/// Where affinities are kept, only VMs take turns whose vCPUs are pinned to a pCPU each: what to say if that is none of those that
-/// may take turns. Each VM has its policies and where its vCPUs may run.
+/// Returns the hint if placement keeps affinities and no VM that may take turns has its vCPUs pinned to one pCPU each.
+/// Each VM has its policies and the affinities of its vCPUs.
 pub(crate) fn on_turns(
     placement: Placement,
     vms: impl IntoIterator<Item = (PolicySet, Vec<PcpuSet>)>,
@@ -19,26 +19,26 @@ pub(crate) fn on_turns(
         return None;
     }
     Some(
-        "turns act on nobody: with placement keep only VMs take turns whose vCPUs are pinned to one pCPU each, and there is \
+        "turns have no effect: with placement keep, only VMs whose vCPUs are pinned to one pCPU each take turns, and there is \
          none; with --placement turns Tandem gives each vCPU a pCPU while its VM takes turns",
     )
 }
 
-/// Says which VMs take no turns because of where their cgroups are: once, since who never sleeps changes all the time.
+/// Reports once the VMs that take no turns because of their cgroups: the set of VMs that never sleep changes all the time.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOutOfTurns {
     is_said: bool,
 }
 
 impl LeftOutOfTurns {
-    /// What to say, given their names.
+    /// Returns the report, given the names of the VMs.
     pub(crate) fn news(&mut self, vms: &[&str]) -> Option<String> {
         if vms.is_empty() || std::mem::replace(&mut self.is_said, true) {
             return None;
         }
         Some(format!(
-            "VMs {} never sleep and take no turns: turns are for VMs whose cgroups are right below the same one, and where there are several such sets, \
-             for that with the most vCPUs that never sleep; these are below others (said once)",
+            "VMs {} never sleep and take no turns: only VMs whose cgroups have the same parent take turns, and among several such sets \
+             the one with the most vCPUs that never sleep; these VMs have other parents (logged once)",
             vms.join(", ")
         ))
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_left_out_of_turns_is_said_once() {
+    fn vms_without_turns_are_reported_once() {
         let mut left_out = LeftOutOfTurns::default();
         assert_eq!(left_out.news(&[]), None);
         let said = left_out.news(&["web", "db"]).unwrap();
@@ -67,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn only_where_turns_can_act_on_nobody() {
+    fn hint_only_if_turns_have_no_effect() {
         let free: (&str, &[&str]) = ("fair,turns", &["0", "0-1"]);
         let pinned: (&str, &[&str]) = ("turns", &["0", "1"]);
         assert!(hint(Placement::Keep, &[free, free]));
         assert!(!hint(Placement::Keep, &[free, pinned]));
         assert!(!hint(Placement::Turns, &[free]));
         assert!(!hint(Placement::Keep, &[]));
-        // VMs that may not take turns count neither way.
+        // VMs that may not take turns do not count.
         assert!(!hint(Placement::Keep, &[("fair", &["0-1"])]));
         assert!(hint(Placement::Keep, &[free, ("fair", &["0"])]));
     }

@@ -1,4 +1,4 @@
-//! Where VMs are in the hierarchy of cgroups, and what a group made for one is called.
+//! The cgroups of VMs, and the names of groups made for them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tandem_linux::cgroup::ownership::{Occupants, Residence, Residents, residence
 use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController};
 use tandem_linux::thread::ThreadRef;
 
-/// Where each VM's threads are; VMs that vanish meanwhile are left out.
+/// Residence of each VM's threads; VMs that end in the meantime are left out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Homes {
     numbers: BTreeMap<VmId, usize>,
@@ -19,7 +19,7 @@ pub(crate) struct Homes {
 }
 
 impl Homes {
-    /// Reads it of all VMs of the host.
+    /// Reads those of all VMs of the host.
     #[cfg(test)]
     pub(crate) fn read(controller: &dyn CpuController, vms: &[Vm]) -> Homes {
         let homes = vms.iter().filter_map(|vm| {
@@ -39,12 +39,12 @@ impl Homes {
         Homes { numbers, residents: Residents::new(residences) }
     }
 
-    /// A VM's.
+    /// Returns the residence of a VM.
     pub(crate) fn get(&self, vm: VmId) -> Option<&Residence> {
         self.residents.get(*self.numbers.get(&vm)?)
     }
 
-    /// The cgroup that is this VM's alone, if it has one.
+    /// Returns the cgroup that holds only this VM, if there is one.
     pub(crate) fn own_cgroup(
         &self,
         vm: VmId,
@@ -63,13 +63,13 @@ fn threads(vm: &Vm) -> Vec<ThreadRef> {
     vm.vcpus.iter().map(|vcpu| vcpu.thread).collect()
 }
 
-/// A VM is looked for where it was last, but each time at first: whoever starts VMs moves their threads then ...
+/// Number of scans in which a new VM's residence is read each time, since its threads are often moved after its start.
 const LOOKS_AT_FIRST: u32 = 3;
-/// ... and later every so many looks, not all VMs in the same one: a thousand VMs have thousands of files to read. Twice as many halve these
-/// reads, and a VM that moves is seen where it was for twice as long.
+/// Interval, in scans, between later reads, spread over the VMs: a thousand VMs have thousands of files to read.
+/// Twice the interval would halve the reads, and double the delay before a move is noticed.
 const LOOKS_PER_READ: u32 = 16;
 
-/// Where VMs were when they were looked at before. A process may have several.
+/// Last known residences. A process may have several VMs.
 #[derive(Debug, Default)]
 pub(crate) struct KnownHomes(BTreeMap<(ThreadRef, VmId), Known>);
 
@@ -80,15 +80,15 @@ struct Known {
     looks: u32,
 }
 
-/// Whether a VM that was found is believed to be where it was, after so many looks at it.
+/// Whether the last residence still counts, after this many scans.
 fn is_believed(process: &ThreadRef, looks: u32) -> bool {
     let phase = looks.wrapping_add(process.pid.0);
     looks >= LOOKS_AT_FIRST && !phase.is_multiple_of(LOOKS_PER_READ)
 }
 
 impl KnownHomes {
-    /// Where all VMs of the host are: read of those whose threads are others than before, and of the rest now and then, so a VM that moves
-    /// may be seen where it was for up to 15 looks.
+    /// Returns the residences of all VMs of the host.
+    /// They are read for VMs whose threads changed, and for the others in turn, so a move may go unnoticed for up to 15 scans.
     pub(crate) fn look(&mut self, controller: &dyn CpuController, vms: &[Vm]) -> Homes {
         let mut before = std::mem::take(&mut self.0);
         for vm in vms {
@@ -114,7 +114,7 @@ impl KnownHomes {
 }
 
 impl KnownHomes {
-    /// Whether a VM is where it was taken to be; it is read anew at the next look if not.
+    /// Whether a VM is still at its last known residence; if not, the next scan reads it again.
     pub(crate) fn confirm(&mut self, controller: &dyn CpuController, vm: &Vm) -> bool {
         let now = residence(controller, &vm.process, &threads(vm)).ok();
         let key = (vm.process, vm.id);
@@ -127,7 +127,7 @@ impl KnownHomes {
     }
 }
 
-/// What an operator should know whose tenants own knobs.
+/// Note for operators whose tenants own the knobs of their cgroups.
 pub(crate) fn tenants_weight(vm: &Vm, cgroup: &CgroupPath, default: Weight) -> Note {
     Note(format!(
         "VM {}: the weight of {cgroup} does not count, because its file is not root's: {default} does; a rule may say otherwise",
@@ -135,7 +135,7 @@ pub(crate) fn tenants_weight(vm: &Vm, cgroup: &CgroupPath, default: Weight) -> N
     ))
 }
 
-/// A name that tells an operator whose group it is: `tandem-NAME-PID`.
+/// Returns a group's name, from which operators recognize the VM: `tandem-NAME-PID`.
 pub(crate) fn group_name(vm: &Vm) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let name: String = vm.name.chars().map(|c| if allowed(c) { c } else { '_' }).take(64).collect();

@@ -1,7 +1,7 @@
-//! What is in force for a cgroup, read from the kernel, and which cgroup holds a vCPU alone.
+//! Current settings of a cgroup, read from the kernel, and the cgroup that holds a single vCPU.
 //!
-//! On cgroup v2 a cgroup has its knobs only where the cpu controller is let down to it. Where it is not, nobody has set anything:
-//! the kernel's defaults are in force. In the idle class a cgroup has no weight of its own, so there too the default stands for it.
+//! On cgroup v2 a cgroup has its knobs only if the cpu controller is enabled for it; otherwise the kernel's defaults apply.
+//! A cgroup in the idle class has no weight of its own, so the default stands for it.
 
 use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController};
 use tandem_linux::thread::ThreadRef;
@@ -9,7 +9,7 @@ use tandem_model::VmSettings;
 
 use crate::quotas::{pcpus, quota};
 
-/// What is in force for a cgroup.
+/// Returns the current settings of a cgroup.
 pub(crate) fn settings(
     controller: &dyn CpuController,
     cgroup: &CgroupPath,
@@ -17,7 +17,7 @@ pub(crate) fn settings(
     Ok(VmSettings { quota: quota(controller, cgroup).map(pcpus), ..shares(controller, cgroup)? })
 }
 
-/// The same without a hard cap, which is not looked for.
+/// Like [`settings`], without reading the hard cap.
 pub(crate) fn shares(
     controller: &dyn CpuController,
     cgroup: &CgroupPath,
@@ -25,9 +25,10 @@ pub(crate) fn shares(
     let has_knobs = controller.missing_enables(cgroup)?.is_empty();
     let idle = has_knobs && controller.is_idle(cgroup)?.unwrap_or(false);
     Ok(VmSettings {
-        weight: match has_knobs && !idle {
-            true => controller.weight(cgroup)?,
-            false => controller.default_weight(),
+        weight: if has_knobs && !idle {
+            controller.weight(cgroup)?
+        } else {
+            controller.default_weight()
         },
         idle,
         quota: None,
@@ -36,7 +37,7 @@ pub(crate) fn shares(
     })
 }
 
-/// The cgroup below its VM's that holds a vCPU's thread alone (libvirt makes `vcpuN`), or `known`, if the thread is still there.
+/// Returns the cgroup below its VM's that holds only this vCPU's thread (libvirt makes `vcpuN`), or `known` if the thread is still there.
 pub(crate) fn vcpu_group(
     controller: &dyn CpuController,
     vms: &CgroupPath,
@@ -49,9 +50,9 @@ pub(crate) fn vcpu_group(
     Ok(is_its_own.then_some(place))
 }
 
-/// Whether the kernel has the idle class for cgroups; `None`: this cgroup does not tell.
+/// Whether the kernel has the idle class for cgroups; `None` if this cgroup does not show it.
 pub(crate) fn has_idle_class(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<bool> {
-    // A dry run has not made the VM's group.
+    // In a dry run the VM's cgroup may not exist.
     let cgroup = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
         .find(|cgroup| controller.exists(cgroup))?;
     let has_knobs = controller.missing_enables(&cgroup).ok()?.is_empty();

@@ -1,10 +1,10 @@
-//! Find VMs on a Linux host, read what they do, turn scheduler knobs, put everything back.
+//! Finds VMs on a Linux host, measures them, changes scheduler settings, and reverts all changes.
 //!
-//! The modules follow the data: [`discovery`] finds VMs of any VMM and names their vCPU threads, [`select`] picks
-//! those that the operator wants touched, [`fleet`] measures them and applies what is decided, [`daemon`] does so period
-//! after period. [`status`] and [`top`] show what VMs receive and where their time goes, [`why`] what is wrong, [`scalability`] how far VMs scale, and [`export`] tells it to Prometheus. How threads are measured and
-//! cgroups changed, and how every change is journaled and put back, whoever made it and however that process ended, is in
-//! [`tandem_linux`].
+//! The modules follow the data.
+//! [`discovery`] finds VMs of any VMM and their vCPU threads, and [`select`] picks those that the operator selects.
+//! [`fleet`] measures these and applies the decisions, and [`daemon`] does so period after period.
+//! [`status`] and [`top`] show received time and states, [`why`] finds problems, [`scalability`] estimates how far VMs scale, and [`export`] serves Prometheus.
+//! [`tandem_linux`] measures threads, changes cgroups, and journals and reverts every change, also after a crash.
 
 pub mod apply;
 pub mod check;

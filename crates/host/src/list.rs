@@ -1,6 +1,6 @@
-//! `tandem host list`: the VMs that discovery finds: name, process, vCPUs, cgroup and user. Nothing is measured.
+//! `tandem host list`: the discovered VMs with name, process, vCPUs, cgroup and user. Nothing is measured.
 //!
-//! [`List`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
+//! [`List`] in JSON is an interface: `schema` is raised when a field changes its meaning or is removed; fields may be added.
 
 use serde::Serialize;
 use tandem_linux::cgroup::{CgroupPath, CpuController};
@@ -21,9 +21,9 @@ pub struct List {
     pub schema: u32,
     /// The selected VMs, by name and process.
     pub vms: Vec<ListedVm>,
-    /// Processes that are VMMs by their names and could not be read.
+    /// Number of processes with a VMM's name that could not be read.
     pub unreadable: usize,
-    /// VMs that are left out because their user or the host has too many.
+    /// Number of VMs that are left out because their user or the host has too many.
     pub left_out: usize,
 }
 
@@ -36,15 +36,15 @@ pub struct ListedVm {
     pub pid: u32,
     /// Its VMM.
     pub vmm: String,
-    /// The number of its vCPU threads that are known.
+    /// Number of its known vCPU threads.
     pub vcpus: usize,
-    /// The number of its vCPU threads that have no known name.
+    /// Number of its vCPU threads without a known name.
     pub unidentified: usize,
     /// The cgroup of its first vCPU; `None` if it cannot be read.
     pub cgroup: Option<CgroupPath>,
     /// The user of its process; `None` if it cannot be read.
     pub uid: Option<u32>,
-    /// Whether its name alone selects it: a VM of root's or in `/machine.slice`.
+    /// Whether its name alone selects it: a VM of root, or one in `/machine.slice`.
     pub is_name_trusted: bool,
 }
 
@@ -75,7 +75,7 @@ pub fn list(
     List { schema: SCHEMA, vms, unreadable: scan.unreadable_vmms, left_out: scan.left_out }
 }
 
-/// Returns the list as a table, with a line for VMs that are not in it.
+/// Formats the list as a table, with a line for VMs that are not in it.
 pub fn text(list: &List, is_root: bool, style: Style) -> String {
     let mut lines = Vec::new();
     if list.vms.is_empty() {

@@ -214,7 +214,7 @@ impl ManagedVm {
             let line = foreign("weight", &now.weight);
             actuator.set_weight(&self.cgroup, ours)?;
             // The actuator tells of what it finds there, but not of groups that were made here, nor of what comes back anyway.
-            if !actuator.tells_of(&self.cgroup, Knob::Weight) {
+            if !actuator.has_foreign(&self.cgroup, Knob::Weight) {
                 notes.push(Note(format!("{line}; the rule's stays in force")));
             }
         } else if !now.idle && now.weight != ours && self.is_tenants {

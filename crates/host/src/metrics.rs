@@ -1,6 +1,6 @@
-//! What the daemon counts, under its names and units in OpenMetrics.
+//! Metrics of the daemon, with their names and units in OpenMetrics.
 //!
-//! Where it goes is [`tandem_linux::exporter`]'s business.
+//! [`tandem_linux::exporter`] publishes them.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ use tandem_policy::host::flexs::SpinReport;
 use crate::turns::TurnStats;
 use crate::turns::stats::BOUNDS_US;
 
-/// The most VMs that have series: seven each, and who starts VMs must not grow the page and the process without end.
+/// Maximum number of VMs with series, seven each, which bounds the page and the memory of the process.
 pub const MOST_VMS: usize = 2048;
 
 /// Labels of a VM's series.
@@ -35,7 +35,7 @@ pub struct VmLabels {
 /// A gauge of a real number.
 type Real = Gauge<f64, AtomicU64>;
 
-/// Everything the daemon counts.
+/// All metrics of the daemon.
 #[derive(Clone, Default)]
 pub struct Metrics {
     /// VMs acted on.
@@ -46,7 +46,7 @@ pub struct Metrics {
     pub without_series: Gauge,
     /// CPU received per VM.
     pub received: Family<VmLabels, Real>,
-    /// What is due to a VM, its fair share, in pCPUs.
+    /// Fair share per VM, in pCPUs.
     pub fair: Family<VmLabels, Real>,
     /// Lag per VM.
     pub lag: Family<VmLabels, Real>,
@@ -54,19 +54,19 @@ pub struct Metrics {
     pub weight: Family<VmLabels, Real>,
     /// Whether a VM takes turns: 1 or 0.
     pub takes_turns: Family<VmLabels, Real>,
-    /// Whether a VM's vCPUs are apart: 1 or 0.
+    /// Whether each of a VM's vCPUs has a cgroup of its own: 1 or 0.
     pub apart: Family<VmLabels, Real>,
-    /// Mean wait for a pCPU per run and VM, over the last second, in ms; VMs that did not run have none.
+    /// Mean wait for a pCPU per run and VM, over the last second, in ms; absent for VMs that did not run.
     pub wait: Family<VmLabels, Real>,
-    /// How well the rhythm of turns is kept.
+    /// Punctuality of the turns.
     pub turns: TurnMetrics,
-    /// What branch counters told.
+    /// Findings of the branch counters.
     pub spins: SpinMetrics,
     /// Accounting periods completed.
     pub periods: Counter,
     /// Periods that began late.
     pub late: Counter,
-    /// The longest time from the begin of a period to that of the next, in seconds: nothing was decided in between.
+    /// Longest time between the begins of two periods, in seconds.
     pub longest_gap: Real,
     /// Weights written.
     pub weights_written: Counter,
@@ -78,7 +78,7 @@ pub struct Metrics {
     pub decision: DecisionTimes,
 }
 
-/// How long decisions took. The buckets surround the 5 ms that a decision may take.
+/// Duration of decisions. The buckets surround the limit of 5 ms.
 #[derive(Clone, Debug)]
 pub struct DecisionTimes(pub Histogram);
 
@@ -89,20 +89,20 @@ impl Default for DecisionTimes {
     }
 }
 
-/// How well the rhythm of turns is kept.
+/// Punctuality of the turns.
 #[derive(Clone, Debug, Default)]
 pub struct TurnMetrics {
     /// Turns begun.
     begun: Counter,
     /// Turns that began more than 1 ms late.
     late: Counter,
-    /// What beginning turns took, in seconds.
+    /// Time spent on beginning turns, in seconds.
     took: Counter<f64, AtomicU64>,
     lateness: Lateness,
 }
 
 impl TurnMetrics {
-    /// Takes in what was counted since the daemon began.
+    /// Sets the totals since the daemon's start.
     pub fn set(&self, stats: &TurnStats) {
         let mut known = self.lateness.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = |now: Nanos, then: Nanos| now.saturating_sub(then).as_secs_f64();
@@ -128,7 +128,7 @@ impl TurnMetrics {
     }
 }
 
-/// What the policy `flexs` found and did.
+/// Findings and actions of the policy `flexs`.
 #[derive(Clone, Debug, Default)]
 pub struct SpinMetrics {
     judged: Counter,
@@ -137,7 +137,7 @@ pub struct SpinMetrics {
 }
 
 impl SpinMetrics {
-    /// Takes in a period's reports, and the swaps that were made.
+    /// Adds a period's reports, and the swaps that were made.
     pub(crate) fn count(&self, reports: &[SpinReport], made: &[Swap]) {
         let of = |is: fn(&Verdict) -> bool| {
             let reports = reports.iter().filter(|report| is(&report.verdict));
@@ -158,7 +158,7 @@ impl SpinMetrics {
     }
 }
 
-/// A histogram that is counted elsewhere, in the classes of [`TurnStats`].
+/// A histogram with the classes of [`TurnStats`], which counts it.
 #[derive(Clone, Debug, Default)]
 struct Lateness(Arc<Mutex<TurnStats>>);
 
@@ -224,7 +224,7 @@ impl Metrics {
         registry
     }
 
-    /// Drops the series of a VM that is gone.
+    /// Removes the series of a VM that has ended.
     pub fn forget(&self, labels: &VmLabels) {
         for family in [
             &self.received,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_told_as_counts_and_a_histogram() {
+    fn turns_are_counts_and_a_histogram() {
         let mut stats = TurnStats {
             turns: 3,
             late: 1,
@@ -263,7 +263,7 @@ mod tests {
         stats.lateness[BOUNDS_US.len()] = 1;
         let metrics = Metrics::default();
         metrics.turns.set(&stats);
-        // The same again adds nothing.
+        // Equal totals add nothing.
         metrics.turns.set(&stats);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_open_metrics_with_units_and_an_end() {
+    fn page_is_open_metrics_with_units() {
         let metrics = Metrics::default();
         metrics.lag.get_or_create(&labels()).set(0.25);
         metrics.apart.get_or_create(&labels()).set(1.0);

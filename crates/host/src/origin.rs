@@ -1,12 +1,12 @@
-//! Where a VM comes from, and so whether its name is somebody's word that counts.
+//! The origin of a VM, which decides whether its name is trusted.
 //!
-//! A VM's name is in its VMM's command line, which whoever starts it writes: anybody with KVM can start one that is called `db-1`. A rule or a
-//! selection that says no more than a name means the VMs of who runs this host. Those are the ones
+//! The command line of a VMM names the VM, and any user with KVM can start a VM named `db-1`.
+//! A rule or selection by name alone therefore applies only to VMs of the host's operator. These are VMs
 //! - whose process is root's, or
-//! - whose cgroup is in `/machine.slice` or `/machine`, where libvirt and systemd-machined, which are root, put VMs, with no cgroup on the
-//!   way that was given to another user.
+//! - whose cgroup is in `/machine.slice` or `/machine`, where libvirt and systemd-machined put VMs as root.
+//!   No cgroup on the way may belong to another user.
 //!
-//! For other VMs names count within a rule that also says whose the VM is (`uid`) or where it is (`cgroup`).
+//! The names of other VMs count in a rule that also has their user (`uid`) or cgroup (`cgroup`).
 
 use std::fmt;
 
@@ -15,17 +15,17 @@ use tandem_linux::procfs::{ProcFs, user_of};
 
 use crate::discovery::Vm;
 
-/// The places in which only root puts VMs.
+/// The cgroups in which only root puts VMs.
 const MACHINES: [&str; 2] = ["/machine.slice", "/machine"];
 
-/// Where a VM comes from.
+/// Origin of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// Its process's real user, where that can be read.
+    /// Real user of its process, if it can be read.
     pub(crate) user: Option<u32>,
-    /// Where its first vCPU is, where that can be read.
+    /// Cgroup of its first vCPU, if it can be read.
     pub(crate) cgroup: Option<CgroupPath>,
-    /// Whether its name is the word of who runs this host.
+    /// Whether the host's operator chose its name.
     pub(crate) is_operators: bool,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Origin {
 }
 
 impl Origin {
-    /// Reads it.
+    /// Reads the origin.
     pub(crate) fn of(vm: &Vm, procfs: &ProcFs, controller: &dyn CpuController) -> Origin {
         let user = user_of(&procfs.process(vm.process.pid));
         let first = vm.vcpus.first().map_or(&vm.process, |vcpu| &vcpu.thread);
@@ -56,7 +56,7 @@ impl Origin {
     }
 }
 
-/// Whether it is where only root puts VMs.
+/// Whether only root puts VMs into this cgroup.
 fn is_machine(cgroup: &CgroupPath, controller: &dyn CpuController) -> bool {
     let is_roots = |place: &CgroupPath| {
         let owners = controller.owners(place);

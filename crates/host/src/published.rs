@@ -1,7 +1,7 @@
-//! What a running daemon says of its VMs in `STATE_DIR/status.json`: which weights are configured, since the cgroups hold those that are in force,
-//! which VMs take turns, and what they are due.
+//! The daemon's view of its VMs in `STATE_DIR/status.json`: configured weights, turns and fair shares.
+//! The cgroups hold only the current weights.
 //!
-//! The file stays after kill -9: what it says counts for as long as the daemon lives that wrote it.
+//! The file stays after kill -9, so it counts only while the daemon that wrote it lives.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,76 +16,76 @@ use tandem_linux::procfs::ProcFs;
 use tandem_linux::status_file::StatusFile;
 use tandem_linux::thread::ThreadRef;
 
-/// What a running daemon says of itself.
+/// The daemon's view.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Published {
-    /// Its process; none from a daemon of an earlier version.
+    /// Its process; `None` from a daemon of an earlier version.
     #[serde(default)]
     pub(crate) daemon: Option<ThreadRef>,
-    /// The VMs that it looks after.
+    /// The managed VMs.
     pub(crate) vms: Vec<PublishedVm>,
-    /// How well the rhythm of turns is kept; none before anybody took one.
+    /// Punctuality of the turns; `None` before the first turn.
     #[serde(default)]
     pub(crate) turns: Option<TurnStats>,
-    /// Why the policy `flexs` is off; none if it is not, or nobody asked for it.
+    /// Why the policy `flexs` is off; `None` if it is on or not configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) flexs_off: Option<String>,
 }
 
-/// What it says of a VM.
+/// The daemon's view of a VM.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PublishedVm {
     /// Its process.
     pub(crate) process: ThreadRef,
     /// The cgroup whose weight is the VM's.
     pub(crate) cgroup: CgroupPath,
-    /// The weight that counts.
+    /// The configured weight.
     pub(crate) configured: Weight,
-    /// The weight in force outside the idle class.
+    /// The current weight outside the idle class.
     #[serde(default)]
     pub(crate) weight: Option<Weight>,
     /// Whether it takes turns.
     #[serde(default)]
     pub(crate) turns: bool,
-    /// Whether its vCPUs are apart.
+    /// Whether each of its vCPUs has a cgroup of its own.
     #[serde(default)]
     pub(crate) apart: bool,
-    /// The newest account; none before the first.
+    /// The last account; `None` before the first.
     #[serde(default, flatten)]
     pub(crate) account: Option<Due>,
-    /// What FlexS did for it; none unless its branches are counted.
+    /// Account of FlexS; `None` unless branches are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) flexs: Option<SpinAccount>,
-    /// What its vCPUs want of its time; none unless a policy looks at single vCPUs.
+    /// Demand of its vCPUs; empty unless a policy treats single vCPUs.
     #[serde(default)]
     pub(crate) vcpus: BTreeMap<u32, Wanted>,
 }
 
-/// What a vCPU wants of its VM's time, as the policy `asymmetric` has it.
+/// Demand of a vCPU, as seen by the policy `asymmetric`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wanted {
-    /// Due, of what is due to the VM, in pCPUs.
+    /// Its part of the VM's fair share, in pCPUs.
     pub due: f64,
-    /// What it showed to want, in pCPUs.
+    /// Its demand, in pCPUs.
     pub demand: f64,
-    /// How urgent it is: 0 as any, up to 4 if it gets its time too late.
+    /// Its urgency: 0 is normal, up to 4 if it receives its time too late.
     pub urgency: u8,
 }
 
-/// The daemon's account of a VM, smoothed as its policies have it.
+/// The daemon's account of a VM, smoothed as for its policies.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Due {
-    /// Due, in pCPUs.
+    /// Fair share, in pCPUs.
     pub due: f64,
-    /// Received, in pCPUs.
+    /// Received time, in pCPUs.
     pub received: f64,
     /// (due − received) ÷ due.
     pub lag: f64,
-    /// Mean wait per run over the last second, in ms; none for a VM that did not run.
+    /// Mean wait per run over the last second, in ms; `None` if the VM did not run.
     pub wait_ms: Option<f64>,
 }
 
-/// Where it is.
+/// Returns the file.
 pub(crate) fn file(state_dir: &Path) -> StatusFile {
     StatusFile::new(state_dir, "daemon")
 }
@@ -94,26 +94,27 @@ pub(crate) fn file(state_dir: &Path) -> StatusFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DaemonState {
-    /// None has published anything.
+    /// No daemon has published anything.
     None,
-    /// One that published lives.
+    /// The daemon that published lives.
     Running,
-    /// The one that published was killed.
+    /// The daemon that published was killed.
     Gone,
-    /// None has left anything to put back here, and one that keeps its state elsewhere looks after some of the VMs.
+    /// No daemon left changes here, and one with another state directory manages some of the VMs.
     Elsewhere,
 }
 
-/// What the daemon published that is still there; of one that is gone nothing counts any more.
+/// Returns the published view if its daemon lives.
 pub(crate) fn read(state_dir: &Path) -> (DaemonState, Published) {
-    // Without a daemon there is none; one that cannot be read tells nothing.
+    // An absent or unreadable file counts as no daemon.
     let published: Option<Published> = file(state_dir).read().ok().flatten();
     let Some(published) = published else {
         return (DaemonState::None, Published::default());
     };
     let lives = |daemon: ThreadRef| daemon.is_alive(&ProcFs::host());
-    match published.daemon.is_none_or(lives) {
-        true => (DaemonState::Running, published),
-        false => (DaemonState::Gone, Published::default()),
+    if published.daemon.is_none_or(lives) {
+        (DaemonState::Running, published)
+    } else {
+        (DaemonState::Gone, Published::default())
     }
 }

@@ -5,8 +5,8 @@
 //! A QMP socket serves one client at a time, so every connection and exchange has a deadline.
 //!
 //! A tenant may listen at a path that matches a pattern and name threads of others.
-//! So the kernel is asked which process writes the answer ([`senders`]), and [`Peer::speaks_for`] decides for which VMs
-//! that process is trusted.
+//! The kernel therefore reports which process writes the answer ([`senders`]).
+//! [`Peer::is_trusted_for`] decides for which VMs that process is trusted.
 
 use std::cell::Cell;
 use std::io::{BufReader, Read, Write};
@@ -32,18 +32,20 @@ mod paths;
 
 pub use error::QmpError;
 pub use opened::OpenSocket;
-pub use paths::{FoundSocket, MOST_ENTRIES, MOST_OF_FOLDER, SocketPattern, SocketWalk, Walked};
+pub use paths::{
+    FoundSocket, MAX_ENTRIES, MAX_ENTRIES_OF_FOLDER, SocketPattern, SocketWalk, Walked,
+};
 
-/// How long one exchange may take.
+/// Timeout of one exchange.
 pub const DEADLINE: Duration = Duration::from_millis(250);
 
-/// As many characters of what others wrote are told.
-const MOST_SAID: usize = 120;
+/// Maximum length of peer text quoted in errors, in characters.
+const MAX_QUOTED: usize = 120;
 
-/// The most that is read from a socket before it is taken for something else than QMP.
-const MOST_BYTES: u64 = 4 << 20;
+/// Maximum number of bytes read from a socket before it is taken for something other than QMP.
+const MAX_BYTES: u64 = 4 << 20;
 
-/// What is read at a time: an answer of a hundred vCPUs and more.
+/// Read size: an answer of a hundred vCPUs and more.
 const BUFFER: usize = 16 << 10;
 
 /// One vCPU as QEMU names it.
@@ -55,7 +57,7 @@ pub struct QmpVcpu {
     pub tid: Tid,
 }
 
-/// Who answers at a socket.
+/// The process that answers at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The process that wrote the answer.
@@ -65,23 +67,23 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether it is believed what it says about this process: it is that process, or one of root's that is no VM. What a VM's process writes may
-    /// be its guest's word, as on a serial console.
-    pub fn speaks_for(&self, process: Pid, is_vm: bool) -> bool {
+    /// Whether the process is trusted about `process`: it is that process, or root's and no VM.
+    /// A VM's process may pass on the text of its guest, as on a serial console.
+    pub fn is_trusted_for(&self, process: Pid, is_vm: bool) -> bool {
         self.pid == process || (self.uid == 0 && !is_vm)
     }
 }
 
-/// What a socket answers.
+/// Answer of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QmpAnswer {
-    /// Who says so.
+    /// The process that answered.
     pub peer: Peer,
     /// The vCPUs.
     pub vcpus: Vec<QmpVcpu>,
 }
 
-/// Asks one socket, within `deadline`.
+/// Queries one socket, within `deadline`.
 pub fn query_vcpus(opened: &OpenSocket, deadline: Duration) -> Result<QmpAnswer, QmpError> {
     let end = Instant::now() + deadline;
     let socket = opened.path();
@@ -94,8 +96,8 @@ pub fn query_vcpus(opened: &OpenSocket, deadline: Duration) -> Result<QmpAnswer,
     stream.set_write_timeout(Some(deadline)).map_err(failed)?;
     let sender = Cell::new(None);
     let reader = Bounded { stream: stream.try_clone().map_err(failed)?, end, sender: &sender }
-        .take(MOST_BYTES);
-    // The parser takes a byte at a time.
+        .take(MAX_BYTES);
+    // The parser reads byte by byte.
     let reader = BufReader::with_capacity(BUFFER, reader);
     let mut messages = Messages(serde_json::Deserializer::from_reader(reader));
     let wrong = |command: &str, error: serde_json::Error| match error.io_error_kind() {
@@ -104,7 +106,7 @@ pub fn query_vcpus(opened: &OpenSocket, deadline: Duration) -> Result<QmpAnswer,
         None => unexpected(match error.classify() {
             Category::Eof => "closed without an answer".to_owned(),
             Category::Data => format!("{command} answers something else: {}", short(&error)),
-            _ => format!("what came is no JSON ({})", short(&error)),
+            _ => format!("the answer is not JSON ({})", short(&error)),
         }),
     };
     let greeting: Message<IgnoredAny> = messages.next().map_err(|error| wrong("it", error))?;
@@ -139,14 +141,13 @@ pub fn query_vcpus(opened: &OpenSocket, deadline: Duration) -> Result<QmpAnswer,
     match peer {
         Some(peer) => Ok(QmpAnswer { peer, vcpus }),
         None => Err(unexpected(
-            "who answers there is no process that is seen from here (of another PID namespace?)"
-                .to_owned(),
+            "the answering process is not visible from here (in another PID namespace?)".to_owned(),
         )),
     }
 }
 
-/// What may come: a greeting, an answer, a failure, or an event, of which nothing is wanted. No more is kept than is wanted: four megabytes of any
-/// JSON are more than a hundred as a tree.
+/// A greeting, an answer, a failure, or an event, which is ignored.
+/// Only the wanted fields are kept: four megabytes of arbitrary JSON take more than a hundred as a tree.
 #[derive(Deserialize)]
 struct Message<T> {
     #[serde(rename = "QMP")]
@@ -156,7 +157,7 @@ struct Message<T> {
     error: Option<Fault>,
 }
 
-/// Why a command failed.
+/// Failure of a command.
 #[derive(Deserialize)]
 struct Fault {
     class: Option<String>,
@@ -165,9 +166,9 @@ struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Others wrote it, and perhaps megabytes.
+        // Peers control this text, which may be megabytes long.
         let text = |text: &Option<String>| -> String {
-            text.iter().flat_map(|text| text.chars().take(MOST_SAID)).collect()
+            text.iter().flat_map(|text| text.chars().take(MAX_QUOTED)).collect()
         };
         write!(f, "{}: {}", text(&self.class), text(&self.desc))
     }
@@ -182,7 +183,7 @@ struct CpuInfo {
     tid: u32,
 }
 
-/// What a socket says, one message after the other.
+/// The messages of a socket.
 struct Messages<R: Read>(serde_json::Deserializer<IoRead<R>>);
 
 impl<R: Read> Messages<R> {
@@ -190,7 +191,7 @@ impl<R: Read> Messages<R> {
         Message::deserialize(&mut self.0)
     }
 
-    /// The next answer; events before it are passed over.
+    /// Returns the next answer, skipping events.
     fn answer<T: DeserializeOwned>(&mut self) -> Result<Result<T, Fault>, serde_json::Error> {
         loop {
             let message = self.next()?;
@@ -204,18 +205,18 @@ impl<R: Read> Messages<R> {
     }
 }
 
-/// As much of what others wrote as fits a line.
+/// Shortens peer text to a line.
 fn short(text: &impl fmt::Display) -> String {
-    let text: String = text.to_string().chars().take(MOST_SAID).collect();
-    printable(&text).chars().take(MOST_SAID).collect()
+    let text: String = text.to_string().chars().take(MAX_QUOTED).collect();
+    printable(&text).chars().take(MAX_QUOTED).collect()
 }
 
-/// Connects without waiting: a full queue of clients would block a plain connect for ever.
+/// Connects without blocking: a full queue of clients would block a plain connect forever.
 fn connect_now(opened: &OpenSocket) -> io::Result<UnixStream> {
     let address = opened.address()?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    senders::tell_senders(&socket)?;
+    senders::pass_credentials(&socket)?;
     match connect(&socket, &address) {
         Err(Errno::AGAIN | Errno::INPROGRESS) => return Err(io::ErrorKind::WouldBlock.into()),
         other => other?,
@@ -225,14 +226,14 @@ fn connect_now(opened: &OpenSocket) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// How a read fails that is of another process than those before.
+/// Error kind of a read whose sender differs from that of earlier reads.
 const SEVERAL: io::ErrorKind = io::ErrorKind::InvalidData;
 
-/// A reader that fails once its time is over, however slowly bytes drip in, and when another process goes on.
+/// A reader that fails at its deadline, even if bytes trickle in, and when another process continues.
 struct Bounded<'a> {
     stream: UnixStream,
     end: Instant,
-    /// Who wrote all of it so far.
+    /// The sender of everything read so far.
     sender: &'a Cell<Option<Sender>>,
 }
 
@@ -305,13 +306,13 @@ mod tests {
         answers: &'static [&'static str],
     ) -> Result<Vec<QmpVcpu>, String> {
         let dir = serve(greeting, answers);
-        // A generous deadline, so that a loaded machine does not fail the test.
+        // A generous deadline for loaded machines.
         query(&dir.path().join("qmp"), Duration::from_secs(20))
             .map(|answer| answer.vcpus)
             .map_err(|error| error.to_string())
     }
 
-    /// A socket at which a child that is gone called listen(2), as a QEMU that became a daemon leaves it, or one who wants to be taken for another.
+    /// A socket on which an ended child called listen(2): a daemonized QEMU, or an impostor.
     fn left_behind(path: &Path) -> UnixListener {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
@@ -332,16 +333,16 @@ mod tests {
     }
 
     #[test]
-    fn hostile_listeners_speak_for_themselves_alone() {
-        let speaks = |pid, uid, is_vm| Peer { pid: Pid(pid), uid }.speaks_for(Pid(100), is_vm);
+    fn hostile_listeners_are_trusted_for_themselves_only() {
+        let speaks = |pid, uid, is_vm| Peer { pid: Pid(pid), uid }.is_trusted_for(Pid(100), is_vm);
         assert!(speaks(100, 1000, true), "the VMM itself");
         assert!(speaks(66, 0, false), "root");
         assert!(!speaks(66, 1000, false), "another process");
-        // A VMM of root's writes what its guest says, where the socket is a serial console.
+        // A VMM of root relays its guest's text if the socket is a serial console.
         assert!(speaks(100, 0, true), "the VMM itself");
         assert!(!speaks(66, 0, true), "another VMM of root's");
 
-        // Who called listen(2) is gone, and of the same user as everybody: it counts who answers.
+        // The caller of listen(2) has ended, and all have the same user: the answering process counts.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("qmp");
         let listener = left_behind(&path);
@@ -349,9 +350,9 @@ mod tests {
         let peer = query(&path, Duration::from_secs(20)).unwrap().peer;
         let me = Pid(std::process::id());
         assert_eq!(peer, Peer { pid: me, uid: getuid().as_raw() });
-        assert!(peer.speaks_for(me, true), "a QEMU with -daemonize");
+        assert!(peer.is_trusted_for(me, true), "a QEMU with -daemonize");
         let of_a_user = Peer { uid: 1000, ..peer };
-        assert!(!of_a_user.speaks_for(Pid(1), false), "its neighbour");
+        assert!(!of_a_user.is_trusted_for(Pid(1), false), "its neighbour");
     }
 
     #[test]
@@ -376,14 +377,14 @@ mod tests {
     }
 
     #[test]
-    fn hostile_answers_of_several_processes_are_nobodys() {
+    fn hostile_answers_of_several_processes_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("qmp");
         let listener = UnixListener::bind(&path).unwrap();
         let serve = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(GREETING.as_bytes()).unwrap();
-            // The answer is a child's.
+            // The answer comes from a child.
             let mut requests = BufReader::new(stream.try_clone().unwrap());
             requests.read_line(&mut String::new()).unwrap();
             let output = OwnedFd::from(stream);
@@ -397,8 +398,8 @@ mod tests {
     }
 
     #[test]
-    fn qmp_hostile_answers_end_with_the_deadline_and_large_ones_come_in_time() {
-        // 288 vCPUs with the properties that QEMU tells of each, some 60 KB.
+    fn qmp_hostile_answers_end_at_deadline() {
+        // 288 vCPUs with the properties that QEMU reports for each, some 60 KB.
         let properties =
             "\"props\": {\"core-id\": 0, \"thread-id\": 0, \"die-id\": 0, \"socket-id\": 0}, "
                 .repeat(2);
@@ -415,7 +416,7 @@ mod tests {
         assert_eq!(answered.vcpus.len(), 288);
         assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 
-        // One that never ends: a byte now and then, or as much as there is time for.
+        // An endless answer: a byte now and then, or as fast as possible.
         for chunk in [1, 4096] {
             let dir = tempfile::tempdir().unwrap();
             let listener = UnixListener::bind(dir.path().join("qmp")).unwrap();
@@ -465,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_held_by_another_client_ends_with_the_deadline() {
+    fn socket_held_by_another_client_times_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("qmp");
         let _silent = UnixListener::bind(&path).unwrap();

@@ -1,8 +1,9 @@
-//! The quotas at and above VMs' vCPUs: what `why` tells of them, and what the daemon keeps to.
+//! The quotas at and above VMs' vCPUs, for `why` and for the daemon.
 //!
-//! [`Quotas`] has how much of an interval each throttled. Each cgroup is read once at the begin and once at the end of the interval, however many VMs are
-//! below it. One that has no quota at the begin, or cannot be read then, throttled for a time that is not known. What the daemon makes of quotas
-//! from period to period is in `fleet::quotas`.
+//! [`Quotas`] holds the time that each quota throttled within an interval.
+//! Each cgroup is read once at the begin and once at the end, however many VMs are below it.
+//! If a cgroup has no quota at the begin, or cannot be read then, its throttled time is unknown.
+//! `fleet::quotas` uses quotas from period to period.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +13,11 @@ use tandem_observe::findings::KnownQuota;
 
 use crate::discovery::Vm;
 
-/// A quota that is known, by number.
+/// Number of a known quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CapId(pub(crate) u64);
 
-/// What quotas had throttled when the interval began.
+/// Throttled times at the begin of the interval.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     before: BTreeMap<CgroupPath, Throttled>,
@@ -24,13 +25,13 @@ pub(crate) struct Quotas {
     after: BTreeMap<CgroupPath, Option<KnownQuota>>,
 }
 
-/// The cgroups of a VM's vCPUs. What cannot be read has none that is known.
+/// Returns the cgroups of a VM's vCPUs, as far as they can be read.
 pub(crate) fn cgroups(controller: &dyn CpuController, vm: &Vm) -> BTreeSet<CgroupPath> {
     let vcpus = vm.vcpus.iter();
     vcpus.filter_map(|vcpu| controller.cgroup_of(&vcpu.thread).ok()).collect()
 }
 
-/// These cgroups and those above, without the root, which has no quota.
+/// Returns these cgroups and their ancestors, without the root, which has no quota.
 fn at_and_above(cgroups: &BTreeSet<CgroupPath>) -> BTreeSet<CgroupPath> {
     let mut all = cgroups.clone();
     all.extend(cgroups.iter().flat_map(CgroupPath::ancestors));
@@ -38,33 +39,33 @@ fn at_and_above(cgroups: &BTreeSet<CgroupPath>) -> BTreeSet<CgroupPath> {
     all
 }
 
-/// A cgroup's hard cap; none too where it cannot be read.
+/// Returns a cgroup's hard cap; `None` if it cannot be read.
 pub(crate) fn quota(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Quota> {
     controller.quota(cgroup).ok()?
 }
 
-/// A hard cap in pCPUs.
+/// Returns a hard cap in pCPUs.
 pub(crate) fn pcpus(quota: Quota) -> f64 {
     quota.quota_us as f64 / quota.period_us.max(1) as f64
 }
 
-/// The most that quotas below a VM's own cgroup leave its vCPUs together, in pCPUs, where they bind: libvirt has such for each vCPU (`vcpu_quota`)
-/// and, on cgroup v2, for all of them (`global_quota`). `places` are the cgroups of the vCPUs' threads; of those elsewhere nothing is bound here.
+/// Returns the maximum that quotas below a VM's own cgroup leave to its vCPUs together, in pCPUs, if they bind.
+/// libvirt sets such quotas for each vCPU (`vcpu_quota`) and, on cgroup v2, for all of them (`global_quota`).
+/// `places` are the cgroups of the vCPUs' threads; threads outside `own` are not bound.
 pub(crate) fn left_below(
     own: &CgroupPath,
     places: &[CgroupPath],
     mut quota: impl FnMut(&CgroupPath) -> Option<Quota>,
 ) -> Option<f64> {
-    // What is in each cgroup could use, in pCPUs; those at the bottom first.
+    // Demand of each cgroup, in pCPUs; the deepest come last and are taken first.
     let mut wants: BTreeMap<(usize, CgroupPath), f64> = BTreeMap::new();
     let (mut all, mut binds) = (0.0, false);
     for place in places {
-        match place != own && place.is_within(own) {
-            true => {
-                let at = (place.ancestors().len(), place.clone());
-                *wants.entry(at).or_default() += 1.0;
-            }
-            false => all += 1.0,
+        if place != own && place.is_within(own) {
+            let at = (place.ancestors().len(), place.clone());
+            *wants.entry(at).or_default() += 1.0;
+        } else {
+            all += 1.0;
         }
     }
     while let Some(((depth, cgroup), wanted)) = wants.pop_last() {
@@ -80,7 +81,7 @@ pub(crate) fn left_below(
 }
 
 impl Quotas {
-    /// Reads those above these VMs, as the interval begins.
+    /// Reads the quotas at and above these VMs at the begin of the interval.
     pub(crate) fn begin(controller: &dyn CpuController, vms: &[Vm]) -> Quotas {
         let leaves = vms.iter().flat_map(|vm| cgroups(controller, vm)).collect();
         let with_quota =
@@ -92,7 +93,7 @@ impl Quotas {
         Quotas { before: before.collect(), after: BTreeMap::new() }
     }
 
-    /// Those of these cgroups and of those above, as the interval ends.
+    /// Returns the quotas at and above these cgroups at the end of the interval.
     pub(crate) fn of(
         &mut self,
         controller: &dyn CpuController,
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotas_below_a_vms_cgroup_are_added_up_and_those_above_them_bound_the_sum() {
+    fn inner_quotas_add_up_to_their_bound() {
         let path = |path: &str| CgroupPath(path.to_owned());
         let left = |caps: &[(&str, u64)]| {
             let places = ["/vm/all/vcpu0", "/vm/all/vcpu1", "/vm/vcpu2", "/elsewhere"].map(path);
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_quota_throttled_in_the_interval_is_read_once_for_all_vms() {
+    fn throttled_time_is_read_once() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         let cpu = root.join("sys/fs/cgroup/cpu");

@@ -24,26 +24,26 @@ use crate::weights::Weights;
 use crate::why::{Why, WhyError};
 use tandem_observe::moment;
 
-/// How often settings are read: cgroups and quotas of all VMs, which is dear on a host of a thousand.
+/// Interval between reads of the settings: the cgroups and quotas of all VMs, costly on a host of a thousand.
 pub const SETTINGS_EVERY: Duration = Duration::from_secs(10);
 
-/// What is recorded: one frame for each interval.
+/// The source of a record: one frame per interval.
 pub trait Frames {
-    /// Begins the next interval now: what happened since the last one does not count.
+    /// Begins the next interval now; the time since the last one does not count.
     fn begin(&mut self) -> Result<(), WhyError>;
 
-    /// What happened since the last call, or the beginning.
+    /// Returns the frame since the last call, or since the beginning.
     fn frame(&mut self) -> Result<Frame, WhyError>;
 }
 
-/// What is configured beside weights.
+/// Settings other than weights.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) vms: BTreeMap<VmId, KnownVm>,
     pub(crate) host: Option<KnownHost>,
 }
 
-/// Looks at the host again and again; nothing is changed.
+/// Observes the host repeatedly and changes nothing.
 pub struct HostFrames {
     why: Why,
     settings: Settings,
@@ -51,7 +51,7 @@ pub struct HostFrames {
 }
 
 impl HostFrames {
-    /// Opens what is needed to look with this source, and begins the first interval.
+    /// Opens the source, and begins the first interval.
     pub fn begin(
         source: Box<dyn Source>,
         options: DiscoveryOptions,
@@ -62,7 +62,7 @@ impl HostFrames {
             settings: Settings::default(),
             settings_at: None,
         };
-        // What is made of the record later may be a scenario.
+        // The record may become a scenario, which needs wake-ups.
         frames.why.look.source.count_wakeups();
         Frames::begin(&mut frames)?;
         Ok(frames)
@@ -73,7 +73,7 @@ impl HostFrames {
         if self.settings_at.is_some_and(is_new) {
             return;
         }
-        // What cannot be read is not in the record, and whoever asks is told so.
+        // Unreadable settings are not recorded; `replay` reports that.
         self.settings = match self.why.situation(&scan.vms, interval) {
             Ok(situation) => Settings { vms: situation.vms, host: Some(situation.host) },
             Err(_) => Settings::default(),
@@ -99,24 +99,25 @@ impl Frames for HostFrames {
     }
 }
 
-/// Why a recording ended before it was asked to.
+/// Why a recording ended early.
 #[derive(Debug, Error)]
 pub enum RecordingError {
-    /// Nothing more can be written.
+    /// The record cannot be written any more.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// There is a record, and nothing in it.
-    #[error("nothing was recorded: all {looks} looks failed, the last because: {why}")]
+    /// The record has no interval.
+    #[error("nothing was recorded: all {looks} intervals failed, the last because: {why}")]
     Nothing {
-        /// How many.
+        /// Number of intervals.
         looks: u64,
-        /// What the last one said.
+        /// The last error.
         why: String,
     },
 }
 
-/// Records intervals that began when this is called, until `end` or a signal; what is left of an interval then is recorded, too. Looks that fail
-/// are told once each, and the record says how many there were. The record is ended, whatever happened.
+/// Records intervals until `end` or a signal; the last one may be shorter.
+/// Each kind of failure is logged once, and the record counts them.
+/// The record is finished in all cases.
 pub fn run(
     frames: &mut dyn Frames,
     mut recorder: Recorder,
@@ -128,12 +129,12 @@ pub fn run(
     let mut looks = Looks::default();
     let mut next = Instant::now();
     loop {
-        // At the pace that was asked for; one that took too long is not made up for.
+        // At the requested pace; a late interval is not made up for.
         next = (next + interval).max(Instant::now());
         let until = end.map_or(next, |end| end.min(next));
         let is_last = interrupt.sleep_until(until).is_err() || end == Some(until);
         if let Err(error) = looks.look(frames, &mut recorder, reporter) {
-            // What was recorded before stays readable; that it says so itself is worth a try.
+            // The record stays readable without this; try to store the error in it.
             let _ = recorder.finish(Some(error.to_string()));
             return Err(error.into());
         }
@@ -148,31 +149,31 @@ pub fn run(
     }
 }
 
-/// What a record came to, in a line.
+/// Returns a summary of the record in one line.
 pub fn summary(finished: &Finished) -> String {
     let dropped = match finished.dropped {
         0 => String::new(),
-        dropped => format!(", of which the first {dropped} went to make room"),
+        dropped => format!(", of which the first {dropped} were dropped to make room"),
     };
     let failed = match finished.failed {
         0 => String::new(),
-        failed => format!("; {failed} looks failed, which are gaps"),
+        failed => format!("; {failed} intervals failed and are gaps"),
     };
     format!("{} intervals{dropped}, {} bytes{failed}", finished.intervals, finished.bytes)
 }
 
-/// Looks, and those that failed.
+/// Attempts to measure, and their failures.
 #[derive(Default)]
 struct Looks {
-    /// What the last that failed said.
+    /// The error of the last failure.
     failure: Option<String>,
-    /// Whether no interval was begun since.
+    /// Whether no interval has begun since.
     is_broken: bool,
     said: ReportOnce,
 }
 
 impl Looks {
-    /// Looks once; an error is one that ends the recording.
+    /// Measures once; returns an error only if it ends the recording.
     fn look(
         &mut self,
         frames: &mut dyn Frames,
@@ -180,7 +181,7 @@ impl Looks {
         reporter: &mut dyn Reporter,
     ) -> Result<(), RecordError> {
         if self.is_broken {
-            // Of an interval that was not begun nothing can be told: this one begins it, for the next.
+            // An interval that was not begun has no figures; begin it for the next one.
             match frames.begin() {
                 Ok(()) => self.is_broken = false,
                 Err(error) => self.fail(&error.to_string(), recorder, reporter),
@@ -189,7 +190,7 @@ impl Looks {
         }
         let why = match frames.frame() {
             Ok(frame) => match recorder.add(frame) {
-                // The next one may be smaller.
+                // The next frame may be smaller.
                 Err(error @ RecordError::TooSmall { .. }) => error.to_string(),
                 other => return other,
             },
@@ -203,11 +204,11 @@ impl Looks {
     fn fail(&mut self, why: &str, recorder: &mut Recorder, reporter: &mut dyn Reporter) {
         self.failure = Some(why.to_owned());
         recorder.failed(why);
-        self.said.error(format!("a look failed, and recording goes on: {why}"), reporter);
+        self.said.error(format!("an interval failed, and recording continues: {why}"), reporter);
     }
 }
 
-/// Puts together what was found, measured and configured; the interval ended `now`, in ns since 1970.
+/// Combines discovery, measurement and settings; the interval ended `now`, in ns since 1970.
 pub(crate) fn frame(
     scan: &Scan,
     interval: Interval,

@@ -1,9 +1,11 @@
-//! `tandem host replay`: what `top` would have shown, and `why` would have said, of any time of a record.
+//! `tandem host replay`: the output of `top` and `why` for any time of a record.
 //!
-//! A range is one interval: the sum of those that it overlaps ([`IntervalSum`]). What a VM was due in it is the sum of what it was due
-//! in each, so a VM that was there for a part is due for that part only. What is configured is what was in the last of them.
+//! A range counts as one interval: the sum of the intervals that it overlaps ([`IntervalSum`]).
+//! A VM's fair share in it is the sum over these intervals.
+//! A VM that was there for a part of the range has the share of that part only.
+//! The configuration is that of the last interval.
 //!
-//! What could not be read is skipped, and said ([`Read::damages`]).
+//! Unreadable parts are skipped and reported ([`Read::damages`]).
 
 mod matches;
 mod steps;
@@ -37,57 +39,55 @@ pub enum ReplayError {
     /// The record cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// There is nothing to which a time could be relative.
+    /// Relative times need at least one interval.
     #[error("it holds no interval; --list says what it holds")]
     Empty,
-    /// The record is over before.
+    /// The record does not cover the time.
     #[error("the record begins at {from} and ends at {to}; nothing was recorded at {at}")]
     Outside {
-        /// What was asked for.
+        /// The requested time.
         at: String,
-        /// The record's begin.
+        /// Begin of the record.
         from: String,
-        /// The record's end.
+        /// End of the record.
         to: String,
     },
-    /// Nobody looked then.
+    /// No interval covers the time.
     #[error("no interval at that time; --list says what it holds")]
-    NothingThen,
-    /// What was there cannot be read.
+    NoInterval,
+    /// The interval of that time cannot be read.
     #[error("{0}; --list says what it holds")]
     Lost(Damage),
-    /// No VM of that time has such a name.
+    /// No VM of that time matches the patterns.
     #[error("none of its {of} VMs at that time matches '{}'", .names.join("' or '"))]
     NoneMatches {
-        /// How many there were.
+        /// Number of VMs at that time.
         of: usize,
-        /// What was asked for.
+        /// The patterns.
         names: Vec<String>,
     },
-    /// The end is not after the begin.
+    /// The end of the range is not after its begin.
     #[error("--from {from} is not before --to {to}")]
     Backwards {
-        /// The begin.
+        /// Begin of the range.
         from: String,
-        /// The end.
+        /// End of the range.
         to: String,
     },
 }
 
 impl ReplayError {
-    /// Whether the record can be read and has nothing of what was asked for.
+    /// Whether the record is readable but has nothing for the request.
     pub fn is_of_nothing(&self) -> bool {
         matches!(
             self,
-            ReplayError::NoneMatches { .. }
-                | ReplayError::Outside { .. }
-                | ReplayError::NothingThen
+            ReplayError::NoneMatches { .. } | ReplayError::Outside { .. } | ReplayError::NoInterval
         )
     }
 }
 
-/// The time that is asked for: the interval of a moment, or all from one to another. Moments that are relative to the record's begin or end are those
-/// of CLOCK_MONOTONIC: it does not matter to them that the wall clock was set.
+/// Returns the requested time: the interval of a moment, or the range between two.
+/// Relative moments are in CLOCK_MONOTONIC, so adjustments of the wall clock do not affect them.
 pub fn wanted(
     record: &Record,
     at: Option<Moment>,
@@ -96,14 +96,13 @@ pub fn wanted(
 ) -> Result<Wanted, ReplayError> {
     let is_relative = [at, from, to].iter().flatten().any(|m| m.is_relative());
     let mut wanted = Wanted::ALL;
-    // Where the record begins by the wall clock, and from when to when it is steadily; nobody asks where nothing is relative.
-    let (begin, steady) = match is_relative {
-        true => {
-            let listing = list(record)?;
-            let known = listing.from.zip(listing.steady);
-            known.ok_or(ReplayError::Empty)?
-        }
-        false => (Nanos(0), Nanos(0)..Nanos(0)),
+    // Begin of the record by the wall clock, and its range by the steady clock; needed only for relative moments.
+    let (begin, steady) = if is_relative {
+        let listing = list(record)?;
+        let known = listing.from.zip(listing.steady);
+        known.ok_or(ReplayError::Empty)?
+    } else {
+        (Nanos(0), Nanos(0)..Nanos(0))
     };
     let resolved = |moment: Moment| moment.within(steady.start, steady.end);
     let by_wall = |at: Nanos| Nanos(begin.0.saturating_add(at.saturating_sub(steady.start).0));
@@ -116,15 +115,17 @@ pub fn wanted(
                 to: printed(by_wall(steady.end)),
             });
         }
-        // The end of a record is in its last interval.
-        let moment = match at.is_relative() {
-            true => resolved(at).min(steady.end.saturating_sub(Nanos(1))),
-            false => resolved(at),
+        // The end of the record belongs to its last interval.
+        let moment = if at.is_relative() {
+            resolved(at).min(steady.end.saturating_sub(Nanos(1)))
+        } else {
+            resolved(at)
         };
         let range = moment..Nanos(moment.0.saturating_add(1));
-        match at.is_relative() {
-            true => wanted.steady = range,
-            false => wanted.wall = range,
+        if at.is_relative() {
+            wanted.steady = range;
+        } else {
+            wanted.wall = range;
         }
         return Ok(wanted);
     }
@@ -135,43 +136,44 @@ pub fn wanted(
     }
     let Wanted { wall, steady: asked } = &wanted;
     if wall.start >= wall.end || asked.start >= asked.end {
-        let (from, to) = match wall.start >= wall.end {
-            true => (wall.start, wall.end),
-            false => (by_wall(asked.start), by_wall(asked.end)),
+        let (from, to) = if wall.start >= wall.end {
+            (wall.start, wall.end)
+        } else {
+            (by_wall(asked.start), by_wall(asked.end))
         };
         return Err(ReplayError::Backwards { from: printed(from), to: printed(to) });
     }
     Ok(wanted)
 }
 
-/// Intervals of a record, added up.
+/// The sum of intervals of a record.
 #[derive(Debug)]
 pub struct Replayed {
     /// The sum.
     interval: Interval,
-    /// The VMs that were found in any of them, as the last says that has them.
+    /// The VMs found in any interval, as of the last one that has them.
     vms: BTreeMap<VmId, RecordedVm>,
     due: BTreeMap<VmId, Nanos>,
     unreadable: usize,
-    /// The host as the last says that knows it.
+    /// The host, as of the last interval that has it.
     host: Option<KnownHost>,
-    /// When they began and ended, in ns since 1970.
+    /// Begin and end, in ns since 1970.
     at: (Nanos, Nanos),
-    /// Whether anything was configured otherwise in the first than in the last.
+    /// Whether the configuration changed within the range.
     has_changed: bool,
 }
 
-/// What was read of a record.
+/// Result of reading a record.
 #[derive(Debug)]
 pub struct Read<T> {
-    /// What was asked for; `None` where the record has no interval of that time.
+    /// The result; `None` if the record has no interval of that time.
     pub found: Option<T>,
-    /// By what some of it may be missing.
+    /// Damages, which may have removed parts of the result.
     pub damages: Vec<Damage>,
 }
 
 impl<T> Read<T> {
-    /// What was found, and by what some of it may be missing; or why there is nothing.
+    /// Returns the result with its damages, or an error if there is none.
     pub fn some(self, wanted: &Wanted) -> Result<(T, Vec<Damage>), ReplayError> {
         match (self.found, self.damages) {
             (Some(found), damages) => Ok((found, damages)),
@@ -179,12 +181,12 @@ impl<T> Read<T> {
                 Err(ReplayError::Lost(damages.swap_remove(0)))
             }
             (None, _) if *wanted == Wanted::ALL => Err(ReplayError::Empty),
-            (None, _) => Err(ReplayError::NothingThen),
+            (None, _) => Err(ReplayError::NoInterval),
         }
     }
 }
 
-/// Reads the intervals that are wanted, and adds them up.
+/// Reads the wanted intervals and adds them up.
 pub fn replay(record: &Record, wanted: impl Into<Wanted>) -> Result<Read<Replayed>, RecordError> {
     let mut growing = Growing::default();
     let damages = record.read(wanted, |_, frame| {
@@ -194,7 +196,7 @@ pub fn replay(record: &Record, wanted: impl Into<Wanted>) -> Result<Read<Replaye
     Ok(Read { found: growing.finish(), damages })
 }
 
-/// Intervals so far.
+/// The sum so far.
 #[derive(Debug, Default)]
 struct Growing {
     sum: IntervalSum,
@@ -244,14 +246,14 @@ impl Growing {
 }
 
 impl Replayed {
-    /// The VMs that match, or all if there is no pattern.
+    /// Returns the VMs that match, or all without a pattern.
     fn matching<'a>(&self, asked: &'a [VmPattern]) -> RecordedMatches<'a> {
         let mut matches = RecordedMatches::new(asked);
         self.vms.iter().for_each(|(id, known)| matches.add(*id, known));
         matches
     }
 
-    /// As `top` shows one interval, with the VMs that match, or all if there is no pattern.
+    /// Returns the sum as an interval of `top`, with the VMs that match, or all without a pattern.
     pub fn shown(&self, asked: &[VmPattern]) -> TopInterval {
         let matches = self.matching(asked);
         let interval = &self.interval;
@@ -279,24 +281,25 @@ impl Replayed {
         top
     }
 
-    /// The same; if no VM matches, that is an error.
+    /// Like [`Self::shown`], but fails if no VM matches.
     pub fn shown_if_any(&self, asked: &[VmPattern]) -> Result<TopInterval, ReplayError> {
         let shown = self.shown(asked);
         let names = || asked.iter().map(ToString::to_string).collect();
-        match shown.vms.is_empty() && !asked.is_empty() {
-            true => Err(ReplayError::NoneMatches { of: shown.found, names: names() }),
-            false => Ok(shown),
+        if shown.vms.is_empty() && !asked.is_empty() {
+            Err(ReplayError::NoneMatches { of: shown.found, names: names() })
+        } else {
+            Ok(shown)
         }
     }
 
-    /// What the vCPUs of a VM ran.
+    /// Returns the time that the vCPUs of a VM ran.
     fn received(&self, id: VmId) -> Nanos {
         let measured = self.interval.vms.iter().filter(|vm| vm.vm == id);
         measured.flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.ran).sum()
     }
 }
 
-/// A VM as discovery would have it; when its threads started nobody knows any more.
+/// Returns a VM in the form of the discovery. Its start times are unknown.
 fn found(id: VmId, known: &RecordedVm) -> Vm {
     let thread = |tid| ThreadRef { pid: Pid(known.pid), tid: Tid(tid), start: StartTime(0) };
     let vmm = serde_json::from_value(serde_json::Value::from(known.program.as_str()));

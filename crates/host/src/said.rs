@@ -1,8 +1,9 @@
-//! What a dry run has said, so that it says each change once and not once per period.
+//! The changes that a dry run logged, so that each is logged once, not once per period.
 //!
-//! Nothing changes in a dry run, so its policies decide the same in every period. A change is said when the last one said of the
-//! same VM or vCPU and knob had another value, as an operator reads it, or another kind of reason; the figures of a reason
-//! differ all the time. Of each VM and knob changes are said once a second at most: all of that period, then none.
+//! A dry run changes nothing, so its policies decide the same in every period.
+//! A change is logged if the last logged one of the same VM or vCPU and knob had another displayed value or kind of reason.
+//! The figures of a reason always differ and do not count.
+//! The changes of a VM and knob are logged at most once a second: all of one period, then none.
 
 use std::collections::BTreeMap;
 use std::mem::{Discriminant, discriminant};
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use tandem_model::{Because, Decision, Knob, VcpuId, VmId};
 
-/// Of each VM and knob, changes are said no more often.
-const EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval between log lines of a VM's knob.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A change without the figures of its reason.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +21,7 @@ struct Change {
     because: Discriminant<Because>,
 }
 
-/// What was said of a VM's knob.
+/// Logged changes of a VM's knob.
 #[derive(Clone, Debug)]
 struct Said {
     at: Instant,
@@ -28,14 +29,14 @@ struct Said {
     last: BTreeMap<Option<VcpuId>, Change>,
 }
 
-/// The changes that were said.
+/// The logged changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SaidChanges {
     by_knob: BTreeMap<(VmId, Knob), Said>,
 }
 
 impl SaidChanges {
-    /// The decisions of a period that are worth a line; they count as said.
+    /// Returns the decisions of a period to log, and marks them as logged.
     pub(crate) fn news<'a>(
         &mut self,
         now: Instant,
@@ -51,7 +52,8 @@ impl SaidChanges {
             .or_insert_with(|| Said { at: now, last: BTreeMap::new() });
         let change = Change { value: value(decision), because: discriminant(decision.because()) };
         let vcpu = decision.vcpu();
-        if said.last.get(&vcpu) == Some(&change) || (said.at != now && now - said.at < EVERY) {
+        if said.last.get(&vcpu) == Some(&change) || (said.at != now && now - said.at < LOG_INTERVAL)
+        {
             return false;
         }
         said.at = now;
@@ -59,13 +61,13 @@ impl SaidChanges {
         true
     }
 
-    /// Forgets VMs that are gone.
+    /// Removes VMs that have ended.
     pub(crate) fn retain(&mut self, is_there: impl Fn(VmId) -> bool) {
         self.by_knob.retain(|(vm, _), _| is_there(*vm));
     }
 }
 
-/// What is to be in force, as an operator reads it.
+/// Returns the new value, as displayed.
 fn value(decision: &Decision) -> String {
     match decision {
         Decision::SetWeight { weight, .. } => weight.to_string(),
@@ -110,13 +112,13 @@ mod tests {
         }
     }
 
-    /// How many of a period's decisions are said, so many ms after the first period.
+    /// Returns the number of logged decisions of a period, `ms` after the first period.
     fn count(said: &mut SaidChanges, begin: Instant, ms: u64, decisions: &[Decision]) -> usize {
         said.news(begin + Duration::from_millis(ms), decisions).count()
     }
 
     #[test]
-    fn the_same_change_is_said_once_whatever_the_figures_of_its_reason() {
+    fn same_change_is_logged_once() {
         let (mut said, begin) = (SaidChanges::default(), Instant::now());
         let mut count = |ms, decisions: &[Decision]| count(&mut said, begin, ms, decisions);
         assert_eq!(count(0, &[weight(1, 2048.0, lag(0.5))]), 1);
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn other_values_are_said_once_a_second_of_each_vm_and_knob() {
+    fn other_values_are_logged_once_a_second() {
         let (mut said, begin) = (SaidChanges::default(), Instant::now());
         let mut lines = 0;
         for period in 0..40 {
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn all_vcpus_of_a_period_are_said() {
+    fn all_vcpus_of_a_period_are_logged() {
         let (mut said, begin) = (SaidChanges::default(), Instant::now());
         let mut count = |ms, decisions: &[Decision]| count(&mut said, begin, ms, decisions);
         assert_eq!(count(0, &[moved(0, 0), moved(1, 1)]), 2);
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_of_a_vm_goes_with_it() {
+    fn entries_of_ended_vms_are_removed() {
         let (mut said, begin) = (SaidChanges::default(), Instant::now());
         let decision = [weight(1, 2048.0, Because::KeepSum)];
         assert_eq!(count(&mut said, begin, 0, &decision), 1);

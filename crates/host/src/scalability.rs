@@ -38,7 +38,7 @@ use crate::discovery::DiscoveryOptions;
 use crate::replay::RecordedMatches;
 use crate::select::VmPattern;
 use crate::watch::Look as HostLook;
-use crate::why::{WhyError, asked_for};
+use crate::why::{WhyError, select_vms};
 
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 1;
@@ -46,41 +46,41 @@ pub const SCHEMA: u32 = 1;
 /// The slice of a thread on one pCPU. Source: kernel/sched/fair.c, `sysctl_sched_base_slice` of 6.6.
 const BASE_SLICE: Nanos = Nanos(750_000);
 
-/// From so many pCPUs on slices do not grow. Source: kernel/sched/fair.c, `get_update_sysctl_factor`.
-const MOST_PCPUS: usize = 8;
+/// Number of pCPUs from which slices no longer grow. Source: kernel/sched/fair.c, `get_update_sysctl_factor`.
+const MAX_PCPUS: usize = 8;
 
 /// Why there is no analysis.
 #[derive(Debug, Error)]
 pub enum ScalabilityError {
-    /// The host cannot be looked at, or has no such VM.
+    /// The host cannot be observed, or has no such VM.
     #[error(transparent)]
     Look(#[from] WhyError),
     /// The record cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// Nothing was recorded.
+    /// The record has no interval.
     #[error("{} holds no interval yet; record for some seconds", .0.display())]
     Empty(PathBuf),
-    /// What was recorded cannot be read.
+    /// The intervals cannot be read.
     #[error("{}: nothing can be read: {damage}", .folder.display())]
     Lost {
         /// The record.
         folder: PathBuf,
-        /// The first that is damaged.
+        /// The first damage.
         damage: Damage,
     },
 }
 
-/// How often the threads of a VM's vCPUs gave up their pCPU of their own accord.
+/// Voluntary switches of the threads of a VM's vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks {
-    /// So often.
+    /// Their number.
     Counted(u64),
-    /// Not more often than vCPUs were put on pCPUs.
+    /// Unknown, but at most the number of times that vCPUs were put on pCPUs.
     Unknown,
 }
 
-/// What is known of a VM beside its interval.
+/// Configuration of a VM, apart from its interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownVm {
     /// Its name.
@@ -89,9 +89,9 @@ pub struct KnownVm {
     pub pid: u32,
     /// Its configured weight.
     pub weight: Weight,
-    /// The cgroups above its own, from the top; none where all VMs are in one, or where that is not known.
+    /// The cgroups above its own, from the top; empty if all VMs share one, or if they are unknown.
     pub levels: Vec<Level>,
-    /// How often its vCPUs blocked.
+    /// Number of times that its vCPUs blocked.
     pub blocks: Blocks,
 }
 
@@ -100,11 +100,11 @@ pub struct KnownVm {
 pub struct Analysis {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Where the figures are from.
+    /// Source of the figures.
     pub source: SourceName,
-    /// Over how long, in seconds.
+    /// Length of the interval, in seconds.
     pub seconds: f64,
-    /// Who blocks once in this time synchronizes often, ns.
+    /// A vCPU that blocks once within this time synchronizes often, in ns.
     pub timeslice: Nanos,
     /// The VMs, by name.
     pub vms: Vec<VmScalability>,
@@ -119,61 +119,61 @@ pub struct VmScalability {
     pub pid: u32,
     /// vCPUs, N.
     pub n: u32,
-    /// vCPUs active on average, as on hardware; `None` of a VM that never ran.
+    /// Mean number of active vCPUs, as on hardware; `None` for a VM that never ran.
     pub parallelism: Option<f64>,
-    /// Voluntary switches of a vCPU per second, as on hardware. `None`: not measured.
+    /// Voluntary switches of a vCPU per second, as on hardware; `None` if it is not measured.
     pub synchronization: Option<f64>,
-    /// The types that it may be of, 1 … 4; several where something is not measured.
+    /// Its possible types, 1 … 4; several if a figure is missing.
     pub types: Vec<u8>,
-    /// Its type by name, if it is one.
+    /// Name of its type, if there is only one.
     pub class: Option<Type>,
-    /// On hardware, at most.
+    /// Upper bound on hardware.
     pub hardware: Option<Scaling>,
-    /// In the VM, at most.
+    /// Upper bound in the VM.
     pub vm: Option<VmScaling>,
-    /// What is not measured.
+    /// Figures that are not measured.
     pub not_measured: Vec<NotMeasured>,
 }
 
-/// Used and lost, if nothing was spun away.
+/// Used and lost time, if none was lost to spinning.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Scaling {
-    /// Part of the CPU time available that was used.
+    /// Used part of the available CPU time.
     pub efficiency: Fraction,
-    /// N times that.
+    /// N times the efficiency.
     pub speedup: Speedup,
 }
 
-/// In the VM.
+/// Scaling in the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct VmScaling {
     /// The fair share, in pCPUs.
     pub share: f64,
-    /// What it received, in pCPUs.
+    /// Received time, in pCPUs.
     pub received: f64,
-    /// Used and lost, of what it was allocated.
+    /// Used and lost part of the allocated time.
     #[serde(flatten)]
     pub scaling: Scaling,
-    /// What the efficiency could be: min(1, utilization on hardware ÷ share).
+    /// Maximum efficiency: min(1, utilization on hardware ÷ share).
     pub potential_efficiency: Option<Fraction>,
 }
 
-/// Something that is not measured, and what it would take.
+/// A missing figure and its requirement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NotMeasured {
-    /// What.
+    /// The figure.
     pub what: &'static str,
-    /// What it means for the figures, and what it would take.
+    /// Effect on the other figures, and the requirement.
     pub want: String,
 }
 
-/// What a thread gets in a row on a host of so many pCPUs: 0.75 ms · (1 + log₂ min(pCPUs, 8)).
+/// Returns the slice of a thread on a host with this many pCPUs: 0.75 ms · (1 + log₂ min(pCPUs, 8)).
 pub fn timeslice(pcpus: usize) -> Nanos {
-    let log = pcpus.clamp(1, MOST_PCPUS).ilog2();
+    let log = pcpus.clamp(1, MAX_PCPUS).ilog2();
     Nanos(BASE_SLICE.0 * u64::from(1 + log))
 }
 
-/// Analyzes the VMs of an interval for which `is_asked`; all of them share the host.
+/// Analyzes the VMs of an interval that `is_asked` selects; all VMs share the host.
 pub fn analyze(
     interval: &Interval,
     known: &BTreeMap<VmId, KnownVm>,
@@ -186,7 +186,7 @@ pub fn analyze(
     analyze_with(interval, known, &fair(interval, weighs), is_asked)
 }
 
-/// The same with these fair shares, as times.
+/// Like [`analyze`], with these fair shares as times.
 fn analyze_with(
     interval: &Interval,
     known: &BTreeMap<VmId, KnownVm>,
@@ -213,8 +213,8 @@ fn analyze_with(
     }
 }
 
-/// The fair share of each VM: by weight, level by level, at most as much as its vCPUs can use. One that was there for a part of the time is due for
-/// that part.
+/// Returns the fair share of each VM: by weight, level by level, at most the time that its vCPUs can use.
+/// A VM that was there for a part of the interval gets the share of that part.
 fn fair<'a>(
     interval: &Interval,
     weighs: impl Fn(VmId) -> (Weight, &'a [Level]),
@@ -243,7 +243,7 @@ fn fair<'a>(
     shares.map(while_there).collect()
 }
 
-/// Where the time of a VM went, for the formulas.
+/// Times of a VM, for the formulas.
 struct Spent {
     wall: Nanos,
     received: Nanos,
@@ -268,7 +268,7 @@ impl Spent {
         }
     }
 
-    /// As a run on hardware; `None` where it neither worked nor idled.
+    /// Returns the equivalent run on hardware; `None` if it neither worked nor idled.
     fn physical(&self, cores: u32) -> Option<PhysicalRun> {
         let execution = Nanos((self.working + self.idle).0 / u64::from(cores.max(1)));
         (execution > Nanos::ZERO).then(|| PhysicalRun {
@@ -321,11 +321,11 @@ fn of_vm(
     }
 }
 
-/// How often a vCPU blocks per second.
+/// Blocks of a vCPU per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rate {
     Measured(f64),
-    /// Not measured, but seldom for certain.
+    /// Not measured, but rare.
     Seldom,
 }
 
@@ -336,7 +336,7 @@ fn blocks_per_second(
     timeslice: Nanos,
 ) -> Option<Rate> {
     let ran = vm.vcpus.iter().filter(|vcpu| vcpu.ran > Nanos::ZERO);
-    // Of those that ran only: a vCPU without a thread blocks never.
+    // Only vCPUs that ran: one without a thread never blocks.
     let time: Nanos = ran
         .clone()
         .map(|vcpu| {
@@ -359,7 +359,7 @@ fn blocks_per_second(
     }
 }
 
-/// The types that fit what is known.
+/// Returns the types that match the known figures.
 fn types(n: u32, active: f64, rate: Option<Rate>, timeslice: Nanos) -> Vec<Type> {
     let of = |voluntary_switches_per_second: f64| {
         let features = Features { units: n, active, voluntary_switches_per_second, timeslice };
@@ -442,11 +442,11 @@ fn not_measured(
     list
 }
 
-/// Looks at the host; nothing is changed.
+/// Observes the host and changes nothing.
 pub struct Look(HostLook);
 
 impl Look {
-    /// Opens what is needed to look with this source.
+    /// Opens the source.
     pub fn open(
         source: Box<dyn Source>,
         options: DiscoveryOptions,
@@ -457,15 +457,15 @@ impl Look {
         Ok(Look(look))
     }
 
-    /// Measures for this long the VMs that match, or all if there is no pattern.
+    /// Measures the VMs that match, or all without a pattern, for `length`.
     pub fn look(
         &mut self,
         asked: &[VmPattern],
         length: Duration,
     ) -> Result<Analysis, ScalabilityError> {
         let before = self.0.begin().map_err(WhyError::from)?;
-        // Who asks for a VM that is not there is told at once.
-        asked_for(asked, &before, self.0.controller.as_ref())?;
+        // A pattern without a match fails before the wait.
+        select_vms(asked, &before, self.0.controller.as_ref())?;
         std::thread::sleep(length);
         let (scan, interval) = self.0.interval().map_err(WhyError::from)?;
         let vms = scan.vms;
@@ -480,25 +480,26 @@ impl Look {
             };
             (vm.id, known)
         });
-        let asked = asked_for(asked, &vms, self.0.controller.as_ref())?;
+        let asked = select_vms(asked, &vms, self.0.controller.as_ref())?;
         Ok(analyze(&interval, &known.collect(), |vm| asked.contains(&vm)))
     }
 }
 
-/// Levels as if none had a hard cap.
+/// Returns the levels without their hard caps.
 fn without_caps(levels: &[Level]) -> Vec<Level> {
     let levels = levels.iter().map(|level| Level { quota: None, ..*level });
     levels.collect()
 }
 
-/// How often a VM's vCPUs blocked, where that was counted for all of them.
+/// Returns the number of blocks of a VM's vCPUs, if all of them were counted.
 fn blocks(vm: Option<&VmInterval>) -> Blocks {
     let counted = vm.and_then(|vm| vm.vcpus.iter().map(|vcpu| vcpu.wakeups).sum::<Option<u64>>());
     counted.map_or(Blocks::Unknown, Blocks::Counted)
 }
 
-/// Analyzes all of a record: the VMs that match, or all if there is no pattern. A VM is due what it was due in each interval: VMs that were
-/// never there together are no rivals. Also by what some of the record is missing in it.
+/// Analyzes a whole record for the VMs that match, or all without a pattern.
+/// A VM's fair share is the sum over the intervals, so VMs that never ran at the same time do not compete.
+/// Also returns the damages of the record.
 pub fn of_record(
     folder: &Path,
     asked: &[VmPattern],
@@ -511,7 +512,7 @@ pub fn of_record(
         sum.add(&frame.interval);
         let weighs = |vm| {
             let known = frame.vms.get(&vm).and_then(|known| known.weight);
-            // A record does not say what is above its cgroup.
+            // A record has no levels above a VM's cgroup.
             (known.unwrap_or(Weight::constant(1.0)), &[][..])
         };
         for (vm, fair) in fair(&frame.interval, weighs) {
@@ -523,7 +524,7 @@ pub fn of_record(
                 name: vm.name,
                 pid: vm.pid,
                 weight: vm.weight.unwrap_or(Weight::constant(1.0)),
-                // A record does not say.
+                // A record has none.
                 levels: Vec::new(),
                 blocks: Blocks::Unknown,
             };

@@ -1,8 +1,9 @@
-//! Looking for VMs beside the control loop.
+//! Scans for VMs in a thread, next to the control loop.
 //!
-//! A look may take long: processes hold what their owners like, a QMP socket may be silent, a busy host gives no time. A daemon that
-//! waited for it would leave weights standing still. So a thread of its own looks when it is asked to, and the daemon takes what was found
-//! when it is there. Until then it goes on with the VMs that it knows.
+//! A scan may take long: tenants' processes may be large, a QMP socket may be silent, and a busy host delays the scan.
+//! Waiting for it would delay the weights.
+//! The thread therefore scans on request, and the daemon takes the result when it is there.
+//! Until then the daemon manages the VMs that it knows.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -11,27 +12,28 @@ use tandem_linux::real_time::go_before_others;
 
 use crate::discovery::{Discovery, DiscoveryError, Scan, UNHURRIED};
 
-/// How long a look takes at most beside what cannot be cut short: the list of processes, and sockets that do not answer.
+/// Time limit of a scan, except for reading the list of processes and silent sockets.
 const HURRIED: Duration = Duration::from_millis(50);
 
 type Found = Result<Scan, DiscoveryError>;
 
-/// The thread that looks.
+/// The scanning thread.
 pub(crate) struct Scanner {
     requests: Sender<Duration>,
     found: Receiver<Found>,
-    /// Since when it has been looking.
+    /// Start of the scan in progress.
     looking: Option<Instant>,
 }
 
 impl Scanner {
-    /// Starts the thread, which waits to be asked. It ends with this. `urgent`: it goes before other threads of this host, if it may.
+    /// Starts the thread, which waits for requests and ends with this value.
+    /// With `urgent`, it runs before other threads of the host, if permitted.
     pub(crate) fn start(mut discovery: Discovery, urgent: bool) -> std::io::Result<Scanner> {
         let (requests, requested) = channel();
         let (tell, found) = channel();
         let look = move || {
             if urgent {
-                // Who may not is told by the daemon, for itself.
+                // If that is not permitted, the daemon reports it for its own thread.
                 let _ = go_before_others();
             }
             while let Ok(time) = requested.recv() {
@@ -44,13 +46,13 @@ impl Scanner {
         Ok(Scanner { requests, found, looking: None })
     }
 
-    /// Looks, and waits for what is found: the first look, which takes the time that it needs. `None`: the thread ended.
+    /// Scans and waits for the result: the first scan, without a time limit. Returns `None` if the thread ended.
     pub(crate) fn look(&mut self) -> Option<Found> {
         self.requests.send(UNHURRIED).ok()?;
         self.found.recv().ok()
     }
 
-    /// Has it look, unless it is looking. False: the thread ended.
+    /// Requests a scan unless one is in progress. Returns false if the thread ended.
     pub(crate) fn ask(&mut self) -> bool {
         if self.looking.is_some() {
             return true;
@@ -59,7 +61,7 @@ impl Scanner {
         self.requests.send(HURRIED).is_ok()
     }
 
-    /// What was found since it was asked, if it is there.
+    /// Returns the result of the request, if it is there.
     pub(crate) fn take(&mut self) -> Option<Found> {
         match self.found.try_recv() {
             Ok(found) => {
@@ -70,7 +72,7 @@ impl Scanner {
         }
     }
 
-    /// For how long it has been looking.
+    /// Returns the duration of the scan in progress.
     pub(crate) fn looking(&self) -> Duration {
         self.looking.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_found_comes_when_it_is_there_and_errors_too() {
+    fn results_and_errors_arrive_later() {
         let dir = tempfile::tempdir().unwrap();
         let proc = dir.path().join("proc");
         std::fs::create_dir(&proc).unwrap();
@@ -93,7 +95,7 @@ mod tests {
         let discovery = Discovery::new(options, ProcFs::at(dir.path())).unwrap();
         let mut scanner = Scanner::start(discovery, false).unwrap();
         assert!(scanner.look().unwrap().unwrap().vms.is_empty());
-        assert!(scanner.take().is_none(), "nobody asked");
+        assert!(scanner.take().is_none(), "no request");
         let ask = |scanner: &mut Scanner| {
             assert!(scanner.ask() && scanner.ask());
             loop {
@@ -109,6 +111,6 @@ mod tests {
         assert!(ask(&mut scanner).is_err());
         assert!(scanner.take().is_none(), "asked twice, looked once");
         std::fs::create_dir(&proc).unwrap();
-        assert!(ask(&mut scanner).is_ok(), "and goes on");
+        assert!(ask(&mut scanner).is_ok(), "the thread continues");
     }
 }

@@ -19,7 +19,7 @@ use tandem_linux::thread::Pid;
 
 pub use pattern::VmPattern;
 
-/// What was asked for matches nothing, such as a selection of VMs.
+/// A pattern or selection without a match.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NothingMatched(pub String);
@@ -52,11 +52,11 @@ impl Patterns {
 
     fn matches(&self, vm: &Vm, controller: &dyn CpuController) -> bool {
         self.names.iter().any(|glob| glob.is_match(&vm.name))
-            || self.matches_beside_name(vm, controller)
+            || self.matches_except_by_name(vm, controller)
     }
 
-    /// Whether anything but the name matches. A VM whose cgroup or user cannot be read any more matches neither.
-    fn matches_beside_name(&self, vm: &Vm, controller: &dyn CpuController) -> bool {
+    /// Whether a pattern other than the name matches. An unreadable cgroup or user does not match.
+    fn matches_except_by_name(&self, vm: &Vm, controller: &dyn CpuController) -> bool {
         let first = || vm.vcpus.first().map_or(&vm.process, |vcpu| &vcpu.thread);
         let place = || controller.cgroup_of(first());
         let user = || user_of(&ProcFs::host().process(vm.process.pid));
@@ -122,7 +122,7 @@ impl Selector {
     pub fn matches_by_name_alone(&self, vm: &Vm, controller: &dyn CpuController) -> bool {
         self.wanted.names.iter().any(|glob| glob.is_match(&vm.name))
             && !self.all
-            && !self.wanted.matches_beside_name(vm, controller)
+            && !self.wanted.matches_except_by_name(vm, controller)
             && !self.excluded.matches(vm, controller)
     }
 }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_selects_what_is_below_it() {
+    fn cgroup_selects_its_descendants() {
         let compiled = |globs: &[&str]| {
             let cgroups = globs.iter().map(|glob| (*glob).to_owned()).collect();
             selector(Select { cgroups, ..Select::default() }).wanted.cgroups
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_globs_and_relative_paths_are_refused_with_their_key() {
+    fn invalid_globs_are_refused_with_their_key() {
         let error = |select: Select| Selector::from_config(&select).unwrap_err().to_string();
         let names = error(Select { names: vec!["web[".into()], ..Select::default() });
         assert!(names.contains("select.names") && names.contains("web["), "{names}");

@@ -1,7 +1,7 @@
-//! What the policy `flexs` finds, for operators: lines for the log and a dry run, and figures for the status.
+//! Findings of the policy `flexs` for operators: lines for the log and a dry run, and figures for the status.
 //!
-//! A vCPU's counters are another number in every period. A dry run says them when what follows from them changed, of each vCPU once a
-//! second at most.
+//! A vCPU's counters change in every period.
+//! A dry run logs them when their consequence changes, at most once a second per vCPU.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,55 +14,56 @@ use tandem_policy::flexs::{Basis, SwapAction, Verdict};
 use tandem_policy::host::Placement;
 use tandem_policy::host::flexs::{Left, Refusal, SpinOutcome, SpinReport};
 
-/// Of each vCPU, values are said no more often.
-const EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval between log lines of a vCPU.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What FlexS did for a VM since the daemon looks after it.
+/// Account of FlexS for a VM, since the daemon manages it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpinAccount {
-    /// Where counters come from.
+    /// Source of the counters.
     pub counters: CounterSource,
     /// vCPUs that spun throughout the last period.
     pub spinning: Vec<u32>,
-    /// Periods in which a vCPU was judged, of all vCPUs.
+    /// Number of judged periods, summed over all vCPUs.
     pub judged: u64,
-    /// Of these, those in which it spun.
+    /// Number of these in which the vCPU spun.
     pub spun: u64,
-    /// All accountings of its vCPUs, by what the verdicts rest on.
+    /// Number of accountings of its vCPUs, by the basis of their verdicts.
     #[serde(default)]
     pub bases: BTreeMap<Basis, u64>,
-    /// Swaps that were decided.
+    /// Number of swaps that were decided.
     #[serde(default)]
     pub decided: u64,
-    /// Swaps that were made: none in a dry run, and not those of which a part was refused.
+    /// Number of complete swaps; 0 in a dry run.
     pub swaps: u64,
-    /// Periods in which a vCPU spun and nobody looked for a sibling, by the reason.
+    /// Number of periods in which a vCPU spun without a search for a sibling, by the reason.
     #[serde(default)]
     pub left: BTreeMap<Left, u64>,
-    /// Searches for a sibling that found none.
+    /// Number of searches that found no sibling.
     pub failed: u64,
-    /// Siblings that were no candidates in these, by the reason.
+    /// Number of rejected siblings in these searches, by the reason.
     #[serde(default)]
     pub refused: BTreeMap<Refusal, u64>,
-    /// The verdicts against what the VM's programs say of themselves; none for counters that do not tell.
+    /// Verdicts compared with the VM's own programs; `None` if its counters do not provide that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against_truth: Option<AgainstTruth>,
 }
 
-/// Verdicts against the truth, in periods of a vCPU. The first ones of a fair window, which judge nobody, do not count. One in which it ran for too short a
-/// time to be judged counts if it spun: then it was not found.
+/// Verdicts compared with the truth, in periods of a vCPU.
+/// The first periods of a fair window, which judge no vCPU, do not count.
+/// A period too short to be judged counts if the vCPU spun, as missed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgainstTruth {
-    /// It did nothing but wait in a loop.
+    /// It only waited in a loop.
     pub spun: u64,
-    /// Of these, it was found to spin.
+    /// Number of these that were found.
     pub found: u64,
-    /// The others, by what the verdicts rest on.
+    /// The others, by the basis of their verdicts.
     #[serde(default)]
     pub missed: BTreeMap<Basis, u64>,
-    /// It computed, at least for a part of the period.
+    /// It computed for at least a part of the period.
     pub worked: u64,
-    /// Of these, it was taken for one that spins.
+    /// Number of these that were judged as spinning.
     pub false_alarms: u64,
 }
 
@@ -85,7 +86,7 @@ impl AgainstTruth {
 }
 
 impl SpinAccount {
-    /// In words, without the VM's name.
+    /// Formats the account, without the VM's name.
     pub(crate) fn in_words(&self) -> String {
         let now = match &self.spinning[..] {
             [] => "none spins now".to_owned(),
@@ -102,16 +103,16 @@ impl SpinAccount {
     }
 }
 
-/// The accounts of all VMs, and what a dry run has said.
+/// The accounts of all VMs, and the logged lines of a dry run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spins {
-    /// Why nobody's branches are counted, though a policy asks for it.
+    /// Why branches are not counted although a policy needs them.
     pub(crate) off: Option<String>,
     accounts: BTreeMap<VmId, SpinAccount>,
     said: BTreeMap<(VmId, VcpuId), (Instant, &'static str)>,
 }
 
-/// What follows from the counters, without figures.
+/// Returns the consequence of the counters, without figures.
 fn kind(report: &SpinReport) -> &'static str {
     match report.outcome {
         _ if !report.verdict.busy_waiting => "does not spin",
@@ -121,7 +122,7 @@ fn kind(report: &SpinReport) -> &'static str {
     }
 }
 
-/// A vCPU's counters, what they say and what follows, in words.
+/// Formats a vCPU's counters, their meaning and their consequence.
 pub(crate) fn in_words(vm: &str, report: &SpinReport) -> String {
     let SpinReport { vcpu, counted, verdict, extremes, outcome, .. } = report;
     let counts = counted.counts;
@@ -145,7 +146,7 @@ pub(crate) fn in_words(vm: &str, report: &SpinReport) -> String {
 }
 
 impl Spins {
-    /// Takes in a period's reports, and the swaps that were made.
+    /// Adds a period's reports, and the swaps that were made.
     pub(crate) fn count(&mut self, reports: &[SpinReport], made: &[Swap]) {
         for account in self.accounts.values_mut() {
             account.spinning.clear();
@@ -196,7 +197,7 @@ impl Spins {
         }
     }
 
-    /// Of a period's reports those that are worth a line in a dry run; they count as said.
+    /// Returns a period's reports that a dry run should log, and marks them as logged.
     pub(crate) fn news<'a>(
         &mut self,
         now: Instant,
@@ -206,7 +207,7 @@ impl Spins {
             let kind = kind(report);
             let key = (report.vm, report.vcpu);
             let is_news = match self.said.get(&key) {
-                Some((at, said)) => *said != kind && now.duration_since(*at) >= EVERY,
+                Some((at, said)) => *said != kind && now.duration_since(*at) >= LOG_INTERVAL,
                 None => true,
             };
             if is_news {
@@ -217,19 +218,19 @@ impl Spins {
         reports.iter().filter(is_news).collect()
     }
 
-    /// Forgets VMs that are gone.
+    /// Removes VMs that have ended.
     pub(crate) fn retain(&mut self, is_there: impl Fn(VmId) -> bool) {
         self.accounts.retain(|vm, _| is_there(*vm));
         self.said.retain(|(vm, _), _| is_there(*vm));
     }
 
-    /// What was done for a VM; `None`: nothing was counted.
+    /// Returns the account of a VM; `None` if nothing was counted.
     pub(crate) fn of(&self, vm: VmId) -> Option<&SpinAccount> {
         self.accounts.get(&vm)
     }
 }
 
-/// What to say of a source of counters once it is open.
+/// Returns the log line for an opened source of counters.
 pub(crate) fn opened(source: CounterSource, placement: Placement) -> String {
     let of = match source {
         CounterSource::Hardware => "hardware counters (how well it does with them is not measured)",
@@ -240,7 +241,7 @@ pub(crate) fn opened(source: CounterSource, placement: Placement) -> String {
     let acts = match placement {
         Placement::Rebalance => "",
         Placement::Keep | Placement::Turns => {
-            "; it says who spins and swaps nobody, which needs --placement rebalance"
+            "; it reports spinning vCPUs and swaps none, which needs --placement rebalance"
         }
     };
     format!("flexs finds vCPUs that spin by {of}{acts}")
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_said_with_their_values_and_the_reason() {
+    fn counters_are_logged_with_reason() {
         let line = in_words("db", &report(0, (6000, 2000, 2)));
         assert_eq!(
             line,
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_said_when_it_changes_and_once_a_second() {
+    fn changed_verdict_is_logged_once_a_second() {
         let (mut spins, begin) = (Spins::default(), Instant::now());
         let (spinning, working) = ([report(0, (6000, 2000, 2))], [report(0, (9000, 1000, 30))]);
         let mut count = |ms, reports: &[SpinReport]| {
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_that_worked_and_is_called_spinning_is_a_false_alarm() {
+    fn working_vcpu_judged_spinning_is_false_alarm() {
         let mut truth = AgainstTruth::default();
         let verdict = |busy_waiting, basis| Verdict {
             busy_waiting,
@@ -311,8 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn spinning_that_is_not_found_is_counted_by_the_reason_and_short_runs_are_no_work_that_was_judged()
-     {
+    fn missed_spinning_is_counted_by_reason() {
         let mut spins = Spins::default();
         let mut reports = [report(0, (9000, 1000, 30)), report(1, (4500, 1500, 1))];
         reports[1].verdict = SpinDetector::new(10, 1)
@@ -365,7 +365,7 @@ mod tests {
             account.in_words(),
             "by synthetic counters a vCPU spun in 2 of 3 periods that were judged; swaps: 0; vCPU 1 spins now"
         );
-        // All of them say that they spun; one is not found.
+        // The programs report that all of them spun; one was not found.
         let truth = account.against_truth.as_ref().unwrap();
         assert_eq!((truth.spun, truth.found, truth.worked), (3, 2, 0));
         assert_eq!(account.left[&Left::Placement], 2);

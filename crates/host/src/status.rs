@@ -1,12 +1,13 @@
-//! `tandem host status`: the running daemon and its VMs, or what a daemon left that is gone.
+//! `tandem host status`: the running daemon and its VMs, or the changes that a killed daemon left.
 //!
-//! A running daemon answers on its control socket ([`crate::control`]). It also publishes in `STATE_DIR/status.json` which weights are
-//! configured, because the cgroups hold the current ones, and which VMs take turns: `top`, `why` and `export` read that. The file
-//! stays after kill -9, and counts for as long as the process lives that wrote it.
+//! A running daemon answers on its control socket ([`crate::control`]).
+//! It also publishes the configured weights and the VMs that take turns in `STATE_DIR/status.json`, for `top`, `why` and `export`.
+//! The cgroups hold only the current weights.
+//! The file stays after kill -9, and counts only while the process that wrote it lives.
 //!
-//! A daemon with another state directory shows in the host's file of claims ([`tandem_linux::claims`]), which only root can read.
+//! A daemon with another state directory appears in the host's file of claims ([`tandem_linux::claims`]), which only root can read.
 //!
-//! [`HostStatus`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
+//! [`HostStatus`] in JSON is an interface: `schema` is raised when a field changes its meaning or is removed; fields may be added.
 
 pub mod text;
 
@@ -175,7 +176,7 @@ pub(crate) fn write(
     turns: Option<TurnStats>,
     spins: &Spins,
 ) -> Result<(), StatusError> {
-    // Of a VM that is left as it is there is nothing to tell that its cgroup does not.
+    // A VM without changes is fully described by its cgroup.
     let vms = fleet
         .vms()
         .filter(|managed| !managed.is_left_alone())
@@ -196,27 +197,27 @@ pub(crate) fn write(
     Ok(file(state_dir).write(&Published { daemon, vms, turns, flexs_off })?)
 }
 
-/// What the policy `flexs` did for each VM, by its process; empty without a daemon that counts branches.
+/// Returns the FlexS accounts by process; empty without a daemon that counts branches.
 pub fn spins(state_dir: &Path) -> BTreeMap<Pid, SpinAccount> {
     let vms = read(state_dir).1.vms.into_iter();
     let of = |vm: PublishedVm| Some((vm.process.pid, vm.flexs?));
     vms.filter_map(of).collect()
 }
 
-/// Takes the daemon's view away; nobody minds if there was none.
+/// Removes the daemon's view, if there is one.
 pub fn remove(state_dir: &Path) {
     file(state_dir).remove();
 }
 
-/// Takes away the view of a daemon that is gone, once what it changed is put back.
+/// Removes the view of a killed daemon, after its changes were reverted.
 pub fn remove_of_gone(state_dir: &Path) {
     if read(state_dir).0 == DaemonState::Gone {
         remove(state_dir);
     }
 }
 
-/// Whether a daemon acts on VMs, which another one `elsewhere` looks after or not. What one that is gone left behind here is not forgotten over that, nor
-/// where it was gone before it said that it is there.
+/// Combines the states: `unrestored` changes of a killed daemon precede a daemon `elsewhere`, which precedes `here`.
+/// This also holds if the daemon was killed before it published anything.
 fn state_of(here: DaemonState, unrestored: bool, elsewhere: bool) -> DaemonState {
     match (unrestored, elsewhere) {
         (true, _) => DaemonState::Gone,
@@ -239,7 +240,7 @@ fn managed_elsewhere(claims: &Path, daemon: DaemonState, vms: &[Vm]) -> usize {
     vms.iter().filter(|vm| reader.is_claimed(vm.process.pid).unwrap_or(false)).count()
 }
 
-/// The VMs that a running daemon looks after, by process, and whether each takes turns.
+/// Returns the VMs that a running daemon manages, by process, and whether each takes turns.
 pub(crate) fn managed(state_dir: &Path) -> BTreeMap<ThreadRef, bool> {
     let (_, published) = read(state_dir);
     let vms = published.vms.into_iter();
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_daemon_said_counts_for_as_long_as_it_lives() {
+    fn view_counts_while_its_daemon_lives() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).0, DaemonState::None);
         let me = ThreadRef::of_process(&ProcFs::host(), Pid(std::process::id())).unwrap();
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(state_of(Some(me)), (DaemonState::Running, 1));
         remove_of_gone(dir.path());
         assert_eq!(read(dir.path()).0, DaemonState::Running);
-        // Its number belongs to another process by now.
+        // The PID was reused.
         let mut earlier = me;
         earlier.start.0 -= 1;
         assert_eq!(state_of(Some(earlier)), (DaemonState::Gone, 0));
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_account_stands_beside_what_is_configured() {
+    fn account_and_configuration_are_published() {
         let vm = r#""cgroup":"/a","configured":512.0,"weight":300.0,"turns":true,
                     "due":1.0,"received":0.9,"lag":0.1,"wait_ms":null"#;
         let vms = published(vm).vms;
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn vms_of_a_daemon_with_another_state_directory_are_known() {
+    fn vms_of_other_state_directory_are_counted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vms.lock");
         let vms = [fixtures::vm(1, "a", 1), fixtures::vm(2, "b", 1)];
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_daemon_left_is_told_beside_another_daemon() {
+    fn changes_of_killed_daemon_are_reported_first() {
         let (gone, elsewhere) = (DaemonState::Gone, DaemonState::Elsewhere);
         assert_eq!(state_of(gone, true, true), gone);
         assert_eq!(state_of(gone, false, true), elsewhere);

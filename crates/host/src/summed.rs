@@ -1,50 +1,51 @@
-//! Lines of the log about what tenants do: some of each user, and how many more there were.
+//! Log lines about tenants' actions: a limited number per user, and the number of further ones.
 //!
-//! Whoever may set weights can set them of thousands of VMs in each look, and journald drops lines where one service writes too many: then those
-//! about others would be missing. So of each user there are [`MOST`] lines in an update, and one that says how many are left out; users
-//! beyond the first [`MOST_USERS`] have one share together.
+//! A tenant can change the weights of thousands of VMs before each scan, and journald drops lines of a service that writes too many.
+//! Lines about other tenants would then be missing.
+//! Each update therefore logs at most [`MAX_LINES`] lines per user, and one with the number left out.
+//! Users beyond the first [`MAX_USERS`] share one quota.
 
 use std::collections::BTreeMap;
 
 use crate::managed::Note;
 
-/// So many lines of a user are written in an update.
-const MOST: usize = 8;
+/// Maximum number of lines of a user per update.
+const MAX_LINES: usize = 8;
 
-/// So many users have a share of their own in an update.
-const MOST_USERS: usize = 16;
+/// Maximum number of users with a quota of their own per update.
+const MAX_USERS: usize = 16;
 
-/// What was written in this update of whom: the user's number, or `None` for those beyond.
+/// Number of lines in this update by uid, or `None` for users beyond the maximum.
 #[derive(Debug, Default)]
 pub(crate) struct Summed {
     lines: BTreeMap<Option<u32>, usize>,
 }
 
 impl Summed {
-    /// What there is to say of this user's: what is written goes to `notes`.
+    /// Adds a user's lines to `notes`, up to the maximum.
     pub(crate) fn say(&mut self, user: u32, said: Vec<Note>, notes: &mut Vec<Note>) {
         if said.is_empty() {
             return;
         }
-        let has_own = self.lines.contains_key(&Some(user)) || self.lines.len() < MOST_USERS;
+        let has_own = self.lines.contains_key(&Some(user)) || self.lines.len() < MAX_USERS;
         let lines = self.lines.entry(has_own.then_some(user)).or_default();
         for note in said {
-            if *lines < MOST {
+            if *lines < MAX_LINES {
                 notes.push(note);
             }
             *lines += 1;
         }
     }
 
-    /// The update ends: says how much was left out.
+    /// Ends the update, and reports the number of lines left out.
     pub(crate) fn end(&mut self, notes: &mut Vec<Note>) {
         for (user, lines) in std::mem::take(&mut self.lines) {
-            if lines > MOST {
+            if lines > MAX_LINES {
                 let whose = match user {
                     Some(user) => format!("in cgroups of user {user}"),
                     None => "in cgroups of other users".to_owned(),
                 };
-                let more = lines - MOST;
+                let more = lines - MAX_LINES;
                 notes.push(Note(format!("and {more} more like these of VMs {whose}")));
             }
         }
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sets_thousands_of_weights_has_few_lines_and_others_theirs() {
+    fn many_lines_of_a_user_are_limited() {
         let mut summed = Summed::default();
         for _ in 0..2 {
             let mut notes = Vec::new();
@@ -74,13 +75,13 @@ mod tests {
             summed.end(&mut notes);
             let lines: Vec<&str> = notes.iter().map(|note| note.0.as_str()).collect();
             assert!(lines.contains(&"0: 0"));
-            assert_eq!(lines.iter().filter(|l| l.starts_with("1000: ")).count(), MOST);
+            assert_eq!(lines.iter().filter(|l| l.starts_with("1000: ")).count(), MAX_LINES);
             let left_out = [
                 "and 6978 more like these of VMs in cgroups of other users",
                 "and 1016 more like these of VMs in cgroups of user 1000",
             ];
             assert_eq!(lines[lines.len() - 2..], left_out);
-            assert_eq!(lines.len(), MOST + 1 + (MOST_USERS - 2) + MOST + 2);
+            assert_eq!(lines.len(), MAX_LINES + 1 + (MAX_USERS - 2) + MAX_LINES + 2);
         }
     }
 }

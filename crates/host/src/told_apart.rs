@@ -1,13 +1,13 @@
-//! What VMs are called where each must be told from the others: by name, and with the process where several have that name.
+//! Unique names of VMs: the name, with the PID if several VMs have the same.
 //!
-//! Nobody keeps two VMs from having one name: a name is a word of a command line or of a thread. And a VM that was started anew is, in a record,
-//! another of the same name.
+//! Tenants may give two VMs the same name, on the command line or as a thread's name.
+//! In a record, a restarted VM is another VM of the same name.
 
 use std::collections::BTreeMap;
 
 use tandem_linux::thread::Pid;
 
-/// What each is called, of all that are to be told apart, each with its name and process.
+/// Returns a unique name for each VM, from its name and process.
 pub(crate) fn told_apart<'a, K: Ord>(
     vms: impl Iterator<Item = (K, &'a str, Pid)> + Clone,
 ) -> BTreeMap<K, String> {
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vms_of_one_name_have_their_process_beside_it() {
+    fn equal_names_are_followed_by_pids() {
         let vms = [(1, "web", 812), (2, "db", 813), (3, "web", 900)];
         let vms = vms.into_iter();
         let called = told_apart(vms.map(|(key, name, pid)| (key, name, Pid(pid))));

@@ -1,11 +1,12 @@
-//! `tandem host top`: where the time of every VM goes, and who takes it, interval after interval.
+//! `tandem host top`: the time of every VM by state and culprit, interval after interval.
 //!
-//! VMs are found as the daemon finds them; the time in each state and the edges are those of [`tandem_observe`]. What is due and the
-//! lag are over the same interval, by the weights that [`crate::status`] knows. All VMs are looked at, since any may
-//! be a culprit; the selected ones are shown, those first whose vCPUs are RDY most.
+//! VMs are discovered as in the daemon; the states and the edges are those of [`tandem_observe`].
+//! Fair share and lag are of the same interval, by the weights of [`crate::status`].
+//! All VMs are measured, since any may be a culprit.
+//! The selected ones are shown, in descending order of RDY.
 //!
-//! [`TopInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
-//! Times are ns in the interval, of a VM summed over its vCPUs; `null` is "not measured".
+//! [`TopInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or is removed; fields may be added.
+//! Times are ns in the interval, for a VM summed over its vCPUs; `null` is "not measured".
 
 pub mod screen;
 pub mod text;
@@ -31,10 +32,10 @@ use crate::weights::Weights;
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 2;
 
-/// How many culprits of a VM or vCPU are named.
+/// Maximum number of culprits named per VM or vCPU.
 const CULPRITS: usize = 3;
 
-/// What somebody waits for.
+/// Kind of a culprit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CulpritKind {
@@ -42,31 +43,31 @@ pub enum CulpritKind {
     Vm,
     /// The VM's own vCPUs.
     Itself,
-    /// A thread of a VM that is no vCPU.
+    /// A thread of a VM other than a vCPU.
     VmThread,
-    /// Processes of the host that are no VMs, of one name in one cgroup.
+    /// Host processes other than VMs, of one name in one cgroup.
     Process,
     /// A thread of the kernel.
     KernelThread,
-    /// Nobody that was seen.
+    /// An unseen culprit.
     Unseen,
-    /// All that are not named one by one.
+    /// All culprits that are not named.
     Others,
 }
 
-/// Who had the pCPUs that a VM waited for.
+/// Culprit: it had the pCPUs that a VM waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Culprit {
-    /// What it is.
+    /// Its kind.
     pub kind: CulpritKind,
-    /// A VM's name, or a thread's, or a process's.
+    /// Name of the VM, thread or process.
     pub name: String,
-    /// The cgroup of a process, where that is known.
+    /// The cgroup of a process, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// How long it was waited for, in ns.
+    /// Time waited for it, in ns.
     pub time: Nanos,
-    /// How that is known.
+    /// Evidence for it.
     pub evidence: Evidence,
 }
 
@@ -77,13 +78,13 @@ pub struct TopVcpu {
     pub index: VcpuId,
     /// Its thread.
     pub tid: u32,
-    /// Where it may run.
+    /// Its affinity.
     pub allowed: PcpuSet,
-    /// How often it was put on a pCPU.
+    /// Number of times that it was put on a pCPU.
     pub runs: u64,
-    /// Where its time went.
+    /// Its time by state.
     pub times: VcpuTimes,
-    /// Whom it waited for, the longest first.
+    /// Its culprits, by descending time.
     pub culprits: Vec<Culprit>,
 }
 
@@ -92,41 +93,41 @@ pub struct TopVcpu {
 pub struct TopVm {
     /// Its name.
     pub name: String,
-    /// What it is called beside the others: its name, with the process where several have that.
+    /// Its name, with the PID if several VMs have the same name.
     #[serde(skip)]
     pub called: String,
     /// Its process.
     pub pid: u32,
-    /// What kind of VMM runs it.
+    /// Kind of its VMM.
     pub vmm: String,
-    /// Where the time of its vCPUs went, all together.
+    /// Time of its vCPUs by state, summed.
     pub times: VcpuTimes,
-    /// Due, in pCPUs.
+    /// Fair share, in pCPUs.
     pub due: f64,
-    /// Received, in pCPUs.
+    /// Received time, in pCPUs.
     pub received: f64,
     /// (due − received) ÷ due.
     pub lag: f64,
-    /// Whom its vCPUs waited for, the longest first.
+    /// Culprits of its vCPUs, by descending time.
     pub culprits: Vec<Culprit>,
-    /// Its threads beside the vCPUs, those that ran most first.
+    /// Its threads other than vCPUs, by descending run time.
     pub threads: Vec<ThreadTime>,
-    /// From when its vCPUs were woken until they ran; `None` where that is not measured.
+    /// Latency from wake-up to run; `None` if it is not measured.
     pub wakeup_latency: Option<WakeupLatency>,
     /// Its vCPUs.
     pub vcpus: Vec<TopVcpu>,
 }
 
-/// How long wake-ups took, known to a factor of two.
+/// Latency of wake-ups, to a factor of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WakeupLatency {
-    /// How many there were.
+    /// Number of wake-ups.
     pub count: u64,
-    /// What all took together.
+    /// Sum of all latencies.
     pub time: Nanos,
-    /// Half of them took at most this; `None` without any, or from 2 s on.
+    /// Upper bound of half of them; `None` without any, or from 2 s on.
     pub p50: Option<Nanos>,
-    /// 99 of 100 took at most this.
+    /// Upper bound of 99 % of them.
     pub p99: Option<Nanos>,
 }
 
@@ -141,36 +142,36 @@ impl From<&Latency> for WakeupLatency {
     }
 }
 
-/// What is shown of one interval.
+/// The figures of one interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopInterval {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// When the interval began, in ns: CLOCK_MONOTONIC.
+    /// Start of the interval, in ns of CLOCK_MONOTONIC.
     pub start: Nanos,
     /// Length of the interval, in seconds.
     pub seconds: f64,
-    /// Where the figures are from.
+    /// Source of the figures.
     pub source: SourceName,
-    /// What is not measured, and for want of what.
+    /// Measurements that are missing, with their requirement.
     pub missing: Vec<Missing>,
-    /// What programs in the kernel did not see or count, and what they estimate: a line each.
+    /// Events missed and figures estimated by the BPF programs, one line each.
     pub notes: Vec<String>,
     /// VMs on the host, selected or not.
     pub found: usize,
-    /// Processes that are VMMs by their names and could not be looked into.
+    /// Number of processes with a VMM's name that could not be inspected.
     pub unreadable: usize,
-    /// VMs that are left alone because their user or the host has as many as there may be.
+    /// VMs beyond the limits per user and host.
     pub left_out: usize,
-    /// Selected VMs of which no vCPU thread is known.
+    /// Selected VMs without a known vCPU thread.
     pub unidentified: usize,
-    /// The selected VMs that were there all the time, those first that wait most.
+    /// The selected VMs that existed for the whole interval, in descending order of waits.
     pub vms: Vec<TopVm>,
-    /// The rest.
+    /// Totals of the host.
     pub host: HostTotals,
 }
 
-/// How many VMs there are.
+/// Number of VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// On the host.
@@ -179,14 +180,14 @@ pub struct Found {
     pub selected: usize,
 }
 
-/// Looks at the host again and again; nothing is changed.
+/// Observes the host repeatedly and changes nothing.
 pub struct Top {
     look: Look,
     selector: Selector,
 }
 
 impl Top {
-    /// Opens what is needed to look, with this source.
+    /// Opens the source.
     pub fn open(
         source: Box<dyn Source>,
         options: DiscoveryOptions,
@@ -203,7 +204,7 @@ impl Top {
         Ok(Found { all: vms.len(), selected })
     }
 
-    /// What happened since the last call, or the beginning.
+    /// Returns the interval since the last call, or since the beginning.
     pub fn interval(&mut self) -> Result<TopInterval, LookError> {
         let (scan, interval) = self.look.interval()?;
         let weights = self.look.weights(&scan.vms);
@@ -215,7 +216,7 @@ impl Top {
     }
 }
 
-/// Puts together what was found, measured and configured.
+/// Combines discovery, measurement and weights.
 pub(crate) fn shown(
     scan: &Scan,
     interval: &Interval,
@@ -271,7 +272,7 @@ pub(crate) fn shown(
     }
 }
 
-/// What hurts most comes first: RDY per vCPU, then lag; then by name.
+/// Orders VMs by RDY per vCPU, then by lag, then by name.
 fn worst_first(one: &TopVm, two: &TopVm) -> std::cmp::Ordering {
     let ready = |vm: &TopVm| vm.times.share(State::Ready).unwrap_or(0.0);
     ready(two)
@@ -301,7 +302,7 @@ fn vcpus(
     shown.collect()
 }
 
-/// Names what a victim of a VM waited for most.
+/// Returns the largest culprits of a victim in a VM.
 fn culprits(
     edges: &Edges,
     victim: &Party,
@@ -313,7 +314,7 @@ fn culprits(
     waits.take(CULPRITS).map(|edge| culprit(edge, vm, name)).collect()
 }
 
-/// Who was waited for, with what a VM is called; `None` of one that is gone.
+/// Returns the culprit of an edge. `name` returns the name of a VM, or `None` if it has gone.
 pub(crate) fn culprit<'a>(
     edge: Edge<'_>,
     victim: VmId,
@@ -324,10 +325,13 @@ pub(crate) fn culprit<'a>(
     let (kind, name) = match edge.culprit {
         Party::Vm(vm) if *vm == victim => (CulpritKind::Itself, "itself".to_owned()),
         Party::Vm(vm) => (CulpritKind::Vm, name_of(vm).to_owned()),
-        Party::Vcpu { vm, vcpu } => match *vm == victim {
-            true => (CulpritKind::Itself, format!("own vCPU {vcpu}")),
-            false => (CulpritKind::Vm, format!("{} vCPU {vcpu}", name_of(vm))),
-        },
+        Party::Vcpu { vm, vcpu } => {
+            if *vm == victim {
+                (CulpritKind::Itself, format!("own vCPU {vcpu}"))
+            } else {
+                (CulpritKind::Vm, format!("{} vCPU {vcpu}", name_of(vm)))
+            }
+        }
         Party::VmThread { vm, name } => (CulpritKind::VmThread, format!("{}: {name}", name_of(vm))),
         Party::Process { name, cgroup } => {
             in_cgroup = cgroup.clone();

@@ -1,6 +1,6 @@
 //! `tandem host record --trace`: some seconds of this host in full, switch by switch.
 //!
-//! All VMs that are there at the begin are traced; one that comes later is a process of the host among others.
+//! The VMs present at the start are traced; a later one counts as a process of the host.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,45 +20,44 @@ use crate::watch::watched;
 /// Why there is no trace.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// Processes cannot be looked through.
+    /// The processes cannot be listed.
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
-    /// There are no programs.
-    #[error("a trace needs BPF programs: {0}; without --trace, what accounts tell is recorded")]
+    /// BPF is unavailable.
+    #[error("a trace needs BPF programs: {0}; without --trace, the kernel's accounts are recorded")]
     Bpf(#[from] BpfError),
 }
 
-/// What was seen.
+/// Result of a trace.
 #[derive(Clone, Debug)]
 pub struct Traced {
     /// The host, switch by switch.
     pub trace: HostTrace,
-    /// The names of the VMs, with the process where several have the same.
+    /// Unique names of the VMs.
     pub names: BTreeMap<VmId, String>,
 }
 
 impl Traced {
-    /// What is to be said of it.
+    /// Returns remarks on the trace.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if self.trace.lost > 0 {
             remarks.push(format!(
-                "{} events were lost for want of room: where they are missing nothing is shown; trace for a shorter time",
+                "{} events were lost because the buffer was full, and are missing in the trace; trace for a shorter time",
                 self.trace.lost
             ));
         }
         let unseen = self.trace.vcpus.iter().filter(|vcpu| vcpu.did.is_empty());
         let unseen = unseen.count();
         if unseen > 0 {
-            remarks.push(format!(
-                "of {unseen} vCPUs nothing was seen: they neither slept nor left a pCPU"
-            ));
+            remarks
+                .push(format!("{unseen} vCPUs have no events: they neither slept nor left a pCPU"));
         }
         remarks
     }
 }
 
-/// Traces for so long, or until a signal.
+/// Traces for `length`, or until a signal.
 pub fn trace(
     options: DiscoveryOptions,
     length: Duration,

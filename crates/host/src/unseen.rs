@@ -1,6 +1,7 @@
-//! What an operator asked for and the daemon does not see: processes that it may not look into, and names that no VM has.
+//! Requests of the operator that the daemon cannot meet: unreadable processes, and names without a VM.
 //!
-//! Both are found out at every look for VMs, and said when they change, not each time. A VM that is to come may have the name, so none of it is an error.
+//! Each scan checks both, and changes are logged once.
+//! A VM of that name may start later, so neither is an error.
 
 use tandem_linux::thread::Pid;
 
@@ -8,7 +9,7 @@ use crate::config::HostConfig;
 use crate::discovery::{Scan, Vm};
 use crate::glob::name_matches;
 
-/// What was said.
+/// The logged problems.
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
     is_unreadable_said: bool,
@@ -16,7 +17,7 @@ pub(crate) struct Unseen {
 }
 
 impl Unseen {
-    /// What is new since the last look.
+    /// Returns the problems that are new since the last scan.
     pub(crate) fn news(&mut self, scan: &Scan, config: &HostConfig, is_root: bool) -> Vec<String> {
         let unreadable = unreadable(scan, is_root).filter(|_| !self.is_unreadable_said);
         self.is_unreadable_said |= unreadable.is_some();
@@ -30,24 +31,25 @@ impl Unseen {
     }
 }
 
-/// Processes whose descriptors are not for this user to see: whether they hold KVM vCPUs is not known, so VMs among them are not found. Root sees all of
-/// them, except in a container.
+/// Reports processes with unreadable descriptors: their KVM vCPUs are unknown, so VMs among them are not found.
+/// Root can read all of them, except in a container.
 fn unreadable(scan: &Scan, is_root: bool) -> Option<String> {
     if scan.unreadable == 0 || (is_root && scan.unreadable_vmms == 0) {
         return None;
     }
     let (of, vmms) = (scan.unreadable, scan.unreadable_vmms);
-    Some(match is_root {
-        false => format!(
-            "VMs of other users cannot be seen without root: {of} processes could not be looked into, {vmms} of them VMMs by their names; run as root"
-        ),
-        true => format!(
-            "{of} processes could not be looked into, {vmms} of them VMMs by their names: this process may not (a container, or hidepid?)"
-        ),
+    Some(if is_root {
+        format!(
+            "{of} processes, {vmms} of them named like a VMM, could not be inspected: this process lacks the permission (in a container, or hidepid?)"
+        )
+    } else {
+        format!(
+            "VMs of other users are invisible without root: {of} processes, {vmms} of them named like a VMM, could not be inspected; run as root"
+        )
     })
 }
 
-/// The names and processes that are asked for and that no VM has, as they were written.
+/// Returns the configured names and processes without a VM, as written.
 fn unmatched(vms: &[Vm], config: &HostConfig) -> Vec<String> {
     let has_name = |glob: &String| vms.iter().any(|vm| name_matches(glob, &vm.name));
     let has_pid = |pid: &u32| vms.iter().any(|vm| vm.process.pid == Pid(*pid));
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_cannot_be_looked_into_are_counted_once() {
+    fn unreadable_processes_are_reported_once() {
         let mut unseen = Unseen::default();
         assert!(unseen.news(&scan(&[], 0), &all(), false).is_empty());
         let said = unseen.news(&scan(&[], 7), &all(), false);
@@ -96,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_vm_has_are_said_and_again_only_when_they_are_others() {
+    fn unmatched_names_are_logged_when_they_change() {
         let mut config = all();
         config.select.names = vec!["db-*".to_owned(), "web".to_owned()];
         config.rule = ["build-*", "web"].map(|name| VmRule::whose(name).unwrap()).to_vec();

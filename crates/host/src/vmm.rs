@@ -1,7 +1,6 @@
-//! What VMMs call their vCPU threads and their VMs.
+//! Thread names and VM names, by VMM.
 //!
-//! A thread's name (`comm`) is at most 15 bytes. The known patterns, each from the program's
-//! source:
+//! A thread's name (`comm`) has at most 15 bytes. The known patterns, from the source of each program:
 //!
 //! | VMM | thread | VM's name |
 //! |---|---|---|
@@ -13,10 +12,10 @@
 //! | kvmtool | `kvm-vcpu-3` | `--name` |
 //! | Tandem's microVMs | `web/vcpu3` | the part before the slash |
 //!
-//! Names count only in a process that holds KVM vCPUs, because anybody may call a thread `vcpu0`. Only QEMU's emulator and Tandem's
-//! thread back end run vCPUs without KVM: their names count also in a process that the operator named
-//! ([`crate::discovery::DiscoveryOptions::without_kvm`]). A VMM that is
-//! not in the table can be described by a pattern: a glob with `{n}` for the vCPU's number.
+//! Names count only in a process that holds KVM vCPUs, because any process may call a thread `vcpu0`.
+//! Only QEMU's emulator and Tandem's thread back end run vCPUs without KVM.
+//! Their names also count in a process that the operator named ([`crate::discovery::DiscoveryOptions::without_kvm`]).
+//! A pattern can describe other VMMs: a glob with `{n}` for the vCPU's number.
 
 use std::fmt;
 
@@ -43,7 +42,7 @@ pub enum Vmm {
     Kvmtool,
     /// Tandem's own microVMs.
     Tandem,
-    /// A process that holds KVM vCPUs and is none of these.
+    /// Another process that holds KVM vCPUs.
     Other,
 }
 
@@ -62,7 +61,7 @@ impl fmt::Display for Vmm {
 }
 
 impl Vmm {
-    /// All of them.
+    /// All VMMs.
     pub const ALL: [Vmm; 7] = [
         Vmm::Qemu,
         Vmm::Firecracker,
@@ -73,7 +72,7 @@ impl Vmm {
         Vmm::Other,
     ];
 
-    /// What the name of a process says, for VMs whose threads say nothing.
+    /// Returns the VMM by a process's name, for VMs without known thread names.
     pub fn of_process(comm: &str) -> Vmm {
         match comm {
             _ if comm.starts_with("qemu-") || comm == "kvm" => Vmm::Qemu,
@@ -86,7 +85,7 @@ impl Vmm {
         }
     }
 
-    /// The VM's name in a command line, if this VMM takes one there.
+    /// Returns the VM's name in a command line, if this VMM takes one there.
     pub fn vm_name(self, args: &[&str]) -> Option<String> {
         let after = |flags: &[&str]| {
             args.iter().enumerate().skip(1).find_map(|(at, arg)| {
@@ -107,7 +106,7 @@ impl Vmm {
     }
 }
 
-/// The guest's name in QEMU's option: `web`, `guest=web,debug-threads=on`, with `,,` for a comma.
+/// Returns the guest's name in QEMU's option: `web`, `guest=web,debug-threads=on`, with `,,` for a comma.
 fn qemu_name(option: &str) -> String {
     let option = option.replace(",,", "\0");
     let named = option.split(',').find_map(|part| part.strip_prefix("guest="));
@@ -115,21 +114,21 @@ fn qemu_name(option: &str) -> String {
     named.or(first).unwrap_or_default().replace('\0', ",")
 }
 
-/// What a thread's name says about a vCPU.
+/// A vCPU, as described by a thread's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VcpuName {
-    /// Whose pattern it is.
+    /// The VMM of the pattern.
     pub vmm: Vmm,
     /// The vCPU's number.
     pub index: VcpuId,
-    /// The VM's name, where the thread's name has it. Several VMs may then share a process.
+    /// The VM's name, if the thread's name has it. Several VMs may then share a process.
     pub vm: Option<String>,
-    /// Whether it counts in a process that holds no KVM vCPU, if the operator named that.
+    /// Whether it counts without KVM vCPUs in a process that the operator named.
     pub without_kvm: bool,
 }
 
 impl VcpuName {
-    /// Reads a thread's name by the table above.
+    /// Parses a thread's name by the table above.
     pub fn parse(comm: &str) -> Option<VcpuName> {
         let known = |vmm, index, without_kvm| VcpuName { vmm, index, vm: None, without_kvm };
         if comm == "ALL CPUs/TCG" {
@@ -169,17 +168,17 @@ fn number(text: &str) -> Option<VcpuId> {
     all_digits.then(|| text.parse().ok().map(VcpuId)).flatten()
 }
 
-/// A pattern of thread names that cannot be used.
+/// An invalid pattern of thread names.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("'{pattern}' is no pattern of vCPU thread names: {why}; write one such as 'my-vcpu-{{n}}'")]
 pub struct PatternError {
     /// The pattern.
     pub pattern: String,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
 }
 
-/// An operator's own pattern: a glob with `{n}` where the vCPU's number stands.
+/// An operator's own pattern: a glob with `{n}` for the vCPU's number.
 #[derive(Clone, Debug)]
 pub struct ThreadPattern {
     before: GlobMatcher,
@@ -199,7 +198,7 @@ impl ThreadPattern {
         Ok(ThreadPattern { before: compile(before)?, after: compile(after)? })
     }
 
-    /// The vCPU's number, if the name matches. Of several numbers that would do, the first counts.
+    /// Returns the vCPU's number, if the name matches. The first matching number counts.
     pub fn index(&self, comm: &str) -> Option<VcpuId> {
         let bytes = comm.as_bytes();
         let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);

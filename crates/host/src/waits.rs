@@ -1,19 +1,21 @@
-//! How long a VM's vCPUs wait for a pCPU: the mean wait per run over about the last second.
+//! Waits of a VM's vCPUs for a pCPU: the mean wait per run over about the last second.
 //!
-//! Source: fields 2 and 3 of schedstat: time waited, and runs begun. Their differences are added up per VM at each observation, and
-//! marked each time the status is published; the mean is that since the newest mark that is `OVER` old. A wait counts when it is over,
-//! and while the daemon does not observe (every pCPU has time to spare) nothing is counted: the next observation brings it all. A VM whose
-//! vCPUs did not run has no mean.
+//! Source: fields 2 and 3 of schedstat: time waited, and runs begun.
+//! Their differences are summed per VM at each observation, and marked at each publication of the status.
+//! The mean covers the time since the newest mark that is `OVER` old.
+//! A wait counts when it ends.
+//! While the daemon does not observe (all pCPUs have time to spare), nothing is counted; the next observation includes it.
+//! A VM whose vCPUs did not run has no mean.
 
 use std::collections::VecDeque;
 
 use tandem_linux::sampler::VcpuSample;
 use tandem_model::Nanos;
 
-/// Over how long the mean is taken.
+/// Time that the mean covers.
 const OVER: Nanos = Nanos::from_secs(1);
 
-/// Waits and runs so far.
+/// Total of waits and runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Total {
     waited: Nanos,
@@ -24,12 +26,12 @@ struct Total {
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
     total: Total,
-    /// When it was marked, and what the total was; the oldest first.
+    /// Time of each mark and its total; the oldest first.
     marks: VecDeque<(Nanos, Total)>,
 }
 
 impl Waits {
-    /// Adds what a vCPU did between two samples; nothing without an earlier one.
+    /// Adds the difference between two samples of a vCPU; nothing without an earlier one.
     pub fn count(&mut self, last: Option<VcpuSample>, now: VcpuSample) {
         if let Some(last) = last {
             self.total.waited += now.waited.saturating_sub(last.waited);
@@ -68,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_over_the_last_second_and_over_all_vcpus() {
+    fn mean_covers_last_second_of_all_vcpus() {
         let at = Nanos::from_millis;
         let mut waits = Waits::default();
         waits.count(None, sample(500, 3));
@@ -77,7 +79,7 @@ mod tests {
         waits.count(Some(sample(0, 0)), sample(40, 10));
         assert_eq!(waits.mark(at(500)), Some(at(5)));
         waits.count(Some(sample(520, 5)), sample(530, 6));
-        assert_eq!(waits.mark(at(1500)), Some(at(10)), "what was before is over");
+        assert_eq!(waits.mark(at(1500)), Some(at(10)), "older runs do not count");
         assert_eq!(waits.mark(at(2000)), Some(at(10)));
         assert_eq!(waits.mark(at(2500)), None, "it did not run");
     }

@@ -1,10 +1,10 @@
-//! Looking at VMs, and what their measured time means by their weights: the same for all that say what VMs are due.
+//! Observation of VMs and its assessment by weight, shared by all commands that show fair shares.
 //!
-//! `Look` holds what every command that looks needs: how VMs are found, their weights, and the source that measures. `top`, `why`, `record`,
-//! `export`, `status` and `scalability` differ in what they make of it.
+//! `Look` combines the discovery, the weights and the source of measurements.
+//! `top`, `why`, `record`, `export`, `status` and `scalability` differ in their use of it.
 //!
-//! All VMs of the host are measured and assessed, selected or not: pCPUs that an unselected VM is due are not there for the others,
-//! and any VM may be a culprit.
+//! All VMs of the host are measured and assessed, selected or not.
+//! The fair share of an unselected VM is not available to the others, and any VM may be a culprit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,21 +22,21 @@ use crate::discovery::{Discovery, DiscoveryError, DiscoveryOptions, Scan, Vm};
 use crate::homes::KnownHomes;
 use crate::weights::Weights;
 
-/// Why the host cannot be looked at.
+/// Why the host cannot be observed.
 #[derive(Debug, Error)]
 pub enum LookError {
     /// The host has no usable cpu controller.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// Processes cannot be looked through.
+    /// The processes cannot be listed.
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
-    /// Threads cannot be measured.
+    /// The threads cannot be measured.
     #[error(transparent)]
     Observe(#[from] ObserveError),
 }
 
-/// Looks at the host again and again; nothing is changed.
+/// Observes the host repeatedly and changes nothing.
 pub(crate) struct Look {
     discovery: Discovery,
     pub(crate) controller: Box<dyn CpuController>,
@@ -46,7 +46,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Opens what is needed to look, with this source. Where a running daemon keeps its state, it says what is configured.
+    /// Opens the source. The running daemon of `state_dir`, if any, provides the configured weights.
     pub(crate) fn open(
         source: Box<dyn Source>,
         options: DiscoveryOptions,
@@ -62,12 +62,12 @@ impl Look {
         })
     }
 
-    /// The VMs that are there.
+    /// Returns the present VMs.
     pub(crate) fn scan(&mut self) -> Result<Scan, LookError> {
         Ok(self.discovery.scan()?)
     }
 
-    /// Begins the first interval; the VMs that are there.
+    /// Begins the first interval, and returns the present VMs.
     pub(crate) fn begin(&mut self) -> Result<Vec<Vm>, LookError> {
         let vms = self.scan()?.vms;
         self.begin_with(&vms)?;
@@ -79,26 +79,26 @@ impl Look {
         Ok(self.source.begin(&watched(vms))?)
     }
 
-    /// What is there now, and what happened since the last call or the beginning.
+    /// Returns the present VMs, and the interval since the last call or the beginning.
     pub(crate) fn interval(&mut self) -> Result<(Scan, Interval), LookError> {
         let scan = self.scan()?;
         let interval = self.interval_with(&scan.vms)?;
         Ok((scan, interval))
     }
 
-    /// What these VMs did since the last call or the beginning.
+    /// Returns the interval of these VMs since the last call or the beginning.
     pub(crate) fn interval_with(&mut self, vms: &[Vm]) -> Result<Interval, LookError> {
         Ok(self.source.interval(&watched(vms))?)
     }
 
-    /// What these VMs weigh now.
+    /// Returns the present weights of these VMs.
     pub(crate) fn weights(&mut self, vms: &[Vm]) -> Weights {
         let homes = self.homes.look(self.controller.as_ref(), vms);
         Weights::read(self.controller.as_ref(), &self.state_dir, vms, &homes)
     }
 }
 
-/// VMs as a source of observation knows them.
+/// Converts VMs for a source of measurements.
 pub(crate) fn watched(vms: &[Vm]) -> Vec<WatchedVm> {
     let vcpus = |vm: &Vm| {
         let vcpus =
@@ -110,7 +110,7 @@ pub(crate) fn watched(vms: &[Vm]) -> Vec<WatchedVm> {
     watched.collect()
 }
 
-/// What each VM is due and received in the interval, level by level; one without a weight counts with 1.
+/// Returns the fair share and the received time of each VM, level by level; a VM without a weight counts with 1.
 pub(crate) fn assessed(interval: &Interval, weights: &Weights) -> BTreeMap<VmId, Assessment> {
     let observed: Vec<VmObservation> = interval
         .vms
@@ -132,7 +132,7 @@ fn observation(vcpu: &VcpuInterval) -> VcpuObservation {
     let limited = vcpu.times.get(State::Limited).unwrap_or_default();
     VcpuObservation {
         ran: vcpu.ran,
-        // What a quota keeps it off it could not have had, whatever the others do.
+        // Time throttled by a quota was never available to it, whatever the others do.
         waited: vcpu.waited.saturating_sub(limited),
         limited,
         runnable: vcpu.runnable,

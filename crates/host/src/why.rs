@@ -1,9 +1,12 @@
-//! `tandem host why`: why VMs are slow, and what to do.
+//! `tandem host why`: explains why VMs are slow, and proposes remedies.
 //!
-//! One interval of [`tandem_observe`] and what is configured on this host, put together for [`tandem_observe::findings`]. All VMs are
-//! looked at, since any may be a culprit; findings are those of the VM that was asked for, or of all. [`trial`] tries their cures.
+//! Combines one interval of [`tandem_observe`] with the configuration of this host for [`tandem_observe::findings`].
+//! All VMs are measured, since any of them may be the culprit.
+//! The findings cover the selected VMs, or all.
+//! [`trial`] tries the remedies.
 //!
-//! [`WhyInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
+//! [`WhyInterval`] in JSON is an interface.
+//! `schema` is raised when a field changes its meaning or is removed; fields may be added.
 
 mod changes;
 mod heirs;
@@ -49,46 +52,46 @@ use crate::{cpusets, quotas, status};
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 1;
 
-/// How many names an error lists.
+/// Maximum number of VM names that an error lists.
 const NAMES: usize = 20;
 
-/// Why there is no answer.
+/// Why no answer can be given.
 #[derive(Debug, Error)]
 pub enum WhyError {
-    /// The host cannot be looked at.
+    /// The host cannot be observed.
     #[error(transparent)]
     Look(#[from] LookError),
-    /// The host's pCPUs are not known.
+    /// The host's pCPUs are unknown.
     #[error(transparent)]
     Sample(#[from] SampleError),
     /// No VM matches.
     #[error("no VM matches '{asked}'; {}", there_is(.names))]
     NoSuchVm {
-        /// What was asked for.
+        /// The pattern.
         asked: String,
-        /// What there is.
+        /// The names of the VMs on the host.
         names: Vec<String>,
     },
-    /// A signal came.
-    #[error("{0}; what was changed is put back")]
+    /// A signal arrived.
+    #[error("{0}; all changes are reverted")]
     Interrupted(Interrupted),
-    /// A cure is to be tried, and nobody said on which VM.
+    /// A trial without `yes` needs named VMs.
     #[error(
-        "--try changes settings of a VM: name the VM, or say --yes for all VMs of the host, its processes too"
+        "--try changes settings of a VM: name the VM, or pass --yes to allow all VMs and processes of the host"
     )]
-    NobodyNamed,
-    /// Something went wrong, and then something else.
-    #[error("{error}; and not everything could be put back: {report}")]
+    NoVmNamed,
+    /// A trial failed, and so did a revert.
+    #[error("{error}; and not all changes could be reverted: {report}")]
     NotPutBack {
-        /// What went wrong first.
+        /// The first error.
         error: Box<WhyError>,
-        /// What was put back, and what was not.
+        /// The reverted and the remaining changes.
         report: RestoreReport,
     },
-    /// What an earlier run left comes first.
-    #[error("what an earlier run changed cannot all be put back, so nothing is tried: {0}")]
+    /// Changes of an earlier run have to be reverted first.
+    #[error("not all changes of an earlier run can be reverted, so no remedy is tried: {0}")]
     EarlierLeft(RestoreReport),
-    /// The journal cannot be used, or a change not be put back.
+    /// The journal cannot be used, or a change cannot be reverted.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
     /// A pattern is invalid.
@@ -97,7 +100,7 @@ pub enum WhyError {
 }
 
 impl WhyError {
-    /// No VM among those with these names matches the pattern.
+    /// No VM with one of these names matches the pattern.
     pub(crate) fn no_such_vm<'a>(
         asked: &VmPattern,
         names: impl Iterator<Item = &'a str>,
@@ -112,41 +115,42 @@ fn there_is(names: &[String]) -> String {
         [only] => format!("there is {only}"),
         _ => {
             let shown = names[..names.len().min(NAMES)].join(", ");
-            let more = match names.len() > NAMES {
-                true => format!(" and {} more", names.len() - NAMES),
-                false => String::new(),
+            let more = if names.len() > NAMES {
+                format!(" and {} more", names.len() - NAMES)
+            } else {
+                String::new()
             };
             format!("there are {shown}{more}")
         }
     }
 }
 
-/// What was found in one interval.
+/// The findings of one interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhyInterval {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// When the interval began, in ns: CLOCK_MONOTONIC.
+    /// Start of the interval, in ns of CLOCK_MONOTONIC.
     pub start: Nanos,
     /// Length of the interval, in seconds.
     pub seconds: f64,
-    /// Where the figures are from.
+    /// Source of the figures.
     pub source: SourceName,
-    /// The VMs that were asked for and measured, by name.
+    /// Names of the VMs that were selected and measured.
     pub vms: Vec<String>,
-    /// Processes that are VMMs by their names and could not be looked into.
+    /// Number of processes with a VMM's name that could not be inspected.
     pub unreadable: usize,
-    /// What is wrong, the costliest first.
+    /// The findings, the costliest first.
     pub findings: Vec<Finding>,
-    /// Causes that may be there and cannot be seen.
+    /// Possible causes that this source cannot see.
     pub not_looked_for: Vec<NotLookedFor>,
-    /// What programs in the kernel did not see or count, and what they estimate: a line each.
+    /// Events missed and figures estimated by the BPF programs, one line each.
     pub notes: Vec<String>,
-    /// Where the host's pCPUs were.
+    /// Times of the host's pCPUs.
     pub host: HostTotals,
 }
 
-/// Looks at the host; nothing is changed.
+/// Observes the host and changes nothing.
 pub struct Why {
     procfs: ProcFs,
     options: DiscoveryOptions,
@@ -154,25 +158,25 @@ pub struct Why {
     caches: Caches,
 }
 
-/// One interval, and what is known of the VMs in it.
+/// One interval with the configuration of its VMs.
 struct Observation {
-    /// All VMs of the host, when it ended.
+    /// All VMs of the host at the end of the interval.
     vms: Vec<Vm>,
-    /// What was asked for.
+    /// The selected VMs.
     asked: BTreeSet<VmId>,
-    /// The weights that counted.
+    /// The weights behind the fair shares.
     weights: Weights,
     known: BTreeMap<VmId, KnownVm>,
     host: KnownHost,
     interval: Interval,
-    /// The processes that cures are about and that were there all the time.
+    /// The processes that remedies refer to and that existed for the whole interval.
     processes: BTreeMap<u32, ThreadRef>,
-    /// What was found, to be shown.
+    /// The findings, for display.
     found: WhyInterval,
 }
 
 impl Why {
-    /// Opens what is needed to look, with this source.
+    /// Prepares to observe with this source.
     pub fn open(
         source: Box<dyn Source>,
         options: DiscoveryOptions,
@@ -187,7 +191,7 @@ impl Why {
         })
     }
 
-    /// Measures for this long, and answers for the VMs that match, or for all if there is no pattern.
+    /// Measures for `length` and returns the findings for the VMs that match `asked`, or for all if it is empty.
     pub fn look(&mut self, asked: &[VmPattern], length: Duration) -> Result<WhyInterval, WhyError> {
         let wait = || {
             std::thread::sleep(length);
@@ -196,7 +200,8 @@ impl Why {
         Ok(self.observe(asked, None, wait)?.found)
     }
 
-    /// Looks for as long as `wait` takes. With `weights`, dues are by these and not by those that are configured now, but for VMs that have none there.
+    /// Measures for as long as `wait` takes.
+    /// With `weights`, fair shares use these; VMs without an entry there use their present configuration.
     fn observe(
         &mut self,
         asked: &[VmPattern],
@@ -204,14 +209,14 @@ impl Why {
         wait: impl FnOnce() -> Result<(), Interrupted>,
     ) -> Result<Observation, WhyError> {
         let before = self.look.scan()?.vms;
-        // Who asks for a VM that is not there is told at once.
-        asked_for(asked, &before, self.look.controller.as_ref())?;
+        // A pattern without a match fails before the wait.
+        select_vms(asked, &before, self.look.controller.as_ref())?;
         let mut quotas = Quotas::begin(self.look.controller.as_ref(), &before);
         let begun = heirs::now(&self.procfs);
         self.look.begin_with(&before)?;
         wait().map_err(WhyError::Interrupted)?;
         let (scan, interval) = self.look.interval()?;
-        let asked = asked_for(asked, &scan.vms, self.look.controller.as_ref())?;
+        let asked = select_vms(asked, &scan.vms, self.look.controller.as_ref())?;
         let mut configured = self.look.weights(&scan.vms);
         if let Some(weights) = weights {
             configured.replace(weights);
@@ -224,7 +229,7 @@ impl Why {
             interval: &interval,
         };
         let found = answer(&situation, &asked, scan.unreadable_vmms);
-        let processes = begun.map(|begun| named_by_cures(&self.procfs, &found.findings, begun));
+        let processes = begun.map(|begun| remedy_processes(&self.procfs, &found.findings, begun));
         Ok(Observation {
             known: situation.vms,
             host: situation.host,
@@ -237,8 +242,9 @@ impl Why {
         })
     }
 
-    /// Who is on the host, found from scratch: what discovery remembers may be some seconds old. A VM that was known keeps its number.
-    fn who_is_there(&self, known: &[Vm]) -> Result<Scan, WhyError> {
+    /// Discovers the VMs from scratch, because cached discovery may be some seconds old.
+    /// Known VMs keep their ids.
+    fn rescan(&self, known: &[Vm]) -> Result<Scan, WhyError> {
         let discovery = Discovery::new(self.options.clone(), self.procfs.clone());
         let mut scan =
             discovery.and_then(|mut discovery| discovery.scan()).map_err(LookError::from)?;
@@ -246,7 +252,7 @@ impl Why {
         Ok(scan)
     }
 
-    /// What is configured now, for a record. For how long quotas throttled is in it as LIM.
+    /// Returns the present configuration, for a record. The time throttled by quotas is in it as LIM.
     pub(crate) fn situation<'a>(
         &mut self,
         vms: &[Vm],
@@ -318,7 +324,7 @@ impl Why {
     }
 }
 
-/// What the cgroups weigh, with those above, of processes for which vCPUs waited.
+/// Returns the weights of the cgroups, and of their ancestors, of processes for which vCPUs waited.
 fn weights_of_culprits(
     controller: &dyn CpuController,
     interval: &Interval,
@@ -340,7 +346,7 @@ fn weights_of_culprits(
     weights.collect()
 }
 
-/// Gives VMs the numbers by which they are known, and others that nobody has.
+/// Gives known VMs their ids, and the others unused ones.
 fn renumber(vms: &mut [Vm], known: &[Vm]) {
     for (vm, n) in vms.iter_mut().zip(0..) {
         let same = |one: &&Vm| one.process == vm.process && one.name == vm.name;
@@ -349,8 +355,9 @@ fn renumber(vms: &mut [Vm], known: &[Vm]) {
     }
 }
 
-/// The processes that cures are about: those that began before the interval did, so that they are the ones that were measured.
-fn named_by_cures(
+/// Returns the processes that remedies refer to.
+/// Only those that started before the interval are certain to be the measured ones.
+fn remedy_processes(
     procfs: &ProcFs,
     findings: &[Finding],
     begun: StartTime,
@@ -366,7 +373,7 @@ fn named_by_cures(
     processes.collect()
 }
 
-/// What is wrong with these VMs.
+/// Returns the findings for these VMs.
 pub(crate) fn answer(
     situation: &Situation<'_>,
     ids: &BTreeSet<VmId>,
@@ -393,7 +400,7 @@ pub(crate) fn answer(
 }
 
 /// Returns the VMs that match any pattern, or all if there is none. A pattern that no VM matches is an error.
-pub(crate) fn asked_for(
+pub(crate) fn select_vms(
     asked: &[VmPattern],
     vms: &[Vm],
     controller: &dyn CpuController,
@@ -427,16 +434,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_vm_is_answered_with_what_there_is() {
+    fn unknown_vm_error_lists_names() {
         let tree = crate::fixtures::tree::Tree::default();
         let db = VmPattern::Name("db".to_owned());
-        let error = asked_for(&[db], &[], &tree).unwrap_err().to_string();
+        let error = select_vms(&[db], &[], &tree).unwrap_err().to_string();
         assert!(error.contains("'db'") && error.contains("no VM was found"), "{error}");
         let names = |count: usize| (0..count).map(|n| format!("vm{n}")).collect::<Vec<_>>();
         assert_eq!(there_is(&names(1)), "there is vm0");
         assert_eq!(there_is(&names(2)), "there are vm0, vm1");
         assert!(there_is(&names(25)).ends_with("vm19 and 5 more"));
-        assert_eq!(asked_for(&[], &[], &tree).unwrap(), BTreeSet::new());
+        assert_eq!(select_vms(&[], &[], &tree).unwrap(), BTreeSet::new());
     }
 
     #[test]
@@ -446,7 +453,7 @@ mod tests {
         let vms = [vm(1, "db-1", 1), vm(2, "db-2", 1), vm(3, "web", 1)];
         let asked = |texts: &[&str]| {
             let patterns = texts.iter().map(|text| text.parse().unwrap());
-            asked_for(&patterns.collect::<Vec<_>>(), &vms, &tree)
+            select_vms(&patterns.collect::<Vec<_>>(), &vms, &tree)
         };
         assert_eq!(asked(&["db-*", "300"]).unwrap().len(), 3);
         assert_eq!(asked(&["web"]).unwrap(), BTreeSet::from([VmId(3)]));
@@ -455,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_came_meanwhile_is_none_of_those_that_were_asked_for() {
+    fn new_vm_gets_an_unused_id() {
         use crate::fixtures::vm;
         let known = [vm(1, "a", 1), vm(2, "b", 1)];
         let mut replaced = vm(1, "a", 1);
@@ -470,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_began_while_it_was_measured_may_be_another() {
+    fn process_started_within_interval_is_excluded() {
         let dir = tempfile::tempdir().unwrap();
         let task = dir.path().join("proc/300/task/300");
         std::fs::create_dir_all(&task).unwrap();
@@ -496,13 +503,13 @@ mod tests {
             },
         };
         let procfs = ProcFs::at(dir.path());
-        let named = |begun| named_by_cures(&procfs, std::slice::from_ref(&finding), begun);
+        let named = |begun| remedy_processes(&procfs, std::slice::from_ref(&finding), begun);
         assert_eq!(named(StartTime(41)).len(), 1);
         assert_eq!(named(StartTime(40)).len(), 0);
     }
 
     #[test]
-    fn libvirts_cgroups_are_known_with_and_without_systemd() {
+    fn libvirt_cgroups_with_and_without_systemd() {
         let is = |path: &str| is_libvirts(&CgroupPath(path.to_owned()));
         assert!(is(r"/machine.slice/machine-qemu\x2d1\x2dweb.scope/libvirt/vcpu0"));
         assert!(is("/machine/qemu-1-web.libvirt-qemu/vcpu0"));

@@ -1,7 +1,8 @@
 //! `tandem host check` on this machine's own kernel, as root: every subject has a finding, and nothing is left.
 //!
-//! What the figures say is the kernel's business and the machine's, which may be busy: only their structure is tested here, what
-//! they mean in the unit tests of `check::judge`. A program of its own, because it is also the process that measures.
+//! The figures depend on the kernel and the machine, which may be busy, so only their structure is tested here.
+//! The unit tests of `check::judge` cover their meaning.
+//! This is a program of its own because it is also the measuring process.
 
 use std::fs;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ fn helper(role: &str) -> Command {
 
 fn run(role: &str) -> Result<Report, Skip> {
     let interrupt = Interrupt::watch().expect("signals");
-    // Put back at the end, like everything.
+    // Reverted at the end, like everything.
     let state_dir = tempfile::tempdir().expect("a folder");
     let options = CheckOptions { enable_controller: true, state_dir: state_dir.path().to_owned() };
     match check::run(helper(role), &options, &interrupt) {
@@ -56,7 +57,7 @@ fn run(role: &str) -> Result<Report, Skip> {
     }
 }
 
-/// The folders of cgroups that checks made.
+/// Returns the folders of the checks' cgroups.
 fn made() -> Vec<PathBuf> {
     let controller = cgroup::open(&ProcFs::host()).expect("as before");
     let entries = fs::read_dir(controller.mount()).expect("it is mounted");

@@ -1,7 +1,7 @@
-//! Discovery and sampler against this machine's own processes: threads that come and go, and real QEMUs.
+//! Discovery and sampler with this machine's own processes: threads that come and go, and real QEMUs.
 //!
-//! A program of its own instead of libtest's, because it is also the VM that it looks for: it starts itself again as
-//! one. Harness and helper are those of the live tests of `tandem-linux`.
+//! This is a program of its own, without libtest, because it is also the VM that it discovers: it starts itself again.
+//! Harness and helper are those of the live tests of `tandem-linux`.
 
 use tandem_testing::{harness, helper};
 
@@ -42,7 +42,7 @@ impl Drop for Process {
     }
 }
 
-/// Of a process that holds no KVM vCPUs, as the operator would name it.
+/// Options for a process without KVM vCPUs, which the operator names.
 fn without_kvm(pid: Pid) -> DiscoveryOptions {
     DiscoveryOptions { without_kvm: vec![pid.to_string()], ..DiscoveryOptions::default() }
 }
@@ -73,7 +73,7 @@ fn discovery() -> Result<(), Skip> {
     assert_eq!((second.id, indexes), (first.id, vec![0, 2]));
     vm.tell("start disco/vcpu5");
     vm.next_line();
-    // Its name is given a moment after its birth.
+    // Its name is set a moment after its start.
     wait_until("the new vCPU is found", || {
         find(vm.pid()).is_some_and(|vm| vm.vcpus.iter().any(|vcpu| vcpu.index.0 == 5))
     });
@@ -83,7 +83,7 @@ fn discovery() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Starts a QEMU of two vCPUs that are made, but never run.
+/// Starts a QEMU with two vCPUs that never run.
 fn start_qemu(arguments: &[&str]) -> Result<Process, Skip> {
     let command = std::process::Command::new("qemu-system-x86_64")
         .args(["-S", "-nodefaults", "-display", "none", "-smp", "2", "-m", "64"])

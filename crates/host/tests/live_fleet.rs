@@ -1,8 +1,9 @@
-//! The fleet as the controller's host, against this machine's own kernel: real threads named as a VMM's, real cgroups.
+//! The fleet as the controller's host on this machine's own kernel: real threads named as a VMM's, and real cgroups.
 //!
-//! Every decision is applied and read back, by an observation and from the kernel itself. Somebody else changes settings
-//! meanwhile, vCPUs come and go, and writes are refused. Discovery is left out: the VMs are given by hand. A program of its own
-//! like the live tests of `tandem-linux`, whose harness, helpers and snapshot of the host these are.
+//! Every decision is applied and read back, by an observation and from the kernel itself.
+//! Meanwhile others change settings, vCPUs come and go, and writes are refused.
+//! Discovery is left out: the tests define the VMs.
+//! This is a program of its own like the live tests of `tandem-linux`, and uses their harness, helpers and snapshot of the host.
 
 #[path = "live_fleet/apart.rs"]
 mod apart;

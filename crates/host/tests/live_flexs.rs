@@ -1,8 +1,10 @@
-//! The policy `flexs` on this machine's own kernel: a real daemon beside microVMs whose synthetic counters it reads.
+//! The policy `flexs` on this machine's own kernel: a real daemon and microVMs whose synthetic counters it reads.
 //!
-//! A VM of two vCPUs waits for itself with a spin barrier. Its first vCPU has a pCPU to itself, is done first and spins; the second shares its
-//! pCPU with a VM that computes. The daemon finds that, and has the two change places; after its exit, and after kill -9 at random moments, every
-//! thread is where it was. The VMs run on plain threads, so that this needs no KVM.
+//! A VM of two vCPUs waits for itself at a spin barrier.
+//! Its first vCPU has a pCPU to itself, finishes first and spins; the second shares its pCPU with a VM that computes.
+//! The daemon detects that and swaps the two.
+//! After its exit, and after kill -9 at random moments, every thread is where it was.
+//! The VMs run on plain threads, so this needs no KVM.
 
 use tandem_testing::{harness, kills};
 
@@ -32,8 +34,8 @@ use tandem_policy::host::{Placement, registry};
 
 /// The variable that makes this program a VM or a daemon.
 const ROLE: &str = "TANDEM_LIVE_ROLE";
-/// How often the daemon is killed, unless TANDEM_KILLS says otherwise, and within what time after its start, in ms. The first swaps come after some
-/// tenths of a second.
+/// Number of kills, unless TANDEM_KILLS is set, and their latest time after the daemon's start, in ms.
+/// The first swaps come after some tenths of a second.
 const KILLS: u32 = 50;
 const WITHIN_MS: u32 = 900;
 
@@ -43,20 +45,14 @@ fn main() -> ExitCode {
         Some("daemon") => be_a_daemon(),
         Some(other) => panic!("no helper is called '{other}'"),
         None => harness::run(&[
-            (
-                "one_that_spins_is_swapped_and_put_back_after_exit",
-                one_that_spins_is_swapped_and_put_back_after_exit,
-            ),
-            ("after_kill_9_everything_is_put_back", after_kill_9_everything_is_put_back),
-            (
-                "without_a_pmu_it_says_so_and_moves_nobody",
-                without_a_pmu_it_says_so_and_moves_nobody,
-            ),
+            ("spinning_vcpu_is_swapped_and_reverted", spinning_vcpu_is_swapped_and_reverted),
+            ("everything_is_reverted_after_kill_9", everything_is_reverted_after_kill_9),
+            ("missing_pmu_is_reported_without_swaps", missing_pmu_is_reported_without_swaps),
         ]),
     }
 }
 
-/// Is a VM: arguments NAME WORKLOAD PINS. Ends with its input.
+/// Runs a VM: arguments NAME WORKLOAD PINS. Ends with its input.
 fn be_a_microvm() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [name, workload, pins] = arguments.as_slice() else {
@@ -68,7 +64,7 @@ fn be_a_microvm() -> ExitCode {
     config.pins = pins.split(',').map(|pin| pin.parse().expect("a pCPU")).collect();
     config.vcpus = config.pins.len() as u32;
     if workload == Workload::Barrier {
-        // Some tenths of a second, so that waiting lasts for whole periods.
+        // Some tenths of a second, so that waits last for whole periods.
         config.parameters.set("work", "600M").expect("a parameter");
         config.parameters.set("wait", "spin").expect("a parameter");
     }
@@ -80,7 +76,7 @@ fn be_a_microvm() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints what a daemon says.
+/// Prints the daemon's messages.
 struct Told;
 
 impl Reporter for Told {
@@ -98,7 +94,7 @@ impl Reporter for Told {
     }
 }
 
-/// Is a daemon: arguments STATE_DIR COUNTERS PID….
+/// Runs a daemon: arguments STATE_DIR COUNTERS PID….
 fn be_a_daemon() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let state_dir = arguments.next().expect("daemon STATE_DIR COUNTERS PID…");
@@ -120,7 +116,7 @@ fn be_a_daemon() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A child that does not outlive the test.
+/// A child that is killed with the test.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -140,7 +136,7 @@ fn start(role: &str, arguments: &[String]) -> Guard {
     Guard(child.expect("this program starts again"))
 }
 
-/// The VMs: one whose second vCPU waits, and one that computes there.
+/// The VMs: one whose second vCPU waits, and one that computes on its pCPU.
 fn vms() -> Result<Vec<Guard>, Skip> {
     if !rustix::process::geteuid().is_root() {
         return Err(Skip("needs root to change cgroups".to_owned()));
@@ -177,7 +173,7 @@ fn daemon_with(counters: CounterChoice, state_dir: &Path, vms: &[Guard]) -> Guar
     start("daemon", &[first, pids.collect()].concat())
 }
 
-/// Where each thread of the VMs may run, and its cgroups.
+/// Returns the affinity and the cgroups of each thread of the VMs.
 fn snapshot(vms: &[Guard]) -> BTreeMap<u32, (PcpuSet, String)> {
     let mut seen = BTreeMap::new();
     for vm in vms {
@@ -194,7 +190,7 @@ fn snapshot(vms: &[Guard]) -> BTreeMap<u32, (PcpuSet, String)> {
     seen
 }
 
-fn one_that_spins_is_swapped_and_put_back_after_exit() -> Result<(), Skip> {
+fn spinning_vcpu_is_swapped_and_reverted() -> Result<(), Skip> {
     let vms = vms()?;
     let before = snapshot(&vms);
     let dir = tempfile::tempdir().expect("a folder");
@@ -221,7 +217,7 @@ fn one_that_spins_is_swapped_and_put_back_after_exit() -> Result<(), Skip> {
             break;
         }
     }
-    // The daemon goes on to write: what nobody reads would end it.
+    // Read the daemon's further output, since a full pipe would end it.
     let rest = std::thread::spawn(move || lines.into_iter().count());
     assert_eq!(swaps, 3, "{said}");
     assert!(said.contains("synthetic counters, of Tandem's own microVMs alone"), "{said}");
@@ -239,7 +235,7 @@ fn one_that_spins_is_swapped_and_put_back_after_exit() -> Result<(), Skip> {
     Ok(())
 }
 
-fn without_a_pmu_it_says_so_and_moves_nobody() -> Result<(), Skip> {
+fn missing_pmu_is_reported_without_swaps() -> Result<(), Skip> {
     if branch_counters::open(CounterChoice::Hardware, ProcFs::host()).is_ok() {
         return Err(Skip("this host has a PMU".to_owned()));
     }
@@ -253,7 +249,7 @@ fn without_a_pmu_it_says_so_and_moves_nobody() -> Result<(), Skip> {
     let off = said.iter().find(|line| line.starts_with("error: the policy flexs is off: "));
     let off = off.unwrap_or_else(|| panic!("{said:?}"));
     assert!(off.contains("needs a PMU") || off.contains("CAP_PERFMON"), "{off}");
-    // Long enough for swaps with counters.
+    // Long enough for swaps, if there were counters.
     sleep(Duration::from_millis(u64::from(2 * WITHIN_MS)));
     let pins = |seen: BTreeMap<u32, (PcpuSet, String)>| {
         let pins = seen.into_values().map(|(on, _)| on);
@@ -264,14 +260,14 @@ fn without_a_pmu_it_says_so_and_moves_nobody() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Ends a daemon as its service would, so that it puts everything back.
+/// Ends a daemon as its service does, so that it reverts everything.
 fn stop(mut daemon: Guard) {
     let pid = rustix::process::Pid::from_raw(daemon.0.id() as i32).expect("a process");
     rustix::process::kill_process(pid, Signal::TERM).expect("it lives");
     assert!(daemon.0.wait().expect("it ends").success());
 }
 
-fn after_kill_9_everything_is_put_back() -> Result<(), Skip> {
+fn everything_is_reverted_after_kill_9() -> Result<(), Skip> {
     let vms = vms()?;
     let before = snapshot(&vms);
     let dir = tempfile::tempdir().expect("a folder");

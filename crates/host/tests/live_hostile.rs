@@ -1,8 +1,8 @@
-//! The daemon beside processes that hold as much as they can: it goes on controlling, and stays small.
+//! The daemon next to processes that hold as much as they can: it continues to control, and stays small.
 //!
-//! It runs dry, but for one test, and in a process of its own, so that its memory is its own; it writes its metrics at every look for VMs, from the control loop, so the
-//! longest time between two pages bounds the longest gap in control. A program of its own like the live tests of `tandem-linux`: it starts
-//! itself again as each of the hostile processes and as the daemon.
+//! It runs dry, except in one test, and in a process of its own, which isolates its memory.
+//! The control loop writes its metrics at every scan, so the longest time between two pages bounds the longest gap in control.
+//! This is a program of its own like the live tests of `tandem-linux`: it starts itself again as each hostile process and as the daemon.
 
 use tandem_testing::{harness, helper, quiet};
 
@@ -35,19 +35,19 @@ const ALL: &[(&str, Test)] = &[
     ("hostile_vms_of_a_daemon_that_acts", acting),
 ];
 
-/// The longest gap in control, beside the time between two pages: half a second, and a period in which it may begin late.
+/// Maximum time between two pages (1 s apart): a gap in control of half a second, and a period's delay.
 const GAP: Duration = Duration::from_millis(1000 + 500 + 100);
 
-/// The most memory that the daemon may ever have, in KiB.
+/// Maximum memory of the daemon, in KiB.
 const MEMORY_KIB: u64 = 64 << 10;
 
-/// The file in its state directory to which the daemon writes its metrics.
+/// File in the state directory for the daemon's metrics.
 const PAGE: &str = "page";
 
-/// So many vCPUs come at once where the daemon acts.
+/// Number of vCPUs that start at once while the daemon acts.
 const CROWD: u32 = 400;
 
-/// How long the daemon is watched.
+/// Time that the daemon is watched.
 const WATCHED: Duration = Duration::from_secs(6);
 
 fn main() -> ExitCode {
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says that it is there, and stays until its input ends.
+/// Reports its start, and stays until its input ends.
 fn stay() -> ExitCode {
     println!("ready");
     stdout().flush().expect("the test reads");
@@ -70,7 +70,7 @@ fn stay() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Holds as many descriptors as it may: argument COUNT at most.
+/// Opens as many descriptors as allowed: at most the argument COUNT.
 fn be_a_hoard() -> ExitCode {
     let most = number(&env::args().nth(1).expect("COUNT"));
     let held: Vec<File> = (0..most).map_while(|_| File::open("/dev/null").ok()).collect();
@@ -79,7 +79,7 @@ fn be_a_hoard() -> ExitCode {
     code
 }
 
-/// Has as many threads as it may that are called as vCPUs are: argument COUNT at most.
+/// Starts as many threads as allowed, with names of vCPUs: at most the argument COUNT.
 fn be_a_crowd() -> ExitCode {
     let most = number(&env::args().nth(1).expect("COUNT"));
     for n in 0..most {
@@ -93,7 +93,7 @@ fn be_a_crowd() -> ExitCode {
     stay()
 }
 
-/// What the daemon says goes to nobody.
+/// Drops the daemon's messages.
 struct Silent;
 
 impl Reporter for Silent {
@@ -108,7 +108,7 @@ impl Reporter for Silent {
     fn would(&mut self, _: &str) {}
 }
 
-/// Is the daemon: arguments STATE_DIR, and whose names count without KVM. Where it acts, it acts on these alone.
+/// Runs the daemon: arguments STATE_DIR, and the processes whose names count without KVM. If it acts, it acts on these alone.
 fn be_a_daemon(acts: bool) -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let state_dir = PathBuf::from(&arguments[0]);
@@ -119,12 +119,11 @@ fn be_a_daemon(acts: bool) -> ExitCode {
         without_kvm: arguments[1..].to_vec(),
         ..HostConfig::default()
     };
-    match acts {
-        true => {
-            let pids = arguments[1..].iter();
-            config.select.pids = pids.map(|pid| number(pid) as u32).collect();
-        }
-        false => config.select.all = true,
+    if acts {
+        let pids = arguments[1..].iter();
+        config.select.pids = pids.map(|pid| number(pid) as u32).collect();
+    } else {
+        config.select.all = true;
     }
     let daemon = Daemon::open(config, None, &mut Silent).expect("it opens");
     match daemon.run(None, &mut Silent) {
@@ -133,11 +132,11 @@ fn be_a_daemon(acts: bool) -> ExitCode {
     }
 }
 
-/// The longest time between two pages while the daemon was watched.
+/// Returns the longest time between two pages while the daemon was watched.
 fn longest_gap(page: &Path) -> Duration {
     let written = || fs::metadata(page).and_then(|page| page.modified()).ok();
     let end = Instant::now() + WATCHED;
-    // The page that `open` wrote is older by the first scan, which has its own time: no VM is managed before it ends.
+    // The first scan, which has its own time limit, precedes any managed VM, so the page written by `open` does not count.
     let mut last = Some(SystemTime::now());
     let mut longest = Duration::ZERO;
     while Instant::now() < end {
@@ -149,7 +148,7 @@ fn longest_gap(page: &Path) -> Duration {
     longest
 }
 
-/// Watches a daemon beside whoever is there.
+/// Watches a daemon next to the running helpers.
 fn watch(named: &[&str]) -> Result<(), Skip> {
     cgroup::open(&ProcFs::host()).map_err(|error| Skip(error.to_string()))?;
     let dir = StateDir::new();
@@ -161,7 +160,7 @@ fn watch(named: &[&str]) -> Result<(), Skip> {
     Ok(())
 }
 
-/// Watches a daemon while something is done in each try. Gaps between pages count only if others leave the pCPUs alone.
+/// Watches a daemon during an action in each try. Gaps between pages count only if other load leaves the pCPUs alone.
 fn watch_daemon(
     daemon: &Helper,
     dir: &StateDir,
@@ -190,7 +189,7 @@ fn watch_daemon(
     Ok(())
 }
 
-/// Whether this user may make cgroups here.
+/// Skips the test if this user may not make cgroups here.
 fn can_act() -> Result<(), Skip> {
     let skip = |error: CgroupError| Skip(error.to_string());
     if !getuid().is_root() {
@@ -205,7 +204,7 @@ fn can_act() -> Result<(), Skip> {
     controller.remove(&made.map_err(skip)?).map_err(skip)
 }
 
-/// The cgroups of a VM's vCPU threads.
+/// Returns the cgroups of a VM's vCPU threads.
 fn cgroups(vm: &Helper) -> Vec<String> {
     let threads = vcpu_threads(vm.pid()).into_iter();
     let cgroups = threads.map(|thread| {
@@ -215,7 +214,7 @@ fn cgroups(vm: &Helper) -> Vec<String> {
     cgroups.collect()
 }
 
-/// Hundreds of VMs come and end at once while a daemon acts on them: it goes on, and another VM is as it was in the end.
+/// Hundreds of VMs start and end at once while a daemon acts on them: it continues, and another VM is unchanged in the end.
 fn acting() -> Result<(), Skip> {
     can_act()?;
     let dir = StateDir::new();
@@ -237,7 +236,7 @@ fn acting() -> Result<(), Skip> {
         for n in 0..CROWD {
             crowd.tell(&format!("start late-{}/vcpu{}", n / 4, n % 4));
         }
-        // Half of the time they come, then they end.
+        // They start in the first half of the time and end in the second.
         let end = Instant::now() + WATCHED / 2;
         while Instant::now() < end {
             sleep(Duration::from_millis(100));
@@ -247,15 +246,15 @@ fn acting() -> Result<(), Skip> {
     })?;
     println!("of {CROWD} vCPUs {most} were moved");
     assert!(most > 1, "some of them were moved");
-    assert!(is_pending(&dir.0), "what is changed is journaled");
+    assert!(is_pending(&dir.0), "the changes are journaled");
     let status = daemon.finish();
     assert!(status.success(), "{status}");
     assert_eq!(cgroups(&vm), before);
-    assert!(!is_pending(&dir.0), "all of it is put back");
+    assert!(!is_pending(&dir.0), "everything is reverted");
     Ok(())
 }
 
-/// Processes of all the descriptors that one may have.
+/// Processes with as many descriptors as allowed.
 fn descriptors() -> Result<(), Skip> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(19_000);
     let count = limit.min(19_000).to_string();
@@ -265,7 +264,7 @@ fn descriptors() -> Result<(), Skip> {
     outcome
 }
 
-/// Thousands of threads that are called as vCPUs are, without KVM; and as many that the operator named.
+/// Thousands of threads with names of vCPUs, without KVM; and as many that the operator named.
 fn threads() -> Result<(), Skip> {
     let crowds: Vec<Helper> = (0..4).map(|_| Helper::start("crowd", &["2000"])).collect();
     watch(&[])?;
@@ -275,7 +274,7 @@ fn threads() -> Result<(), Skip> {
     outcome
 }
 
-/// VMs whose command lines are megabytes.
+/// VMs with command lines of megabytes.
 fn arguments() -> Result<(), Skip> {
     let long = "x".repeat(120 << 10);
     let mut arguments = vec!["fat", "1"];

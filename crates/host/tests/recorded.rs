@@ -1,9 +1,10 @@
-//! The live path decides what the simulated one decides: a sequence that a simulation recorded
-//! (`crates/sim/tests/recorded.rs`) is played to the daemon's fleet, period by period, and observations and decisions must be
-//! the same.
+//! The live path decides like the simulated one.
 //!
-//! The threads are this process's own, so that affinities are real; what they ran and waited stands in a `/proc` made here,
-//! and the cgroups are in memory.
+//! The daemon's fleet replays a sequence that a simulation recorded (`crates/sim/tests/recorded.rs`), period by period.
+//! Observations and decisions must be equal.
+//!
+//! The threads belong to this process, so that affinities are real.
+//! Their times are in a `/proc` made here, and the cgroups are in memory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ use tandem_policy::turns::Rotation;
 
 type Recorded = Vec<(HostObservation, Vec<Decision>)>;
 
-/// Cgroups of v1 in memory: their knobs, and where threads are.
+/// V1 cgroups in memory: their knobs, and the places of threads.
 #[derive(Clone, Default)]
 struct Cgroups(Arc<Mutex<State>>);
 
@@ -68,9 +69,10 @@ impl CpuController for Cgroups {
 
     fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
         let weight = (cgroup.clone(), Knob::Weight);
-        match self.with(|state| state.knobs.contains_key(&weight)) {
-            true => Ok(CgroupId(1)),
-            false => Err(CgroupError::Gone(cgroup.clone())),
+        if self.with(|state| state.knobs.contains_key(&weight)) {
+            Ok(CgroupId(1))
+        } else {
+            Err(CgroupError::Gone(cgroup.clone()))
         }
     }
 
@@ -143,7 +145,7 @@ impl CpuController for Cgroups {
     }
 }
 
-/// A thread of this process that sleeps until it is dropped.
+/// A thread of this process that sleeps until dropped.
 struct Sleeper {
     tid: Tid,
     _end: mpsc::Sender<()>,
@@ -162,19 +164,19 @@ impl Sleeper {
     }
 }
 
-/// The live fleet on a clock and a `/proc` that the recording sets.
+/// The live fleet with a clock and a `/proc` that the recording sets.
 struct Played {
     fleet: Fleet,
     root: PathBuf,
     threads: BTreeMap<(u64, u32), (ThreadRef, Sleeper)>,
-    /// What each vCPU ran and waited so far, in ns, and how often it was put on a pCPU.
+    /// Time that each vCPU ran and waited so far, in ns, and number of times that it was put on a pCPU.
     ran_and_waited: BTreeMap<(u64, u32), (u64, u64, u64)>,
     now: Nanos,
     idle: IdleTimes,
 }
 
 impl Played {
-    /// A fleet of the VMs of the first observation, pinned as they are there.
+    /// A fleet of the VMs of the first observation, pinned as there.
     fn new(first: &HostObservation, root: &Path) -> io::Result<Played> {
         let pid = Pid(std::process::id());
         let mut threads = BTreeMap::new();
@@ -196,7 +198,7 @@ impl Played {
             vms.push(Vm {
                 tenant: None,
                 id: vm.vm,
-                // No thread of the host's: where the process itself is, is not known.
+                // Not a thread of the host, so the process has no known place.
                 process: ThreadRef { pid, tid: Tid(u32::MAX), start: StartTime(7) },
                 name: format!("vm{}", vm.vm),
                 vmm: Vmm::Tandem,
@@ -230,7 +232,7 @@ impl Played {
         Ok(played)
     }
 
-    /// Puts what the threads ran and waited so far where the kernel would.
+    /// Writes the times of the threads to the kernel's files.
     fn write(&self) -> io::Result<()> {
         for (key, (thread, _)) in &self.threads {
             let folder = ProcFs::at(&self.root).task(thread.pid, thread.tid);
@@ -244,7 +246,7 @@ impl Played {
         Ok(())
     }
 
-    /// A period goes by as it was recorded.
+    /// Plays a recorded period.
     fn play(&mut self, recorded: &HostObservation) -> io::Result<()> {
         self.now = Nanos(self.now.0 + recorded.period.0);
         for (pcpu, idle) in &recorded.idle {
@@ -285,7 +287,7 @@ impl Host for Played {
     }
 }
 
-/// A decision with its reason as people read it: figures in JSON may differ in their last bit.
+/// Formats a decision with its reason, since figures in JSON may differ in their last bit.
 fn in_words(decision: &Decision) -> String {
     let what = match decision {
         Decision::SetWeight { weight, .. } => format!("weight {}", weight.value()),
@@ -323,7 +325,7 @@ fn the_live_path_decides_as_the_simulated_one() {
         assert_eq!(period.observation.knobs.weight, observation.knobs.weight);
         for (seen, recorded) in period.observation.vms.iter().zip(&observation.vms) {
             let (policies, mut vcpus) = (seen.policies, recorded.vcpus.clone());
-            // Where a vCPU ran last and who woke it, a live host does not tell.
+            // A live host does not know a vCPU's last pCPU and its waker.
             for vcpu in &mut vcpus {
                 (vcpu.pcpu, vcpu.woken_by) = (None, Vec::new());
             }

@@ -1,7 +1,7 @@
-//! Any bytes are settings of the daemon that it can act on, or an error that names the file or the key.
+//! Any bytes are usable settings of the daemon, or an error that names the file or the key.
 //!
-//! What passes the checks is in range: numbers that are none, weights of nothing and globs that cannot be compiled get no further. How to go on for
-//! hours: `fuzz`.
+//! Settings that pass the checks are in range: NaN, zero weights and invalid globs are refused.
+//! `fuzz` explains how to continue for hours.
 
 use tandem_testing::fuzz;
 
@@ -17,7 +17,7 @@ use tandem_host::select::Selector;
 use tandem_linux::ProcFs;
 use tandem_linux::settings::SettingsError;
 
-/// What comes with the packages, where nearly all is a comment.
+/// The packaged settings, mostly comments.
 const PACKAGED: &str = include_str!("../../../packaging/tandem.toml");
 
 const EXAMPLES: [&str; 3] = [
@@ -30,7 +30,7 @@ const EXAMPLES: [&str; 3] = [
     "host = { select = { all = true }, asymmetric = { time = true, latency = false } }\n",
 ];
 
-/// The packaged settings with every key in force.
+/// The packaged settings with every key uncommented.
 fn uncommented() -> String {
     let line = |line: &'static str| match line.strip_prefix('#') {
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => rest,
@@ -39,7 +39,7 @@ fn uncommented() -> String {
     PACKAGED.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Settings that passed every check are what the controller may have.
+/// Checks that validated settings are usable for the controller.
 fn check_usable(config: &HostConfig) {
     let controller = config.controller();
     assert!((30_000_000..=1_000_000_000).contains(&controller.period.0));
@@ -54,7 +54,7 @@ fn check_usable(config: &HostConfig) {
 }
 
 #[test]
-fn any_bytes_are_settings_or_an_error_that_names_file_or_key() {
+fn arbitrary_bytes_are_settings_or_named_error() {
     let folder = fuzz::folder();
     fs::create_dir(folder.path().join("proc")).unwrap();
     let path = folder.path().join("tandem.toml");
@@ -89,7 +89,7 @@ fn any_bytes_are_settings_or_an_error_that_names_file_or_key() {
                 used += 1;
                 check_usable(&config);
                 let procfs = ProcFs::at(folder.path());
-                // Patterns are compiled here.
+                // This compiles the patterns.
                 if let Err(error) = Discovery::new(config.discovery_options(), procfs) {
                     assert!(error.to_string().len() < 2_000, "{error}");
                 }
@@ -114,7 +114,7 @@ fn any_bytes_are_settings_or_an_error_that_names_file_or_key() {
 }
 
 #[test]
-fn any_text_of_an_option_says_whose_vms_a_rule_is_for_or_is_refused() {
+fn arbitrary_rule_options_are_parsed_or_refused() {
     let mutator = Mutator::new(
         ["4711", "uid:1000", "/machine.slice/*", "db-*"],
         &["*", "[", "{a,b}", "..", "cgroup:", "uid:"],

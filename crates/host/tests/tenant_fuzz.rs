@@ -1,7 +1,7 @@
-//! What tenants write, with anything in it: command lines, names of threads, answers at QMP sockets.
+//! Arbitrary input from tenants: command lines, thread names, answers at QMP sockets.
 //!
-//! Whatever it is, the look for VMs goes on, what is found is what stands there, and it costs little: the daemon's memory is bounded. How to go on
-//! for hours: `fuzz`.
+//! A scan never fails on it, reports only names that are in the input, and uses bounded memory.
+//! `fuzz` explains how to continue for hours.
 
 use tandem_testing::fuzz;
 
@@ -72,7 +72,7 @@ impl FakeHost {
         self.root.path().join("proc/100")
     }
 
-    /// Gives a thread a name; the process has that of its first one.
+    /// Names a thread; the process has the name of its first one.
     fn name(&self, tid: u32, comm: &[u8]) {
         let begin = format!("{tid} (").into_bytes();
         let end = b") S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 1000 0 0\n";
@@ -87,12 +87,12 @@ impl FakeHost {
 }
 
 #[test]
-fn command_lines_and_names_of_threads_name_vms_in_a_line_and_cost_little() {
+fn command_lines_and_thread_names_are_read_safely() {
     let host = FakeHost::new();
     let lines = Mutator::new(COMMAND_LINES, &["-name", "--name=", "guest=", ",,", "\0", "="]);
     let comms = Mutator::new(COMMS, &["/", "/vcpu", "CPU ", "vcpu", "-"]);
     let mut named = 0;
-    // What looks at a line may hold a megabyte; what checks it here, more.
+    // The scan of a line may hold a megabyte; its check here, more.
     each_input("command lines", 2_500, 4 << 20, |random| {
         let line = lines.input(random);
         fs::write(host.process().join("cmdline"), &line).unwrap();
@@ -102,7 +102,7 @@ fn command_lines_and_names_of_threads_name_vms_in_a_line_and_cost_little() {
                 1 => comms.example(random).to_vec(),
                 _ => comms.input(random),
             };
-            // As the kernel keeps them.
+            // As kept by the kernel.
             comm.retain(|&byte| byte != 0);
             comm.truncate(15);
             host.name(tid, &comm);
@@ -122,11 +122,11 @@ fn command_lines_and_names_of_threads_name_vms_in_a_line_and_cost_little() {
             assert_eq!(vm.process.pid, Pid(100));
             assert!(vm.vcpus.len() + vm.unidentified <= 2, "{vm:?}");
             assert!(!vm.name.chars().any(char::is_control), "{:?}", vm.name);
-            // Each character may be written out.
+            // Each character may be escaped.
             assert!(vm.name.chars().count() <= 128 * 10, "{:?}", vm.name);
             named += u32::from(!vm.name.ends_with("-100"));
         }
-        // What the line says of each VMM stands there.
+        // Each VMM's name is part of the line.
         let text = String::from_utf8_lossy(&line);
         let args: Vec<&str> = text.split('\0').collect();
         for vmm in Vmm::ALL {
@@ -140,7 +140,7 @@ fn command_lines_and_names_of_threads_name_vms_in_a_line_and_cost_little() {
 }
 
 #[test]
-fn patterns_of_names_and_sockets_are_compiled_or_refused() {
+fn patterns_are_compiled_or_refused() {
     let examples = [
         "my-vcpu-{n}",
         "vm*-cpu{n}",
@@ -164,7 +164,7 @@ fn patterns_of_names_and_sockets_are_compiled_or_refused() {
     });
 }
 
-/// A process that says at a socket what it is told, whatever it is asked. It is this one.
+/// A process (this one) that answers any request at a socket with a given reply.
 struct Listener {
     folder: tempfile::TempDir,
     replies: Sender<Vec<u8>>,
@@ -178,7 +178,7 @@ impl Listener {
         std::thread::spawn(move || {
             for reply in told {
                 let (mut client, _) = listener.accept().unwrap();
-                // Who has heard enough hangs up.
+                // A client that has read enough closes the connection.
                 let _ = client.write_all(&reply);
                 let _ = client.shutdown(Shutdown::Write);
                 let _ = io::copy(&mut client, &mut io::sink());
@@ -188,7 +188,7 @@ impl Listener {
     }
 }
 
-/// What an answer says, read as a tree of JSON; nothing where it is no answer, or nothing that a tree can hold.
+/// Parses an answer through a JSON tree; `None` if it is no answer, or if a tree cannot hold it.
 fn as_a_tree(reply: &[u8]) -> Option<Vec<QmpVcpu>> {
     let messages = serde_json::Deserializer::from_slice(reply).into_iter::<Value>();
     let mut answers = Vec::new();
@@ -214,7 +214,7 @@ fn as_a_tree(reply: &[u8]) -> Option<Vec<QmpVcpu>> {
 }
 
 #[test]
-fn qmp_replies_are_read_or_refused_and_cost_little() {
+fn qmp_replies_are_read_or_refused() {
     let greeting = "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 2, \"minor\": 2, \"major\": 7}, \"package\": \"Debian\"}, \"capabilities\": [\"oob\"]}}\r\n";
     let event = "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 2}, \"event\": \"RESUME\", \"data\": {\"a\": [1, 2.5, null]}}\r\n";
     let vcpu = |n: u32| {
@@ -246,11 +246,11 @@ fn qmp_replies_are_read_or_refused_and_cost_little() {
     let path = listener.folder.path().join("qmp");
     let socket = OpenSocket::found(&path).unwrap();
     let (mut answers, mut refused, mut compared) = (0, 0, 0);
-    // What reads a reply may hold a megabyte; the tree that it is compared with, more.
+    // Reading a reply may hold a megabyte; the tree for comparison, more.
     each_input("QMP replies", 2_000, 64 << 20, |random| {
         let reply = mutator.input(random);
         listener.replies.send(reply.clone()).unwrap();
-        // Longer than any machine needs: what there is to read is there at once.
+        // Longer than any machine needs, since all bytes are available at once.
         let mut asked = None;
         let held = most_held(|| asked = Some(query_vcpus(&socket, Duration::from_secs(60))));
         assert!(held <= 1 << 20, "a reply held {held} bytes");
@@ -267,7 +267,7 @@ fn qmp_replies_are_read_or_refused_and_cost_little() {
                 refused += 1;
                 let said = error.to_string();
                 assert!(said.contains(path.to_str().unwrap()), "{said}");
-                assert!(said.len() < 1_000, "{} bytes are said", said.len());
+                assert!(said.len() < 1_000, "the error has {} bytes", said.len());
                 assert!(!said.chars().any(char::is_control), "{said:?}");
             }
         }
@@ -279,7 +279,7 @@ fn qmp_replies_are_read_or_refused_and_cost_little() {
 fn qmp_replies_of_megabytes_are_not_kept() {
     let listener = Listener::new();
     let socket = OpenSocket::found(&listener.folder.path().join("qmp")).unwrap();
-    // An event with more in it than any has, and then what was asked for.
+    // An event larger than any real one, followed by the answer.
     let lists = "[0],".repeat(900_000);
     let reply = format!(
         "{{\"QMP\": {{}}}}{{\"event\": [{lists}0]}}{{\"return\": {{}}}}{{\"return\": [{{\"cpu-index\": 0, \"thread-id\": 7}}]}}"

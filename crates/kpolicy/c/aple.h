@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * APLE: the pause-loop threshold (PLE_window) of a VM, found by trying.
+ * APLE: adapts the pause-loop threshold (PLE_window) of a VM by trials.
  *
  * Source: Shan, Ding and Gehani, "APPLES: Efficiently Handling Spin-lock
  * Synchronization on Virtualized Platforms", TPDS 2017. A low threshold wastes
- * cycles on exits, a high one on spinning. What was wasted in an epoch:
+ * cycles on exits, a high one on spinning. The waste of an epoch:
  *
  *	inefficiency = (threshold x exits + cycles spent handling them)
  *		       / cycles that the VM consumed
  *
- * An epoch ends after so many pause-loop exits of the VM. A round is three:
+ * An epoch ends after epoch_exits pause-loop exits of the VM. A round is three:
  *
  *	E1 at T_d,  E2 at min(T_u, T_d + step),  E3 at max(T_l, T_d - step)
  *
- * and T_d becomes the threshold of the smallest inefficiency. Whatever ties for
- * the smallest, with T_d or with each other, T_d stays: there is no reason to go
- * one way. A VM that stops exiting ends no epoch and so keeps its threshold.
+ * and T_d becomes the threshold of the smallest inefficiency. On a tie for the
+ * smallest, T_d stays, as no direction is better. A VM that stops exiting ends
+ * no epoch and so keeps its threshold.
  *
  * Units: thresholds and times are cycles of one clock (the TSC).
  *
@@ -25,21 +25,21 @@
  *	if (tandem_aple_exit(a, cfg, cycles_from_exit_to_entry))
  *		window = tandem_aple_epoch(a, cfg, cycles_the_vm_consumed_so_far);
  *
- * so that what the VM consumed is only added up at the end of an epoch.
+ * so that the VM's cycles are summed only at the end of an epoch.
  *
- * What this does not do: lock (calls for one VM must not overlap), read clocks,
- * write the VMCS, choose whom to yield to (hvs.h).
+ * Non-goals: locking (calls for one VM must not overlap), reading clocks,
+ * writing the VMCS, choosing the target of a yield (hvs.h).
  *
- * Every input is defined. A config that is not tandem_aple_config_ok() gives
- * thresholds within its bounds all the same, `lower` being the stronger one. It
- * may change between calls. Sums stop at their type's maximum.
+ * Every input is valid. A config that fails tandem_aple_config_ok() still gives
+ * thresholds within its bounds, of which `lower` takes precedence. The config
+ * may change between calls. Sums saturate.
  */
 #ifndef TANDEM_APLE_H
 #define TANDEM_APLE_H
 
 #include "tandem_types.h"
 
-/* The paper's; 512 to 2048 work as a step. */
+/* Values of the paper; steps from 512 to 2048 work. */
 #define TANDEM_APLE_INITIAL	8192
 #define TANDEM_APLE_LOWER	4096
 #define TANDEM_APLE_UPPER	32768
@@ -50,7 +50,7 @@ struct tandem_aple_config {
 	u32 initial;		/* T_0, cycles */
 	u32 lower;		/* T_l, cycles */
 	u32 upper;		/* T_u, cycles */
-	u32 step;		/* how far up and down is tried, cycles */
+	u32 step;		/* distance of trials above and below, cycles */
 	u32 epoch_exits;	/* pause-loop exits of the VM in an epoch */
 };
 
@@ -61,15 +61,15 @@ enum tandem_aple_phase {
 };
 
 struct tandem_aple {
-	u64 vm_cycles;		/* what the VM had consumed when the epoch began */
+	u64 vm_cycles;		/* cycles that the VM had consumed at the epoch's start */
 	u64 handling;		/* cycles spent handling this epoch's exits */
-	u64 best_cost;		/* the round's smallest inefficiency so far is */
+	u64 best_cost;		/* smallest inefficiency of the round so far: */
 	u64 best_consumed;	/*   best_cost / best_consumed */
 	u64 rounds;		/* rounds done, for tracing */
 	u64 discarded;		/* epochs that could not be measured, for tracing */
 	u32 base;		/* T_d */
-	u32 threshold;		/* the one in force */
-	u32 choice;		/* the next T_d, were the round over now */
+	u32 threshold;		/* current threshold */
+	u32 choice;		/* next T_d if the round ended now */
 	u32 exits;		/* so far in this epoch */
 	u32 inefficiency_ppm;	/* of the last epoch measured, for tracing */
 	u32 phase;		/* enum tandem_aple_phase */
@@ -94,7 +94,7 @@ TANDEM_INLINE u64 tandem_multiply_high(u64 a, u64 b)
 	return a_high * b_high + (middle >> 32) + (carry >> 32);
 }
 
-/* Below, at or above zero as a / b is below, at or above c / d; b, d not 0. */
+/* Compares a / b with c / d: negative, zero or positive; b, d not 0. */
 TANDEM_INLINE int tandem_compare_fractions(u64 a, u64 b, u64 c, u64 d)
 {
 	u64 left = tandem_multiply_high(a, d);
@@ -108,8 +108,8 @@ TANDEM_INLINE int tandem_compare_fractions(u64 a, u64 b, u64 c, u64 d)
 }
 
 /*
- * a / b in parts per million, at most U32_MAX; b not 0. Where a million times a
- * does not fit, both lose their lowest bits: 44 of a's remain.
+ * a / b in parts per million, at most U32_MAX; b not 0. If a million times a
+ * overflows, both lose their lowest bits: 44 bits of a remain.
  */
 TANDEM_INLINE u32 tandem_parts_per_million(u64 a, u64 b)
 {
@@ -156,7 +156,7 @@ TANDEM_INLINE u32 tandem_aple_below(const struct tandem_aple_config *cfg,
 	return tandem_aple_clamp(cfg, base > cfg->step ? base - cfg->step : 0);
 }
 
-/* A VM that has consumed @vm_cycles begins its first epoch. */
+/* Starts the first epoch of a VM that has consumed @vm_cycles. */
 TANDEM_INLINE void tandem_aple_init(struct tandem_aple *a,
 				    const struct tandem_aple_config *cfg,
 				    u64 vm_cycles)
@@ -175,15 +175,16 @@ TANDEM_INLINE void tandem_aple_init(struct tandem_aple *a,
 	a->phase = TANDEM_APLE_AT_BASE;
 }
 
-/* The threshold in force, cycles. */
+/* Returns the current threshold, cycles. */
 TANDEM_INLINE u32 tandem_aple_threshold(const struct tandem_aple *a)
 {
 	return a->threshold;
 }
 
 /*
- * An exit was handled in @handling_cycles, from exit to entry, the switch
- * included. True when the epoch is over: tandem_aple_epoch() is to be called.
+ * Accounts an exit that was handled in @handling_cycles, from exit to entry,
+ * including the switch. Returns true at the end of the epoch, at which the
+ * caller must call tandem_aple_epoch().
  */
 TANDEM_INLINE bool tandem_aple_exit(struct tandem_aple *a,
 				    const struct tandem_aple_config *cfg,
@@ -195,7 +196,7 @@ TANDEM_INLINE bool tandem_aple_exit(struct tandem_aple *a,
 	return a->exits >= cfg->epoch_exits;
 }
 
-/* The epoch at the threshold in force is measured against the round's best. */
+/* Compares the epoch at the current threshold with the round's best. */
 TANDEM_INLINE void tandem_aple_judge(struct tandem_aple *a, u64 cost,
 				     u64 consumed)
 {
@@ -212,12 +213,12 @@ TANDEM_INLINE void tandem_aple_judge(struct tandem_aple *a, u64 cost,
 }
 
 /*
- * Ends the epoch: the VM has consumed @vm_cycles since it exists. Returns the
- * threshold now in force.
+ * Ends the epoch: the VM has consumed @vm_cycles since its creation. Returns the
+ * new threshold.
  *
- * An epoch without exits, or in which the VM's cycles did not grow (they may
- * shrink: a vCPU was taken away, a counter began anew), says nothing about its
- * threshold. It is discarded and run again.
+ * An epoch without exits, or without an increase of the VM's cycles (they may
+ * decrease if a vCPU is removed or a counter restarts), does not measure its
+ * threshold. It is discarded and repeated.
  */
 TANDEM_INLINE u32 tandem_aple_epoch(struct tandem_aple *a,
 				    const struct tandem_aple_config *cfg,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The headers' inline functions as symbols, for Rust. Nothing is decided here.
+ * Exports the headers' inline functions as symbols for Rust.
  *
- * tandem_ffi_*_layout() tell sizes and offsets, in the order in which the Rust
- * declarations list them, so that a test can compare; U32_MAX past the last one.
+ * tandem_ffi_*_layout() return sizes and offsets in the order of the Rust
+ * declarations, for a test to compare; U32_MAX after the last one.
  */
 #include <stddef.h>
 

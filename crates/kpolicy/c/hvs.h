@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * HVS: which preempted vCPU should run in place of one that spins.
+ * HVS: selects the preempted vCPU that should run in place of a spinning one.
  *
  * Source: Shan, Ding and Gehani, "APPLES: Efficiently Handling Spin-lock
  * Synchronization on Virtualized Platforms", TPDS 2017. A preempted vCPU of a VM
@@ -8,44 +8,46 @@
  *
  *	resource-waiters	its slice ran out
  *	lock-waiters		it was preempted for spinning
- *	yielded			its slice ran out after it had been chosen here, or it
- *				gave way to one that had
+ *	yielded			its slice ran out after it was chosen here, or it was
+ *				displaced by a chosen one
  *
  * HVS takes the resource-waiter preempted LATEST: a lock holder is among them,
- * and most likely the one that just lost its pCPU. Else the lock-waiter preempted
+ * most likely the one that just lost its pCPU. Else the lock-waiter preempted
  * EARLIEST: a ticket lock is handed on in that order. Else the yielded one
- * preempted earliest. A vCPU that is chosen is marked; when next its slice runs
- * out, the mark is taken off and it goes on the yielded list, or the same one
- * would be chosen over and over. Preempted for spinning it is a lock-waiter as
- * any other and stays marked; so it does through running and blocking. One that
- * gave way would, as a resource-waiter, be the latest of them and chosen next:
- * two vCPUs on one CPU would be exchanged to and fro, and nobody else chosen. A
- * mark that it has it keeps.
+ * preempted earliest.
+ *
+ * A chosen vCPU is marked. When its slice next runs out, the mark is cleared and
+ * it goes on the yielded list, or the same vCPU would be chosen over and over.
+ * Preempted for spinning, it is an ordinary lock-waiter and stays marked, as it
+ * does through running and blocking. A displaced vCPU goes on the yielded list
+ * and keeps its mark: as a resource-waiter it would be the latest one and chosen
+ * next, and two vCPUs on one CPU would alternate forever.
  *
  * Variants, for comparison: CPTH-R takes resource-waiters earliest first, CPTH-L
  * lock-waiters latest first, CCH lock-waiters before resource-waiters.
  *
  * The lists are a byte in each vCPU's record. A choice ranks all records by
- * (list, time) in one pass; the lowest index wins a tie. What runs, is blocked,
- * or was woken and has not run since is on no list and is never chosen.
+ * (list, time) in one pass; the lowest index wins a tie. A vCPU that runs, is
+ * blocked, or has not run since its wake-up is on no list and is never chosen.
  *
- * Times are of any one clock that does not go back; they are only compared.
+ * Times are of one monotonic clock; they are only compared.
  *
- * No lock is needed. A record's events come from where its vCPU is switched in
- * and out, one at a time; a choice may be made meanwhile on another CPU. It may
- * then see a list and a time that do not belong together, or its mark may be
- * lost: the choice is a worse one, which is as good as a moment earlier or later.
- * The caller checks, as for any directed yield, that who was chosen can run.
+ * No lock is needed. The events of a record are serialized, as they occur where
+ * its vCPU is switched in and out; another CPU may make a choice concurrently.
+ * The choice may then see a list and a time that do not belong together, or its
+ * mark may be lost. That results in a slightly worse choice, like one made a
+ * moment earlier or later. The caller checks, as for any directed yield, that
+ * the chosen vCPU can run.
  *
- * What this does not do: preempt, yield, keep time, set the threshold (aple.h).
- * Values that are not in these enums behave as the first one of theirs.
+ * Non-goals: preempting, yielding, reading clocks, setting the threshold (aple.h).
+ * Invalid enum values behave like the first value.
  */
 #ifndef TANDEM_HVS_H
 #define TANDEM_HVS_H
 
 #include "tandem_types.h"
 
-/* An array form looks at so many records at most. */
+/* Maximum number of records in the array form. */
 #define TANDEM_HVS_MOST_VCPUS 1024
 
 enum tandem_hvs_list {
@@ -58,7 +60,7 @@ enum tandem_hvs_list {
 enum tandem_hvs_cause {
 	TANDEM_HVS_SLICE = 0,		/* its slice ran out */
 	TANDEM_HVS_SPINNING = 1,	/* it was in a pause loop */
-	TANDEM_HVS_DISPLACED = 2,	/* it gave way to one chosen here */
+	TANDEM_HVS_DISPLACED = 2,	/* a vCPU chosen here displaced it */
 };
 
 enum tandem_hvs_order {
@@ -76,7 +78,7 @@ struct tandem_hvs_vcpu {
 	u8 reserved[6];
 };
 
-/* Where a vCPU stands among the others: the smallest (rank, key) is chosen. */
+/* Sort key of a vCPU: the smallest (rank, key) is chosen. */
 struct tandem_hvs_place {
 	u64 key;
 	u32 rank;
@@ -84,7 +86,7 @@ struct tandem_hvs_place {
 
 #define TANDEM_HVS_NO_RANK 3
 
-/* The best of those considered so far; `chosen` is its index, -1 if none. */
+/* Best vCPU considered so far; `chosen` is its index, -1 if none. */
 struct tandem_hvs_search {
 	struct tandem_hvs_place best;
 	u32 order;
@@ -99,7 +101,7 @@ TANDEM_INLINE void tandem_hvs_init(struct tandem_hvs_vcpu *v)
 	v->yielded = 0;
 }
 
-/* The vCPU could run on, but was taken off its pCPU at @now for @cause. */
+/* The vCPU was preempted at @now for @cause. */
 TANDEM_INLINE void tandem_hvs_preempted(struct tandem_hvs_vcpu *v, u32 cause,
 					u64 now)
 {
@@ -117,19 +119,19 @@ TANDEM_INLINE void tandem_hvs_preempted(struct tandem_hvs_vcpu *v, u32 cause,
 	TANDEM_STORE(v->list, list);
 }
 
-/* The vCPU was put on a pCPU. */
+/* The vCPU starts to run. */
 TANDEM_INLINE void tandem_hvs_running(struct tandem_hvs_vcpu *v)
 {
 	TANDEM_STORE(v->list, TANDEM_HVS_NONE);
 }
 
-/* The vCPU has nothing to do (HLT), or is gone. */
+/* The vCPU is idle (HLT) or was removed. */
 TANDEM_INLINE void tandem_hvs_blocked(struct tandem_hvs_vcpu *v)
 {
 	TANDEM_STORE(v->list, TANDEM_HVS_NONE);
 }
 
-/* The vCPU is the one to run: to be called with what a search has chosen. */
+/* Marks the vCPU that a search has chosen. */
 TANDEM_INLINE void tandem_hvs_choose(struct tandem_hvs_vcpu *v)
 {
 	TANDEM_STORE(v->yielded, 1);
@@ -159,7 +161,7 @@ tandem_hvs_place(u32 order, const struct tandem_hvs_vcpu *v)
 	return place;
 }
 
-/* Whether @a is on a list and strictly before @b. */
+/* Returns true if @a is on a list and ranks strictly before @b. */
 TANDEM_INLINE bool tandem_hvs_before(struct tandem_hvs_place a,
 				     struct tandem_hvs_place b)
 {
@@ -168,7 +170,7 @@ TANDEM_INLINE bool tandem_hvs_before(struct tandem_hvs_place a,
 		a.key < b.key);
 }
 
-/* Whether @a would rather be chosen than @b; neither than the other in a tie. */
+/* Returns true if @a ranks before @b; false in a tie. */
 TANDEM_INLINE bool tandem_hvs_better(u32 order, const struct tandem_hvs_vcpu *a,
 				     const struct tandem_hvs_vcpu *b)
 {
@@ -177,11 +179,11 @@ TANDEM_INLINE bool tandem_hvs_better(u32 order, const struct tandem_hvs_vcpu *a,
 }
 
 /*
- * For callers that have no array: begin, consider every vCPU that could be
- * yielded to in the order of their indices, then tandem_hvs_choose() the one
- * whose index is in `chosen`, if it is not negative. In BPF consider() goes into
- * the body of bpf_loop(), which the verifier checks once; it follows every path
- * through the loop of the array form, and gives up.
+ * For callers without an array: begin, consider every possible target in the
+ * order of indices, then tandem_hvs_choose() the one whose index is in `chosen`,
+ * if it is not negative. In BPF, consider() goes into the body of bpf_loop(),
+ * which the verifier checks once; it explores every path through the loop of
+ * the array form, and gives up.
  */
 TANDEM_INLINE void tandem_hvs_begin(struct tandem_hvs_search *s, u32 order,
 				    u32 spinner)
@@ -208,9 +210,9 @@ TANDEM_INLINE void tandem_hvs_consider(struct tandem_hvs_search *s, u32 index,
 }
 
 /*
- * The index of whom @spinner should yield to, now marked; -1 if there is nobody.
- * Records from TANDEM_HVS_MOST_VCPUS on are not looked at. A @spinner that is
- * not below @count excludes nobody.
+ * Returns the index of the vCPU that @spinner should yield to, and marks it; -1
+ * if there is none. Ignores records from TANDEM_HVS_MOST_VCPUS on. A @spinner
+ * of at least @count excludes no vCPU.
  */
 TANDEM_INLINE int tandem_hvs_candidate(struct tandem_hvs_vcpu *v, u32 count,
 				       u32 spinner, u32 order)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What the policies need from where they are compiled: four types, a 64-bit
- * division, and loads and stores that happen once.
+ * Requirements of the policies: integer types, a 64-bit division, and single
+ * loads and stores.
  *
- * In the kernel they come from its own headers. In BPF the includer has already
- * included its vmlinux.h (or anything else with u8, u32, u64, s64 and bool).
- * Elsewhere they come from the freestanding headers of the compiler.
+ * In the kernel they come from its own headers. A BPF program must include its
+ * vmlinux.h before (or any header with u8, u32, u64, s64 and bool). Elsewhere
+ * they come from the freestanding headers of the compiler.
  */
 #ifndef TANDEM_TYPES_H
 #define TANDEM_TYPES_H
@@ -26,13 +26,13 @@ typedef int64_t s64;
 #define tandem_div64(dividend, divisor) ((dividend) / (divisor))
 #endif
 
-/* BPF wants everything in one body; a header must not warn where it is unused. */
+/* BPF needs everything in one function; unused functions must not warn. */
 #define TANDEM_INLINE \
 	static inline __attribute__((__always_inline__, __unused__))
 
 /*
- * For fields that another CPU may change meanwhile: the access is made once and
- * as it is written, neither repeated nor left out. They order nothing.
+ * For fields that another CPU may change concurrently: the compiler neither
+ * repeats, splits nor omits the access. They imply no ordering.
  */
 #define TANDEM_LOAD(field) (*(const volatile __typeof__(field) *)&(field))
 #define TANDEM_STORE(field, value) \

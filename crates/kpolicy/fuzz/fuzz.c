@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Random events for APLE and HVS, under sanitizers, against what must hold.
+ * Fuzzer of APLE and HVS: random events under sanitizers, with checked invariants.
  *
  *	fuzz SEED SECONDS
  *
- * Each case begins from a seed of its own, which a failure names: `fuzz CASE 0`
- * runs that case again, alone. Exits 0 and prints how many cases ran, or aborts.
+ * Each case has its own seed, which a failure reports: `fuzz CASE 0` repeats that
+ * case alone. Prints the number of cases and exits with 0, or aborts.
  *
- * APLE: settings of every kind, also ones that cannot work and ones that change
- * during the run; exits, epochs and counters of every size. What must hold: the
- * threshold is the one that 128-bit arithmetic and a list of the round's epochs
- * give, bounds are kept, an epoch is over exactly after its exits.
+ * APLE: all kinds of settings, including invalid ones and changes during the run;
+ * exits, epochs and counters of every magnitude. Invariants: the threshold
+ * equals that of 128-bit arithmetic over a list of the round's epochs, bounds
+ * hold, an epoch ends exactly after its exits.
  *
  * HVS: events in any order on up to 1,100 records, some of them overwritten with
- * noise; choices by the array form and by the form without an array. What must
- * hold: nobody is chosen but who is on a list, the spinner never is, nobody is
- * better by a table of the orders than who was chosen, nothing but the chosen one's mark changes, records
- * past the 1,024th are not looked at.
+ * noise; choices by the array form and by the form without an array. Invariants:
+ * the chosen vCPU is on a list and is not the spinner, no other ranks before it
+ * in a table of the orders, only its mark changes, records from the 1,025th on
+ * are ignored.
  *
- * Not here: whether the choice is a wise one. That is for the simulator.
+ * Non-goal: the quality of the choice, which the simulator measures.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -75,7 +75,7 @@ static bool once_in(struct random *r, u32 times)
 	return below(r, times) == 0;
 }
 
-/* Numbers of every size, and those beside powers of two. */
+/* Numbers of every magnitude, and neighbours of powers of two. */
 static u64 any_size(struct random *r)
 {
 	switch (below(r, 4)) {
@@ -90,7 +90,7 @@ static u64 any_size(struct random *r)
 	}
 }
 
-/* The description of APLE, plainly. */
+/* Reference model of APLE. */
 struct model {
 	struct tandem_aple_config cfg;
 	u32 base, threshold, exits;
@@ -157,7 +157,7 @@ static void model_epoch(struct model *m, u64 vm_cycles)
 	for (i = 0; i < 3; i++) {
 		if (smallest(m, i)) {
 			winners++;
-			/* E1 ran at T_d as it was, whatever its bounds are now. */
+			/* E1 ran at the former T_d, even if the bounds have changed. */
 			winner = i ? m->round[i].threshold : m->base;
 		}
 	}
@@ -205,12 +205,12 @@ static void fuzz_aple(struct random *r)
 		if (once_in(r, 32))
 			m.cfg = random_config(r);
 		if (once_in(r, 64)) {
-			/* As if so many exits had gone before. */
+			/* Simulate many earlier exits. */
 			a.exits = UINT32_MAX - below(r, 24);
 			m.exits = a.exits;
 		}
 		for (i = 0; i < exits; i++) {
-			/* Small numbers, so that epochs tie. */
+			/* Small numbers, so that ties occur. */
 			u64 handling = plain ? below(r, 2) : any_size(r);
 			bool over = tandem_aple_exit(&a, &m.cfg, handling);
 
@@ -220,7 +220,7 @@ static void fuzz_aple(struct random *r)
 			CHECK(over == (m.exits >= m.cfg.epoch_exits));
 		}
 		if (plain && once_in(r, 2)) {
-			/* Consumes as much as it wastes, or twice that. */
+			/* Consume as much as is wasted, or twice that. */
 			u64 wasted = (u64)m.threshold * m.exits +
 				     (u64)m.handling;
 
@@ -257,8 +257,8 @@ static void fuzz_arithmetic(struct random *r)
 #define MOST_RECORDS 1100
 
 /*
- * The description of HVS, plainly: for each order its lists, best first, and
- * whether the latest of a list comes first. Below zero: @a is chosen before @b.
+ * Reference model of HVS: for each order its lists, best first, and whether the
+ * latest of a list comes first. Negative: @a is chosen before @b.
  */
 static int described(u32 order, const struct tandem_hvs_vcpu *a,
 		     const struct tandem_hvs_vcpu *b)
@@ -297,7 +297,7 @@ static void check_choice(const struct tandem_hvs_vcpu *before,
 {
 	struct tandem_hvs_search search;
 	u32 seen = count < TANDEM_HVS_MOST_VCPUS ? count : TANDEM_HVS_MOST_VCPUS;
-	bool anybody = false;
+	bool has_candidate = false;
 	u32 i;
 
 	tandem_hvs_begin(&search, order, spinner);
@@ -309,7 +309,7 @@ static void check_choice(const struct tandem_hvs_vcpu *before,
 		bool on_list = before[i].list >= TANDEM_HVS_RESOURCE_WAITER &&
 			       before[i].list <= TANDEM_HVS_YIELDED;
 
-		anybody |= on_list && i < seen && i != spinner;
+		has_candidate |= on_list && i < seen && i != spinner;
 		CHECK(after[i].list == before[i].list);
 		CHECK(after[i].preempted_at == before[i].preempted_at);
 		if ((int)i == chosen) {
@@ -327,7 +327,7 @@ static void check_choice(const struct tandem_hvs_vcpu *before,
 		CHECK(tandem_hvs_better(order, &before[chosen], &before[i]) ==
 		      (described(order, &before[chosen], &before[i]) < 0));
 	}
-	CHECK(anybody == (chosen >= 0));
+	CHECK(has_candidate == (chosen >= 0));
 }
 
 static void fuzz_hvs(struct random *r)
@@ -339,7 +339,7 @@ static void fuzz_hvs(struct random *r)
 	struct tandem_hvs_vcpu *v;
 	u64 now = any_size(r);
 
-	/* Exactly as many as there are, so that a look past the end is seen. */
+	/* Allocate the exact size, so that sanitizers detect an access beyond it. */
 	v = malloc((count ? count : 1) * sizeof(*v));
 	CHECK(v);
 	memset(v, (int)below(r, 256), (count ? count : 1) * sizeof(*v));

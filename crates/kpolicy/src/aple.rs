@@ -1,13 +1,14 @@
-//! APLE, the adaptive pause-loop threshold of a VM: the safe face of `c/aple.h`.
+//! APLE, the adaptive pause-loop threshold of a VM: safe bindings of `c/aple.h`.
 //!
-//! The header's essay says what is computed and why; here is only what Rust adds: a configuration
-//! that was checked, and a state that nobody else writes. One [`Aple`] for each VM.
+//! The header documents the algorithm; this module adds a checked configuration and exclusive access to the state.
+//! Each VM has its own [`Aple`].
 //!
-//! Units: cycles of one clock. Source: Shan, Ding and Gehani, TPDS 2017, section on APLE.
+//! Units: cycles of one clock.
+//! Source: Shan, Ding and Gehani, TPDS 2017, section on APLE.
 //!
-//! Not done here: reading clocks, adding up what the vCPUs of a VM consumed, setting the window.
+//! Non-goals: reading clocks, summing the cycles of a VM's vCPUs, setting the window.
 
-/// Cycles of the clock that the caller counts everything in (the TSC).
+/// Cycles of the caller's clock (the TSC).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cycles(pub u64);
 
@@ -23,7 +24,7 @@ impl From<u32> for Cycles {
     }
 }
 
-/// Settings of APLE; valid where 1 ≤ `lower` ≤ `initial` ≤ `upper`, `step` ≥ 1, `epoch_exits` ≥ 1.
+/// Settings of APLE; valid if 1 ≤ `lower` ≤ `initial` ≤ `upper`, `step` ≥ 1, `epoch_exits` ≥ 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ApleConfig {
@@ -47,13 +48,13 @@ impl Default for ApleConfig {
     }
 }
 
-/// A configuration of APLE that cannot work.
+/// An invalid configuration of APLE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AplePolicyError {
-    /// The lowest threshold is 0, which every pause exceeds.
+    /// The minimum threshold is 0, which every pause exceeds.
     #[error("APLE's lower bound is 0 cycles; it must be at least 1")]
     LowerIsZero,
-    /// The first threshold lies outside the bounds, or they are reversed.
+    /// The initial threshold is outside the bounds, or they are reversed.
     #[error(
         "APLE's initial threshold of {initial} cycles is not within its bounds, {lower} to \
          {upper}; lower ≤ initial ≤ upper must hold"
@@ -66,19 +67,19 @@ pub enum AplePolicyError {
         /// The highest threshold, cycles.
         upper: u32,
     },
-    /// No other threshold would ever be tried.
+    /// APLE would never try another threshold.
     #[error("APLE's step is 0 cycles; it must be at least 1 (512 to 2048 work)")]
     StepIsZero,
-    /// An epoch would have no length.
+    /// An epoch would be empty.
     #[error("APLE's epoch has 0 exits; it must have at least 1 (1000 is usual)")]
     EpochIsEmpty,
 }
 
 impl ApleConfig {
-    /// What is wrong with these settings, if anything.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// The first of [`AplePolicyError`]'s reasons that applies.
+    /// The first matching [`AplePolicyError`].
     pub fn validate(&self) -> Result<(), AplePolicyError> {
         // SAFETY: `self` is a valid, initialized tandem_aple_config, which is only read.
         if unsafe { tandem_ffi_aple_config_ok(self) } {
@@ -129,77 +130,77 @@ pub struct Aple {
 }
 
 impl Aple {
-    /// A VM that has consumed nothing yet.
+    /// Starts with a VM that has not consumed any cycles.
     ///
     /// # Errors
-    /// Where `config` cannot work.
+    /// If `config` is invalid.
     pub fn new(config: ApleConfig) -> Result<Aple, AplePolicyError> {
         Aple::starting_at(config, Cycles(0))
     }
 
-    /// A VM whose vCPUs together have consumed `vm_cycles` already.
+    /// Starts with a VM whose vCPUs have already consumed `vm_cycles` in total.
     ///
     /// # Errors
-    /// Where `config` cannot work.
+    /// If `config` is invalid.
     pub fn starting_at(
         config: ApleConfig,
         vm_cycles: impl Into<Cycles>,
     ) -> Result<Aple, AplePolicyError> {
         config.validate()?;
         let mut state = State::default();
-        // SAFETY: both are valid and have C's layout (`layout_is_that_of_c`); C keeps no pointer.
+        // SAFETY: both are valid and have C's layout (`layout_matches_c`); C keeps no pointer.
         unsafe { tandem_ffi_aple_init(&mut state, &config, vm_cycles.into().0) };
         Ok(Aple { config, state })
     }
 
-    /// A pause-loop exit took `handling` cycles from exit to entry, the switch included. True when
-    /// the epoch is over and [`Aple::epoch`] is to be called.
+    /// Accounts a pause-loop exit that took `handling` cycles from exit to entry, including the switch.
+    /// Returns true at the end of the epoch, at which the caller must call [`Aple::epoch`].
     #[must_use]
     pub fn exit(&mut self, handling: impl Into<Cycles>) -> bool {
-        // SAFETY: as in `starting_at`; the state is ours alone.
+        // SAFETY: as in `starting_at`; access to the state is exclusive.
         unsafe { tandem_ffi_aple_exit(&mut self.state, &self.config, handling.into().0) }
     }
 
-    /// Ends the epoch; the VM's vCPUs together have consumed `vm_cycles` since the VM exists. The
-    /// threshold now in force, cycles. An epoch in which they consumed nothing, or that had no
-    /// exits, is discarded and run again.
+    /// Ends the epoch and returns the new threshold, cycles.
+    /// `vm_cycles` is the total consumption of the VM's vCPUs since its creation.
+    /// An epoch without exits or consumption is discarded and repeated.
     pub fn epoch(&mut self, vm_cycles: impl Into<Cycles>) -> u32 {
-        // SAFETY: as in `starting_at`; the state is ours alone.
+        // SAFETY: as in `starting_at`; access to the state is exclusive.
         unsafe { tandem_ffi_aple_epoch(&mut self.state, &self.config, vm_cycles.into().0) }
     }
 
-    /// The threshold in force, cycles.
+    /// Returns the current threshold, cycles.
     pub fn threshold(&self) -> u32 {
         // SAFETY: the state is valid and only read.
         unsafe { tandem_ffi_aple_threshold(&self.state) }
     }
 
-    /// T_d, the threshold around which rounds try, cycles.
+    /// Returns T_d, the threshold in the middle of a round's trials, cycles.
     pub fn base(&self) -> u32 {
         self.state.base
     }
 
-    /// Rounds of three epochs done.
+    /// Returns the number of completed rounds of three epochs.
     pub fn rounds(&self) -> u64 {
         self.state.rounds
     }
 
-    /// Epochs that could not be measured and were run again.
+    /// Returns the number of epochs that were discarded and repeated.
     pub fn discarded(&self) -> u64 {
         self.state.discarded
     }
 
-    /// Exits so far in this epoch.
+    /// Returns the number of exits in this epoch.
     pub fn exits(&self) -> u32 {
         self.state.exits
     }
 
-    /// The inefficiency of the last epoch that was measured, parts per million.
+    /// Returns the inefficiency of the last measured epoch, parts per million.
     pub fn inefficiency_ppm(&self) -> u32 {
         self.state.inefficiency_ppm
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &ApleConfig {
         &self.config
     }
@@ -221,13 +222,13 @@ mod tests {
         safe fn tandem_ffi_parts_per_million(a: u64, b: u64) -> u32;
     }
 
-    fn told(by: impl Fn(u32) -> u32) -> Vec<usize> {
+    fn reported(by: impl Fn(u32) -> u32) -> Vec<usize> {
         let all = (0..).map(by).take_while(|&value| value != u32::MAX);
         all.map(|value| value as usize).collect()
     }
 
     #[test]
-    fn layout_is_that_of_c() {
+    fn layout_matches_c() {
         let default = ApleConfig::default();
         let config = vec![
             size_of::<ApleConfig>(),
@@ -243,7 +244,7 @@ mod tests {
             default.step as usize,
             default.epoch_exits as usize,
         ];
-        assert_eq!(told(|field| tandem_ffi_aple_config_layout(field)), config);
+        assert_eq!(reported(|field| tandem_ffi_aple_config_layout(field)), config);
         let state = vec![
             size_of::<State>(),
             align_of::<State>(),
@@ -263,7 +264,7 @@ mod tests {
             1,
             2,
         ];
-        assert_eq!(told(|field| tandem_ffi_aple_layout(field)), state);
+        assert_eq!(reported(|field| tandem_ffi_aple_layout(field)), state);
     }
 
     fn compare(a: u64, b: u64, c: u64, d: u64) -> Ordering {
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_that_differ_in_the_last_of_128_bits_are_told_apart() {
+    fn comparison_uses_all_128_bits() {
         let most = u64::MAX;
         assert_eq!(
             compare(most, most - 1, most - 1, most - 2),
@@ -283,7 +284,7 @@ mod tests {
         assert_eq!(compare(most, 1, most - 1, 1), Ordering::Greater);
     }
 
-    /// Numbers of every size, and those beside a power of two.
+    /// Numbers of every magnitude, and neighbours of powers of two.
     fn any_size() -> impl Strategy<Value = u64> {
         prop_oneof![
             any::<u64>(),
@@ -295,7 +296,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fractions_compare_as_in_128_bits(
+        fn fractions_compare_exactly(
             a in any_size(), b in any_size(), c in any_size(), d in any_size(),
         ) {
             let exact = (u128::from(a) * u128::from(d)).cmp(&(u128::from(c) * u128::from(b)));
@@ -303,7 +304,7 @@ mod tests {
         }
 
         #[test]
-        fn fractions_that_are_nearly_equal_compare_as_in_128_bits(
+        fn nearly_equal_fractions_compare_exactly(
             (a, b) in (any::<u32>(), any::<u32>()), times in any::<u32>(), more in -1_i64..=1,
         ) {
             let (a, b, times) = (u64::from(a), u64::from(b) + 1, u64::from(times));
@@ -315,14 +316,14 @@ mod tests {
         }
 
         #[test]
-        fn parts_per_million_are_exact_until_bits_are_dropped(a in any_size(), b in any_size()) {
+        fn parts_per_million_are_nearly_exact(a in any_size(), b in any_size()) {
             prop_assume!(b != 0);
             let exact = (u128::from(a) * 1_000_000 / u128::from(b)).min(u128::from(u32::MAX)) as u32;
             let ours = tandem_ffi_parts_per_million(a, b);
             if a >> 44 == 0 {
                 prop_assert_eq!(ours, exact);
             } else if ours != u32::MAX {
-                // 44 bits of a remain, and of b at least 31, as the quotient is below 2^32 / 10^6.
+                // 44 bits of a and at least 31 bits of b remain, as the quotient is below 2^32 / 10^6.
                 prop_assert!(ours.abs_diff(exact) <= 2 + exact / 100_000_000, "{ours}, not {exact}");
             } else {
                 prop_assert!(exact > u32::MAX - 100, "{exact}");

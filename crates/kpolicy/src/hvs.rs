@@ -1,30 +1,30 @@
-//! HVS, the heuristic choice of whom a spinning vCPU yields to: the safe face of `c/hvs.h`.
+//! HVS, the heuristic choice of a spinning vCPU's yield target: safe bindings of `c/hvs.h`.
 //!
-//! The header's essay says which vCPU is chosen and why; here is only what Rust adds: the records of
-//! a VM's vCPUs in one place, and enums instead of numbers. One [`Hvs`] for each VM.
+//! The header documents the algorithm; this module adds the records of a VM's vCPUs, and enums instead of numbers.
+//! Each VM has its own [`Hvs`].
 //!
-//! Units: times are of any one clock that does not go back, and are only compared. Source: Shan, Ding
-//! and Gehani, TPDS 2017, section on HVS.
+//! Units: times are of one monotonic clock and are only compared.
+//! Source: Shan, Ding and Gehani, TPDS 2017, section on HVS.
 //!
-//! Not done here: preempting, yielding, knowing the time. An index that no vCPU of the VM has names
-//! nobody: events for it are ignored, and as the spinner it excludes nobody.
+//! Non-goals: preempting, yielding, reading clocks.
+//! Events of an unknown vCPU index are ignored, and such a spinner excludes no vCPU.
 
-/// So many vCPUs may a VM have.
-pub const MOST_VCPUS: usize = 1024;
+/// Maximum number of vCPUs in a VM.
+pub const MAX_VCPUS: usize = 1024;
 
-/// Why a vCPU that could run on was taken off its pCPU.
+/// Reason for the preemption of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Cause {
-    /// Its slice ran out, or somebody with a better claim came.
+    /// Its slice ran out, or a task with precedence woke.
     Slice = 0,
     /// It was in a pause loop.
     Spinning = 1,
-    /// It gave way to a vCPU that was chosen here.
+    /// A vCPU chosen here displaced it.
     Displaced = 2,
 }
 
-/// Whom to prefer.
+/// Order of preference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Order {
@@ -39,24 +39,24 @@ pub enum Order {
     Cch = 3,
 }
 
-/// Where a preempted vCPU waits.
+/// List of a preempted vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum List {
     /// Its slice ran out.
     ResourceWaiter,
     /// It was preempted for spinning.
     LockWaiter,
-    /// Its slice ran out after it had been chosen.
+    /// Its slice ran out after it was chosen, or a chosen vCPU displaced it.
     Yielded,
 }
 
-/// A VM that HVS cannot serve.
+/// A VM that HVS does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HvsError {
-    /// More vCPUs than one choice looks at.
-    #[error("{vcpus} vCPUs in one VM; HVS chooses among at most {MOST_VCPUS}")]
+    /// The VM has more than the maximum number of vCPUs.
+    #[error("{vcpus} vCPUs in one VM; HVS chooses among at most {MAX_VCPUS}")]
     TooManyVcpus {
-        /// How many there are.
+        /// Number of vCPUs.
         vcpus: usize,
     },
 }
@@ -93,60 +93,61 @@ pub struct Hvs {
 }
 
 impl Hvs {
-    /// A VM of so many vCPUs, none of which is preempted.
+    /// Starts with `vcpus` vCPUs, none of them preempted.
     ///
     /// # Errors
-    /// Where there are more than [`MOST_VCPUS`].
+    /// If there are more than [`MAX_VCPUS`].
     pub fn new(vcpus: usize, order: Order) -> Result<Hvs, HvsError> {
-        if vcpus > MOST_VCPUS {
+        if vcpus > MAX_VCPUS {
             return Err(HvsError::TooManyVcpus { vcpus });
         }
         let mut records = vec![Record::default(); vcpus];
         for record in &mut records {
-            // SAFETY: valid and of C's layout (`layout_is_that_of_c`); C keeps no pointer.
+            // SAFETY: valid and of C's layout (`layout_matches_c`); C keeps no pointer.
             unsafe { tandem_ffi_hvs_init(record) };
         }
         Ok(Hvs { order, records })
     }
 
-    /// The vCPU was taken off its pCPU at `now`, though it could have run on.
+    /// The vCPU was preempted at `now`.
     pub fn preempted(&mut self, vcpu: usize, cause: Cause, now: u64) {
         if let Some(record) = self.records.get_mut(vcpu) {
-            // SAFETY: as in `new`; the record is ours alone.
+            // SAFETY: as in `new`; access to the record is exclusive.
             unsafe { tandem_ffi_hvs_preempted(record, cause as u32, now) };
         }
     }
 
-    /// The vCPU was put on a pCPU.
+    /// The vCPU starts to run.
     pub fn running(&mut self, vcpu: usize) {
         if let Some(record) = self.records.get_mut(vcpu) {
-            // SAFETY: as in `new`; the record is ours alone.
+            // SAFETY: as in `new`; access to the record is exclusive.
             unsafe { tandem_ffi_hvs_running(record) };
         }
     }
 
-    /// The vCPU has nothing to do.
+    /// The vCPU is idle.
     pub fn blocked(&mut self, vcpu: usize) {
         if let Some(record) = self.records.get_mut(vcpu) {
-            // SAFETY: as in `new`; the record is ours alone.
+            // SAFETY: as in `new`; access to the record is exclusive.
             unsafe { tandem_ffi_hvs_blocked(record) };
         }
     }
 
-    /// Whom `spinner` should yield to; that vCPU is marked, and goes on the yielded list when next
-    /// its slice runs out. Where there is nobody, the spinner runs on.
+    /// Returns the vCPU that `spinner` should yield to, and marks it.
+    /// A marked vCPU goes on the yielded list when its slice next runs out.
+    /// With `None`, the spinner keeps running.
     #[must_use]
     pub fn candidate(&mut self, spinner: usize) -> Option<usize> {
         let count = self.records.len() as u32;
         let spinner = u32::try_from(spinner).unwrap_or(u32::MAX);
         let order = self.order as u32;
-        // SAFETY: `count` records lie there, valid and ours alone; C keeps no pointer.
+        // SAFETY: the pointer is to `count` valid records with exclusive access; C keeps no pointer.
         let chosen =
             unsafe { tandem_ffi_hvs_candidate(self.records.as_mut_ptr(), count, spinner, order) };
         usize::try_from(chosen).ok()
     }
 
-    /// Whether vCPU `a` would rather be chosen than `b`; false in a tie, and where either is not.
+    /// Returns true if vCPU `a` ranks before `b`; false in a tie, or if either does not exist.
     pub fn is_better(&self, a: usize, b: usize) -> bool {
         let (Some(a), Some(b)) = (self.records.get(a), self.records.get(b)) else {
             return false;
@@ -155,7 +156,7 @@ impl Hvs {
         unsafe { tandem_ffi_hvs_better(self.order as u32, a, b) }
     }
 
-    /// The list that the vCPU is on; none if it is not preempted.
+    /// Returns the list of the vCPU; `None` if it is not preempted.
     pub fn list(&self, vcpu: usize) -> Option<List> {
         match self.records.get(vcpu)?.list {
             1 => Some(List::ResourceWaiter),
@@ -165,7 +166,7 @@ impl Hvs {
         }
     }
 
-    /// Whether the vCPU was chosen and its slice has not run out since.
+    /// Returns true if the vCPU was chosen and its slice has not run out since.
     pub fn is_marked(&self, vcpu: usize) -> bool {
         self.records.get(vcpu).is_some_and(|record| record.yielded != 0)
     }
@@ -182,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn layout_is_that_of_c() {
+    fn layout_matches_c() {
         let all = (0..).map(|field| tandem_ffi_hvs_vcpu_layout(field));
-        let told: Vec<usize> =
+        let reported: Vec<usize> =
             all.take_while(|&value| value != u32::MAX).map(|value| value as usize).collect();
         let ours = vec![
             size_of::<Record>(),
@@ -204,8 +205,8 @@ mod tests {
             Order::CpthR as usize,
             Order::CpthL as usize,
             Order::Cch as usize,
-            MOST_VCPUS,
+            MAX_VCPUS,
         ];
-        assert_eq!(told, ours);
+        assert_eq!(reported, ours);
     }
 }

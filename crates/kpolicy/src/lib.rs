@@ -1,17 +1,17 @@
-//! Tandem's kernel-side policies: freestanding C in `c/*.h`, and a safe face for Rust.
+//! Tandem's kernel-side policies: freestanding C in `c/*.h`, with safe bindings for Rust.
 //!
-//! What must run in the kernel is written once, in C: integers only, nothing allocated, every loop
-//! bounded. The kernel patches and BPF include the headers unchanged; the simulator calls the same
-//! functions through this crate, so that what is simulated is what ships.
+//! Policies that run in the kernel are written once, in C: integers only, without allocation, with bounded loops.
+//! The kernel patches and BPF programs include the headers unchanged.
+//! The simulator calls the same functions through this crate, so it simulates the shipped code.
 //!
-//! - [`Aple`] (`c/aple.h`): the pause-loop threshold of a VM, found by trying.
-//! - [`Hvs`] (`c/hvs.h`): whom a spinning vCPU should yield to, and three variants of that.
+//! - [`Aple`] (`c/aple.h`): adapts the pause-loop threshold of a VM by trials.
+//! - [`Hvs`] (`c/hvs.h`): chooses the vCPU that a spinning one should yield to, with three variants.
 //!
 //! Source: Shan, Ding and Gehani, "APPLES: Efficiently Handling Spin-lock Synchronization on
 //! Virtualized Platforms", TPDS 2017.
 //!
-//! Units: thresholds and costs are cycles; HVS's times are of any one clock that does not go back.
-//! There is no clock, no I/O and no randomness here: what happened in, decisions out.
+//! Units: thresholds and costs are cycles; HVS's times are of one monotonic clock.
+//! This crate uses no clock, I/O or randomness: events in, decisions out.
 //!
 //! ```
 //! use tandem_kpolicy::Aple;
@@ -37,4 +37,4 @@ mod aple;
 mod hvs;
 
 pub use aple::{Aple, ApleConfig, AplePolicyError, Cycles};
-pub use hvs::{Cause, Hvs, HvsError, List, MOST_VCPUS, Order};
+pub use hvs::{Cause, Hvs, HvsError, List, MAX_VCPUS, Order};

@@ -1,20 +1,18 @@
-//! The headers by themselves: where they must compile, and what a fuzzer finds in them.
+//! Compiles the headers in each of their environments, and fuzzes them.
 //!
-//! The kernel, BPF and a hosted C program each include `c/*.h` unchanged. The kernel is stood in for
-//! by two small headers with what it would provide, and by its warnings; BPF is compiled for real
-//! where clang can. The fuzzer (`fuzz/fuzz.c`) runs for a second here and for an hour by
-//! `fuzz/run 3600`.
+//! The kernel, BPF and a hosted C program each include `c/*.h` unchanged.
+//! Two small headers and its warning flags stand in for the kernel; BPF is compiled if clang supports it.
+//! The fuzzer (`fuzz/fuzz.c`) runs for a second here, and for an hour with `fuzz/run 3600`.
 //!
-//! What a compiler here cannot do is skipped, in a line that says so.
+//! A test whose compiler is missing is skipped with a message.
 //!
-//! Not here: whether the BPF verifier and the kernel's build take the code; that is for the tests of
-//! those programs that include it. (The verifier takes all but HVS's array form: see `c/hvs.h`.)
+//! Non-goals: acceptance by the BPF verifier and the kernel's build, which the tests of the including programs cover.
+//! (The verifier accepts all but HVS's array form: see `c/hvs.h`.)
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Every function that is meant to be called, with pointers from outside, so that nothing is
-/// optimized away.
+/// Calls of every public function, with external pointers to prevent their optimization.
 const CALLERS: &str = r#"
 #include "aple.h"
 #include "hvs.h"
@@ -53,7 +51,7 @@ bool begin_of(struct tandem_aple *a, const struct tandem_aple_config *cfg)
 }
 "#;
 
-/// What the kernel's own headers would provide.
+/// Stand-in for the kernel's types.
 const KERNEL_TYPES: &str = "
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -72,7 +70,7 @@ fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder for one test.
+/// Creates a folder for one test.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).expect("the target's tmp folder is writable");
@@ -86,7 +84,7 @@ fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// None where there is no such compiler.
+/// Runs a compiler; `None` if it does not exist.
 fn compile(compiler: &str, flags: &[&str], source: &Path, to: &Path) -> Option<Output> {
     Command::new(compiler)
         .args(flags)
@@ -105,7 +103,7 @@ fn compilers() -> Vec<String> {
     all
 }
 
-/// Compiles with every compiler that is there, and wants no word from any of them.
+/// Compiles with every available compiler and requires that none prints a warning.
 fn must_compile(name: &str, flags: &[&str], folder: &Path, source: &Path) {
     let mut compiled = 0;
     for compiler in compilers() {
@@ -122,10 +120,10 @@ fn must_compile(name: &str, flags: &[&str], folder: &Path, source: &Path) {
 }
 
 #[test]
-fn each_header_compiles_alone_without_a_warning() {
+fn headers_compile_alone_without_warnings() {
     let folder = folder("alone");
     for header in ["tandem_types.h", "aple.h", "hvs.h"] {
-        // Twice, for the guard against that; a function, as an empty file is a warning.
+        // Include it twice to test the guard; declare a function, as an empty file is a warning.
         let text = format!("#include \"{header}\"\n#include \"{header}\"\nint one(void);\n");
         let source = write(&folder, &format!("{header}.c"), &text);
         let flags = [
@@ -145,7 +143,7 @@ fn each_header_compiles_alone_without_a_warning() {
 }
 
 #[test]
-fn the_headers_need_nothing_of_any_library() {
+fn headers_need_no_library() {
     let folder = folder("nothing");
     let source = write(&folder, "callers.c", CALLERS);
     for level in ["-O0", "-O2", "-O3"] {
@@ -169,7 +167,7 @@ fn the_headers_need_nothing_of_any_library() {
 }
 
 #[test]
-fn the_headers_compile_as_the_kernel_would() {
+fn headers_compile_with_kernel_flags() {
     let folder = folder("kernel");
     write(&folder, "linux/types.h", KERNEL_TYPES);
     write(&folder, "linux/math64.h", KERNEL_MATH);
@@ -197,7 +195,7 @@ fn the_headers_compile_as_the_kernel_would() {
 }
 
 #[test]
-fn the_headers_compile_for_bpf() {
+fn headers_compile_for_bpf() {
     let folder = folder("bpf");
     let vmlinux = write(&folder, "vmlinux.h", KERNEL_TYPES);
     let source = write(&folder, "callers.c", CALLERS);
@@ -223,7 +221,7 @@ fn the_headers_compile_for_bpf() {
 }
 
 #[test]
-fn a_second_of_fuzzing_finds_nothing() {
+fn fuzzer_finds_nothing_in_a_second() {
     let folder = folder("fuzz");
     let source = crate_folder().join("fuzz/fuzz.c");
     let program = folder.join("fuzz");
@@ -249,14 +247,14 @@ fn a_second_of_fuzzing_finds_nothing() {
     assert!(output.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&output.stderr));
     let output =
         Command::new(&program).args(["1", "1"]).output().expect("what was compiled can run");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let found = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}\n{found}");
-    assert!(told.contains("nothing found"), "{told}");
+    assert!(output.status.success(), "{printed}\n{found}");
+    assert!(printed.contains("nothing found"), "{printed}");
 }
 
 #[test]
-fn the_fuzzer_says_what_it_wants() {
+fn fuzzer_reports_usage() {
     let output =
         Command::new(crate_folder().join("fuzz/run")).arg("soon").output().expect("bash is there");
     assert_eq!(output.status.code(), Some(2));

@@ -1,19 +1,20 @@
-//! The only way to change the host: each change is journaled, then made.
+//! The only way to change the host: the actuator journals each change, then makes it.
 //!
 //! ```text
-//! Actuator::open ──► restores what a killed run left ──► create_group, move_thread, set_weight, …
-//!        │                                                          │
-//!        └── locks the state directory                   restore, or drop ──► all as before
+//! Actuator::open ──► restores after a killed run ──► create_group, move_thread, set_weight, …
+//!        │                                                      │
+//!        └── locks the state directory               restore, or drop ──► all as before
 //! ```
 //!
-//! Only the first change of a thing waits for the disk. Each later one first reads what is there: what is none of the values
-//! that were written is somebody else's, and from then on that is put back in the end, while what is asked for here is in force
-//! until then ([`Actuator::take_foreign`] tells). Cgroups that this actuator made need no record of their weights, since they go
-//! whole.
-//! Threads and cgroups may vanish at any moment: for threads that is an [`Outcome`], for cgroups an
-//! error of which [`ActuatorError::is_gone`] is true; in neither case is there anything to undo.
+//! Only the first change of a setting waits for the disk.
+//! Each later one first reads the current value.
+//! If that is none of the values that Tandem wrote, it is foreign and becomes the original, which the restore reverts to.
+//! Until then the value that the caller asked for applies ([`Actuator::take_foreign`] lists the foreign ones).
+//! Weights of cgroups that this actuator created need no record, because those cgroups are removed.
+//! Threads and cgroups may vanish at any moment.
+//! For threads the result is an [`Outcome`], for cgroups an error with [`ActuatorError::is_gone`]; nothing is left to undo.
 //!
-//! What this does not do: decide. It does not check who owns a cgroup or whether a VM was selected.
+//! Non-goal: decisions. The actuator checks neither the owner of a cgroup nor whether a VM was selected.
 
 mod foreign;
 mod heirs;
@@ -45,22 +46,22 @@ use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
 use crate::undo::{Emptying, Undo, identities};
 
-/// For want of room in the journal, threads that ended are looked for once in so long: that takes a look at each.
-const LOOK_FOR_ENDED: Duration = Duration::from_secs(1);
+/// Minimum time between scans for ended threads when the journal is full: a scan checks each thread.
+const ENDED_SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So long a restore tries groups in which somebody still is, all of them together: a moment is what threads that are about to end need.
-const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+/// Maximum time that a restore retries busy groups, all of them together: threads that are about to end need a moment.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After the first try; each pause is twice as long as the one before.
+/// Pause after the first attempt; each later one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
 pub enum ActuatorError {
-    /// It could not be journaled, so it was not tried.
+    /// The change could not be journaled, so it was not attempted.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The cgroup refused.
+    /// The cgroup could not be changed.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// The affinity mask could not be set.
@@ -72,7 +73,7 @@ pub enum ActuatorError {
 }
 
 impl ActuatorError {
-    /// Whether the thread or cgroup merely ceased to exist.
+    /// Whether the thread or cgroup no longer exists.
     pub fn is_gone(&self) -> bool {
         match self {
             ActuatorError::Journal(_) => false,
@@ -83,37 +84,37 @@ impl ActuatorError {
     }
 }
 
-/// What came of a change to a thread.
+/// The result of a change to a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is as asked.
+    /// The setting has the requested value.
     Done,
-    /// The thread ended before.
+    /// The thread has ended.
     Gone,
 }
 
-/// Changes the host and can put it back.
+/// Changes the host and reverts the changes.
 pub struct Actuator {
     controller: Arc<dyn CpuController>,
     threads: Box<dyn Threads>,
     journal: Journal,
-    /// Which cgroups they are that were made here.
+    /// IDs of the cgroups that this actuator created.
     groups: HashMap<CgroupPath, CgroupId>,
-    /// The users for whose VMs cgroups are changed, by the cgroups' paths without slashes at their ends.
+    /// Users of the VMs that cgroups are changed for, by cgroup path without trailing slashes.
     owners: HashMap<String, u32>,
-    /// What a killed run left of cgroups, by their paths without slashes at their ends: it counts for nobody until somebody says for whom they are
-    /// changed.
+    /// Records about cgroups that a killed run left, by cgroup path without trailing slashes.
+    /// They are charged to no user until the caller names one for the cgroup.
     left: BTreeMap<String, Vec<Key>>,
-    /// The texts of knobs that somebody else set.
+    /// Texts of knobs that another process set.
     foreign: BTreeMap<(CgroupPath, Knob), String>,
-    /// When room was made for a change last by looking for threads that ended.
-    looked_for_ended: Option<Instant>,
+    /// Time of the last scan for ended threads to make room for a record.
+    last_ended_scan: Option<Instant>,
     abandoned: bool,
 }
 
 impl Actuator {
-    /// Takes the lock of `state_dir` and restores what an earlier, killed run left. Where nothing can be journaled that is an
-    /// error, after all is restored.
+    /// Locks `state_dir` and restores the changes of an earlier, killed run.
+    /// If the journal cannot be written, returns an error after the restore.
     pub fn open(
         controller: impl Into<Arc<dyn CpuController>>,
         state_dir: &Path,
@@ -123,18 +124,18 @@ impl Actuator {
         Ok((actuator, report))
     }
 
-    /// The same where the journal only has to be read.
+    /// Like [`Actuator::open`], but the journal only has to be readable.
     fn open_to_restore(
         controller: Arc<dyn CpuController>,
         state_dir: &Path,
     ) -> Result<(Actuator, RestoreReport), ActuatorError> {
-        // Without one, all boots look the same, and start times alone tell threads apart.
+        // Without a boot ID, start times alone tell threads apart.
         let boot = ProcFs::host().boot_id().unwrap_or_default();
         let threads = Box::new(HostThreads::default());
         Actuator::open_shared(Box::new(HostDisk), controller, threads, state_dir, &boot)
     }
 
-    /// The same for threads that need not be this machine's, on the boot named `boot`.
+    /// Like [`Actuator::open`], with any [`Threads`], on the boot named `boot`.
     pub fn open_with(
         controller: Box<dyn CpuController>,
         threads: Box<dyn Threads>,
@@ -144,7 +145,7 @@ impl Actuator {
         Actuator::open_on(Box::new(HostDisk), controller, threads, state_dir, boot)
     }
 
-    /// The same on a disk that need not be this machine's; whether anything can be journaled its first change tells.
+    /// Like [`Actuator::open_with`], on any [`Disk`]; the first change fails if the journal cannot be written.
     pub fn open_on(
         disk: Box<dyn Disk>,
         controller: Box<dyn CpuController>,
@@ -173,33 +174,32 @@ impl Actuator {
             owners: HashMap::new(),
             left: BTreeMap::new(),
             foreign: BTreeMap::new(),
-            looked_for_ended: None,
+            last_ended_scan: None,
             abandoned: false,
         };
         let report = actuator.restore();
-        actuator.count_what_stayed();
+        actuator.charge_leftovers();
         Ok((actuator, report))
     }
 
-    /// The controller, for looking only.
+    /// The controller, for reading only.
     pub fn controller(&self) -> &dyn CpuController {
         &*self.controller
     }
 
-    /// The same for another thread. What that changes has to be journaled here first.
+    /// The controller for another thread, whose changes must be journaled here first.
     pub fn shared_controller(&self) -> Arc<dyn CpuController> {
         Arc::clone(&self.controller)
     }
 
-    /// Makes a cgroup for threads of the processes in `parent`; one that this actuator made before
-    /// is returned as it is.
+    /// Creates a cgroup for threads of the processes in `parent`, unless this actuator created it before.
     pub fn create_group(
         &mut self,
         parent: &CgroupPath,
         name: &str,
     ) -> Result<CgroupPath, ActuatorError> {
         check_name(parent, name)?;
-        // A group of ours in one of ours may be a little longer.
+        // A group inside one of our groups may exceed the limit by its name.
         if !self.journal.knows(&Key::Created(parent.clone())) {
             check_length(parent)?;
         }
@@ -210,15 +210,15 @@ impl Actuator {
             Made::Others => return Err(CgroupError::Exists(group).into()),
             Made::Gone => {}
         }
-        // Somebody may have made another in the place of one of ours.
+        // Another process may have replaced our parent group.
         let is_ours = |of: &CgroupPath| matches!(self.made(of), Made::Ours);
         if self.journal.knows(&Key::Created(parent.clone())) && !is_ours(parent) {
             return Err(CgroupError::Gone(parent.clone()).into());
         }
         self.controller.check_parent(parent)?;
         self.enable_above(&group)?;
-        let (cgroup, user) = (group.clone(), self.counted_for(&group));
-        // Which one was there before says nothing of the one that is made now.
+        let (cgroup, user) = (group.clone(), self.charged_user(&group));
+        // The ID of a former group at this path does not identify the new one.
         if let Some(id) = self.groups.remove(&group) {
             self.journal.forget(&Key::Enabled(cgroup.clone(), id))?;
         }
@@ -227,8 +227,9 @@ impl Actuator {
         let created = created.map_err(ActuatorError::from);
         let created = created.and_then(|group| self.identify(group));
         if let Err(error) = &created {
-            // One that was made in part goes, or stays journaled. Where none was made, one that somebody else makes there later is
-            // not ours. Why it was not made says more than what is wrong with the journal.
+            // Remove a partly made group, or keep its record.
+            // If none was made, a group that another process makes there later is not ours.
+            // The error of the creation takes precedence over that of the journal.
             let is_ours = !matches!(error, ActuatorError::Cgroup(CgroupError::Exists(_)));
             if !(is_ours && self.controller.remove(&group).is_err()) {
                 let _ = self.journal.forget(&key);
@@ -238,16 +239,17 @@ impl Actuator {
         created
     }
 
-    /// Journals which cgroup it is that was made there, by a record that an earlier version reads, too (`crate::undo`).
+    /// Journals the ID of a new cgroup, in a record that earlier versions also read (`crate::undo`).
     fn identify(&mut self, group: CgroupPath) -> Result<CgroupPath, ActuatorError> {
         let id = self.controller.id(&group)?;
-        let (cgroup, user) = (group.clone(), self.counted_for(&group));
+        let (cgroup, user) = (group.clone(), self.charged_user(&group));
         self.append_of(Record::Enabled { cgroup, id }, user)?;
         self.groups.insert(group.clone(), id);
         Ok(group)
     }
 
-    /// What is at this path: the cgroup that was made here, or that the journal of an earlier version or of a killed run says was, or another.
+    /// Compares the cgroup at this path with the created one.
+    /// Without an ID (an earlier version, or a run killed before it journaled the ID), the path alone counts.
     fn made(&self, group: &CgroupPath) -> Made {
         let id = self.controller.id(group);
         let is_made = self.journal.knows(&Key::Created(group.clone()));
@@ -259,11 +261,11 @@ impl Actuator {
         }
     }
 
-    /// Journals a cgroup that the caller is about to make, and to remove again, by itself, and lets the cpu controller down to it.
+    /// Journals a cgroup that the caller itself will create and remove, and enables the cpu controller for it.
     pub fn prepare_group(&mut self, group: &CgroupPath) -> Result<(), ActuatorError> {
         self.enable_above(group)?;
         self.groups.remove(group);
-        let (cgroup, user) = (group.clone(), self.counted_for(group));
+        let (cgroup, user) = (group.clone(), self.charged_user(group));
         self.append_of(Record::Created { cgroup }, user)
     }
 
@@ -292,7 +294,7 @@ impl Actuator {
         match self.controller.move_thread(thread.tid, to) {
             Ok(()) => Ok(Outcome::Done),
             Err(error) => {
-                // A record that cannot be forgotten does no harm: the thread is not where it says.
+                // A record that cannot be forgotten is harmless: the thread is not in its target cgroup.
                 let _ = self.journal.forget(&key);
                 match error {
                     CgroupError::ThreadGone(_) => Ok(Outcome::Gone),
@@ -302,8 +304,8 @@ impl Actuator {
         }
     }
 
-    /// Where a thread belongs that is in `now`: where we took it from, if we put it there; above
-    /// the group, if it was started in one of ours; else where the operator has it.
+    /// The home cgroup of a thread that is in `now`: its origin if we moved it there; the parent if it started
+    /// in one of our groups; else `now`, where the operator has it.
     fn origin(&self, thread: &ThreadRef, now: CgroupPath) -> CgroupPath {
         let key = Key::Moved(thread.tid, thread.start, now.clone());
         match self.journal.record(&key) {
@@ -315,7 +317,7 @@ impl Actuator {
         }
     }
 
-    /// Lets a thread run on these pCPUs only.
+    /// Restricts a thread to these pCPUs.
     pub fn set_affinity(
         &mut self,
         thread: &ThreadRef,
@@ -328,19 +330,19 @@ impl Actuator {
             |threads| Ok(affinity(threads.affinity(thread.tid)?)),
             |threads| threads.set_affinity(thread.tid, pcpus),
         )?;
-        // The kernel leaves those that are in the thread's cpuset.
+        // The kernel drops pCPUs outside the thread's cpuset.
         if outcome == Outcome::Done
             && let Ok(now) = self.threads.affinity(thread.tid)
             && now != *pcpus
         {
-            // Where this cannot be journaled, it counts as somebody else's and stays, which is in nobody's way.
+            // If this cannot be journaled, the value counts as foreign and stays, which is harmless.
             let _ = self.journal.will_write(affinity(now));
         }
         Ok(outcome)
     }
 
-    /// Journals where a thread may run, and that from now on it may be found on any one of these pCPUs, or on all, for whoever then changes
-    /// that by itself. The journal keeps [`KEPT_AFFINITIES`](crate::journal::KEPT_AFFINITIES) of them.
+    /// Journals a thread's affinity for a caller that will itself set it to any one of these pCPUs, or to all of them.
+    /// The journal keeps [`KEPT_AFFINITIES`](crate::journal::KEPT_AFFINITIES) of the announced masks.
     pub fn prepare_affinity(
         &mut self,
         thread: &ThreadRef,
@@ -361,7 +363,7 @@ impl Actuator {
         Ok(outcome)
     }
 
-    /// Gives a thread a nice value.
+    /// Sets a thread's nice value.
     pub fn set_nice(&mut self, thread: &ThreadRef, nice: Nice) -> Result<Outcome, ActuatorError> {
         let record = |original| Record::Nice { thread: *thread, original };
         self.set_attribute(
@@ -372,7 +374,7 @@ impl Actuator {
         )
     }
 
-    /// Gives a thread a slice of its own, or the scheduler's again.
+    /// Sets a thread's custom slice; `None` resets it to the scheduler's.
     pub fn set_slice(
         &mut self,
         thread: &ThreadRef,
@@ -387,7 +389,7 @@ impl Actuator {
         )
     }
 
-    /// Journals what `read` says of a thread, unless that is known and ours, and what it gets, and then makes the change.
+    /// Journals the current value that `read` returns, unless it is known and ours; then the new value; then sets it.
     fn set_attribute<E: Into<ActuatorError>>(
         &mut self,
         thread: &ThreadRef,
@@ -406,7 +408,7 @@ impl Actuator {
         let is_new = !self.journal.knows(&key);
         match read(&*self.threads) {
             Ok(now) if is_new => self.append(now)?,
-            Ok(now) if self.journal.is_ours(&now) => self.journal.still_has(now)?,
+            Ok(now) if self.journal.is_ours(&now) => self.journal.keep_current(now)?,
             Ok(now) => self.journal.replace_original(now)?,
             Err(error) => return or_gone(error),
         }
@@ -414,17 +416,18 @@ impl Actuator {
         match set(&*self.threads) {
             Ok(()) => Ok(Outcome::Done),
             Err(error) => {
-                // Where neither can be journaled: what is there is what was there.
-                match is_new {
-                    true => drop(self.journal.forget(&key)),
-                    false => self.journal.was_not_written(&key),
+                // If neither can be journaled, the value is still the former one.
+                if is_new {
+                    drop(self.journal.forget(&key))
+                } else {
+                    self.journal.write_failed(&key)
                 }
                 or_gone(error)
             }
         }
     }
 
-    /// Somebody else changed this setting of a thread: it is no longer ours to put back.
+    /// Forgets a setting of a thread that another process changed: a restore leaves it.
     pub fn forget_thread(
         &mut self,
         thread: &ThreadRef,
@@ -435,19 +438,19 @@ impl Actuator {
             Setting::Affinity => Key::Affinity(tid, start),
             Setting::Nice => Key::Nice(tid, start),
             Setting::Slice => Key::Slice(tid, start),
-            // Of cgroups.
+            // Settings of cgroups.
             Setting::Weight | Setting::Idle | Setting::Division => return Ok(()),
         };
         Ok(self.journal.forget(&key)?)
     }
 
-    /// Undoes every change, the last first, and empties the journal but for what failed. Groups in which somebody still is come after all
-    /// else, and have a second together.
+    /// Undoes every change, the last first, and empties the journal except for failures.
+    /// Busy groups come after everything else and are retried for one second altogether.
     pub fn restore(&mut self) -> RestoreReport {
         let mut report = RestoreReport::default();
         let undo = self.undo(Emptying::Not);
         let mut stay = undo.undo_all(self.journal.records(), &[], &mut report);
-        let end = Instant::now() + BUSY_PATIENCE;
+        let end = Instant::now() + BUSY_TIMEOUT;
         let mut pause = FIRST_PAUSE;
         while !report.busy.is_empty() {
             report.busy.clear();
@@ -468,13 +471,12 @@ impl Actuator {
         }
         report.failures.append(&mut report.busy);
         if let Err(error) = self.journal.keep(|record| stay.keys.contains(&record.key())) {
-            report.keeps_journal(&error);
+            report.note_kept_journal(&error);
         }
         report
     }
 
-    /// Ends without restoring and leaves the journal to the next [`Actuator::open`], as kill -9
-    /// would.
+    /// Ends without restoring and leaves the journal to the next [`Actuator::open`], like kill -9.
     pub fn abandon(mut self) {
         self.abandoned = true;
     }
@@ -489,23 +491,23 @@ impl Actuator {
         }
     }
 
-    /// Makes a record durable. Where the journal has grown, or this thread's process has too much in it, it is rid of threads that
-    /// ended first.
+    /// Makes a record durable.
+    /// If there is no room for it, drops the records of ended threads first.
     fn append(&mut self, record: Record) -> Result<(), ActuatorError> {
         let user = record.thread().and_then(|thread| self.user_of(thread.pid));
         self.append_of(record, user)
     }
 
-    /// The same, for this user, unless there is a record about the same thing.
+    /// Like [`Self::append`], for this user, unless the key has a record.
     fn append_of(&mut self, record: Record, user: Option<u32>) -> Result<(), ActuatorError> {
-        let is_due = |at: Instant| at.elapsed() >= LOOK_FOR_ENDED;
+        let is_due = |at: Instant| at.elapsed() >= ENDED_SCAN_INTERVAL;
         if self.journal.knows(&record.key()) {
             return Ok(());
         }
         if self.journal.check_room(&record, user).is_err()
-            && self.looked_for_ended.is_none_or(is_due)
+            && self.last_ended_scan.is_none_or(is_due)
         {
-            self.looked_for_ended = Some(Instant::now());
+            self.last_ended_scan = Some(Instant::now());
             self.forget_ended();
         }
         self.journal.append_of(record, user)?;
@@ -523,19 +525,19 @@ impl Actuator {
         self.compact_if_due_at(Instant::now());
     }
 
-    /// Brings the journal's file down to what counts, if that is due at this time. Each change looks after it, too; so this is for whoever may
-    /// change nothing for long.
+    /// Compacts the journal's file if that is due at this time.
+    /// Each change does this, too; callers that may change nothing for long must call it.
     pub fn compact_if_due_at(&mut self, now: Instant) {
         if self.journal.wants_compaction_at(now) {
             self.forget_ended();
-            // Where there is no room, it grows on for as long as there is some.
+            // If the disk is full, the old file keeps growing while it can.
             let _ = self.journal.compact();
         }
     }
 
-    /// Lets the cpu controller down to `cgroup`, where v2 needs that.
+    /// Enables the cpu controller down to `cgroup`, as v2 requires.
     fn enable_above(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
-        let user = self.counted_for(cgroup);
+        let user = self.charged_user(cgroup);
         for above in self.controller.missing_enables(cgroup)? {
             let id = self.controller.id(&above)?;
             let key = Key::Enabled(above.clone(), id);
@@ -552,17 +554,17 @@ impl Actuator {
         Ok(())
     }
 
-    /// Undoes some of the records and forgets those that were undone.
+    /// Undoes the records that `which` selects and forgets those that were undone.
     fn undo_where(&mut self, report: &mut RestoreReport, which: impl Fn(&Record) -> bool) {
         let chosen: Vec<&Record> = self.journal.records().filter(|r| which(r)).collect();
         let stay = self.undo(Emptying::Not).undo_all(chosen, &[], report);
         let is_kept = |record: &Record| !which(record) || stay.keys.contains(&record.key());
         if let Err(error) = self.journal.keep(is_kept) {
-            report.keeps_journal(&error);
+            report.note_kept_journal(&error);
         }
     }
 
-    /// Drops the records of threads that ended, so that a journal of a long life stays short.
+    /// Drops the records of ended threads, which keeps the journal of a long-running daemon short.
     fn forget_ended(&mut self) {
         let threads = &*self.threads;
         self.journal
@@ -571,8 +573,8 @@ impl Actuator {
 }
 
 impl Drop for Actuator {
-    /// Leaving early, on an error or a panic, must not leave the host changed. What cannot be put
-    /// back now stays in the journal.
+    /// Restores, so that an early exit on an error or a panic does not leave the host changed.
+    /// Failures stay in the journal.
     fn drop(&mut self) {
         if !self.abandoned {
             self.restore();
@@ -580,8 +582,8 @@ impl Drop for Actuator {
     }
 }
 
-/// Puts back everything that the journal in `state_dir` lists, for when no daemon runs. It only has to be readable; without a
-/// journal there is nothing to do.
+/// Restores everything that the journal in `state_dir` lists, while no daemon runs.
+/// The journal only has to be readable, and may be missing.
 pub fn restore_all(
     controller: impl Into<Arc<dyn CpuController>>,
     state_dir: &Path,
@@ -589,18 +591,18 @@ pub fn restore_all(
     restore_pending(state_dir, |state_dir| Actuator::open_to_restore(controller.into(), state_dir))
 }
 
-/// What is at the path of a cgroup that was made here.
+/// State of the path of a cgroup that Tandem created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
-    /// That one.
+    /// The created cgroup is there.
     Ours,
-    /// Another.
+    /// Another cgroup is there.
     Others,
-    /// Nothing.
+    /// No cgroup is there.
     Gone,
 }
 
-/// What is journaled of where a thread may run.
+/// Constructor of a thread's affinity records.
 fn affinity_of(thread: &ThreadRef) -> impl Fn(PcpuSet) -> Record + Copy {
     let thread = *thread;
     move |original| Record::Affinity { thread, original }

@@ -1,11 +1,11 @@
-//! Which pCPUs a thread may run on: reading and setting its affinity mask, and what else can be set on a thread.
+//! Affinity masks of threads, and the trait over all settings of a thread ([`Threads`]).
 //!
-//! The kernel keeps two masks: what was asked for, and what that leaves within the thread's cpuset.
-//! Only the second can be read. A thread that may use every pCPU there is was almost always never
-//! given a mask; putting it back therefore asks for all pCPUs that could ever exist, which is what
-//! "never asked" means to the kernel, so that the thread follows its cpuset as before.
+//! The kernel keeps two masks: the requested one, and its intersection with the thread's cpuset.
+//! Only the second can be read.
+//! A thread that may use every pCPU has almost always never been given a mask.
+//! To restore it, request all pCPUs that could ever exist; that equals the kernel's initial mask, so the thread follows its cpuset again.
 //!
-//! Behind a trait so that the actuator can be tested without threads.
+//! The trait lets tests run the actuator without threads.
 //! Source: sched_setaffinity(2); kernel/sched/syscalls.c.
 
 use std::io;
@@ -31,17 +31,17 @@ pub enum AffinityError {
     /// The thread ended.
     #[error("thread {0} is gone")]
     Gone(Tid),
-    /// A thread must be allowed some pCPU.
-    #[error("thread {0} cannot be allowed no pCPU at all; name at least one")]
+    /// The set of pCPUs is empty.
+    #[error("the affinity of thread {0} would be empty; name at least one pCPU")]
     Empty(Tid),
-    /// None of the pCPUs is open to the thread.
+    /// The thread may use none of the pCPUs.
     #[error(
         "thread {tid} cannot run on pCPUs {pcpus}: none of them is online and in the thread's cpuset"
     )]
     NotAllowed {
-        /// Which thread.
+        /// The thread.
         tid: Tid,
-        /// The pCPUs asked for.
+        /// The requested pCPUs.
         pcpus: PcpuSet,
     },
     /// The kernel refused otherwise.
@@ -49,55 +49,55 @@ pub enum AffinityError {
     Kernel {
         /// `read` or `set`.
         action: &'static str,
-        /// Which thread.
+        /// The thread.
         tid: Tid,
-        /// What it said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl AffinityError {
-    /// Whether the thread merely ended.
+    /// Whether the thread has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, AffinityError::Gone(_))
     }
 }
 
-/// What the actuator asks of threads, beside their cgroups.
+/// The actuator's operations on threads, other than on their cgroups.
 pub trait Threads: Send + Sync {
-    /// Whether this very thread exists.
+    /// Whether the thread with this TID and start time exists.
     fn is_alive(&self, thread: &ThreadRef) -> bool;
 
-    /// Who a process counts for where users are bounded ([`Tenants`]), where that can be told.
+    /// The user that a process counts for in limits per user ([`Tenants`]), if known.
     fn user(&self, _: Pid) -> Option<u32> {
         None
     }
 
-    /// Where it may run.
+    /// Returns the pCPUs that a thread may run on.
     fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError>;
 
-    /// Lets it run there only.
+    /// Restricts a thread to these pCPUs.
     fn set_affinity(&self, tid: Tid, pcpus: &PcpuSet) -> Result<(), AffinityError>;
 
-    /// Puts back what [`Threads::affinity`] once read.
+    /// Restores a mask that [`Threads::affinity`] has read.
     fn restore_affinity(&self, tid: Tid, original: &PcpuSet) -> Result<(), AffinityError> {
         self.set_affinity(tid, original)
     }
 
-    /// Its nice value.
+    /// Returns a thread's nice value.
     fn nice(&self, tid: Tid) -> Result<Nice, SchedAttrError>;
 
-    /// Gives it a nice value.
+    /// Sets a thread's nice value.
     fn set_nice(&self, tid: Tid, nice: Nice) -> Result<(), SchedAttrError>;
 
-    /// Its own slice, if it has one.
+    /// Returns a thread's custom slice, if any.
     fn slice(&self, tid: Tid) -> Result<Option<Nanos>, SchedAttrError>;
 
-    /// Gives it a slice of its own, or takes it away.
+    /// Sets a thread's custom slice; `None` resets it to the scheduler's.
     fn set_slice(&self, tid: Tid, slice: Option<Nanos>) -> Result<(), SchedAttrError>;
 }
 
-/// The threads of this machine.
+/// The threads of this host.
 #[derive(Clone, Debug)]
 pub struct HostThreads {
     procfs: ProcFs,
@@ -111,7 +111,7 @@ impl Default for HostThreads {
 }
 
 impl HostThreads {
-    /// Threads by their `/proc` in this tree.
+    /// The threads in this tree's `/proc`.
     pub fn new(procfs: ProcFs) -> HostThreads {
         let tenants = Tenants::new(procfs.resolve("/etc/subuid"));
         HostThreads { procfs, tenants: Arc::new(Mutex::new(tenants)) }
@@ -125,7 +125,7 @@ impl Threads for HostThreads {
 
     fn user(&self, pid: Pid) -> Option<u32> {
         let uid = user_of(&self.procfs.process(pid))?;
-        // Whoever held it did not panic between two writes that belong together.
+        // A panic of another holder leaves the value consistent.
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         tenants.refresh();
         Some(tenants.of(uid))
@@ -140,8 +140,8 @@ impl Threads for HostThreads {
     }
 
     fn restore_affinity(&self, tid: Tid, original: &PcpuSet) -> Result<(), AffinityError> {
-        // Whether the thread had a mask of its own cannot be read, only tried: ask for everything,
-        // and see whether that is what the thread had.
+        // A read does not show whether the mask is custom: request everything, and compare the
+        // result with the original.
         set_mask(tid, &[0xff; MASK_BYTES]).map_err(|error| explain(tid, original, error))?;
         if affinity(tid)? == *original { Ok(()) } else { set_affinity(tid, original) }
     }
@@ -163,7 +163,7 @@ impl Threads for HostThreads {
     }
 }
 
-/// Where a thread may run: online pCPUs only.
+/// Returns the online pCPUs that a thread may run on.
 pub fn affinity(tid: Tid) -> Result<PcpuSet, AffinityError> {
     let mut mask = [0u8; MASK_BYTES];
     // SAFETY: the pointer is to MASK_BYTES writable bytes that outlive the call, and the kernel
@@ -180,7 +180,7 @@ pub fn affinity(tid: Tid) -> Result<PcpuSet, AffinityError> {
     Ok(pcpus_of(&mask[..bytes.min(MASK_BYTES)]))
 }
 
-/// Lets a thread run on these pCPUs only.
+/// Restricts a thread to these pCPUs.
 pub fn set_affinity(tid: Tid, pcpus: &PcpuSet) -> Result<(), AffinityError> {
     if pcpus.is_empty() {
         return Err(AffinityError::Empty(tid));
@@ -207,8 +207,7 @@ fn explain(tid: Tid, pcpus: &PcpuSet, source: io::Error) -> AffinityError {
     }
 }
 
-/// The kernel's mask is an array of longs; byte by byte that is the same on little-endian machines
-/// only, so longs it is.
+/// Bytes of a long: the kernel's mask is an array of longs, which equals an array of bytes on little-endian machines only.
 const LONG: usize = size_of::<libc::c_ulong>();
 
 fn pcpus_of(mask: &[u8]) -> PcpuSet {
@@ -227,7 +226,7 @@ fn mask_of(pcpus: &PcpuSet) -> [u8; MASK_BYTES] {
     let mut longs = [0 as libc::c_ulong; MASK_BYTES / LONG];
     for PcpuId(pcpu) in pcpus.iter() {
         let (index, bit) = (pcpu as usize / (LONG * 8), pcpu as usize % (LONG * 8));
-        // Beyond NR_CPUS no kernel has a pCPU; leaving it out is what the kernel would do.
+        // The kernel also ignores pCPUs beyond NR_CPUS.
         if let Some(long) = longs.get_mut(index) {
             *long |= 1 << bit;
         }
@@ -244,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_and_sets_are_the_same() {
+    fn masks_round_trip() {
         for list in ["0", "0-3,7", "63-64", "1,8191"] {
             let pcpus: PcpuSet = list.parse().unwrap();
             assert_eq!(pcpus_of(&mask_of(&pcpus)), pcpus);
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_numbers_given_to_a_user_count_as_one() {
+    fn hostile_subuids_count_as_one_user() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("etc")).unwrap();
         for (pid, uid) in [(1, 100_000), (2, 165_535), (3, 1000)] {
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn this_thread_is_pinned_and_set_free() {
+    fn affinity_is_set_and_restored() {
         let me = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
         let threads = HostThreads::default();
         let original = threads.affinity(me).unwrap();
@@ -283,15 +282,15 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_would_be_right() {
+    fn errors_name_the_remedy() {
         let me = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
         let error = set_affinity(me, &PcpuSet::default()).unwrap_err();
         assert!(error.to_string().contains("at least one"));
         let absent: PcpuSet = "8191".parse().unwrap();
         let error = set_affinity(me, &absent).unwrap_err();
         assert!(error.to_string().contains("cpuset"), "{error}");
-        let nobody = Tid(i32::MAX as u32);
-        assert!(affinity(nobody).unwrap_err().is_gone());
-        assert!(set_affinity(nobody, &absent).unwrap_err().is_gone());
+        let missing = Tid(i32::MAX as u32);
+        assert!(affinity(missing).unwrap_err().is_gone());
+        assert!(set_affinity(missing, &absent).unwrap_err().is_gone());
     }
 }

@@ -1,11 +1,11 @@
-//! What branches a vCPU's guest runs: instructions, branches and mispredicted ones, per vCPU thread and period.
+//! Branch counters of a vCPU's guest: instructions, branches and branch misses, per vCPU thread and period.
 //!
-//! A source is behind the trait [`BranchCounters`], so that a policy can be tested with recorded counters and run where there is no PMU:
+//! The trait [`BranchCounters`] hides the source, so that policies can be tested with recorded counters and run without a PMU:
 //!
-//! - [`perf`]: the processor's counters by perf_event_open(2), one group per thread, the guest alone.
-//! - [`microvm`]: synthetic ones for Tandem's own microVMs, made up from what their programs count of themselves.
+//! - [`perf`]: the processor's counters through perf_event_open(2), one group per thread, guest only.
+//! - [`microvm`]: synthetic counters of Tandem's own microVMs, derived from counts of their programs.
 //!
-//! What is returned are differences since the last reading; only their ratios are meant to be used.
+//! Sources return differences since the last reading; only their ratios are meaningful.
 
 pub mod microvm;
 pub mod perf;
@@ -21,21 +21,21 @@ use crate::procfs::ProcFs;
 
 pub use source::{BranchCounters, CounterError};
 
-/// Which source to use.
+/// The source of branch counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CounterChoice {
-    /// The processor's.
+    /// The processor's counters.
     #[default]
     Hardware,
-    /// Those of Tandem's own microVMs.
+    /// Counters of Tandem's own microVMs.
     Synthetic,
 }
 
-/// A name that no source has.
+/// Error for an unknown source.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "'{0}' is no source of counters: they are hardware and synthetic (Tandem's own microVMs only)"
+    "'{0}' is not a source of counters; use hardware or synthetic (Tandem's own microVMs only)"
 )]
 pub struct UnknownCounters(String);
 
@@ -60,7 +60,7 @@ impl fmt::Display for CounterChoice {
     }
 }
 
-/// Opens a source; the error says what is missing.
+/// Opens a source; the error names the missing prerequisite.
 pub fn open(
     choice: CounterChoice,
     procfs: ProcFs,
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_have_names() {
+    fn source_names_round_trip() {
         for choice in [CounterChoice::Hardware, CounterChoice::Synthetic] {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }

@@ -1,12 +1,12 @@
-//! Which VMs a daemon looks after, told to other daemons of the host: two must never act on the same VM, whatever their
-//! state directories are.
+//! Claims on VMs among the daemons of a host: two must never act on the same VM, whatever their state directories are.
 //!
-//! All of them open the same file (`/run/tandem/vms.lock`), and each holds a record lock (fcntl, of the open file description) on
-//! the byte at the number of each process whose VMs it looks after. The kernel lets go of them when the daemon ends, however it
-//! ends. So one file is enough for any number of VMs, and nothing has to be cleaned up. Nobody but root can open it.
+//! All daemons open the same file (`/run/tandem/vms.lock`).
+//! Each holds a record lock (fcntl, of the open file description) on the byte whose offset is the pid of a claimed process.
+//! The kernel drops the locks when the daemon ends, however it ends.
+//! One file is therefore enough for any number of VMs and needs no cleanup; only root can open it.
 //!
-//! Who only looks at the host asks whether a byte is locked ([`ClaimsReader`]), which takes nothing and keeps nobody waiting. The kernel does not
-//! tell by whom.
+//! Read-only commands test whether a byte is locked ([`ClaimsReader`]), which takes no lock and delays no daemon.
+//! For open-file-description locks the kernel does not report the holder.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,23 +19,23 @@ use crate::ids::Pid;
 use crate::journal::JournalError;
 use crate::state_dir::{check_dir, check_file};
 
-/// Where all daemons of a host tell.
+/// The claims file that all daemons of a host share.
 pub const HOST_CLAIMS: &str = "/run/tandem/vms.lock";
 
-/// The VMs of one daemon.
+/// The VMs that one daemon claims.
 #[derive(Debug)]
 pub struct Claims {
     file: File,
-    /// How many VMs of each process.
+    /// Number of claimed VMs per process.
     held: BTreeMap<Pid, usize>,
 }
 
 impl Claims {
-    /// None yet.
+    /// Opens the claims file, without any claim.
     pub fn open(path: &Path) -> Result<Claims, JournalError> {
         let failed = |source| JournalError::File { action: "open", path: path.to_owned(), source };
         if let Some(dir) = path.parent() {
-            // Where it cannot be made, it may be there.
+            // If this fails, the directory may exist.
             let _ = HostDisk.make_dir(dir);
             check_dir(dir)?;
         }
@@ -44,7 +44,7 @@ impl Claims {
         Ok(Claims { file, held: BTreeMap::new() })
     }
 
-    /// Takes a VM of this process on; false: another daemon looks after it.
+    /// Claims a VM of this process; returns false if another daemon has claimed it.
     pub fn claim(&mut self, pid: Pid) -> io::Result<bool> {
         if !self.held.contains_key(&pid) && !self.set(pid, libc::F_WRLCK)? {
             return Ok(false);
@@ -53,7 +53,7 @@ impl Claims {
         Ok(true)
     }
 
-    /// Lets a VM of this process go.
+    /// Releases the claim on a VM of this process.
     pub fn release(&mut self, pid: Pid) {
         let Some(count) = self.held.get_mut(&pid) else {
             return;
@@ -61,7 +61,7 @@ impl Claims {
         *count -= 1;
         if *count == 0 {
             self.held.remove(&pid);
-            // It ends with the daemon at the latest.
+            // The lock ends with the daemon at the latest.
             let _ = self.set(pid, libc::F_UNLCK);
         }
     }
@@ -82,14 +82,14 @@ impl Claims {
     }
 }
 
-/// Asks which VMs daemons look after, and claims none.
+/// Reads the claims of all daemons without claiming VMs.
 #[derive(Debug)]
 pub struct ClaimsReader {
     file: File,
 }
 
 impl ClaimsReader {
-    /// `None`: there is no such file, so no daemon has looked after a VM since the host was started.
+    /// Opens the claims file; `None` if it is missing, because no daemon has managed a VM since boot.
     pub fn open(path: &Path) -> io::Result<Option<ClaimsReader>> {
         match HostDisk.open(path, How::Read) {
             Ok(file) => Ok(Some(ClaimsReader { file })),
@@ -98,11 +98,11 @@ impl ClaimsReader {
         }
     }
 
-    /// Whether a daemon looks after VMs of this process.
+    /// Whether a daemon has claimed VMs of this process.
     pub fn is_claimed(&self, pid: Pid) -> io::Result<bool> {
-        // A lock to read would be in the way of a claim as one to write would, and may be asked about with a file open to read.
+        // A read lock conflicts with a claim as a write lock does, and can be tested on a file that is open for reading only.
         let mut lock = byte_of(pid, libc::F_RDLCK);
-        // SAFETY: the pointer is to a flock that outlives the call; the kernel reads it, and writes a whole one there.
+        // SAFETY: the pointer is to a flock that outlives the call; the kernel reads it and writes a complete one back.
         let outcome =
             unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
         match outcome {
@@ -112,7 +112,7 @@ impl ClaimsReader {
     }
 }
 
-/// The byte of a process, to be locked in this way.
+/// A lock of this kind on the byte of a process.
 fn byte_of(pid: Pid, kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vm_has_one_daemon_at_a_time() {
+    fn second_daemon_cannot_claim_the_vm() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vms.lock");
         let mut first = Claims::open(&path).unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_knows_which_vms_have_a_daemon_and_takes_none() {
+    fn reader_sees_claims_without_blocking_them() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vms.lock");
         assert!(ClaimsReader::open(&path).unwrap().is_none());
@@ -157,7 +157,7 @@ mod tests {
         assert!(daemon.claim(Pid(4711)).unwrap());
         assert!(reader.is_claimed(Pid(4711)).unwrap());
         assert!(!reader.is_claimed(Pid(4712)).unwrap());
-        assert!(daemon.claim(Pid(4712)).unwrap(), "nobody is in its way");
+        assert!(daemon.claim(Pid(4712)).unwrap(), "the reader holds no lock");
         drop(daemon);
         assert!(!reader.is_claimed(Pid(4711)).unwrap(), "it has ended");
     }

@@ -1,20 +1,20 @@
-//! A process's CPU clock: the cheapest way to learn that none of its threads ran.
+//! A process's CPU clock: the cheapest check that none of its threads ran.
 //!
-//! clock_getcpuclockid(3) gives every process a clock that is the sum of what all its threads ran,
-//! those included that ended. The kernel sums the very numbers that it shows in `schedstat`. While
-//! the clock stands still, no thread ran to the end of a turn or through a clock tick; so none
-//! ended a wait, started another thread, took a new name, opened a file or ended. One system call
-//! then stands for the reading of all of the process's files: about 0.4 µs for a VM of 8 vCPUs
-//! where each file costs 1 µs and each folder 20 µs.
+//! clock_getcpuclockid(3) gives every process a clock that sums the run time of all its threads, including ended ones.
+//! The kernel sums the same numbers that it shows in `schedstat`.
+//! While the clock stands still, no thread was switched out or ran through a clock tick.
+//! Hence none ended a wait, started another thread, took a new name, opened a file or ended.
+//! One system call then replaces reading all of the process's files.
+//! It takes about 0.4 µs for a VM of 8 vCPUs, compared with 1 µs for each file and 20 µs for each folder.
 //!
-//! What a thread does in the turn it is still in shows at the next clock tick at the latest. So a
-//! reader takes the clock first and the files second: what it then misses moves the clock later.
+//! The current run of a thread shows at the next clock tick at the latest.
+//! A reader therefore reads the clock first and the files second: activity that it misses moves the clock later.
 
 use tandem_model::Nanos;
 
 use crate::ids::Pid;
 
-/// What all threads of a process ran so far; `None` if the process is gone.
+/// Total run time of all threads of a process so far; `None` if the process is gone.
 pub fn process_cpu_time(pid: Pid) -> Option<Nanos> {
     // MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers_types.h.
     let clock = (!(pid.0 as libc::clockid_t) << 3) | 2;
@@ -33,14 +33,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_of_a_running_process_moves_and_that_of_none_does_not_exist() {
+    fn clock_advances_while_the_process_runs() {
         let me = Pid(std::process::id());
         let first = process_cpu_time(me).unwrap();
         while process_cpu_time(me).unwrap() == first {
             black_box(0);
         }
         assert!(process_cpu_time(me).unwrap() > first);
-        // Beyond the largest pid that Linux gives, 2^22.
+        // Beyond PID_MAX_LIMIT, 2^22.
         assert_eq!(process_cpu_time(Pid(1 << 23)), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The system calls under the journal, one method each, so that a test can have any of them fail.
+//! The system calls of the journal, one method each, so that tests can inject a failure into any of them.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Read;
@@ -8,21 +8,21 @@ use std::{fmt, io};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// How a file is opened. None of them follows a symbolic link or waits for whoever is at the other end of a pipe, and what is made
-/// is for nobody else to read.
+/// How to open a file.
+/// None of the modes follows a symbolic link or blocks on a pipe; new files have mode 0600.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// To read, if it is there. A directory too.
+    /// For reading an existing file or directory.
     Read,
-    /// To read and write; made if need be.
+    /// For reading and writing; creates a missing file.
     Write,
-    /// To read and write, empty.
+    /// For reading and writing, truncated; creates a missing file.
     Fresh,
 }
 
-/// Where journals are kept.
+/// The file operations of a journal.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// Makes a directory and those above it; one that is there is fine.
+    /// Creates a directory and those above it; it may exist.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Opens a file.
@@ -31,23 +31,23 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Reads a file to its end.
     fn read(&self, file: &File) -> io::Result<Vec<u8>>;
 
-    /// Writes all of these bytes from here on.
+    /// Writes all of these bytes at this offset.
     fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()>;
 
-    /// Cuts a file off.
+    /// Truncates a file.
     fn set_len(&self, file: &File, length: u64) -> io::Result<()>;
 
-    /// Has a file's contents on the disk.
+    /// Makes a file's contents durable.
     fn sync(&self, file: &File) -> io::Result<()>;
 
-    /// Gives a file another's name.
+    /// Renames a file over another.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Takes the lock of a file, without waiting.
     fn lock(&self, file: &File) -> io::Result<()>;
 }
 
-/// This machine's.
+/// The disks of this host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostDisk;
 

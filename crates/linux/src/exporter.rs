@@ -1,11 +1,12 @@
-//! Metrics in OpenMetrics text: on a port, in a file, or not at all.
+//! Metrics in OpenMetrics text, on a port or in a file.
 //!
-//! The registry is `prometheus-client`'s, OpenMetrics' reference implementation. Off by default: an
-//! operator asks for it with `--metrics-listen` or `--metrics-file`, or starts `tandem host export`. The listener answers every GET
-//! with the same page; a scrape never waits for an accounting period. Each client has a thread and five seconds, so nobody keeps the others
-//! waiting by being slow. Of more than a few at once the one that came first is hung up on: an honest one is gone by then.
+//! The registry is `prometheus-client`'s, OpenMetrics' reference implementation.
+//! Metrics are off by default; the operator enables them with `--metrics-listen` or `--metrics-file`, or starts `tandem host export`.
+//! The listener answers every GET with the same page, and a scrape never waits for an accounting period.
+//! Each client has a thread and five seconds, so a slow client does not delay others.
+//! Above `MAX_CLIENTS`, the listener closes the oldest connection; an honest client is gone by then.
 //!
-//! What is counted is the daemon's, the agent's or the exporter's own: each hands in its registry.
+//! Daemon, agent and exporter each pass their own registry.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,12 +27,12 @@ use crate::replace::replace;
 pub enum MetricsError {
     /// The address cannot be listened on.
     #[error(
-        "cannot serve metrics on {address}: {source}; choose another port, or stop who listens there"
+        "cannot serve metrics on {address}: {source}; choose another port, or stop the process that listens there"
     )]
     Listen {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// What the system said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// The file cannot be written.
@@ -39,12 +40,12 @@ pub enum MetricsError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
 
-/// Where metrics go.
+/// Publishes the metrics of a registry.
 pub struct Exporter {
     registry: Registry,
     page: Page,
@@ -52,11 +53,11 @@ pub struct Exporter {
     address: Option<SocketAddr>,
 }
 
-/// The newest page. Who answers takes it along and leaves the lock alone.
+/// The newest page; answering threads clone it and release the lock.
 type Page = Arc<Mutex<Arc<str>>>;
 
 impl Exporter {
-    /// Opens the port and tries the file, so that a mistake shows at the start.
+    /// Opens the port and writes the file, so that a mistake shows at the start.
     pub fn open(
         registry: Registry,
         listen: Option<SocketAddr>,
@@ -100,12 +101,12 @@ impl Exporter {
         Ok(())
     }
 
-    /// Where it listens: with the port that the system chose, if the one asked for was 0.
+    /// The address that it listens on, with the actual port if port 0 was requested.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Renders the metrics; a file is replaced whole, so that a reader never sees half a page.
+    /// Renders the metrics and replaces the file atomically.
     pub fn publish(&self) -> Result<(), MetricsError> {
         let mut text = String::new();
         // Writing to a String does not fail.
@@ -119,85 +120,85 @@ impl Exporter {
     }
 }
 
-/// Answers for ever.
+/// Answers clients until the process ends.
 fn serve(listener: &TcpListener, page: &Page) {
     let mut clients = Clients::default();
     loop {
         match listener.accept() {
             Ok((connection, _)) => clients.answer(connection, page),
-            // Such as too many open files, which lasts. The client waits in the queue, so the next call would return at once.
-            Err(_) => std::thread::sleep(AFTER_AN_ERROR),
+            // Too many open files, for example: the client stays in the queue, so the next call would fail at once.
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
 
-/// How long nothing is accepted after that failed.
-const AFTER_AN_ERROR: Duration = Duration::from_millis(100);
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Most clients that are answered at the same time.
-const MOST_CLIENTS: usize = 32;
+/// Maximum number of clients that are answered at the same time.
+const MAX_CLIENTS: usize = 32;
 
-/// Room for a request and its answer; threads have 2 MiB by default.
+/// Stack of an answering thread, in bytes; the default is 2 MiB.
 const STACK: usize = 128 << 10;
 
-/// Who is being answered, in the order in which they came.
+/// Clients that are being answered, the oldest first.
 #[derive(Default)]
 struct Clients(VecDeque<(Weak<TcpStream>, JoinHandle<()>)>);
 
 impl Clients {
     fn answer(&mut self, connection: TcpStream, page: &Page) {
         self.0.retain(|(_, answering)| !answering.is_finished());
-        if self.0.len() >= MOST_CLIENTS
+        if self.0.len() >= MAX_CLIENTS
             && let Some((slow, _)) = self.0.pop_front()
             && let Some(slow) = slow.upgrade()
         {
-            // Its thread ends with an error, wherever it is.
+            // Its thread ends with an error.
             let _ = slow.shutdown(Shutdown::Both);
         }
         let page = Arc::clone(page);
-        // It is closed when its thread is done with it.
+        // Closed when the thread drops it.
         let connection = Arc::new(connection);
         let known = Arc::downgrade(&connection);
         let answering = std::thread::Builder::new()
             .name("metrics".to_owned())
             .stack_size(STACK)
-            // A scraper that hangs up early concerns nobody else.
-            .spawn(move || drop(answer(&connection, &page, Instant::now() + PATIENCE)));
+            // Errors, such as a scraper that hangs up early, are ignored.
+            .spawn(move || drop(answer(&connection, &page, Instant::now() + REQUEST_TIMEOUT)));
         match answering {
             Ok(answering) => self.0.push_back((known, answering)),
-            Err(_) => std::thread::sleep(AFTER_AN_ERROR),
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
 
-/// Longest request line and headers that are read.
+/// Maximum length of request line and headers, in bytes.
 const MAX_REQUEST: u64 = 8192;
 
-/// How long a request and its answer may take together.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time of a request and its answer together.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection whose reads and writes all end by then.
-struct Patient<'a> {
+/// A connection whose reads and writes time out at `until`.
+struct Deadline<'a> {
     connection: &'a TcpStream,
     until: Instant,
 }
 
-impl Patient<'_> {
-    /// What is left; an error if nothing is, since a timeout of 0 would be none.
+impl Deadline<'_> {
+    /// Remaining time, as a timeout; an error if none is left, because a timeout of 0 would mean none.
     fn left(&self) -> std::io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
     }
 }
 
-impl Read for Patient<'_> {
+impl Read for Deadline<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.connection.set_read_timeout(self.left()?)?;
         self.connection.read(buffer)
     }
 }
 
-impl Write for Patient<'_> {
+impl Write for Deadline<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.connection.set_write_timeout(self.left()?)?;
         self.connection.write(bytes)
@@ -209,16 +210,17 @@ impl Write for Patient<'_> {
 }
 
 fn answer(connection: &TcpStream, page: &Page, until: Instant) -> std::io::Result<()> {
-    let mut request = BufReader::new(Patient { connection, until }).take(MAX_REQUEST);
+    let mut request = BufReader::new(Deadline { connection, until }).take(MAX_REQUEST);
     let mut first = String::new();
     request.read_line(&mut first)?;
     let mut header = String::new();
     while request.read_line(&mut header)? > 0 && header.trim_end() != "" {
         header.clear();
     }
-    let (status, body) = match first.starts_with("GET ") {
-        true => ("200 OK", Arc::clone(&page.lock().unwrap_or_else(PoisonError::into_inner))),
-        false => ("405 Method Not Allowed", Arc::from("")),
+    let (status, body) = if first.starts_with("GET ") {
+        ("200 OK", Arc::clone(&page.lock().unwrap_or_else(PoisonError::into_inner)))
+    } else {
+        ("405 Method Not Allowed", Arc::from(""))
     };
     let head = format!(
         "HTTP/1.1 {status}\r\n\
@@ -226,7 +228,7 @@ fn answer(connection: &TcpStream, page: &Page, until: Instant) -> std::io::Resul
          Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    let mut connection = Patient { connection, until };
+    let mut connection = Deadline { connection, until };
     connection.write_all(head.as_bytes())?;
     connection.write_all(body.as_bytes())
 }
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrape_gets_the_newest_page() {
+    fn scrape_returns_the_newest_page() {
         let (gauge, registry) = registry();
         let any = "127.0.0.1:0".parse().unwrap();
         let exporter = Exporter::open(registry, Some(any), None).unwrap().unwrap();
@@ -270,23 +272,23 @@ mod tests {
     }
 
     #[test]
-    fn hostile_clients_that_say_nothing_keep_nobody_waiting() {
+    fn hostile_silent_clients_delay_no_scrape() {
         let (_, registry) = registry();
         let any = "127.0.0.1:0".parse().unwrap();
         let exporter = Exporter::open(registry, Some(any), None).unwrap().unwrap();
         let address = exporter.address().unwrap();
-        // More than are answered at the same time, none of which says a word.
+        // More clients than are answered at the same time, none of which sends a request.
         let silent: Vec<TcpStream> =
-            (0..3 * MOST_CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
+            (0..3 * MAX_CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
         let begin = Instant::now();
         let reply = scrape(address);
         assert!(reply.contains("tandem_vms 0"), "{reply}");
-        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < REQUEST_TIMEOUT, "{:?}", begin.elapsed());
         drop(silent);
     }
 
     #[test]
-    fn who_dribbles_is_hung_up_on() {
+    fn slow_request_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (connection, _) = listener.accept().unwrap();
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_use_and_an_unwritable_file_are_errors_that_name_them() {
+    fn errors_name_the_port_or_file() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
         let error = Exporter::open(Registry::default(), Some(address), None).err().unwrap();

@@ -1,18 +1,18 @@
-//! Numbers of threads and processes, as Linux gives them.
+//! Thread and process IDs of Linux.
 //!
-//! Linux gives a number again once its owner is gone. What has to outlive that carries a
-//! `ThreadRef` (number and start time) instead.
+//! Linux reuses an ID once its owner is gone.
+//! A reference that must outlive the owner is a `ThreadRef` (ID and start time) instead.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A thread's number.
+/// A thread ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tid(pub u32);
 
-/// A process's number: that of its first thread.
+/// A process ID: that of the process's first thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Pid(pub u32);

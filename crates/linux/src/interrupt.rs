@@ -1,5 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP as a flag that every wait looks at, so that an interrupted
-//! experiment puts back what it changed like a finished one.
+//! SIGINT, SIGTERM and SIGHUP as a flag that every wait checks, so that an interrupted experiment restores its changes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// How long a wait goes on after the signal at most.
+/// Maximum delay between a signal and the end of a wait.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Somebody asked us to stop.
+/// A signal asked the process to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted;
 
@@ -24,12 +23,12 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// The flag.
+/// A flag that these signals set.
 #[derive(Clone, Debug)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on the signals set the flag instead of ending the process.
+    /// Installs handlers: the signals now set the flag instead of ending the process.
     pub fn watch() -> std::io::Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -43,7 +42,7 @@ impl Interrupt {
         Ok(Interrupt(flag))
     }
 
-    /// An error once a signal came.
+    /// Returns an error once a signal has come.
     pub fn check(&self) -> Result<(), Interrupted> {
         if self.0.load(Ordering::Relaxed) {
             return Err(Interrupted);
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_ends_a_wait() {
+    fn signal_ends_a_wait() {
         let interrupt = Interrupt(Arc::new(AtomicBool::new(false)));
         interrupt.sleep(Duration::from_millis(1)).unwrap();
         interrupt.0.store(true, Ordering::Relaxed);

@@ -1,40 +1,44 @@
-//! What was before: one line on disk for every change, written before the change is made.
+//! Write-ahead journal: the original value of every change, on disk before the change is made.
 //!
-//! The journal is a file of JSON lines in the state directory (`/run/tandem` by default). The first line says which host it
-//! belongs to. Each further line is a [`Record`]. The first about a thing is its original value, and is on disk (fdatasync)
-//! before [`Journal::append`] returns. Later ones about the same thing are what Tandem then gave it
-//! ([`Journal::will_write`]): the newest [`KEPT`] of them. They only have to outlive the process, so they are not waited for.
+//! The journal is a file of JSON lines in the state directory (`/run/tandem` by default).
+//! The first line is a [`Stamp`] of the host, the boot and the hierarchy; each further line is a [`Record`].
+//! The first record of a key holds the original value and is on disk (fdatasync) before [`Journal::append`] returns.
+//! Later records of the key hold the values that Tandem wrote ([`Journal::will_write`]), the newest [`KEPT`] of them.
+//! They only have to outlive the process, so the journal does not sync them.
 //!
-//! So after kill -9 at any moment the journal holds all that was changed, and perhaps one record of a change that was not made;
-//! undoing that one changes nothing. What is none of the values that Tandem gave, somebody else set: it stays.
+//! After kill -9 at any moment, the journal lists every change and at most one change that was not made.
+//! Undoing that one changes nothing.
+//! A value that Tandem did not write is foreign and stays.
 //!
-//! **What counts no more.** A line that repeats the last one that its thing was given closes the thing: nothing of it is journaled from there
-//! on, and the next line about it, if there is one, is an original again. ([`Journal::will_write`] never writes what was given last.) So
-//! what somebody else set costs two lines, not another file, whoever sets it how often. Killed before the closing line, the
-//! journal holds what it held before somebody set it: that is none of the values that Tandem gave, and stays. Killed between it and the
-//! new original, nothing is journaled of the thing, which has not been changed since: what somebody set stays, too. Only after both
-//! does [`Journal::replace_original`] return, and may the thing be changed again.
+//! **Closed keys.** A line that repeats the last line of its key closes the key: its records no longer count.
+//! The next line of the key, if any, is an original again ([`Journal::will_write`] never repeats the last value).
+//! A foreign write thus costs two lines and no new file, however often it recurs.
+//! A crash before the closing line leaves the earlier records; the foreign value matches none of them and stays.
+//! A crash between the closing line and the new original leaves no record, and Tandem has changed nothing since.
+//! Once [`Journal::replace_original`] has written both lines, Tandem may change the setting again.
 //!
-//! A last line without its end is a record that was being written: its change was never made, so it is ignored. Any other
-//! line that does not parse is an error, and nothing is touched.
+//! **Torn ends.** A last line without a line end belongs to a change that was never made, so readers ignore it.
+//! Any other line that does not parse is an error, and the restore changes nothing.
 //!
-//! **Versions.** A Tandem that knows nothing of the later lines undoes all lines, the last first, and ends at the originals
-//! too, at the first of several. But of what was made ([`Entry::takes_away`]) it would take away what somebody else made there since. So a record
-//! that is forgotten is cut off where it is the last line, as it is when what it announced failed; otherwise, for those, the file is
-//! compacted, once in 10 s. Whoever may journal nothing for long has to ask whether it is due ([`Journal::wants_compaction`]). A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
-//! not known are read over; [`Stamp::tandem_journal`] says which readers can put a journal back.
+//! **Versions.** A version that predates the later records undoes all lines in reverse order and also ends at the originals.
+//! For created objects ([`Entry::removes_on_undo`]), it would remove what others have created there since.
+//! A forgotten record is therefore cut off if it is the last line, as after a failed change.
+//! Otherwise, for created objects, the file is compacted, at most once in 10 s.
+//! A caller that may journal nothing for long must poll [`Journal::wants_compaction`].
+//! A journal of such a version lacks the written values, so a restore from it always writes the original.
+//! Readers skip unknown fields; [`Stamp::tandem_journal`] is the format that a reader must support.
 //!
-//! **Disks that fail.** Reading is enough to restore: without a lock file the directory is locked, and where the journal cannot be
-//! emptied it stays, which does no harm: what it lists is put back, to undo that again changes nothing, and before anything else is
-//! journaled it is replaced. What cannot be journaled is not changed. The file and what is remembered of it never differ but for
-//! that, and for threads that ended, whose records go with the next compaction.
+//! **Disk failures.** A restore only needs to read; without a lock file, the directory itself is locked.
+//! A journal that cannot be emptied stays, because undoing its records again changes nothing.
+//! It is replaced before the next record.
+//! A change that cannot be journaled is not made.
+//! Otherwise the file differs from memory only in records of ended threads, which the next compaction drops.
 //!
-//! The state directory is locked (flock on the file `lock`, which holds the owner's pid): two daemons would take each other's
-//! changes for the original values. Nobody else may be able to write to it, nor to any directory
-//! above, or nothing is read.
+//! **Lock.** The state directory is locked (flock on the file `lock`, which holds the owner's pid).
+//! Two daemons would take each other's changes for original values.
+//! If another user may write to the directory or to any directory above, nothing is read.
 //!
-//! What this does not do: survive a reboot. Cgroups and affinity masks do not either, so the journal of an earlier boot is
-//! dropped.
+//! **Non-goal: reboots.** Cgroups and affinity masks do not survive one either, so a journal of an earlier boot is dropped.
 
 mod error;
 mod lines;
@@ -63,21 +67,21 @@ use crate::ids::Pid;
 use crate::journal::error::again;
 use crate::journal::lines::{line, parse};
 use crate::journal::lock::lock;
-use crate::journal::shares::{Shares, Whose};
+use crate::journal::shares::{ShareOwner, Shares};
 pub use crate::state_dir::check_state_dir;
 use crate::state_dir::{check_dir, check_file};
 
-/// The file is compacted when it is so much longer, in bytes, than a quarter as long again as what counts.
+/// Bytes by which the file may exceed 1.25 times the length of its live records before it is compacted.
 const SLACK: u64 = 64 << 10;
 
-/// For what the version before would take for ours, the file is compacted once in so long.
-const BROUGHT_DOWN: Duration = Duration::from_secs(10);
+/// Minimum time between compactions that remove closed records which the previous version would undo.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where the file has to be replaced first and cannot be, that is tried again after so long: what a full disk refuses is all of it.
-const TRIED_AGAIN: Duration = Duration::from_secs(1);
+/// Delay before a failed replacement of the file is retried: on a full disk, each attempt writes up to the whole journal.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// So many bytes of a new file are written at once.
-const PIECE: usize = 256 << 10;
+/// Minimum size of a write to a new file, except the last, in bytes.
+const CHUNK: usize = 256 << 10;
 
 /// The journal of one state directory, locked for as long as this lives.
 #[derive(Debug)]
@@ -86,48 +90,48 @@ pub struct Journal<R: Entry = Record> {
     dir: PathBuf,
     path: PathBuf,
     stamp: Stamp,
-    /// `None`: it cannot be written, and why.
+    /// The open file, or the error of opening it for writing.
     file: Result<File, io::Error>,
-    /// Length of the file, all of it whole lines.
+    /// Length of the file in bytes, always whole lines.
     length: u64,
-    /// When it is so long it is compacted.
+    /// Length at which the file is compacted.
     compact_at: u64,
-    /// What the last line is a record of, and where that line begins; `None`: it may be anything.
+    /// Key and offset of the last line; `None` if unknown.
     last: Option<(R::Key, u64)>,
-    /// The file has a closed record that the version before would undo.
+    /// Whether the file has a closed record that the previous version would undo.
     misleads: bool,
-    /// When it was brought down for that the last time.
-    brought_down: Option<Instant>,
-    /// What is in the file behind `length` has to go first.
+    /// When the file was last compacted for that reason.
+    last_cleanup: Option<Instant>,
+    /// Whether bytes beyond `length` must be truncated before the next write.
     needs_trim: bool,
-    /// The file has to be replaced first: it holds an earlier boot's, or a torn end.
+    /// Whether the file must be replaced before the next write: it has a torn end, or records that no longer count.
     needs_replacing: bool,
-    /// When that failed the last time, and why.
+    /// Time and error of the last failed replacement.
     not_replaced: Option<(Instant, io::Error)>,
-    /// In their order; those that are forgotten leave their places empty.
-    records: Vec<Option<Counted<R>>>,
-    /// Where each is in `records`.
+    /// Records in file order; forgotten ones leave empty slots.
+    records: Vec<Option<Charged<R>>>,
+    /// Index of each key in `records`.
     known: HashMap<R::Key, usize>,
-    /// What each thing was given, the newest last.
+    /// Values written per key, the newest last.
     written: HashMap<R::Key, Vec<R>>,
     shares: Shares,
     lock: File,
 }
 
-/// A record, and who it counts for.
+/// A record and the share that it counts in.
 #[derive(Debug)]
-struct Counted<R> {
+struct Charged<R> {
     record: R,
-    whose: Option<Whose>,
+    owner: Option<ShareOwner>,
 }
 
 impl<R: Entry> Journal<R> {
-    /// Locks the state directory, makes it if need be, and reads what an earlier run left.
+    /// Locks the state directory, creating it if it is missing, and reads the journal of an earlier run.
     pub fn open(dir: &Path, stamp: Stamp) -> Result<Journal<R>, JournalError> {
         Journal::open_on(Box::new(HostDisk), dir, stamp)
     }
 
-    /// The same on a disk that need not be this machine's.
+    /// Like [`Journal::open`], on any [`Disk`].
     pub fn open_on(
         disk: Box<dyn Disk>,
         dir: &Path,
@@ -180,7 +184,7 @@ impl<R: Entry> Journal<R> {
             compact_at: 0,
             last: None,
             misleads: false,
-            brought_down: None,
+            last_cleanup: None,
             needs_trim: false,
             needs_replacing: false,
             not_replaced: None,
@@ -192,72 +196,72 @@ impl<R: Entry> Journal<R> {
         };
         for line in lines {
             let key = line.key();
-            match journal.knows(&key) {
-                false => {
-                    let whose = journal.shares.whose(line.thread(), None);
-                    journal.remember(line, whose);
-                }
-                true if journal.written(&key).last() == Some(&line) => journal.drop_record(&key),
-                true => journal.remember_written(line),
+            if !journal.knows(&key) {
+                let owner = journal.shares.owner(line.thread(), None);
+                journal.remember(line, owner);
+            } else if journal.written(&key).last() == Some(&line) {
+                journal.drop_record(&key);
+            } else {
+                journal.remember_written(line);
             }
         }
         journal.length = journal.live_length();
         journal.compact_at = journal.length + journal.length / 4 + SLACK;
-        // Takes away a torn last line, the records of an earlier boot, and what counts no more.
-        let is_as_it_should_be = journal.reads(&bytes);
+        // Drops a torn last line, records of an earlier boot, and closed records.
+        let is_compact = journal.matches(&bytes);
         drop(bytes);
-        if !is_as_it_should_be && journal.file.is_ok() {
-            // What cannot be done now is done before the next record.
+        if !is_compact && journal.file.is_ok() {
+            // After a failure, the next write replaces the file first.
             journal.needs_replacing = journal.replace().is_err();
         }
         Ok(journal)
     }
 
-    /// The file.
+    /// Path of the journal file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// All records, the oldest first.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &R> + Clone {
-        self.records.iter().flatten().map(|counted| &counted.record)
+        self.records.iter().flatten().map(|charged| &charged.record)
     }
 
-    /// The record about this.
+    /// The record with this key.
     pub fn record(&self, key: &R::Key) -> Option<&R> {
-        self.counted(key).map(|counted| &counted.record)
+        self.charged(key).map(|charged| &charged.record)
     }
 
-    fn counted(&self, key: &R::Key) -> Option<&Counted<R>> {
+    fn charged(&self, key: &R::Key) -> Option<&Charged<R>> {
         self.records[*self.known.get(key)?].as_ref()
     }
 
-    /// Who the record about this counts for.
-    fn whose(&self, key: &R::Key) -> Option<Whose> {
-        self.counted(key)?.whose
+    /// The share that the record with this key counts in.
+    fn owner(&self, key: &R::Key) -> Option<ShareOwner> {
+        self.charged(key)?.owner
     }
 
-    /// Whether there is a record about this.
+    /// Whether the key has a record.
     pub fn knows(&self, key: &R::Key) -> bool {
         self.known.contains_key(key)
     }
 
-    /// What this was given, the newest last; nothing too in the journal of an earlier version.
+    /// Values written to the key, the newest last; also empty in the journal of an earlier version.
     pub fn written(&self, key: &R::Key) -> &[R] {
         self.written.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether what is in `now`, read from the system, can be what it was given, as far as the journal tells.
+    /// Whether the value `now`, read from the system, can stem from Tandem, as far as the journal tells.
     pub fn is_ours(&self, now: &R) -> bool {
         let key = now.key();
         let written = self.written(&key);
-        // To put the original back may take more than one step, in which a restore may have been killed.
+        // Restoring the original may take several steps, and a restore may have been killed between them.
         written.is_empty()
-            || written.iter().any(|written| now.comes_of(written))
-            || self.record(&key).is_some_and(|record| now.comes_of(record))
+            || written.iter().any(|written| now.results_from(written))
+            || self.record(&key).is_some_and(|record| now.results_from(record))
     }
 
-    /// Why nothing can be journaled, if the file could not be opened for that.
+    /// Returns the error of opening the file for writing, if that failed.
     pub fn check_writable(&self) -> Result<(), JournalError> {
         match &self.file {
             Ok(_) => Ok(()),
@@ -265,13 +269,13 @@ impl<R: Entry> Journal<R> {
         }
     }
 
-    /// Makes a record durable, unless there is one about the same thing, which tells the original. On an error there is none, and the change must
-    /// not be made.
+    /// Makes a record durable, unless its key has one already, which holds the original.
+    /// After an error, the caller must not make the change.
     pub fn append(&mut self, record: R) -> Result<(), JournalError> {
         self.append_of(record, None)
     }
 
-    /// The same of a thread of this user's, or of a cgroup for a VM of this user's.
+    /// Like [`Journal::append`], for a thread of `user`, or a cgroup that is changed for a VM of `user`.
     pub fn append_of(&mut self, record: R, user: Option<u32>) -> Result<(), JournalError> {
         if self.knows(&record.key()) {
             return Ok(());
@@ -280,12 +284,13 @@ impl<R: Entry> Journal<R> {
         let text = line(&record);
         self.write(&text, true)?;
         self.last = Some((record.key(), self.length - text.len() as u64));
-        let whose = self.shares.whose(record.thread(), user);
-        self.remember(record, whose);
+        let owner = self.shares.owner(record.thread(), user);
+        self.remember(record, owner);
         Ok(())
     }
 
-    /// What is journaled already is about to get the value in `record`. On an error it must not be.
+    /// Journals a value that is about to be written to a known key.
+    /// After an error, the caller must not write it.
     pub fn will_write(&mut self, record: R) -> Result<(), JournalError> {
         let key = record.key();
         let (last, count) = {
@@ -296,13 +301,14 @@ impl<R: Entry> Journal<R> {
             return Ok(());
         }
         let text = line(&record);
-        // One more line in the place of another takes no room.
-        let room = match count < record.kept() {
-            true => self.shares.check_bytes::<R>(self.whose(&key), text.len()),
-            false => Ok(()),
+        // A line that displaces another one needs no additional room.
+        let room = if count < record.kept() {
+            self.shares.check_bytes::<R>(self.owner(&key), text.len())
+        } else {
+            Ok(())
         };
         if let Err(error) = room.and_then(|()| self.write(&text, false)) {
-            // It was given nothing yet, so whatever it has is somebody else's.
+            // Nothing was written to the key yet, so its value is foreign.
             if count == 0 && self.forget(&key).is_err() {
                 self.drop_record(&key);
                 self.needs_replacing = true;
@@ -313,29 +319,30 @@ impl<R: Entry> Journal<R> {
         Ok(())
     }
 
-    /// What is there now, of what it was given, stays among what is kept when the next one is announced: those before may never have
-    /// come to pass.
-    pub fn still_has(&mut self, now: R) -> Result<(), JournalError> {
+    /// Ensures that the current value stays among the kept values when the next one is announced.
+    /// The values announced after it may never have been written.
+    pub fn keep_current(&mut self, now: R) -> Result<(), JournalError> {
         let key = now.key();
         let written = self.written(&key);
         let is_kept = written.iter().rev().take(now.kept() - 1).any(|kept| now == *kept);
-        match written.is_empty() || is_kept || self.record(&key) == Some(&now) {
-            true => Ok(()),
-            false => self.will_write(now),
+        if written.is_empty() || is_kept || self.record(&key) == Some(&now) {
+            Ok(())
+        } else {
+            self.will_write(now)
         }
     }
 
-    /// What was announced last did not come to pass: what was in force before still is.
-    pub fn was_not_written(&mut self, key: &R::Key) {
+    /// Writing the last announced value failed: the value before it is still current.
+    pub fn write_failed(&mut self, key: &R::Key) {
         let written = self.written(key);
         let before = written.len().checked_sub(2);
         if let Some(before) = before.and_then(|before| written.get(before)).cloned() {
-            // If this fails, it is still among those that are kept.
+            // After an error, it is still among the kept values.
             let _ = self.will_write(before);
         }
     }
 
-    /// Somebody else gave a thing the value in `record`: that is to be put back from now on.
+    /// Makes a foreign value the original, which a restore reverts to from now on.
     pub fn replace_original(&mut self, record: R) -> Result<(), JournalError> {
         let key = record.key();
         if !self.knows(&key) {
@@ -344,31 +351,32 @@ impl<R: Entry> Journal<R> {
         let mut text = self.closing(&key);
         text.extend(line(&record));
         self.write(&text, true)?;
-        let whose = self.whose(&key);
+        let owner = self.owner(&key);
         self.drop_record(&key);
-        self.remember(record, whose);
+        self.remember(record, owner);
         Ok(())
     }
 
-    /// What is journaled of this counts no more, and is not to be put back. On an error it does.
+    /// Drops the records of a key, so that a restore skips it.
+    /// After an error, they still count.
     pub fn forget(&mut self, key: &R::Key) -> Result<(), JournalError> {
         let Some(record) = self.record(key) else {
             return Ok(());
         };
-        let takes_away = record.takes_away();
+        let removes_on_undo = record.removes_on_undo();
         if !self.cut_off(key) {
             self.write(&self.closing(key), false)?;
-            self.misleads |= takes_away;
+            self.misleads |= removes_on_undo;
         }
         self.drop_record(key);
-        if self.known.is_empty() || self.has_to_be_brought_down(Instant::now()) {
-            // Where that fails, the lines say as much.
+        if self.known.is_empty() || self.needs_cleanup(Instant::now()) {
+            // If this fails, the closing lines have the same effect.
             let _ = self.compact();
         }
         Ok(())
     }
 
-    /// Takes the file's last line away if that is all there is of this; whether it is gone.
+    /// Truncates the last line if it is the only one of this key; returns whether it did.
     fn cut_off(&mut self, key: &R::Key) -> bool {
         let (Ok(file), Some((last, at))) = (&self.file, &self.last) else {
             return false;
@@ -382,25 +390,25 @@ impl<R: Entry> Journal<R> {
         is_cut
     }
 
-    /// Whether what the version before would take for ours is to go from the file now. Whoever has it come about again and again does not have
-    /// it written as often.
-    fn has_to_be_brought_down(&self, now: Instant) -> bool {
-        let is_due = |at| now.saturating_duration_since(at) >= BROUGHT_DOWN;
-        self.misleads && self.brought_down.is_none_or(is_due)
+    /// Whether to compact now because of closed records that the previous version would undo.
+    /// The interval bounds the cost if such records recur.
+    fn needs_cleanup(&self, now: Instant) -> bool {
+        let is_due = |at| now.saturating_duration_since(at) >= CLEANUP_INTERVAL;
+        self.misleads && self.last_cleanup.is_none_or(is_due)
     }
 
-    /// The lines that close a thing.
+    /// The lines that close a key.
     fn closing(&self, key: &R::Key) -> Vec<u8> {
         match (self.written(key).last(), self.record(key)) {
             (Some(last), _) => line(last),
-            // As if it had been given its own value.
+            // As if Tandem had written the original value.
             (None, Some(original)) => line(original).repeat(2),
             (None, None) => Vec::new(),
         }
     }
 
-    /// Forgets the records that are not to be kept, by replacing the file in one step. On an error it holds them still: they have been undone, and
-    /// to undo them again changes nothing. Before anything else is journaled it is replaced.
+    /// Drops all other records, which have been undone, by replacing the file in one step.
+    /// After an error the file still has them; undoing them again changes nothing, and the next write replaces the file first.
     pub fn keep(&mut self, is_kept: impl Fn(&R) -> bool) -> Result<(), JournalError> {
         if !self.drop_where(|record| !is_kept(record)) && !self.needs_replacing {
             return Ok(());
@@ -409,7 +417,7 @@ impl<R: Entry> Journal<R> {
         self.compact()
     }
 
-    /// Forgets records of threads that have ended: they need no undoing, whatever the file says, and go with the next compaction.
+    /// Drops records of threads that ended: they need no undoing, and leave the file with the next compaction.
     pub fn forget_ended(&mut self, has_ended: impl Fn(&R) -> bool) {
         self.drop_where(|record| record.thread().is_some() && has_ended(record));
         if self.known.is_empty() && self.length > 0 {
@@ -417,61 +425,62 @@ impl<R: Entry> Journal<R> {
         }
     }
 
-    /// Whether the file holds far more than counts, or for too long what the version before would take for ours.
+    /// Whether the file is far longer than its live records, was removed, or is due for a cleanup for the previous version.
     pub fn wants_compaction(&self) -> bool {
         self.wants_compaction_at(Instant::now())
     }
 
-    /// The same at this time.
+    /// Like [`Journal::wants_compaction`], at this time.
     pub fn wants_compaction_at(&self, now: Instant) -> bool {
         self.length >= self.compact_at
-            || self.has_to_be_brought_down(now)
+            || self.needs_cleanup(now)
             || !self.known.is_empty() && self.is_unlinked()
     }
 
-    /// Whether somebody has removed the file.
+    /// Whether the file was removed from its directory.
     fn is_unlinked(&self) -> bool {
         let metadata = self.file.as_ref().map(File::metadata);
         metadata.is_ok_and(|metadata| metadata.is_ok_and(|there| there.nlink() == 0))
     }
 
-    /// Whether there is room for a record, as [`Journal::append_of`] counts it: how many there may be, and how long, [`Entry`] says.
+    /// Checks the limits of [`Entry`] on the number and length of records, as [`Journal::append_of`] does.
     pub fn check_room(&self, record: &R, user: Option<u32>) -> Result<(), JournalError> {
         self.shares.check_records::<R>(record.thread())?;
         let bytes = line(record).len();
-        let whose = self.shares.whose(record.thread(), user);
-        self.shares.check_bytes::<R>(whose, bytes)
+        let owner = self.shares.owner(record.thread(), user);
+        self.shares.check_bytes::<R>(owner, bytes)
     }
 
-    /// Has a record that counts for nobody, or for a process alone because it was not known whose it is, count for this user.
-    pub fn count_for(&mut self, key: &R::Key, user: u32) {
+    /// Charges a record to `user` that was charged to no user so far, or to a process of unknown user.
+    pub fn charge_to(&mut self, key: &R::Key, user: u32) {
         let bytes = self.bytes_of(key);
         let at = self.known.get(key);
-        if let Some(counted) = at.and_then(|at| self.records[*at].as_mut())
-            && !matches!(counted.whose, Some(Whose::User(_)))
+        if let Some(charged) = at.and_then(|at| self.records[*at].as_mut())
+            && !matches!(charged.owner, Some(ShareOwner::User(_)))
         {
-            self.shares.take(counted.whose, bytes);
-            counted.whose = Some(Whose::User(user));
-            self.shares.add(counted.whose, bytes);
-            self.shares.tell(counted.record.thread(), user);
+            self.shares.take(charged.owner, bytes);
+            charged.owner = Some(ShareOwner::User(user));
+            self.shares.add(charged.owner, bytes);
+            self.shares.set_user(charged.record.thread(), user);
         }
     }
 
-    /// How long all lines about this are that count.
+    /// Total length of the live lines of a key, in bytes.
     fn bytes_of(&self, key: &R::Key) -> usize {
         let lines = self.written(key).iter().chain(self.record(key));
         lines.map(|record| line(record).len()).sum()
     }
 
-    /// Whose a process is of which something is journaled, as far as that was said.
+    /// User of a process with journaled threads, if known.
     pub fn user_of(&self, process: Pid) -> Option<u32> {
         self.shares.user_of(process)
     }
 
-    /// Brings the file down to what counts. Where that fails it grows on, and is tried again when it is twice as long.
+    /// Rewrites the file with live records only.
+    /// After an error the file keeps growing; the next attempt comes when it has doubled.
     pub fn compact(&mut self) -> Result<(), JournalError> {
         if self.misleads {
-            self.brought_down = Some(Instant::now());
+            self.last_cleanup = Some(Instant::now());
         }
         let outcome = self.replace();
         match &outcome {
@@ -487,35 +496,35 @@ impl<R: Entry> Journal<R> {
         outcome.map_err(|source| self.failed("replace", source))
     }
 
-    /// Replaces the file, unless that failed a moment ago.
+    /// Replaces the file, unless an attempt failed within [`RETRY_DELAY`].
     fn replace_first(&mut self) -> Result<(), JournalError> {
         match &self.not_replaced {
-            Some((at, why)) if at.elapsed() < TRIED_AGAIN => {
+            Some((at, why)) if at.elapsed() < RETRY_DELAY => {
                 Err(self.failed("replace", again(why)))
             }
             _ => self.compact(),
         }
     }
 
-    /// A record is in the file.
-    fn remember(&mut self, record: R, whose: Option<Whose>) {
-        self.shares.add_record(record.thread(), whose);
-        self.shares.add(whose, line(&record).len());
+    /// Adds an original that is in the file.
+    fn remember(&mut self, record: R, owner: Option<ShareOwner>) {
+        self.shares.add_record(record.thread(), owner);
+        self.shares.add(owner, line(&record).len());
         self.known.insert(record.key(), self.records.len());
-        self.records.push(Some(Counted { record, whose }));
+        self.records.push(Some(Charged { record, owner }));
     }
 
-    /// What the file says of this counts no more.
+    /// Removes the records of a key from memory.
     fn drop_record(&mut self, key: &R::Key) {
         let bytes = self.bytes_of(key);
         let at = self.known.remove(key);
-        let Some(Counted { record, whose }) = at.and_then(|at| self.records[at].take()) else {
+        let Some(Charged { record, owner }) = at.and_then(|at| self.records[at].take()) else {
             return;
         };
         self.written.remove(key);
         self.shares.take_record(record.thread());
-        self.shares.take(whose, bytes);
-        // So that those that are left are found in about as many steps.
+        self.shares.take(owner, bytes);
+        // Bounds the empty slots, so that a pass over the records takes time in proportion to their number.
         if self.records.len() > 2 * self.known.len() + 16 {
             self.records.retain(Option::is_some);
             let places = self.records().zip(0..);
@@ -523,7 +532,7 @@ impl<R: Entry> Journal<R> {
         }
     }
 
-    /// The same of all these; whether there were any.
+    /// Removes all matching records from memory; returns whether there were any.
     fn drop_where(&mut self, is_dropped: impl Fn(&R) -> bool) -> bool {
         let dropped = self.records().filter(|record| is_dropped(record));
         let dropped: Vec<R::Key> = dropped.map(R::key).collect();
@@ -535,22 +544,23 @@ impl<R: Entry> Journal<R> {
 
     fn remember_written(&mut self, record: R) {
         let key = record.key();
-        let whose = self.whose(&key);
-        self.shares.add(whose, line(&record).len());
+        let owner = self.owner(&key);
+        self.shares.add(owner, line(&record).len());
         let kept = record.kept();
         let written = self.written.entry(key).or_default();
         if written.len() == kept {
             let first = written.remove(0);
-            self.shares.take(whose, line(&first).len());
+            self.shares.take(owner, line(&first).len());
         }
         written.push(record);
     }
 
-    /// How long the file is with what counts, and nothing else.
+    /// Length of a file with live records only, in bytes.
     fn live_length(&self) -> u64 {
-        match self.known.is_empty() {
-            true => 0,
-            false => (line(&self.stamp).len() + self.shares.bytes()) as u64,
+        if self.known.is_empty() {
+            0
+        } else {
+            (line(&self.stamp).len() + self.shares.bytes()) as u64
         }
     }
 
@@ -558,7 +568,7 @@ impl<R: Entry> Journal<R> {
         JournalError::File { action, path: self.path.clone(), source }
     }
 
-    /// Writes whole lines to the end of the file.
+    /// Appends whole lines to the file.
     fn write(&mut self, lines: &[u8], durable: bool) -> Result<(), JournalError> {
         if self.needs_replacing || self.is_unlinked() {
             self.replace_first()?;
@@ -580,7 +590,7 @@ impl<R: Entry> Journal<R> {
         let synced = |()| if durable { disk.sync(file) } else { Ok(()) };
         let outcome = disk.write_at(file, &text, self.length).and_then(synced);
         if let Err(source) = outcome {
-            // What was written in part, or whole but is not durable, must not stay in front of the next line.
+            // Lines that are partial or not durable must not precede the next line.
             self.needs_trim = disk.set_len(file, self.length).is_err();
             return Err(self.failed("write to", source));
         }
@@ -589,7 +599,7 @@ impl<R: Entry> Journal<R> {
         Ok(())
     }
 
-    /// The lines of a file with what counts, and nothing else; none at all for none.
+    /// Lines of a file with live records only; none without records.
     fn lines(&self) -> impl Iterator<Item = Vec<u8>> {
         let head = (!self.known.is_empty()).then(|| line(&self.stamp));
         let of_each = self.records().flat_map(|record| {
@@ -599,8 +609,8 @@ impl<R: Entry> Journal<R> {
         head.into_iter().chain(of_each)
     }
 
-    /// Whether this is such a file.
-    fn reads(&self, bytes: &[u8]) -> bool {
+    /// Whether a file with these bytes has live records only.
+    fn matches(&self, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         self.lines().all(|line| match rest.strip_prefix(&line[..]) {
             Some(after) => {
@@ -611,7 +621,7 @@ impl<R: Entry> Journal<R> {
         }) && rest.is_empty()
     }
 
-    /// Gives the file these lines in one step. To empty it no room is needed.
+    /// Replaces the file in one step by one with live records only; emptying it needs no room.
     fn replace(&mut self) -> io::Result<()> {
         match &self.file {
             Ok(file) if self.known.is_empty() && !self.is_unlinked() => {
@@ -624,29 +634,29 @@ impl<R: Entry> Journal<R> {
         Ok(())
     }
 
-    /// Another file with these lines in the place of the old one.
+    /// Writes a new file and renames it over the old one.
     fn fresh(&self) -> io::Result<File> {
         let (disk, path) = (&*self.disk, self.dir.join("journal.new"));
         let file = disk.open(&path, How::Fresh)?;
         let written = self.write_all(&file);
         if let Err(error) = written.and_then(|()| disk.rename(&path, &self.path)) {
-            // What is there of it must not take the room of others, nor of the next line of the old one.
+            // A partial file must not take up room that others, or the next line of the old file, need.
             let _ = disk.set_len(&file, 0);
             return Err(error);
         }
-        // From here on that is the journal. Only a crash of the machine could bring the old one back, and after that no
-        // journal counts.
+        // From here on the new file is the journal.
+        // Only a crash of the machine could bring the old one back, and no journal counts after that.
         let directory = disk.open(&self.dir, How::Read);
         let _ = directory.and_then(|directory| disk.sync(&directory));
         Ok(file)
     }
 
-    /// Writes all that counts to a new file.
+    /// Writes all live records to a new file.
     fn write_all(&self, file: &File) -> io::Result<()> {
         let (mut text, mut at) = (Vec::new(), 0);
         for line in self.lines() {
             text.extend(line);
-            if text.len() >= PIECE {
+            if text.len() >= CHUNK {
                 self.disk.write_at(file, &text, at)?;
                 at += text.len() as u64;
                 text.clear();
@@ -658,8 +668,7 @@ impl<R: Entry> Journal<R> {
 }
 
 impl<R: Entry> Drop for Journal<R> {
-    /// Closing the file would not do: a process that is being started holds a copy of it for a
-    /// moment, and the lock with it.
+    /// Unlocks explicitly: a process that is being started briefly holds a copy of the descriptor, and with it the lock.
     fn drop(&mut self) {
         let _ = flock(&self.lock, FlockOperation::Unlock);
     }

@@ -1,4 +1,4 @@
-//! Which release of Linux runs: what is to be known of a kernel only by its number.
+//! The release of the running kernel, for properties that only follow from its number.
 
 /// The release of the running kernel, as `uname -r` prints it.
 pub fn running() -> String {
@@ -6,13 +6,13 @@ pub fn running() -> String {
     name.release().to_string_lossy().into_owned()
 }
 
-/// The first two numbers of a release; `None` where it has no such.
+/// The first two numbers of a release; `None` if it does not begin with two.
 pub fn numbers(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Whether the running kernel is of this release or a later one; not, if its release has no numbers.
+/// Whether the running kernel has this release or a later one; false if its release has no numbers.
 pub fn is_since(first: (u32, u32)) -> bool {
     numbers(&running()).is_some_and(|version| version >= first)
 }
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_begin_with_two_numbers() {
+    fn release_numbers_are_parsed() {
         assert_eq!(numbers("6.1.0-28-amd64"), Some((6, 1)));
         assert_eq!(numbers("10.0-rc1"), Some((10, 0)));
         assert_eq!(numbers("custom"), None);

@@ -1,14 +1,15 @@
-//! What Tandem's host daemon and guest agent share of a Linux system.
+//! Linux interfaces that Tandem's host daemon and guest agent share.
 //!
-//! The modules follow the data: [`ids`], [`procfs`] and [`thread`] name processes and threads, [`sampler`] reads
-//! what each thread ran and waited, [`branch_counters`] what its guest branched, [`cgroup`], [`mod@affinity`] and [`actuator`] change weights, caps,
-//! groups and affinity masks. Every change is in [`journal`] before it is made, and [`restore`] puts it
-//! back, whoever made it and however that process ended.
+//! The modules follow the data.
+//! [`ids`], [`procfs`] and [`thread`] identify processes and threads.
+//! [`sampler`] reads the run and wait times of each thread, [`branch_counters`] the branches of its guest.
+//! [`cgroup`], [`mod@affinity`] and [`actuator`] change weights, caps, groups and affinity masks.
+//! [`journal`] records every change before it is made, and [`restore`] reverts it, however the process ended.
 //!
-//! A command that runs for long has its settings from [`settings`], waits with [`signals`], and tells what it does by
-//! [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs). What others write comes
-//! through a socket with who wrote it ([`senders`]), and what they named is
-//! [`mod@printable`] before anybody reads it. Whom a process counts for where users are bounded, [`tenants`] says.
+//! A long-running command reads its settings with [`settings`] and waits with [`signals`].
+//! It reports through [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs).
+//! [`senders`] identifies the writers of a socket, and [`mod@printable`] escapes names that they chose.
+//! [`tenants`] maps user IDs to the users that limits apply to.
 
 pub mod actuator;
 pub mod affinity;

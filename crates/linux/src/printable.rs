@@ -1,14 +1,14 @@
-//! Text that others chose, on one line and as it reads.
+//! Escapes untrusted text so that it prints on one line.
 //!
-//! Names of threads, processes, cgroups and VMs are whatever their owners like: also line breaks, which forge lines of a log,
-//! escape sequences, which a terminal obeys, and characters that hide or turn the direction of writing. All of these are written as
-//! what they are (`\x1b`, `\u{202e}`), so that the text still tells its owner. A backslash stays a backslash: names of
-//! scopes have them (`machine-qemu\x2d1.scope`).
+//! Owners choose the names of threads, processes, cgroups and VMs.
+//! A name can contain line breaks, which forge log lines, terminal escape sequences, and characters that are invisible or change the writing direction.
+//! All of these are printed as escapes (`\x1b`, `\u{202e}`), so that the text still identifies its owner.
+//! A backslash stays as it is, because names of scopes contain them (`machine-qemu\x2d1.scope`).
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The text with everything written out that is not seen.
+/// Escapes all invisible characters of a text.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);
@@ -17,19 +17,19 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     for c in text.chars() {
         let code = u32::from(c);
         // Writing to a String does not fail.
-        let _ = match is_hidden(c) {
-            false => {
-                shown.push(c);
-                Ok(())
-            }
-            true if code < 0x100 => write!(shown, "\\x{code:02x}"),
-            true => write!(shown, "\\u{{{code:x}}}"),
+        let _ = if !is_hidden(c) {
+            shown.push(c);
+            Ok(())
+        } else if code < 0x100 {
+            write!(shown, "\\x{code:02x}")
+        } else {
+            write!(shown, "\\u{{{code:x}}}")
         };
     }
     Cow::Owned(shown)
 }
 
-/// Control characters of ASCII and Latin 1, line and paragraph separators, what has no width, and what turns the direction.
+/// Control characters of ASCII and Latin-1, line and paragraph separators, zero-width and bidirectional formatting characters.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_seen_stays_and_what_is_not_is_written_out() {
+    fn invisible_characters_are_escaped() {
         for plain in ["", "db-1", "CPU 0/KVM", "grün 東京", "a\\x2db", "x (deleted)"] {
             assert!(matches!(printable(plain), Cow::Borrowed(_)), "{plain}");
         }
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_becomes_one_line_without_escapes_and_stays_so() {
+    fn escaping_is_complete_and_idempotent() {
         for code in 0..=0x1_ffff {
             let Some(c) = char::from_u32(code) else {
                 continue;

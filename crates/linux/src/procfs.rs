@@ -1,10 +1,10 @@
-//! Where `/proc` and `/sys` are, so that everything that reads them can be tested on a folder.
+//! Root of `/proc` and `/sys`, so that tests can replace them by a folder.
 //!
-//! On a host the root is `/`. A test makes a temporary folder with the few files it needs and hands
-//! that in. Nothing in this crate names `/proc` or `/sys` without going through here.
+//! On a host the root is `/`; a test passes a temporary folder with the files that it needs.
+//! All code of this crate finds `/proc` and `/sys` through this module.
 //!
-//! Processes and cgroups vanish while they are looked at; [`is_gone`] tells that, which is never an
-//! error, from the failures that are.
+//! Processes and cgroups may vanish while they are read.
+//! [`is_gone`] distinguishes that, which is never an error, from failures.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ impl Default for ProcFs {
 }
 
 impl ProcFs {
-    /// This machine's own.
+    /// The tree of this host.
     pub fn host() -> ProcFs {
         ProcFs::at("/")
     }
@@ -35,13 +35,13 @@ impl ProcFs {
         ProcFs { root: root.into() }
     }
 
-    /// Where the absolute path `path` lies in this tree.
+    /// Maps the absolute path `path` into this tree.
     pub fn resolve(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The name of this boot, which no other has.
+    /// The unique ID of this boot.
     pub fn boot_id(&self) -> io::Result<String> {
         let text = fs::read_to_string(self.resolve("/proc/sys/kernel/random/boot_id"))?;
         Ok(text.trim().to_owned())
@@ -58,30 +58,30 @@ impl ProcFs {
     }
 }
 
-/// Whether an error says that the process, thread or cgroup no longer exists: a vanished path
-/// (ENOENT), a dead thread (ESRCH), or a removed cgroup whose file was still open (ENODEV).
+/// Whether an error means that the process, thread or cgroup no longer exists: a vanished path (ENOENT),
+/// a dead thread (ESRCH), or a removed cgroup with a file still open (ENODEV).
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH | libc::ENODEV))
 }
 
-/// The first bytes of a file that its owner may make as long as it likes, `most` at most.
+/// Reads at most the first `most` bytes of a file of unbounded length.
 pub fn read_head(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     fs::File::open(path)?.take(most as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// The user that a process belongs to, its real one; `None` where that cannot be read. Who owns the process's folder in `/proc` says
-/// nothing: of a process that may not be dumped that is root.
+/// The real user of a process; `None` if it cannot be read.
+/// The owner of the process's folder in `/proc` is no substitute: root owns that of an undumpable process.
 pub fn user_of(process: &Path) -> Option<u32> {
     let status = read_text(&process.join("status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     users.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// A small text file. What is not UTF-8 (a command line may hold anything) is replaced.
+/// Reads a small text file and replaces invalid UTF-8, which a command line may contain.
 pub fn read_text(path: &Path) -> io::Result<String> {
-    // A file of the kernel's says that it is empty, and then `fs::read` begins with a few bytes.
+    // Files in `/proc` report a size of 0, for which `fs::read` would begin with a tiny buffer.
     let mut bytes = Vec::with_capacity(4096);
     let all = u64::MAX;
     fs::File::open(path)?.take(all).read_to_end(&mut bytes)?;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_head_of_a_long_file_is_read() {
+    fn read_head_bounds_a_long_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cmdline");
         fs::write(&path, vec![b'x'; 1 << 20]).unwrap();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_real_user_counts() {
+    fn user_of_returns_the_real_user() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("status"), "Name:\tsu\nUid:\t1000\t0\t0\t0\n").unwrap();
         assert_eq!(user_of(dir.path()), Some(1000));

@@ -1,26 +1,28 @@
-//! Files that are replaced whole, for readers that come at any moment: status and metrics.
+//! Atomic replacement of files that others read at any time: status and metrics.
 //!
-//! The new text goes to a file of its own beside the old one (`NAME.new`) and takes its name. A reader sees either,
-//! never a part. It is not forced to the disk: after a crash of the machine it may be gone, as what it tells of is.
-//! Whatever stands there under that name is taken away first and never opened: in a directory that others may write to it could be a
-//! link to somebody's file, or a pipe that nobody reads. What is no file (a device, a pipe) is not replaced.
-//! The journal, which has to survive that, writes for itself ([`crate::journal`]).
+//! The new text goes to a file next to the old one (`NAME.new`), which is then renamed over it.
+//! A reader sees either text, never a part.
+//! The file is not synced: after a crash of the machine it may be lost, like the process that it describes.
+//! A file that already has the temporary name is removed and never opened.
+//! In a directory that others may write to, it could be a link to another file, or a pipe without a reader.
+//! Devices and pipes are not replaced.
+//! The journal must survive a crash and has code of its own ([`crate::journal`]).
 
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::{fs, io};
 
-/// What is wrong with such a path.
+/// Error text for a path that is not a regular file.
 pub(crate) const NO_FILE: &str =
     "it is a device, a pipe or another thing that is no file; name a file";
 
-/// Whether something else than a file is there, or where a link there leads.
+/// Whether the path, or the target of a link there, exists and is not a regular file.
 pub(crate) fn is_no_file(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|there| !there.is_file())
 }
 
-/// Gives the file at `path` this text.
+/// Replaces the file at `path` by this text.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     if is_no_file(path) {
         return Err(io::Error::other(NO_FILE));
@@ -35,7 +37,7 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .and_then(|()| fs::rename(&fresh, path));
     if written.is_err() {
-        // A full disk has no room for a part of it.
+        // Free the room that the partial file takes on a full disk.
         let _ = fs::remove_file(&fresh);
     }
     written
@@ -48,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_old_file_is_replaced_and_nothing_is_left_beside_it() {
+    fn replacement_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.json");
         for text in ["a long text", "short"] {
@@ -60,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_pipes_stay() {
+    fn devices_and_pipes_are_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let (pipe, link) = (dir.path().join("pipe"), dir.path().join("link"));
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
@@ -73,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_put_there_is_neither_followed_nor_waited_for() {
+    fn planted_links_and_pipes_are_removed_unopened() {
         let dir = tempfile::tempdir().unwrap();
         let (path, fresh) = (dir.path().join("metrics"), dir.path().join("metrics.new"));
         let victim = dir.path().join("victim");

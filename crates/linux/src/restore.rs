@@ -1,14 +1,15 @@
-//! Putting things back: what daemon and agent share of it, whatever their records are.
+//! Restore: the code that daemon and agent share, independent of their records.
 //!
-//! An undo compares before it acts: what is not as Tandem made it (a thread that ended or was moved
-//! away by the operator, a cgroup that was removed and made again, a weight that is none of those that Tandem wrote) is no
-//! longer ours and is left alone. Undoing twice is the same as once, so a restore that is itself killed can be repeated, and one
-//! whose journal cannot be written only has to read it.
+//! An undo compares before it acts, and leaves settings that are no longer as Tandem set them.
+//! Examples are a thread that ended or that the operator moved, a cgroup that was replaced, and a weight that Tandem did not write.
+//! Undoing twice equals undoing once.
+//! A restore that is killed can therefore be repeated, and a journal that cannot be written only has to be readable.
 //!
-//! What fails stays in the journal and is tried again by the next restore.
+//! Failures stay in the journal, and the next restore retries them.
 //!
-//! A cgroup is only removed once it is empty, and threads that are about to end hold on to it: for a moment as a rule, for as long as they like if
-//! somebody wants that. What the daemon undoes waits for none of them ([`Undone::Busy`], `crate::undo`).
+//! A cgroup can only be removed once it is empty, and threads that are about to end hold on to it.
+//! That usually takes a moment, but a tenant can prolong it at will.
+//! The daemon's undo does not wait for such threads ([`Undone::Busy`], `crate::undo`).
 
 use std::fmt;
 use std::path::Path;
@@ -25,35 +26,35 @@ use crate::thread::ThreadRef;
 /// One change that could not be undone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RestoreFailure {
-    /// What was to be put back.
+    /// The change that was to be undone.
     pub what: String,
-    /// Why it was not.
+    /// Error of the undo.
     pub error: String,
 }
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RestoreReport {
     /// Changes undone.
     pub put_back: usize,
-    /// Changes that needed no undoing: their thread or cgroup is gone, or is as it was.
+    /// Changes that needed no undoing: their thread or cgroup is gone, or has its original value.
     pub nothing_to_do: usize,
-    /// What stays as it is: settings that somebody else made meanwhile, controllers that somebody else uses by now.
+    /// Changes that stay: settings that another process changed meanwhile, controllers that another cgroup uses by now.
     pub left: Vec<String>,
-    /// What could not be undone; it stays in the journal.
+    /// Changes that could not be undone; they stay in the journal.
     pub failures: Vec<RestoreFailure>,
-    /// Groups that somebody is still in. They stay in the journal, too, and are to be tried again; at the end of a restore they are failures.
+    /// Groups that still hold threads; they stay in the journal and are retried, and count as failures at the end of a restore.
     #[serde(skip)]
     pub busy: Vec<RestoreFailure>,
 }
 
 impl RestoreReport {
-    /// The journal could not be shortened: what it lists is put back all the same, and undoing it again changes nothing.
-    pub fn keeps_journal(&mut self, why: &JournalError) {
+    /// Notes that the journal could not be shortened; its changes are undone nevertheless, and undoing them again changes nothing.
+    pub fn note_kept_journal(&mut self, why: &JournalError) {
         self.left.push(format!("the journal stays as it is ({why})"));
     }
 
-    /// With what another restore did.
+    /// Adds the result of another restore.
     pub fn add(&mut self, other: RestoreReport) {
         self.put_back += other.put_back;
         self.nothing_to_do += other.nothing_to_do;
@@ -62,12 +63,12 @@ impl RestoreReport {
         self.busy.extend(other.busy);
     }
 
-    /// Whether everything is as it was before.
+    /// Whether everything was undone.
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty() && self.busy.is_empty()
     }
 
-    /// Counts a change that was or was not undone. True if it stays in the journal.
+    /// Counts the result of one undo; returns whether the change stays in the journal.
     pub(crate) fn count(
         &mut self,
         undone: Result<Undone, String>,
@@ -106,23 +107,23 @@ impl fmt::Display for RestoreReport {
     }
 }
 
-/// How a change was undone.
+/// Result of the undo of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undone {
-    /// It is as it was.
+    /// It was undone.
     PutBack,
-    /// It was as it had been, or is gone.
+    /// There was nothing to undo: it has its original value, or is gone.
     Nothing,
     /// It stays, for this reason.
     Left(String),
-    /// Not yet: another change, which could not be undone, needs it. It stays in the journal.
+    /// It stays in the journal, because another change that could not be undone needs it.
     Waits,
-    /// Not yet: somebody is still in it, which is said here. It stays in the journal.
+    /// It stays in the journal, because the group still has the contents named here.
     Busy(String),
 }
 
-/// Undoes records in this order and returns those that stay in the journal, in the order of their attempts. `undo`
-/// gets a record and those that failed before it.
+/// Undoes records in this order and returns those that stay in the journal, in the same order.
+/// `undo` receives a record and those that failed before it.
 pub fn undo_each<'r, R: Entry + 'r>(
     records: impl IntoIterator<Item = &'r R>,
     report: &mut RestoreReport,
@@ -137,8 +138,8 @@ pub fn undo_each<'r, R: Entry + 'r>(
     failed
 }
 
-/// Puts back what the journal in `state_dir` lists, for when nobody runs: `open` does it. Without a
-/// journal there is nothing to do; where others could have taken it away, that is an error.
+/// Restores from the journal in `state_dir` through `open`, while no daemon or agent runs.
+/// The journal may be missing, but a directory in which others could have removed it is an error.
 pub fn restore_pending<A, E: From<JournalError>>(
     state_dir: &Path,
     open: impl FnOnce(&Path) -> Result<(A, RestoreReport), E>,
@@ -153,7 +154,7 @@ pub fn restore_pending<A, E: From<JournalError>>(
     Ok(report)
 }
 
-/// Gives a thread its mask again, if it is still there.
+/// Restores the affinity mask of a thread, if it still exists.
 pub fn restore_affinity(
     threads: &dyn Threads,
     thread: &ThreadRef,
@@ -175,7 +176,7 @@ pub fn nearest(cgroup: &CgroupPath, exists: impl Fn(&CgroupPath) -> bool) -> Cgr
         .unwrap_or_else(CgroupPath::root)
 }
 
-/// What is about a cgroup or thread that is gone needs no undoing.
+/// Maps errors about a vanished cgroup or thread to [`Undone::Nothing`].
 pub fn gone_is_fine(undone: Result<Undone, CgroupError>) -> Result<Undone, String> {
     match undone {
         Err(error) if error.is_gone() => Ok(Undone::Nothing),

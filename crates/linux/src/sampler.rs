@@ -1,24 +1,23 @@
-//! What each vCPU ran and waited, as cheaply as the kernel tells it.
+//! Run and wait time of each vCPU, at the lowest cost that the kernel offers.
 //!
-//! Source: `/proc/PID/task/TID/schedstat`: time on a pCPU in ns, time waiting for one in ns, time
-//! slices (Documentation/scheduler/sched-stats.rst). The file stays open and is read again from its
-//! start, which costs one system call per vCPU and period. An open file belongs to the thread it
-//! was opened for: after that thread's end it answers ESRCH, whoever has its number by then.
+//! Source: `/proc/PID/task/TID/schedstat`: time on a pCPU in ns, time waiting for one in ns, time slices
+//! (Documentation/scheduler/sched-stats.rst).
+//! The file stays open and is reread from its start, which costs one system call per vCPU and period.
+//! An open file belongs to its thread: after that thread's end it returns ESRCH, even if the TID is reused.
 //!
-//! Most vCPUs of a host sleep most of the time, and a whole VM can be asked at once whether any of
-//! its threads ran, by its process's CPU clock (see [`crate::cpu_clock`]). While it stands still the
-//! last samples are still exact. With rounds ([`Sampler::begin_round`]) that clock is read once per
-//! process and round, and the vCPUs' files only where it moved.
+//! Most vCPUs of a host sleep most of the time.
+//! The CPU clock of a VM's process shows whether any of its threads ran (see [`crate::cpu_clock`]).
+//! While it stands still, the last samples are still exact.
+//! With rounds ([`Sampler::begin_round`]), the sampler reads that clock once per process and round, and the files only if it moved.
 //!
-//! Who starts threads must not use up the files that this process may open: beyond a part of its limit the files of further threads are
-//! opened, read and closed each time ([`Sampler::overflow`]).
+//! A tenant that starts many threads must not use up this process's open files.
+//! Beyond a part of the limit, the sampler opens, reads and closes the files of further threads each time ([`Sampler::overflow`]).
 //!
-//! Two things to know about the numbers. The kernel brings the first up to date at clock ticks and
-//! at switches, so a difference over a short period is off by up to a tick. It adds to the second
-//! when a wait is over, so a vCPU that has not run since the last sample shows no wait; whether it
-//! waits or sleeps is what [`Sampler::read_state`] is for.
+//! Accuracy: the kernel updates the run time at clock ticks and switches, so a difference over a short period is off by up to a tick.
+//! It adds to the wait time at the end of a wait, so a vCPU that has not run since the last sample shows no wait.
+//! [`Sampler::read_state`] tells whether it waits or sleeps.
 //!
-//! Idle time per pCPU is from `/proc/stat` (idle and iowait), in steps of a clock tick of 10 ms.
+//! Idle time per pCPU is from `/proc/stat` (idle and iowait), in clock ticks of 10 ms.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -38,7 +37,7 @@ use crate::ids::Pid;
 use crate::procfs::{ProcFs, is_gone, read_text};
 use crate::thread::{TaskState, ThreadError, ThreadRef};
 
-/// Why there is no sample.
+/// Why a sample could not be taken.
 #[derive(Debug, Error)]
 pub enum SampleError {
     /// The thread ended, or its identity could not be read.
@@ -47,18 +46,18 @@ pub enum SampleError {
     /// The affinity mask could not be read.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
-    /// Two open files per vCPU are more than this process may have.
+    /// The process is at its limit of open files, of which each vCPU needs two.
     #[error(
         "cannot open {path}: this process may have {limit} open files and needs two per vCPU; \
          raise the limit (LimitNOFILE= in the service, or ulimit -n)"
     )]
     TooManyFiles {
-        /// The file that was one too many.
+        /// The file that could not be opened.
         path: PathBuf,
         /// The hard limit.
         limit: u64,
     },
-    /// The kernel keeps no such account.
+    /// The kernel has no `schedstat` accounting.
     #[error(
         "{path} does not exist, though the thread does; Tandem needs a kernel with \
          CONFIG_SCHED_INFO (set by CONFIG_TASK_DELAY_ACCT or CONFIG_SCHEDSTATS)"
@@ -70,25 +69,25 @@ pub enum SampleError {
     /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A file does not hold what the kernel documents.
+    /// A file does not have the documented format.
     #[error("{path} holds '{text}'; expected {wanted}")]
     Malformed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its contents.
         text: String,
-        /// What should be there.
+        /// The expected format.
         wanted: &'static str,
     },
 }
 
 impl SampleError {
-    /// Whether the thread merely ended.
+    /// Whether the thread has ended.
     pub fn is_gone(&self) -> bool {
         match self {
             SampleError::Thread(error) => error.is_gone(),
@@ -98,20 +97,20 @@ impl SampleError {
     }
 }
 
-/// A thread's account since it started.
+/// A thread's times since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VcpuSample {
     /// Time on a pCPU.
     pub ran: Nanos,
-    /// Time runnable without running, counted when a wait is over.
+    /// Time runnable without running, counted at the end of each wait.
     pub waited: Nanos,
-    /// Runs begun: how often it was put on a pCPU. Each ends at most one wait.
+    /// Number of times that it was switched in; each ends at most one wait.
     #[serde(default)]
     pub runs: u64,
 }
 
 impl VcpuSample {
-    /// Reads the three numbers of `schedstat`, byte by byte: a thousand vCPUs are read ten times a second.
+    /// Parses the three numbers of `schedstat` byte by byte, for speed: 1,000 vCPUs ten times a second.
     fn parse(text: &[u8]) -> Option<VcpuSample> {
         let (ran, rest) = number(text)?;
         let (waited, rest) = number(rest)?;
@@ -120,7 +119,7 @@ impl VcpuSample {
     }
 }
 
-/// The number that a text begins with, after blanks, and what follows it.
+/// Splits off the number at the start of a text, after blanks.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let begin = text.iter().position(|byte| *byte != b' ')?;
     let text = &text[begin..];
@@ -134,26 +133,26 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     (length > 0 && is_whole).then_some((value, rest))
 }
 
-/// What `stat` tells of a thread beside its account.
+/// A thread's state and guest time, from `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// What it is doing right now.
+    /// Current state.
     pub state: TaskState,
-    /// Time in a guest so far (field 43), in clock ticks of 10 ms. Kernels count it by what a clock tick finds, unless they
-    /// account exactly (CONFIG_VIRT_CPU_ACCOUNTING_GEN); some back ends of KVM do not count it at all.
+    /// Time in a guest so far (field 43), with a resolution of a clock tick (10 ms).
+    /// Kernels sample it at ticks, unless they account exactly (CONFIG_VIRT_CPU_ACCOUNTING_GEN); some KVM back ends do not count it.
     pub guest: Nanos,
 }
 
-/// Reads threads' accounts, and keeps the files open.
+/// Reads threads' times and keeps the files open.
 #[derive(Debug)]
 pub struct Sampler {
     procfs: ProcFs,
-    /// CPU clocks are the machine's own, so they say nothing about a tree made for a test.
+    /// Whether the tree is this host's, which the CPU clocks belong to.
     has_clocks: bool,
     open: HashMap<ThreadRef, Open>,
-    /// So many threads' files may stay open.
+    /// Maximum number of threads whose files stay open.
     room: usize,
-    /// Whether there were more threads than that.
+    /// Whether more threads were sampled.
     is_full: bool,
     round: u64,
     clocks: HashMap<Pid, Clock>,
@@ -164,11 +163,11 @@ pub struct Sampler {
 struct Open {
     schedstat: File,
     stat: File,
-    /// The last sample, and its process's CPU clock just before it was taken.
+    /// The process's CPU clock just before the last sample, and that sample.
     last: Option<(Nanos, VcpuSample)>,
 }
 
-/// A process's CPU clock as read in a round, `None` if it could not be; and in the round before.
+/// A process's CPU clock in a round and in the round before; `None` if it could not be read.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     round: u64,
@@ -176,20 +175,20 @@ struct Clock {
     before: Option<Nanos>,
 }
 
-/// Room for three numbers of 64 bits.
+/// Room for three 64-bit numbers, in bytes.
 const SCHEDSTAT_BYTES: usize = 96;
 
-/// Room for a whole `stat`: some fifty numbers of at most 20 digits and a name.
+/// Room for a whole `stat`, in bytes: some fifty numbers of at most 20 digits and a name.
 const STAT_BYTES: usize = 1280;
 
-/// Room for the number, the name and the state in `stat`, whatever follows.
+/// Room for the TID, name and state of `stat`, in bytes.
 const STATE_BYTES: usize = 128;
 
-/// Every so many rounds the clocks of processes that are no longer asked about are dropped.
+/// Number of rounds after which the clock of a process that is no longer sampled is dropped.
 const CLOCKS_KEPT: u64 = 64;
 
 impl Sampler {
-    /// A sampler that has no file open yet.
+    /// Creates a sampler without open files.
     pub fn new(procfs: ProcFs) -> Sampler {
         Sampler {
             has_clocks: procfs == ProcFs::host(),
@@ -202,9 +201,9 @@ impl Sampler {
         }
     }
 
-    /// Begins a round of samples that need not be newer than its beginning: a process's CPU clock
-    /// is read once in it, and vCPUs of processes that did not run since their last sample are not
-    /// read at all. Without rounds every sample is read.
+    /// Begins a round, whose samples need not be newer than its beginning.
+    /// The sampler reads each process's CPU clock once in it, and no vCPUs of a process that has not run since their last sample.
+    /// Without rounds it reads every sample.
     pub fn begin_round(&mut self) {
         self.round += 1;
         if self.round.is_multiple_of(CLOCKS_KEPT) {
@@ -230,24 +229,24 @@ impl Sampler {
         Some(*clock)
     }
 
-    /// What all threads of a process ran so far, those included that ended, as of this round; `None` where that is not known.
+    /// Total run time of a process's threads as of this round, including ended ones; `None` if unknown.
     pub fn process_time(&mut self, pid: Pid) -> Option<Nanos> {
         self.clock(pid)?.time
     }
 
-    /// Whether no thread of a process ran between the last round and this: samples taken in that
-    /// round are still exact. False where that is not known.
+    /// Whether no thread of a process ran between the last round and this one, so that samples of that round are still exact.
+    /// False if unknown.
     pub fn stood_still(&mut self, pid: Pid) -> bool {
         self.clock(pid).is_some_and(|clock| clock.time.is_some() && clock.time == clock.before)
     }
 
-    /// How many threads' files may stay open, if there are more threads than that. Those of the others are opened anew at each
-    /// reading, which costs more.
+    /// Maximum number of threads whose files stay open, if more threads were sampled.
+    /// The sampler reopens the files of the others for each sample, which costs more.
     pub fn overflow(&self) -> Option<usize> {
         self.is_full.then_some(self.room)
     }
 
-    /// What a thread ran and waited so far.
+    /// Returns a thread's run and wait time so far.
     pub fn sample(&mut self, thread: &ThreadRef) -> Result<VcpuSample, SampleError> {
         if self.open.len() >= self.room && !self.open.contains_key(thread) {
             self.is_full = true;
@@ -280,7 +279,7 @@ impl Sampler {
         sample.ok_or_else(|| malformed(&self.procfs, thread, bytes))
     }
 
-    /// Of how many threads files are open.
+    /// Number of threads with open files.
     pub fn open(&self) -> usize {
         self.open.len()
     }
@@ -295,8 +294,8 @@ impl Sampler {
         self.open.retain(|thread, _| keep(thread));
     }
 
-    /// What a thread is doing right now: tells one that waits for a pCPU from one that sleeps. Of a
-    /// thread that was sampled before this is one more read of an open file.
+    /// Returns a thread's current state, which distinguishes waiting for a pCPU from sleeping.
+    /// For a thread that was sampled before, this is one more read of an open file.
     pub fn read_state(&self, thread: &ThreadRef) -> Result<TaskState, SampleError> {
         let Some(open) = self.open.get(thread) else {
             return Ok(thread.stat(&self.procfs)?.state);
@@ -311,8 +310,8 @@ impl Sampler {
         }
     }
 
-    /// What a thread is doing right now, and how long it was in a guest so far. Of a thread that was sampled before this is
-    /// one more read of an open file.
+    /// Returns a thread's current state and its guest time so far.
+    /// For a thread that was sampled before, this is one more read of an open file.
     pub fn read_activity(&self, thread: &ThreadRef) -> Result<Activity, SampleError> {
         let path = || self.procfs.task(thread.pid, thread.tid).join("stat");
         let mut buffer = [0u8; STAT_BYTES];
@@ -331,12 +330,12 @@ impl Sampler {
         }
     }
 
-    /// Where a thread may run.
+    /// Returns the pCPUs that a thread may run on.
     pub fn read_affinity(&self, thread: &ThreadRef) -> Result<PcpuSet, SampleError> {
         Ok(affinity(thread.tid)?)
     }
 
-    /// Each online pCPU's idle time since boot.
+    /// Returns each online pCPU's idle time since boot.
     pub fn pcpu_idle(&self) -> Result<BTreeMap<PcpuId, Nanos>, SampleError> {
         let path = self.procfs.resolve("/proc/stat");
         let text = self.read(&path)?;
@@ -371,7 +370,7 @@ impl Sampler {
         Ok(idle)
     }
 
-    /// The pCPUs that are online.
+    /// Returns the online pCPUs.
     pub fn online_pcpus(&self) -> Result<PcpuSet, SampleError> {
         let path = self.procfs.resolve("/sys/devices/system/cpu/online");
         let text = self.read(&path)?;
@@ -387,7 +386,7 @@ impl Sampler {
     }
 }
 
-/// As much of a text as somebody needs who looks for what is wrong with it.
+/// Truncates a text for an error message.
 fn short(text: &str) -> String {
     text.chars().take(80).collect()
 }
@@ -404,7 +403,7 @@ fn malformed(procfs: &ProcFs, thread: &ThreadRef, bytes: &[u8]) -> SampleError {
     }
 }
 
-/// What a thread ran and waited so far, of one whose files do not stay open.
+/// Samples a thread whose files do not stay open.
 fn read_once(procfs: &ProcFs, thread: &ThreadRef) -> Result<VcpuSample, SampleError> {
     let open = open_files(procfs, thread)?;
     let mut buffer = [0u8; SCHEDSTAT_BYTES];
@@ -413,14 +412,14 @@ fn read_once(procfs: &ProcFs, thread: &ThreadRef) -> Result<VcpuSample, SampleEr
     VcpuSample::parse(&buffer[..bytes]).ok_or_else(|| malformed(procfs, thread, &buffer[..bytes]))
 }
 
-/// Opens first and compares the start time second: were the number given away in between, the
-/// comparison fails.
+/// Opens first and compares the start time second: if the TID was reused in between, the comparison fails.
 fn open_files(procfs: &ProcFs, thread: &ThreadRef) -> Result<Open, SampleError> {
     let path = schedstat_path(procfs, thread);
     let schedstat = open_file(&path).map_err(|error| {
-        match error.kind() == io::ErrorKind::NotFound && thread.is_alive(procfs) {
-            true => SampleError::NoSchedstat { path: path.clone() },
-            false => opening(thread, &path, error),
+        if error.kind() == io::ErrorKind::NotFound && thread.is_alive(procfs) {
+            SampleError::NoSchedstat { path: path.clone() }
+        } else {
+            opening(thread, &path, error)
         }
     })?;
     let path = path.with_file_name("stat");
@@ -440,14 +439,13 @@ fn opening(thread: &ThreadRef, path: &Path, source: io::Error) -> SampleError {
     }
 }
 
-/// The state in the beginning of a `stat`: what follows the name's end, the last `)`. Later fields
-/// are numbers.
+/// Parses the state at the start of a `stat`: the letter after the name's end, which is the last `)`, because later fields are numbers.
 fn state_in(stat: &[u8]) -> Option<TaskState> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(end + 2).map(|&letter| TaskState::from(char::from(letter)))
 }
 
-/// State (field 3) and time in a guest (field 43) of a `stat`.
+/// Parses the state (field 3) and guest time (field 43) of a `stat`.
 fn activity_in(stat: &[u8]) -> Option<Activity> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let fields = std::str::from_utf8(&stat[end + 1..]).ok()?;
@@ -456,7 +454,7 @@ fn activity_in(stat: &[u8]) -> Option<Activity> {
     Some(Activity { state: state_in(stat)?, guest: Nanos(ticks.checked_mul(tick)?) })
 }
 
-/// Opens a file of `/proc`, and makes room for one more open file where that is what it takes.
+/// Opens a file of `/proc`, raising the limit of open files if necessary.
 fn open_file(path: &Path) -> io::Result<File> {
     match File::open(path) {
         Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise_file_limit() => {
@@ -466,7 +464,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// How many threads' files may stay open: two each, and of what this process may have a part is left to everything else.
+/// Number of threads whose files may stay open, at two each, with [`LEFT`] or more files left over.
 fn room() -> usize {
     match getrlimit(Resource::Nofile).maximum {
         None => usize::MAX,
@@ -477,10 +475,10 @@ fn room() -> usize {
     }
 }
 
-/// So many files, or an eighth of all if that is more, are left to the rest of the process: cgroups, `/proc`, sockets, logs.
+/// Minimum number of files left to the rest of the process (cgroups, `/proc`, sockets, logs); an eighth of the limit if that is more.
 const LEFT: u64 = 128;
 
-/// Lifts the soft limit of open files to the hard one; false if it is there already.
+/// Raises the soft limit of open files to the hard one; returns false if that is impossible or has happened.
 fn raise_file_limit() -> bool {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok()

@@ -1,9 +1,10 @@
-//! A thread's scheduler attributes besides its affinity: nice value, EEVDF slice, and whether it is of SCHED_BATCH.
+//! A thread's scheduler attributes besides its affinity: nice value, EEVDF slice and SCHED_BATCH.
 //!
-//! A slice of its own is what sched_setattr(2) takes as `sched_runtime` of an ordinary thread since Linux 6.12: shorter means an earlier
-//! deadline. The kernel tells the slice in use, not whether it is the thread's own. A thread that has the scheduler's slice
-//! therefore counts as one without its own; the scheduler's is read from this process's first thread. Older kernels tell none, and
-//! there none can be set.
+//! Since Linux 6.12, sched_setattr(2) takes a custom slice as `sched_runtime` of a fair thread: a shorter one means an earlier deadline.
+//! The kernel reports the slice in use, but not whether it is custom.
+//! A thread with the scheduler's slice therefore counts as one without a custom slice.
+//! The scheduler's slice is read from this process's first thread.
+//! Older kernels report no slice and accept none.
 //!
 //! Source: sched_setattr(2); `__setparam_fair` and `get_params` of kernel/sched/syscalls.c.
 
@@ -21,17 +22,17 @@ pub enum SchedAttrError {
     /// The thread ended.
     #[error("thread {0} is gone")]
     Gone(Tid),
-    /// The kernel has no slices of threads' own.
-    #[error("this kernel has no slices of threads' own: Linux 6.12 is the first that has")]
+    /// The kernel has no custom slices.
+    #[error("this kernel has no custom slices per thread; they need Linux 6.12")]
     NoSlices,
     /// The kernel refused.
     #[error("cannot {action} of thread {tid}: {source}{}", hint(source))]
     Kernel {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Which thread.
+        /// The thread.
         tid: Tid,
-        /// What it said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -39,13 +40,13 @@ pub enum SchedAttrError {
 fn hint(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => "; run Tandem as root, or with CAP_SYS_NICE",
-        Some(libc::EINVAL) => "; it is no thread of the fair class, or the value is out of range",
+        Some(libc::EINVAL) => "; the thread is not in the fair class, or the value is out of range",
         _ => "",
     }
 }
 
 impl SchedAttrError {
-    /// Whether the thread merely ended.
+    /// Whether the thread has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, SchedAttrError::Gone(_))
     }
@@ -87,7 +88,7 @@ fn get(tid: Tid) -> io::Result<Attr> {
 
 fn set(tid: Tid, attr: Attr) -> io::Result<()> {
     let attr = Attr { size: SIZE, ..attr };
-    // SAFETY: the pointer is to a sched_attr that says its own size; the kernel only reads it.
+    // SAFETY: the pointer is to a sched_attr that contains its size; the kernel only reads it.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid.0, &raw const attr, 0u32) };
     match result {
         0 => Ok(()),
@@ -95,13 +96,13 @@ fn set(tid: Tid, attr: Attr) -> io::Result<()> {
     }
 }
 
-/// A thread's nice value.
+/// Returns a thread's nice value.
 pub fn nice(tid: Tid) -> Result<Nice, SchedAttrError> {
     let attr = get(tid).map_err(|error| SchedAttrError::of("read the nice value", tid, error))?;
     Ok(Nice(attr.nice as i8))
 }
 
-/// Gives a thread a nice value; its slice stays.
+/// Sets a thread's nice value; its slice stays.
 pub fn set_nice(tid: Tid, nice: Nice) -> Result<(), SchedAttrError> {
     // SAFETY: no pointer is passed.
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.0, libc::c_int::from(nice.0)) };
@@ -114,13 +115,13 @@ pub fn set_nice(tid: Tid, nice: Nice) -> Result<(), SchedAttrError> {
     }
 }
 
-/// The slice that the scheduler gives threads without one of their own; `None`: this kernel has no slices of threads' own.
+/// Returns the slice that the scheduler gives threads without a custom one; `None` if the kernel has no custom slices.
 pub fn schedulers_slice() -> Option<Nanos> {
     let attr = get(Tid(std::process::id())).ok()?;
     (attr.runtime > 0).then_some(Nanos(attr.runtime))
 }
 
-/// A thread's slice, if it has one of its own.
+/// Returns a thread's custom slice, if any.
 pub fn slice(tid: Tid) -> Result<Option<Nanos>, SchedAttrError> {
     let usual = schedulers_slice().ok_or(SchedAttrError::NoSlices)?;
     let attr = get(tid).map_err(|error| SchedAttrError::of("read the slice", tid, error))?;
@@ -128,7 +129,7 @@ pub fn slice(tid: Tid) -> Result<Option<Nanos>, SchedAttrError> {
     Ok((slice != usual).then_some(slice))
 }
 
-/// Gives a thread a slice of its own, or takes it away.
+/// Sets a thread's custom slice; `None` resets it to the scheduler's.
 pub fn set_slice(tid: Tid, slice: Option<Nanos>) -> Result<(), SchedAttrError> {
     if schedulers_slice().is_none() {
         return Err(SchedAttrError::NoSlices);
@@ -139,16 +140,16 @@ pub fn set_slice(tid: Tid, slice: Option<Nanos>) -> Result<(), SchedAttrError> {
     set(tid, Attr { runtime, ..attr }).map_err(failed)
 }
 
-/// How a thread of the fair class is scheduled.
+/// Policy and slice of a thread of the fair class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FairScheduling {
-    /// SCHED_BATCH: once woken, it does not preempt who runs.
+    /// SCHED_BATCH: after a wake-up it does not preempt the running thread.
     pub batch: bool,
-    /// A slice of its own, ns; `None`: the scheduler's, or this kernel has no others.
+    /// Custom slice, ns; `None` for the scheduler's, or if the kernel has no custom slices.
     pub slice: Option<Nanos>,
 }
 
-/// How a thread is scheduled; `None` if it is not of the fair class, or of SCHED_IDLE.
+/// Returns a thread's policy and slice; `None` if it is outside the fair class or SCHED_IDLE.
 pub fn fair_scheduling(tid: Tid) -> Result<Option<FairScheduling>, SchedAttrError> {
     let failed = |error| SchedAttrError::of("read the scheduling policy", tid, error);
     let attr = get(tid).map_err(failed)?;
@@ -162,7 +163,8 @@ pub fn fair_scheduling(tid: Tid) -> Result<Option<FairScheduling>, SchedAttrErro
     Ok(Some(FairScheduling { batch, slice }))
 }
 
-/// Lets a thread of the fair class be scheduled so; its nice value stays. Without slices of threads' own only the policy is set.
+/// Sets the policy and slice of a thread of the fair class; its nice value stays.
+/// On kernels without custom slices, sets only the policy.
 pub fn set_fair_scheduling(tid: Tid, scheduling: FairScheduling) -> Result<(), SchedAttrError> {
     let failed = |error| SchedAttrError::of("set the scheduling policy", tid, error);
     let attr = get(tid).map_err(failed)?;
@@ -179,14 +181,14 @@ pub fn set_fair_scheduling(tid: Tid, scheduling: FairScheduling) -> Result<(), S
 mod tests {
     use super::*;
 
-    /// A thread of its own, so that no other test's thread is changed.
+    /// Runs the test in a new thread, so that it changes no other test's thread.
     fn in_a_thread(test: impl FnOnce(Tid) + Send) {
         let run = || test(Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32));
         std::thread::scope(|scope| scope.spawn(run).join().unwrap());
     }
 
     #[test]
-    fn a_nice_value_is_set_and_read_back() {
+    fn nice_round_trips() {
         in_a_thread(|me| {
             let before = nice(me).unwrap();
             let next = Nice((before.0 + 3).min(19));
@@ -196,9 +198,9 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_set_read_back_and_taken_away() {
+    fn slice_is_set_and_reset() {
         if schedulers_slice().is_none() {
-            println!("skipped: this kernel has no slices of threads' own");
+            println!("skipped: this kernel has no custom slices");
             return;
         }
         in_a_thread(|me| {
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_becomes_batch_with_a_slice_and_is_put_back() {
+    fn batch_and_slice_are_set_and_restored() {
         in_a_thread(|me| {
             let before = fair_scheduling(me).unwrap().unwrap();
             let nice_before = nice(me).unwrap();
@@ -226,9 +228,9 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_gone_is_told_from_a_refusal() {
-        let nobody = Tid(i32::MAX as u32);
-        assert!(nice(nobody).unwrap_err().is_gone());
-        assert!(set_nice(nobody, Nice(1)).unwrap_err().is_gone());
+    fn missing_thread_is_gone() {
+        let missing = Tid(i32::MAX as u32);
+        assert!(nice(missing).unwrap_err().is_gone());
+        assert!(set_nice(missing, Nice(1)).unwrap_err().is_gone());
     }
 }

@@ -1,9 +1,11 @@
-//! Who wrote what comes out of a Unix stream socket.
+//! The sending process of each piece of data on a Unix stream socket.
 //!
-//! SO_PEERCRED tells who called listen(2). That one may have handed the socket on and be gone, and its number may be another process's by now. With
-//! SO_PASSCRED the kernel tells of each piece which process wrote it, as it is written, and never joins pieces of two processes (unix(7), SCM_CREDENTIALS;
-//! `maybe_add_creds` and `unix_stream_read_generic` in net/unix/af_unix.c). It holds across network and mount namespaces. Who writes may name another
-//! process only with CAP_SYS_ADMIN over its own PID namespace, and only one of that namespace.
+//! SO_PEERCRED names the process that called listen(2).
+//! That process may have passed the socket on and exited, and its pid may be reused.
+//! With SO_PASSCRED the kernel attaches the writing process to each piece, and never merges pieces of two processes
+//! (unix(7), SCM_CREDENTIALS; `maybe_add_creds` and `unix_stream_read_generic` in net/unix/af_unix.c).
+//! This also works across network and mount namespaces.
+//! A writer can name another process only with CAP_SYS_ADMIN over its own PID namespace, and only one of that namespace.
 
 use std::io;
 use std::mem::size_of;
@@ -13,49 +15,50 @@ use rustix::net::sockopt::set_socket_passcred;
 
 use crate::ids::Pid;
 
-/// Who wrote a piece.
+/// The sender of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// The process; `None`: it is in no PID namespace that is seen from here.
+    /// The process; `None` if it is outside the PID namespaces that are visible here.
     pub pid: Option<Pid>,
     /// Its real user.
     pub uid: u32,
 }
 
-/// Room for one sender, and for no descriptors: what is not asked for is not taken in.
+/// Room for one sender and no descriptors, so that passed descriptors are not received.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
     sender: libc::ucred,
 }
 
-/// Has the kernel tell who writes; to be called before the socket is connected, or of the first pieces it is not known.
-pub fn tell_senders(socket: impl AsFd) -> io::Result<()> {
+/// Enables SO_PASSCRED. Call it before the socket is connected; earlier pieces have no sender.
+pub fn pass_credentials(socket: impl AsFd) -> io::Result<()> {
     Ok(set_socket_passcred(socket, true)?)
 }
 
-/// Reads once, as recvmsg(2) does: how much, and who wrote it. `None` at the end, or if the kernel was not told to say it.
+/// Reads once, like recvmsg(2); returns the length and the sender.
+/// The sender is `None` at the end of the stream, or without SO_PASSCRED.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Option<Sender>)> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: both are plain numbers and pointers, of which all zeroes are a valid value that points nowhere.
+    // SAFETY: both consist of plain numbers and pointers, for which all zeroes are valid.
     let (mut message, mut control): (libc::msghdr, Control) = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<Control>() as _;
     let (socket, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_CMSG_CLOEXEC);
-    // SAFETY: the message names a buffer and a room for control data, with their lengths; both outlive the call.
+    // SAFETY: the message points to a buffer and to control data, with their lengths; both outlive the call.
     let length = unsafe { libc::recvmsg(socket, &raw mut message, flags) };
     let Ok(length) = usize::try_from(length) else {
         return Err(io::Error::last_os_error());
     };
     let least = size_of::<libc::cmsghdr>() + size_of::<libc::ucred>();
-    // At the end the kernel tells of a process 0.
-    let is_told = length > 0
+    // At the end of the stream the kernel reports process 0.
+    let has_sender = length > 0
         && message.msg_controllen >= least as _
         && control.header.cmsg_level == libc::SOL_SOCKET
         && control.header.cmsg_type == libc::SCM_CREDENTIALS;
-    let sender = is_told.then(|| Sender {
+    let sender = has_sender.then(|| Sender {
         pid: u32::try_from(control.sender.pid).ok().filter(|&pid| pid != 0).map(Pid),
         uid: control.sender.uid,
     });
@@ -71,11 +74,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_piece_comes_with_who_wrote_it() {
+    fn each_piece_has_its_sender() {
         let (mut mine, theirs) = UnixStream::pair().unwrap();
-        tell_senders(&theirs).unwrap();
+        pass_credentials(&theirs).unwrap();
         mine.write_all(b"mine").unwrap();
-        // Another process that holds the same end.
+        // Another process with the same end of the socket.
         let output = std::os::fd::OwnedFd::from(mine.try_clone().unwrap());
         let mut child =
             Command::new("echo").arg("its").stdout(Stdio::from(output)).spawn().unwrap();

@@ -1,8 +1,9 @@
-//! What a long-running command says: to people, to scripts that wait for it, and to the service manager.
+//! Output of a long-running command: to people, to scripts that wait for it, and to the service manager.
 //!
-//! Log lines go to standard error, results (what a dry run would do) and the word `ready` to standard output. The
-//! service manager is systemd, by sd_notify(3): it is told when the command acts, that it is alive if it wants to
-//! know (`WatchdogSec=`), and when it stops. Where no service manager listens nothing is sent.
+//! Log lines go to standard error; results (the decisions of a dry run) and the word `ready` go to standard output.
+//! The service manager is systemd, through sd_notify(3).
+//! The command notifies it of its start, of its end, and that it is alive if `WatchdogSec=` is set.
+//! Without a service manager, it sends nothing.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -12,47 +13,47 @@ use sd_notify::NotifyState;
 use crate::printable::printable;
 use crate::restore::RestoreReport;
 
-/// So many different errors are remembered: an ever-changing message must not grow the process.
-const MOST_REMEMBERED: usize = 256;
+/// Maximum number of remembered errors, so that changing messages do not grow the process.
+const MAX_REMEMBERED: usize = 256;
 
-/// Where a daemon or agent writes for people: log lines, and decisions in a dry run.
+/// Output of a daemon or agent for people: log lines, and decisions in a dry run.
 pub trait Reporter {
-    /// Something that happened as it should.
+    /// Reports a normal event.
     fn info(&mut self, line: &str);
-    /// Something that went wrong and was survived.
+    /// Reports an error after which the command goes on.
     fn error(&mut self, line: &str);
-    /// The command acts from now on.
+    /// Reports that the command acts from now on.
     fn ready(&mut self);
-    /// What a dry run would do now.
+    /// Reports a decision of a dry run.
     fn would(&mut self, line: &str);
-    /// Whether each change is worth a line, too.
+    /// Whether to report each change, too.
     fn is_verbose(&self) -> bool {
         false
     }
 }
 
-/// How much is said.
+/// Verbosity of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
-    /// Nothing but errors and results.
+    /// Errors and results only.
     Quiet,
-    /// What happened.
+    /// Normal events, too.
     #[default]
     Normal,
     /// Each change, too.
     Verbose,
 }
 
-/// Log lines on standard error, results on standard output. Who closed one of them has seen enough.
+/// Log lines on standard error, results on standard output; write errors, as on a closed pipe, are ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct Console {
-    /// What stands before a log line, and a colon after it.
+    /// Prefix of a log line, without the colon.
     pub info: &'static str,
-    /// What stands before an error.
+    /// Prefix of an error, without the colon.
     pub error: &'static str,
     /// Print `ready` on standard output once acting, for scripts that wait for it.
     pub print_ready: bool,
-    /// How much is said.
+    /// Verbosity of the log.
     pub level: Level,
 }
 
@@ -82,14 +83,13 @@ impl Reporter for Console {
     }
 }
 
-/// What is written for one call: text may hold what others named. Lines after the first are indented, so that none looks like an entry of
-/// its own.
+/// Formats one log entry: escapes names that others chose, and indents further lines so that none looks like another entry.
 fn entry(text: &str) -> String {
     let lines: Vec<_> = text.lines().map(printable).collect();
     lines.join("\n  ")
 }
 
-/// Errors that come again every period, and are worth one line, not one per period.
+/// Reports errors that recur every period only once.
 #[derive(Clone, Debug, Default)]
 pub struct ReportOnce {
     reported: Vec<String>,
@@ -103,19 +103,19 @@ impl ReportOnce {
         }
     }
 
-    /// Reports what is no failure and should be known, unless it was reported before.
+    /// Reports a warning, unless it was reported before.
     pub fn warning(&mut self, warning: impl Display, reporter: &mut dyn Reporter) {
         if let Some(line) = self.news(format!("warning: {warning}")) {
             reporter.info(line);
         }
     }
 
-    /// The line, if it was not reported before; it counts as reported.
+    /// Returns the line if it is new, and remembers it.
     fn news(&mut self, line: String) -> Option<&str> {
         if self.reported.contains(&line) {
             return None;
         }
-        if self.reported.len() >= MOST_REMEMBERED {
+        if self.reported.len() >= MAX_REMEMBERED {
             self.reported.clear();
         }
         self.reported.push(line);
@@ -123,7 +123,7 @@ impl ReportOnce {
     }
 }
 
-/// Says what a restore did: what failed as an error, nothing if there was nothing to do.
+/// Reports the result of a restore: failures as an error, nothing if there was nothing to do.
 pub fn report_restore(report: &RestoreReport, reporter: &mut dyn Reporter) {
     report_failures(report, reporter);
     if report.is_complete() && report.put_back > 0 {
@@ -131,35 +131,35 @@ pub fn report_restore(report: &RestoreReport, reporter: &mut dyn Reporter) {
     }
 }
 
-/// Says of a restore only that something failed.
+/// Reports only the failures of a restore.
 pub fn report_failures(report: &RestoreReport, reporter: &mut dyn Reporter) {
     if !report.is_complete() {
         reporter.error(&report.to_string());
     }
 }
 
-/// Who started the command and watches it, if anybody.
+/// The service manager that started the command, if any.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceManager {
     is_watching: bool,
 }
 
 impl ServiceManager {
-    /// Tells everybody who waits for it that the command acts from now on.
+    /// Notifies the reporter and the service manager that the command acts from now on.
     pub fn ready(reporter: &mut dyn Reporter) -> ServiceManager {
         reporter.ready();
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         ServiceManager { is_watching: sd_notify::watchdog_enabled().is_some() }
     }
 
-    /// Says that the command is alive, to a service manager that wants to know.
+    /// Resets the service manager's watchdog, if it has one.
     pub fn alive(&self) {
         if self.is_watching {
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
     }
 
-    /// Says that the command is about to end.
+    /// Notifies the service manager that the command is about to end.
     pub fn stopping() {
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
     }
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// Remembers what it is told, by kind.
+    /// Records the reported lines, by kind.
     #[derive(Default)]
     struct Lines(Vec<(&'static str, String)>);
 
@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_writes_entries_of_its_own() {
+    fn text_cannot_forge_an_entry() {
         assert_eq!(entry("VM db-1 at weight 100"), "VM db-1 at weight 100");
         let forged = entry("VM x\nerror: all is lost\x1b[2J\rok");
         assert_eq!(forged, "VM x\n  error: all is lost\\x1b[2J\\x0dok");
     }
 
     #[test]
-    fn an_error_is_said_once_however_often_it_comes() {
+    fn recurring_error_is_reported_once() {
         let mut lines = Lines::default();
         let mut once = ReportOnce::default();
         for error in ["a", "b", "a", "a", "b"] {
@@ -209,14 +209,14 @@ mod tests {
         }
         let said: Vec<&str> = lines.0.iter().map(|(_, line)| line.as_str()).collect();
         assert_eq!(said, ["a", "b"]);
-        for n in 0..10 * MOST_REMEMBERED {
+        for n in 0..10 * MAX_REMEMBERED {
             once.error(n, &mut lines);
-            assert!(once.reported.len() <= MOST_REMEMBERED);
+            assert!(once.reported.len() <= MAX_REMEMBERED);
         }
     }
 
     #[test]
-    fn a_restore_is_told_if_it_did_or_failed_to_do_something() {
+    fn restore_is_reported_unless_it_was_empty() {
         let mut lines = Lines::default();
         let mut report = RestoreReport::default();
         report_restore(&report, &mut lines);

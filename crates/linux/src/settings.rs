@@ -1,7 +1,7 @@
-//! Settings files and checked values: what the daemon's and the agent's settings share.
+//! Settings files and checks of values, shared by daemon and agent.
 //!
-//! Reading is in two steps. The file is read and parsed first; ranges are checked after flags have had their say. An
-//! error names the file or the key, the value, and what would be right.
+//! The file is read and parsed first; ranges are checked after the flags are applied.
+//! An error names the file or the key, the value, and the valid form.
 
 use std::fmt::Display;
 use std::io;
@@ -18,14 +18,14 @@ use thiserror::Error;
 use crate::printable::printable;
 use crate::replace::{NO_FILE, is_no_file};
 
-/// The longest file of settings, in bytes.
-const MOST_BYTES: u64 = 1 << 20;
+/// Maximum length of a settings file, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// So many characters of a value that is not possible are said.
-const LONGEST_VALUE: usize = 200;
+/// Maximum length of a value in an error, in characters.
+const MAX_VALUE: usize = 200;
 
-/// So many of what would be right, which may name a path.
-const LONGEST_EXPECTED: usize = 600;
+/// Maximum length of the valid form in an error, in characters; it may contain a path.
+const MAX_EXPECTED: usize = 600;
 
 /// Why settings cannot be used.
 #[derive(Debug, Error)]
@@ -35,15 +35,15 @@ pub enum SettingsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The file is no TOML, or has an unknown key or a value of the wrong type.
+    /// The file is not TOML, or has an unknown key or a value of the wrong type.
     #[error("configuration {path}: {message}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Line, key and what was expected.
+        /// Line, key and expected value.
         message: String,
     },
     /// A value is out of range.
@@ -53,36 +53,36 @@ pub enum SettingsError {
         key: String,
         /// The value given.
         value: String,
-        /// What would be right.
+        /// The valid form.
         expected: String,
     },
 }
 
 impl SettingsError {
-    /// A value that is out of range. Of a long one as much is said as fits some lines.
+    /// Creates an error for a value out of range; truncates long texts.
     pub fn value(key: &str, value: impl Display, expected: impl Display) -> SettingsError {
         let value = value.to_string();
         SettingsError::Value {
             key: key.to_owned(),
-            value: printable(&value).chars().take(LONGEST_VALUE).collect(),
-            expected: printable(&expected.to_string()).chars().take(LONGEST_EXPECTED).collect(),
+            value: printable(&value).chars().take(MAX_VALUE).collect(),
+            expected: printable(&expected.to_string()).chars().take(MAX_EXPECTED).collect(),
         }
     }
 }
 
-/// Reads a file; `parse` says what is wrong with its text.
+/// Reads and parses a settings file.
 pub fn read<T, E: Display>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<T, SettingsError> {
     let failed = |source| SettingsError::Read { path: path.to_owned(), source };
     let mut text = String::new();
-    // Some files never end.
+    // Some files, such as /dev/zero, never end.
     std::fs::File::open(path)
-        .and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text))
+        .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
         .map_err(failed)?;
-    if text.len() as u64 > MOST_BYTES {
-        let too_long = format!("it is longer than {MOST_BYTES} bytes; no settings are");
+    if text.len() as u64 > MAX_BYTES {
+        let too_long = format!("it is longer than {MAX_BYTES} bytes; no settings are");
         return Err(failed(io::Error::other(too_long)));
     }
     let wrong = |message: String| SettingsError::Parse { path: path.to_owned(), message };
@@ -90,11 +90,11 @@ pub fn read<T, E: Display>(
         let line = text[..at].lines().count().max(1);
         return Err(wrong(format!("line {line}: {TOO_DEEP}")));
     }
-    parse(&text).map_err(|error| wrong(in_words(error.to_string().trim_end())))
+    parse(&text).map_err(|error| wrong(explain(error.to_string().trim_end())))
 }
 
-/// A message of the parser, with types in an operator's words and the key that a mistyped one was meant to be.
-fn in_words(message: &str) -> String {
+/// Rewrites a message of the parser: replaces Rust types by TOML terms and suggests a key for a mistyped one.
+fn explain(message: &str) -> String {
     const TYPES: [(&str, &str); 9] = [
         ("a sequence", "a list, such as [\"a\", \"b\"]"),
         ("a map", "a table, such as { key = value }"),
@@ -106,10 +106,10 @@ fn in_words(message: &str) -> String {
         ("i64", "a whole number"),
         ("f64", "a number"),
     ];
-    let in_words = |message: String, (name, words): &(&str, &str)| {
+    let replace_type = |message: String, (name, words): &(&str, &str)| {
         message.replace(&format!("expected {name}\n"), &format!("expected {words}\n"))
     };
-    let message = TYPES.iter().fold(format!("{message}\n"), in_words);
+    let message = TYPES.iter().fold(format!("{message}\n"), replace_type);
     let message = message.trim_end();
     match suggested(message) {
         Some(key) => format!("{message}; did you mean `{key}`?"),
@@ -117,7 +117,7 @@ fn in_words(message: &str) -> String {
     }
 }
 
-/// The key or word that an unknown one was meant to be, by serde's message: "unknown field `dry_rnu`, expected one of `dry_run`, `gain`".
+/// Suggests a key or variant for an unknown one in serde's message: "unknown field `dry_rnu`, expected one of `dry_run`, `gain`".
 fn suggested(message: &str) -> Option<&str> {
     let unknown = ["unknown field `", "unknown variant `"];
     let rest = unknown.iter().find_map(|start| message.split_once(start)).map(|(_, rest)| rest)?;
@@ -125,13 +125,13 @@ fn suggested(message: &str) -> Option<&str> {
     nearest(word, rest.lines().next()?.split('`').skip(1).step_by(2))
 }
 
-/// An address with a port, or none; errors say what one looks like.
+/// Deserializes an optional address with a port.
 pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text: Option<String> = Option::deserialize(deserializer)?;
     text.map(|text| parse_address(&text).map_err(D::Error::custom)).transpose()
 }
 
-/// The same of an option.
+/// Parses an address with a port from an option.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         format!(
@@ -141,15 +141,16 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// A state directory has a name.
+/// Checks that a state directory's path is not empty.
 pub fn check_state_dir(dir: &Path) -> Result<(), SettingsError> {
-    match dir.as_os_str().is_empty() {
-        true => Err(SettingsError::value("state_dir", "\"\"", "a directory, such as /run/tandem")),
-        false => Ok(()),
+    if dir.as_os_str().is_empty() {
+        Err(SettingsError::value("state_dir", "\"\"", "a directory, such as /run/tandem"))
+    } else {
+        Ok(())
     }
 }
 
-/// A whole number within these limits.
+/// Checks that a whole number is within these limits.
 pub fn check_whole(
     key: &str,
     given: u64,
@@ -165,7 +166,7 @@ pub fn check_whole(
     }
 }
 
-/// A number within these limits. With `f64::MIN_POSITIVE` as the least, any above zero.
+/// Checks that a number is within these limits; `f64::MIN_POSITIVE` as `least` stands for any number above 0.
 pub fn check_real(key: &str, given: f64, least: f64, most: f64) -> Result<(), SettingsError> {
     if (least..=most).contains(&given) {
         return Ok(());
@@ -175,7 +176,7 @@ pub fn check_real(key: &str, given: f64, least: f64, most: f64) -> Result<(), Se
     Err(SettingsError::value(key, given, expected))
 }
 
-/// Metrics are for this machine only; `example` is the port that the message names.
+/// Checks that metrics are served on loopback only; `example` is the port in the message.
 pub fn check_metrics_listen(
     address: Option<SocketAddr>,
     example: u16,
@@ -190,7 +191,7 @@ pub fn check_metrics_listen(
     }
 }
 
-/// Checks that a file of metrics can stand where it shall: the folder is there, and what has the name is no folder.
+/// Checks that a metrics file can be created: its folder exists, and the path is not a folder or device.
 pub fn check_metrics_file(file: Option<&Path>) -> Result<(), SettingsError> {
     let Some(file) = file else {
         return Ok(());
@@ -216,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_out_of_range_are_refused_with_the_range() {
+    fn range_errors_name_the_range() {
         let error = |checked: Result<(), SettingsError>| checked.unwrap_err().to_string();
         assert!(check_whole("a", 5, 5, 7, "ms").is_ok());
         let text = error(check_whole("a", 8, 5, 7, "ms"));
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn long_values_and_files_without_end_are_refused_in_a_line() {
+    fn long_values_and_endless_files_are_refused() {
         let error = SettingsError::value("a", format!("\u{1b}{}", "x".repeat(1 << 20)), "less");
         let said = error.to_string();
         assert!(said.starts_with("a = \\x1bxxx") && said.len() < 300, "{said}");
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_not_for_other_machines() {
+    fn metrics_listen_on_loopback_only() {
         let at = |address: &str| Some(address.parse().unwrap());
         assert!(check_metrics_listen(None, 1).is_ok());
         assert!(check_metrics_listen(at("127.0.0.1:80"), 1).is_ok());
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_need_a_folder_for_their_file() {
+    fn metrics_file_needs_an_existing_folder() {
         let folder = tempfile::tempdir().unwrap();
         let said = |path: &Path| check_metrics_file(Some(path)).map_err(|error| error.to_string());
         assert!(check_metrics_file(None).is_ok());
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_named() {
+    fn errors_name_the_file() {
         let parse = |_: &str| Err::<(), _>("no such key\n");
         let missing = read(Path::new("/no/such.toml"), parse).unwrap_err();
         assert!(missing.to_string().contains("cannot read the configuration /no/such.toml"));

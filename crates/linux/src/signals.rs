@@ -1,7 +1,6 @@
-//! Waiting for the next period, unless a signal comes first.
+//! Waits for the next period or a signal.
 //!
-//! Signals become bytes on a socket, so that a daemon sleeps in poll(2) and handles them between two periods,
-//! never within one.
+//! Signals become bytes on a socket, so that a daemon sleeps in poll(2) and handles them only between periods.
 
 use std::io;
 use std::io::Read;
@@ -12,10 +11,10 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
-/// Why the wait is over.
+/// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// It is time.
+    /// The deadline has come.
     Time,
     /// SIGTERM or SIGINT asks to stop, or the terminal is gone (SIGHUP).
     Stop,
@@ -23,27 +22,27 @@ pub enum Wake {
     Child,
     /// SIGHUP asks to read the settings again.
     Reload,
-    /// The other file that was waited for has something to read.
+    /// The other file is readable.
     Other,
 }
 
-/// The signals of this process that are waited for.
+/// The signals that end this process's waits.
 #[derive(Debug)]
 pub struct Signals {
     stop: UnixStream,
     child: UnixStream,
     reload: UnixStream,
-    /// Without a writer a reader would be at its end, which polls as readable.
+    /// Kept open, because a reader without a writer is at its end and polls as readable.
     _writers: [UnixStream; 3],
 }
 
 impl Signals {
-    /// From now on SIGTERM, SIGINT and SIGHUP end a wait, and no longer the process; SIGCHLD too if `children`.
+    /// Installs handlers: SIGTERM, SIGINT and SIGHUP now end a wait instead of the process; with `children`, SIGCHLD too.
     pub fn catch(children: bool) -> io::Result<Signals> {
         Signals::open(&[SIGTERM, SIGINT, SIGHUP], if children { &[SIGCHLD] } else { &[] }, &[])
     }
 
-    /// From now on SIGTERM and SIGINT end a wait, and SIGHUP ends it as [`Wake::Reload`].
+    /// Installs handlers: SIGTERM and SIGINT now end a wait, and SIGHUP ends it as [`Wake::Reload`].
     pub fn catch_with_reload() -> io::Result<Signals> {
         Signals::open(&[SIGTERM, SIGINT], &[], &[SIGHUP])
     }
@@ -63,12 +62,12 @@ impl Signals {
         Ok(Signals { stop, child, reload, _writers: [stopping, ending, reloading] })
     }
 
-    /// Sleeps until `next`, or a signal.
+    /// Sleeps until `next` or a signal.
     pub fn wait_until(&mut self, next: Instant) -> Wake {
         self.wait_until_or(next, None)
     }
 
-    /// Sleeps until `next`, a signal, or until another file can be read. A signal comes first.
+    /// Sleeps until `next`, a signal, or until another file is readable; signals take precedence.
     pub fn wait_until_or(&mut self, next: Instant, other: Option<BorrowedFd<'_>>) -> Wake {
         loop {
             let left = next.saturating_duration_since(Instant::now());
@@ -97,7 +96,7 @@ impl Signals {
                         return Wake::Other;
                     }
                 }
-                // Interrupted: the socket tells next time round whether by a signal of ours.
+                // Interrupted: the next round reads the sockets if it was one of these signals.
                 Err(_) if left.is_zero() => return Wake::Time,
                 Err(_) => {}
             }

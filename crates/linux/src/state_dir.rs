@@ -1,9 +1,9 @@
-//! Who may write to a state directory: nobody but the one who runs the command, and root.
+//! Write permissions of a state directory: only root and the caller may be able to write to it.
 //!
-//! What is in a journal is done by root: a cgroup gets the weight that stands there. So the directory, what is in it and every
-//! directory above must belong to root or to the caller, and must not be writable by others. A directory above may be
-//! sticky (`/tmp`): then others cannot rename what is in it. The same holds for each link in the path, and for what is above the place where it leads: the
-//! owner of a link can have it lead elsewhere at any time.
+//! Root acts on the journal: a cgroup gets the weight that it lists.
+//! The directory, its files and every directory above must therefore belong to root or the caller, and not be writable by others.
+//! A directory above may be sticky (`/tmp`), because others cannot rename its entries.
+//! The same rules apply to each link in the path and to the directories above its target: the owner of a link can redirect it at any time.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -17,20 +17,20 @@ const GROUP: u32 = 0o020;
 const OTHERS: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// The kernel follows so many links in a path (MAXSYMLINKS of include/linux/namei.h).
-const MOST_LINKS: u32 = 40;
+/// Maximum number of links in a path (MAXSYMLINKS of include/linux/namei.h).
+const MAX_LINKS: u32 = 40;
 
-/// Whether nobody else can have written to this directory, or put another in its place; its path without links.
+/// Checks that no other user can have written to this directory or replaced it; returns its path without links.
 pub(crate) fn check_dir(dir: &Path) -> Result<PathBuf, JournalError> {
     walk(dir, false)
 }
 
-/// Checks every part of a path; `is_above`: something of ours is yet to be made in it.
+/// Checks every part of a path; `is_above` if the state directory is yet to be created in it.
 fn walk(dir: &Path, is_above: bool) -> Result<PathBuf, JournalError> {
     let looking =
         |source: io::Error| JournalError::File { action: "look at", path: dir.to_owned(), source };
     let untrusted = |path: &Path, what| JournalError::Untrusted { path: path.to_owned(), what };
-    // What is yet to be walked, the next one last.
+    // Remaining parts, the next one last.
     let mut rest = parts(&std::path::absolute(dir).map_err(looking)?);
     let (mut real, mut links) = (PathBuf::from("/"), 0);
     loop {
@@ -51,28 +51,29 @@ fn walk(dir: &Path, is_above: bool) -> Result<PathBuf, JournalError> {
         if !metadata.is_symlink() {
             continue;
         }
-        // The mode of a link says that anybody may write to it, and nobody can: its owner counts.
+        // The mode of a link grants everybody write access, to no effect: only its owner counts.
         if let Some(what) = distrust(&metadata, true) {
             return Err(untrusted(&real, format!("{what}, and is a link")));
         }
         links += 1;
-        if links > MOST_LINKS {
+        if links > MAX_LINKS {
             return Err(looking(rustix::io::Errno::LOOP.into()));
         }
         let target = fs::read_link(&real).map_err(looking)?;
-        match target.is_absolute() {
-            true => real = PathBuf::from("/"),
-            false => drop(real.pop()),
+        if target.is_absolute() {
+            real = PathBuf::from("/")
+        } else {
+            drop(real.pop())
         }
         rest.extend(parts(&target));
     }
 }
 
-/// Whether a journal could be kept in this directory, which need not exist yet: then what exists above it counts.
+/// Checks that a journal can be kept in this directory; if it does not exist, checks the nearest existing one above.
 ///
 /// # Errors
 ///
-/// If somebody else may write there.
+/// If another user may write there.
 pub fn check_state_dir(dir: &Path) -> Result<(), JournalError> {
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     match whole.ancestors().find(|dir| dir.exists()) {
@@ -90,7 +91,7 @@ fn parts(path: &Path) -> Vec<OsString> {
     parts.collect()
 }
 
-/// The same of a file that is open.
+/// Like [`check_dir`], for an open file.
 pub(crate) fn check_file(path: &Path, metadata: &Metadata) -> Result<(), JournalError> {
     let path = path.to_owned();
     if !metadata.is_file() {
@@ -102,7 +103,7 @@ pub(crate) fn check_file(path: &Path, metadata: &Metadata) -> Result<(), Journal
     }
 }
 
-/// What is wrong with its owner or mode.
+/// Why the owner or mode is not trusted, if so.
 fn distrust(metadata: &Metadata, is_sticky: bool) -> Option<String> {
     let me = rustix::process::geteuid().as_raw();
     let my_group = rustix::process::getegid().as_raw();
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_may_write_is_not_trusted() {
+    fn writable_by_others_is_not_trusted() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("state");
         fs::create_dir(&below).unwrap();
@@ -137,7 +138,7 @@ mod tests {
         fs::set_permissions(&below, Permissions::from_mode(0o777)).unwrap();
         let error = check_dir(&below).unwrap_err().to_string();
         assert!(error.contains("everybody may write to it"), "{error}");
-        // A directory above, from which it could be renamed away.
+        // Others could rename it in the directory above.
         fs::set_permissions(&below, Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
         let error = check_dir(&below).unwrap_err().to_string();
@@ -150,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_user_is_not_trusted() {
+    fn other_owner_is_not_trusted() {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: giving a directory to somebody else needs root");
+            println!("skipped: chown needs root");
             return;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_others_are_not_followed_and_ones_own_are() {
+    fn only_trusted_links_are_followed() {
         use std::os::unix::fs::{lchown, symlink};
         let dir = tempfile::tempdir().unwrap();
         let place = fs::canonicalize(dir.path()).unwrap();
@@ -183,12 +184,12 @@ mod tests {
         assert_eq!(check_dir(&round).unwrap(), state);
         symlink("loop", place.join("loop")).unwrap();
         assert!(check_dir(&place.join("loop")).is_err());
-        // Whoever may write to its folder can put another in its place.
+        // Others could replace the link in its folder.
         fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
         assert!(check_dir(&absolute).is_err() && check_dir(&round).is_err());
         fs::set_permissions(&open, Permissions::from_mode(0o1777)).unwrap();
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: giving a link to somebody else needs root");
+            println!("skipped: chown of a link needs root");
             return;
         }
         lchown(&absolute, Some(1000), None).unwrap();

@@ -1,7 +1,8 @@
-//! What a running daemon or agent says of itself, in `STATE_DIR/status.json`.
+//! Status of a running daemon or agent, in `STATE_DIR/status.json`.
 //!
-//! The file is replaced whole, so that a reader never sees half of it, and taken away at the end. After kill -9 it
-//! stays; whether its writer still runs its contents have to tell. What is in it is the writer's own business.
+//! The file is replaced atomically and removed at the end.
+//! After kill -9 it stays, so its contents must show whether its writer still runs.
+//! The writer defines the contents.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -15,8 +16,8 @@ use thiserror::Error;
 
 use crate::replace::replace;
 
-/// The longest status that is read, in bytes.
-const MOST: u64 = 64 << 20;
+/// Maximum length of a status, in bytes.
+const MAX_LENGTH: u64 = 64 << 20;
 
 /// The status could not be written or read.
 #[derive(Debug, Error)]
@@ -36,12 +37,12 @@ pub struct StatusFile {
 }
 
 impl StatusFile {
-    /// Of this state directory; errors call who writes it `writer`, such as `agent`.
+    /// The status file of this state directory; errors call its writer `writer`, such as `agent`.
     pub fn new(state_dir: &Path, writer: &'static str) -> StatusFile {
         StatusFile::named(state_dir, writer, "status.json")
     }
 
-    /// The same, in a file of another name.
+    /// A status file of another name.
     pub fn named(state_dir: &Path, writer: &'static str, file: &str) -> StatusFile {
         StatusFile { writer, path: state_dir.join(file) }
     }
@@ -53,7 +54,7 @@ impl StatusFile {
             .map_err(|source| self.failed("write", source))
     }
 
-    /// What was published last; `None` without a file.
+    /// Reads the last published status; `None` without a file.
     pub fn read<T: DeserializeOwned>(&self) -> Result<Option<T>, StatusFileError> {
         match read(&self.path) {
             Ok(text) => serde_json::from_str(&text)
@@ -64,7 +65,7 @@ impl StatusFile {
         }
     }
 
-    /// Takes the status away; nobody minds if there was none.
+    /// Removes the status, if there is one.
     pub fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -74,7 +75,7 @@ impl StatusFile {
     }
 }
 
-/// Reads a file, and nothing else that may be there: a pipe would be waited for, and a device may have no end.
+/// Reads a regular file only: a pipe would block, and a device may be endless.
 fn read(path: &Path) -> io::Result<String> {
     let file = OpenOptions::new()
         .read(true)
@@ -84,9 +85,10 @@ fn read(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("it is no file; remove it"));
     }
     let mut text = String::new();
-    match file.take(MOST + 1).read_to_string(&mut text)? as u64 > MOST {
-        true => Err(io::Error::other("it is longer than 64 MiB; remove it")),
-        false => Ok(text),
+    if file.take(MAX_LENGTH + 1).read_to_string(&mut text)? as u64 > MAX_LENGTH {
+        Err(io::Error::other("it is longer than 64 MiB; remove it"))
+    } else {
+        Ok(text)
     }
 }
 
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_there_from_its_first_write_until_it_is_removed() {
+    fn status_exists_until_removed() {
         let dir = tempfile::tempdir().unwrap();
         let file = StatusFile::new(dir.path(), "agent");
         assert_eq!(file.read::<Vec<u32>>().unwrap(), None);
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_read() {
+    fn only_regular_files_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.json");
         let file = StatusFile::new(dir.path(), "daemon");
@@ -123,7 +125,7 @@ mod tests {
             }),
             ("64 MiB", &|| {
                 let long = std::fs::File::create(&path).unwrap();
-                long.set_len(MOST + 1).unwrap();
+                long.set_len(MAX_LENGTH + 1).unwrap();
             }),
         ];
         for (why, put) in put {

@@ -1,8 +1,9 @@
-//! Who a process counts for where users are bounded: its user, or who was given that user's number.
+//! The user that a process counts for in limits per user: its own, or the one that its user ID was delegated to.
 //!
-//! `/etc/subuid` gives users ranges of numbers for their containers (subuid(5), `NAME:FIRST:COUNT`), 65,536 as a rule, and newuidmap(1) lets them start
-//! processes under each. Bounds by number alone would be so many times as large for them. So all numbers given to one name count as the first of them.
-//! Those given to root are for the containers that root runs, 65,536 for each (systemd-nspawn(1), LXD): there each block counts as its first.
+//! `/etc/subuid` delegates ranges of user IDs to users for their containers (subuid(5), `NAME:FIRST:COUNT`), usually 65,536.
+//! newuidmap(1) lets users start processes under each ID, so limits by ID alone would multiply.
+//! All IDs of one name therefore count as the first of them.
+//! Root's IDs are for the containers that root runs, 65,536 each (systemd-nspawn(1), LXD); each block counts as its first ID.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,28 +12,28 @@ use std::path::PathBuf;
 
 use crate::procfs::read_head;
 
-/// How many numbers a container of root's has.
+/// Number of user IDs of a container of root's.
 const BLOCK: u32 = 1 << 16;
 
-/// So much of the file is read.
-const MOST_BYTES: usize = 1 << 20;
+/// Maximum length of the file that is read, in bytes.
+const MAX_BYTES: usize = 1 << 20;
 
-/// Whose a process is.
+/// The users of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// Its real user, if that could be read.
+    /// The real user, if it could be read.
     pub uid: Option<u32>,
-    /// Who it counts for where users are bounded.
+    /// The user that the process counts for in limits per user.
     pub tenant: Option<u32>,
 }
 
-/// Which numbers count as which.
+/// Map from user IDs to the users that they count as.
 #[derive(Debug, Default)]
 pub struct Tenants {
     path: PathBuf,
-    /// What the file was like when it was read: inode, length, change in s and ns.
+    /// Metadata of the file when it was read: inode, length, change time in s and ns.
     seen: Option<(u64, u64, i64, i64)>,
-    /// By their first numbers.
+    /// Sorted by first ID.
     ranges: Vec<Range>,
 }
 
@@ -40,37 +41,37 @@ pub struct Tenants {
 struct Range {
     first: u32,
     last: u32,
-    /// What all of it counts as; `None`: each block for itself.
+    /// User ID that the whole range counts as; `None` if each block counts as its own.
     tenant: Option<u32>,
 }
 
 impl Tenants {
-    /// As the file says; it need not be there.
+    /// Reads the file, which may be missing.
     pub fn new(path: PathBuf) -> Tenants {
         let mut tenants = Tenants { path, ..Tenants::default() };
         tenants.refresh();
         tenants
     }
 
-    /// Reads the file again if it was changed.
+    /// Rereads the file if it has changed.
     pub fn refresh(&mut self) {
         let seen = fs::metadata(&self.path)
             .ok()
             .map(|file| (file.ino(), file.size(), file.ctime(), file.ctime_nsec()));
         if seen != self.seen {
             self.seen = seen;
-            let text = read_head(&self.path, MOST_BYTES).unwrap_or_default();
+            let text = read_head(&self.path, MAX_BYTES).unwrap_or_default();
             self.ranges = parse(&String::from_utf8_lossy(&text));
         }
     }
 
-    /// Whose a process of this real user is.
+    /// The users of a process of this real user.
     pub fn owner(&self, uid: Option<u32>) -> Owner {
         let tenant = uid.map(|uid| self.of(uid));
         Owner { uid, tenant }
     }
 
-    /// Who a user's processes count for.
+    /// The user that this user's processes count for.
     pub fn of(&self, user: u32) -> u32 {
         let end = self.ranges.partition_point(|range| range.first <= user);
         let range = end.checked_sub(1).and_then(|at| self.ranges.get(at));
@@ -81,7 +82,7 @@ impl Tenants {
     }
 }
 
-/// The ranges; lines that cannot be are passed over, as newuidmap does.
+/// Parses the ranges; skips invalid lines, like newuidmap.
 fn parse(text: &str) -> Vec<Range> {
     let mut firsts: BTreeMap<&str, u32> = BTreeMap::new();
     let mut ranges = Vec::new();
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_ranges_of_users_count_as_one() {
+    fn hostile_ranges_count_as_one_user() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("subuid");
         let mut tenants = Tenants::new(path.clone());
@@ -128,13 +129,13 @@ mod tests {
         assert_eq!(tenants.of(165_536), 165_536);
         assert_eq!(tenants.of(200_000), 165_536);
         for user in [0, 1000, 5000, 99_999, 232_072, 2_000_000, u32::MAX] {
-            assert_eq!(tenants.of(user), user, "{user} is given to nobody");
+            assert_eq!(tenants.of(user), user, "{user} is not delegated");
         }
-        // Containers of root's are apart.
+        // Containers of root's count separately.
         assert_eq!(tenants.of(1_000_007), 1_000_000);
         assert_eq!(tenants.of(1_065_535), 1_000_000);
         assert_eq!(tenants.of(1_065_537), 1_065_536);
-        // What is changed is read again.
+        // A changed file is reread.
         fs::write(&path, "carol:100000:10\n").unwrap();
         tenants.refresh();
         assert_eq!(tenants.of(100_009), 100_000);

@@ -1,14 +1,13 @@
-//! Threads and processes, named so that a reused number is never mistaken for the old one.
+//! References to threads and processes that stay valid when an ID is reused.
 //!
-//! Linux hands out the same thread number again once its owner is gone. The pair (number, start
-//! time) is unique for as long as the machine is up, so a [`ThreadRef`] carries both and everything
-//! that acts on a thread compares the start time first. Between that check and the act there are
-//! some microseconds left in which the thread could end and its number be given away; the kernel
-//! offers no way to close that gap for affinity masks and cgroups.
+//! Linux reuses a thread ID once its owner is gone, but the pair of ID and start time is unique while the machine is up.
+//! A [`ThreadRef`] carries both, and all code that acts on a thread compares the start time first.
+//! Between that check and the act, for some microseconds, the thread could end and its ID be reused.
+//! The kernel offers no way to close that gap for affinity masks and cgroups.
 //!
-//! Source: `/proc/PID/stat`, proc_pid_stat(5). Field 2 (the name) is in parentheses and may itself
-//! hold spaces and parentheses, so fields are counted from the last `)`. Start times are in clock
-//! ticks since boot (field 22).
+//! Source: `/proc/PID/stat`, proc_pid_stat(5).
+//! Field 2 (the name) is in parentheses and may itself contain spaces and parentheses, so fields are counted from the last `)`.
+//! Start times (field 22) are in clock ticks since boot.
 
 use std::fs::File;
 use std::io::Read;
@@ -27,14 +26,14 @@ use crate::procfs::{ProcFs, is_gone};
 #[serde(transparent)]
 pub struct StartTime(pub u64);
 
-/// One thread, for as long as the machine is up.
+/// A thread; unique while the machine is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ThreadRef {
     /// Its process.
     pub pid: Pid,
-    /// Its number.
+    /// Its ID.
     pub tid: Tid,
-    /// When it started, which tells it from a later thread of the same number.
+    /// Its start time, which distinguishes it from a later thread with the same ID.
     pub start: StartTime,
 }
 
@@ -48,7 +47,7 @@ impl fmt::Display for ThreadRef {
     }
 }
 
-/// What a thread is doing, by the kernel's letter.
+/// A thread's state, by the kernel's letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskState {
@@ -56,13 +55,13 @@ pub enum TaskState {
     Running,
     /// `S`: waiting for something else.
     Sleeping,
-    /// `D`: waiting for a device, not to be disturbed.
+    /// `D`: waiting uninterruptibly, usually for a device.
     DiskSleep,
     /// `T` or `t`: stopped by a signal or a debugger.
     Stopped,
     /// `Z` or `X`: ended.
     Dead,
-    /// `I` and whatever later kernels add.
+    /// `I`, and states that later kernels add.
     Other(char),
 }
 
@@ -86,39 +85,39 @@ impl From<char> for TaskState {
     }
 }
 
-/// Why a thread could not be looked at.
+/// Why a thread could not be read.
 #[derive(Debug, Error)]
 pub enum ThreadError {
-    /// It ended; its number may belong to another by now.
+    /// The thread ended; its ID may be reused.
     #[error("{0} is gone")]
     Gone(String),
-    /// The kernel did not let us.
+    /// The file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The file does not hold what the kernel documents.
+    /// The file does not have the documented format.
     #[error("{path} holds '{text}'; expected {wanted}")]
     Malformed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its contents.
         text: String,
-        /// What should be there.
+        /// The expected format.
         wanted: &'static str,
     },
 }
 
 impl ThreadError {
-    /// Whether the thread merely ended.
+    /// Whether the thread has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, ThreadError::Gone(_))
     }
 
-    /// A file of the thread could not be read.
+    /// Error for a file of a thread that could not be read.
     pub fn reading(path: &Path, source: io::Error) -> ThreadError {
         if is_gone(&source) {
             ThreadError::Gone(path.display().to_string())
@@ -128,7 +127,7 @@ impl ThreadError {
     }
 }
 
-/// A line of `stat` in one read: this is done for every thread of the host.
+/// Reads a line of `stat` in one system call, because this runs for every thread of the host.
 fn read_line(path: &Path) -> io::Result<String> {
     // Some fifty numbers of at most 20 digits and a name.
     let mut buffer = [0u8; 1280];
@@ -136,32 +135,32 @@ fn read_line(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..bytes]).into_owned())
 }
 
-/// PF_KTHREAD of include/linux/sched.h: a thread of the kernel itself.
+/// PF_KTHREAD of include/linux/sched.h: a kernel thread.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// The fields of `stat` that Tandem uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadStat {
-    /// The thread's name, at most 15 bytes, [`printable`]: anybody may give a thread any name.
+    /// The thread's name, at most 15 bytes, escaped by [`printable`] because the thread chooses it.
     pub comm: String,
-    /// What it is doing.
+    /// Its state.
     pub state: TaskState,
-    /// Its process's parent; 0 if it has none here.
+    /// Its process's parent; 0 if it has none in this PID namespace.
     pub parent: Pid,
-    /// Its process group; for a thread that is just going the kernel says -1.
+    /// Its process group; `None` for an exiting thread, for which the kernel shows -1.
     pub group: Option<Pid>,
-    /// Whether it is a thread of the kernel, which can be no vCPU.
+    /// Whether it is a kernel thread, which cannot be a vCPU.
     pub kernel_thread: bool,
-    /// How many threads its process has.
+    /// Number of threads of its process.
     pub threads: u32,
-    /// When it started.
+    /// Its start time.
     pub start: StartTime,
-    /// The pCPU that it is on, or was on last; none where the line ends before that.
+    /// Its current or last pCPU; `None` if the line ends before that field.
     pub pcpu: Option<u32>,
 }
 
 impl ThreadStat {
-    /// Reads one line in the kernel's format; `None` if it is something else.
+    /// Parses one line; `None` if it does not have the documented format.
     pub fn parse(line: &str) -> Option<ThreadStat> {
         let open = line.find('(')?;
         let close = line.rfind(')')?;
@@ -187,7 +186,7 @@ impl ThreadStat {
         })
     }
 
-    /// Reads `stat` in the folder of a process or of a task.
+    /// Reads `stat` in the folder of a process or task.
     pub fn read(folder: &Path) -> Result<ThreadStat, ThreadError> {
         let path = folder.join("stat");
         let line = read_line(&path).map_err(|source| ThreadError::reading(&path, source))?;
@@ -200,25 +199,25 @@ impl ThreadStat {
 }
 
 impl ThreadRef {
-    /// The thread `tid` of `pid` as it is now.
+    /// The current thread `tid` of `pid`.
     pub fn read(procfs: &ProcFs, pid: Pid, tid: Tid) -> Result<ThreadRef, ThreadError> {
         let stat = ThreadStat::read(&procfs.task(pid, tid))?;
         Ok(ThreadRef { pid, tid, start: stat.start })
     }
 
-    /// The process `pid` as it is now, by its first thread.
+    /// The first thread of the current process `pid`.
     pub fn of_process(procfs: &ProcFs, pid: Pid) -> Result<ThreadRef, ThreadError> {
         ThreadRef::read(procfs, pid, pid.main_thread())
     }
 
-    /// The thread's `stat`, if it is still the same thread.
+    /// Reads the thread's `stat`, if the ID still belongs to it.
     pub fn stat(&self, procfs: &ProcFs) -> Result<ThreadStat, ThreadError> {
         let stat = ThreadStat::read(&procfs.task(self.pid, self.tid))?;
         if stat.start == self.start { Ok(stat) } else { Err(ThreadError::Gone(self.to_string())) }
     }
 
-    /// Whether the thread exists: started when it did, and not ended since. Where the kernel does not let us look (no more open
-    /// files) it counts as one that does: what is to be put back on it must not be forgotten.
+    /// Whether the thread still exists.
+    /// True if that cannot be read (no more open files), because its changes must not be forgotten.
     pub fn is_alive(&self, procfs: &ProcFs) -> bool {
         match self.stat(procfs) {
             Ok(stat) => stat.state != TaskState::Dead,
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_spaces_and_parentheses_do_not_shift_the_fields() {
+    fn parentheses_in_names_do_not_shift_fields() {
         for comm in ["cat", "CPU 0/KVM", "a) S 1 (b", "((", ")) 1 2 3", ""] {
             let stat = ThreadStat::parse(&line(comm)).unwrap();
             assert_eq!(stat.comm, comm);
@@ -254,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_are_written_out() {
+    fn hostile_names_are_escaped() {
         let stat = ThreadStat::parse(&line("x\nerror: y\x1b[2")).unwrap();
         assert_eq!(stat.comm, "x\\x0aerror: y\\x1b[2");
         assert_eq!(stat.start, StartTime(191_178));
     }
 
     #[test]
-    fn a_thread_that_is_just_going_has_no_group() {
+    fn exiting_thread_has_no_group() {
         let going = line("cat").replace("8931 8930 4578", "0 -1 -1");
         let stat = ThreadStat::parse(&going).unwrap();
         assert_eq!((stat.parent, stat.group), (Pid(0), None));
@@ -269,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn malformed_lines_are_refused() {
         for text in ["", "8935", "8935 (cat", "8935 (cat)", "8935 (cat) R 1 2", ")("] {
             assert_eq!(ThreadStat::parse(text), None, "{text}");
         }
     }
 
     #[test]
-    fn this_thread_is_alive_and_one_of_another_start_time_is_not() {
+    fn liveness_compares_the_start_time() {
         let procfs = ProcFs::host();
         let me = ThreadRef::of_process(&procfs, Pid(std::process::id())).unwrap();
         assert!(me.is_alive(&procfs));

@@ -1,22 +1,23 @@
-//! How each kind of the daemon's journal records is undone.
+//! Undo of each kind of the daemon's journal records.
 //!
-//! Records are undone from the last to the first, so that each finds the host as it was left, but for the idle class: it goes
-//! first. In it a cgroup has no weight to put back, and the kernel sets the default when a cgroup leaves it. A controller that
-//! was enabled for a cgroup stays enabled while a change below that could not be undone needs it, and a cgroup stays while a thread could not be
-//! moved out of it to where it came from.
+//! Records are undone in reverse order, so that each finds the host as it left it, except that the idle class goes first:
+//! a cgroup in it has no weight to restore, and the kernel resets the weight when a cgroup leaves it.
+//! A controller stays enabled for a cgroup while a failed change below needs it.
+//! A group stays while a thread could not be moved out of it to its origin.
 //!
-//! **Which cgroup was made.** Who owns the cgroup above can remove one that Tandem made and make another of its name: that is not Tandem's to
-//! remove, nor to look through. So once a cgroup is made, the journal says which it is, in the words of [`Record::Enabled`]: that record has
-//! the number, and earlier versions read it as a controller that may have been enabled below, find nothing to undo, and go on. Here
-//! it goes with the cgroup, whose controllers go with it. Of a cgroup without one (an earlier version made it, or a run that was killed in
-//! between) the path counts.
+//! **Identity of groups.** The owner of the parent cgroup can remove a group of Tandem's and create another of the same name.
+//! Tandem must neither remove nor search that one.
+//! The journal therefore holds the ID of a new group, in a [`Record::Enabled`].
+//! Earlier versions read it as a controller that may have been enabled below, find nothing to undo, and go on.
+//! Here the record goes with the group, whose controllers go with it.
+//! For a group without an ID (an earlier version, or a run killed before it journaled the ID), the path counts.
 //!
-//! **Groups that are not empty.** Threads that others started in a group of Tandem's are moved to the cgroup above, but no more at once than
-//! [`Emptying`] says, and nobody is waited for: the group is busy then, and is to be tried again. So it is with one in which a group of another VM
-//! of Tandem's is, because a thread of the one started the other. In a restore all else is put back
-//! first.
+//! **Busy groups.** Threads that others started in a group of Tandem's move to the cgroup above, within the limit of [`Emptying`].
+//! The undo does not wait for threads that remain: the group is then busy, and the caller retries.
+//! A group is also busy while it contains the group of another managed VM, which arises if a thread of one started the other.
+//! A restore reverts everything else first.
 //!
-//! A setting that is none of those that the journal says Tandem made is somebody else's, and stays.
+//! A setting is foreign and stays if its value is none of those that Tandem wrote according to the journal.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -29,35 +30,35 @@ use crate::journal::{Entry, Journal, Key, Record};
 use crate::restore::{RestoreReport, Undone, gone_is_fine, nearest, restore_affinity};
 use crate::sched_attr::SchedAttrError;
 
-/// Undoes records: what they are about.
+/// Undoes records on a host.
 pub(crate) struct Undo<'a> {
     pub(crate) controller: &'a dyn CpuController,
     pub(crate) threads: &'a dyn Threads,
-    /// What was written.
+    /// The journal, with the written values.
     pub(crate) journal: &'a Journal,
-    /// Which cgroups they are that were made.
+    /// IDs of the groups that Tandem created.
     pub(crate) groups: &'a HashMap<CgroupPath, CgroupId>,
-    /// How far groups that are not empty are emptied.
+    /// Limit on moving threads out of groups.
     pub(crate) emptying: Emptying,
 }
 
-/// How far groups are emptied.
+/// Limit on moving threads out of groups.
 pub(crate) enum Emptying {
-    /// Not at all: one in which somebody is is busy.
+    /// Move none: a group with threads is busy.
     Not,
-    /// So many threads more are moved out of all groups together.
+    /// Remaining number of threads to move, for all groups together.
     Most(Cell<usize>),
-    /// Until then.
+    /// Move threads until this time.
     Until(Instant),
 }
 
 impl Emptying {
-    /// At most so many threads.
+    /// Moves at most this many threads.
     pub(crate) fn most(threads: usize) -> Emptying {
         Emptying::Most(Cell::new(threads))
     }
 
-    /// How many more threads may be moved, if that is bounded.
+    /// Remaining number of threads to move; 0 for the other limits.
     pub(crate) fn left(&self) -> usize {
         match self {
             Emptying::Not | Emptying::Until(_) => 0,
@@ -81,17 +82,17 @@ impl Emptying {
     }
 }
 
-/// What stays in the journal.
+/// Records that stay in the journal.
 #[derive(Debug, Default)]
 pub(crate) struct Stay {
-    /// All of it.
+    /// All of them.
     pub(crate) keys: HashSet<Key>,
-    /// What failed; the rest waits or is busy.
+    /// Those that failed; the others wait or are busy.
     pub(crate) stuck: HashSet<Key>,
 }
 
 impl Undo<'_> {
-    /// Undoes these records, which are in the journal's order, the last first, and returns which stay. Those that are `stuck` stay, too.
+    /// Undoes these records in reverse of the journal's order and returns those that stay, including `stuck` ones.
     pub(crate) fn undo_all<'r>(
         &self,
         records: impl IntoIterator<Item = &'r Record, IntoIter: DoubleEndedIterator>,
@@ -134,9 +135,10 @@ impl Undo<'_> {
                     now => now.map_err(|error| error.to_string())?,
                 };
                 let now = Record::Affinity { thread: *thread, original: now };
-                match self.journal.is_ours(&now) {
-                    true => restore_affinity(self.threads, thread, original),
-                    false => Ok(foreign(&now)),
+                if self.journal.is_ours(&now) {
+                    restore_affinity(self.threads, thread, original)
+                } else {
+                    Ok(foreign(&now))
                 }
             }
             Record::Nice { thread, original } => self.of_thread(
@@ -154,7 +156,7 @@ impl Undo<'_> {
                     return Ok(Undone::Nothing);
                 }
                 gone_is_fine(self.controller.cgroup_of(thread).and_then(|now| {
-                    // In another that somebody made in its place it is where somebody else put it.
+                    // In a replacement of our group, another process has placed the thread.
                     if now != *to || !self.is_ours(to)? {
                         return Ok(Undone::Nothing);
                     }
@@ -164,8 +166,8 @@ impl Undo<'_> {
             }
             Record::Knob { cgroup, id, knob, original } => {
                 gone_is_fine(self.controller.id(cgroup).and_then(|now| {
-                    // Without the controller there is no knob, and its value went with it; a restore
-                    // that was killed half-way may have got that far.
+                    // Without the controller there is neither knob nor value; a killed restore may
+                    // have got that far.
                     if now != *id || !self.controller.missing_enables(cgroup)?.is_empty() {
                         return Ok(Undone::Nothing);
                     }
@@ -173,7 +175,7 @@ impl Undo<'_> {
                     if now == *original {
                         return Ok(Undone::Nothing);
                     }
-                    // Ours is undone before: somebody else put it into the idle class, where there is no weight.
+                    // Our idle class is undone already, so this one is foreign, and in it there is no weight.
                     if *knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
                         return Ok(Undone::Nothing);
                     }
@@ -190,12 +192,15 @@ impl Undo<'_> {
                     Ok(Undone::PutBack)
                 }))
             }
-            Record::Created { cgroup } => match self.controller.exists(cgroup) {
-                true => gone_is_fine(self.is_ours(cgroup).and_then(|is_ours| {
-                    if is_ours { self.remove_group(cgroup) } else { Ok(Undone::Nothing) }
-                })),
-                false => Ok(Undone::Nothing),
-            },
+            Record::Created { cgroup } => {
+                if self.controller.exists(cgroup) {
+                    gone_is_fine(self.is_ours(cgroup).and_then(|is_ours| {
+                        if is_ours { self.remove_group(cgroup) } else { Ok(Undone::Nothing) }
+                    }))
+                } else {
+                    Ok(Undone::Nothing)
+                }
+            }
             Record::Enabled { cgroup, id } => {
                 gone_is_fine(self.controller.id(cgroup).and_then(|now| {
                     if now != *id {
@@ -213,12 +218,12 @@ impl Undo<'_> {
         }
     }
 
-    /// Puts back an attribute of a thread, if the thread is still there and has another that is ours.
+    /// Reverts an attribute of a live thread if its value is ours.
     fn of_thread(
         &self,
         record: &Record,
         now: impl Fn(Tid) -> Result<Record, SchedAttrError>,
-        put_back: impl Fn(Tid) -> Result<(), SchedAttrError>,
+        revert: impl Fn(Tid) -> Result<(), SchedAttrError>,
     ) -> Result<Undone, String> {
         let Some(thread) = record.thread().filter(|thread| self.threads.is_alive(thread)) else {
             return Ok(Undone::Nothing);
@@ -227,9 +232,10 @@ impl Undo<'_> {
             if now == *record {
                 return Ok(Undone::Nothing);
             }
-            match self.journal.is_ours(&now) {
-                true => put_back(thread.tid).map(|()| Undone::PutBack),
-                false => Ok(foreign(&now)),
+            if self.journal.is_ours(&now) {
+                revert(thread.tid).map(|()| Undone::PutBack)
+            } else {
+                Ok(foreign(&now))
             }
         });
         match undone {
@@ -238,7 +244,7 @@ impl Undo<'_> {
         }
     }
 
-    /// Whether what is there now is the cgroup that was made, as far as that is known.
+    /// Whether the cgroup at this path is the one that Tandem created, as far as known.
     fn is_ours(&self, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
         match self.groups.get(cgroup) {
             Some(id) => Ok(self.controller.id(cgroup)? == *id),
@@ -246,22 +252,23 @@ impl Undo<'_> {
         }
     }
 
-    /// Empties and removes a group. What is in it now are threads that vCPU threads started, which
-    /// begin where their maker is; they go to the cgroup above.
+    /// Empties and removes a group.
+    /// It can only hold threads that vCPU threads created, which start in their creator's cgroup; they move to the cgroup above.
     fn remove_group(&self, cgroup: &CgroupPath) -> Result<Undone, CgroupError> {
-        let try_it = || match self.controller.remove(cgroup) {
+        let try_remove = || match self.controller.remove(cgroup) {
             Ok(()) => Ok(None),
             Err(busy @ CgroupError::Busy { .. }) => Ok(Some(busy)),
             Err(error) => Err(error),
         };
-        let Some(busy) = try_it()? else {
+        let Some(busy) = try_remove()? else {
             return Ok(Undone::PutBack);
         };
-        // What is below it is somebody else's, could not be removed, or was made for another VM, which has it still.
+        // A cgroup below is foreign, could not be removed, or belongs to another VM that still uses it.
         if let Some(below) = self.controller.some_children(cgroup, 1)?.into_iter().next() {
-            return match self.journal.knows(&Key::Created(below)) {
-                true => Ok(Undone::Busy(busy.to_string())),
-                false => Err(busy),
+            return if self.journal.knows(&Key::Created(below)) {
+                Ok(Undone::Busy(busy.to_string()))
+            } else {
+                Err(busy)
             };
         }
         if !self.emptying.goes_on() {
@@ -277,14 +284,14 @@ impl Undo<'_> {
                 _ => self.emptying.moved_one(),
             }
         }
-        Ok(match try_it()? {
+        Ok(match try_remove()? {
             None => Undone::PutBack,
             Some(busy) => Undone::Busy(busy.to_string()),
         })
     }
 }
 
-/// What is there was set by somebody else.
+/// The result for a setting whose value is foreign.
 fn foreign(now: &Record) -> Undone {
     let stays = match now {
         Record::Knob { cgroup, knob, original, .. } => {
@@ -295,10 +302,10 @@ fn foreign(now: &Record) -> Undone {
         Record::Slice { thread, original: Some(slice) } => format!("the slice {slice} of {thread}"),
         other => other.to_string(),
     };
-    Undone::Left(format!("{stays} stays: somebody else set it meanwhile"))
+    Undone::Left(format!("{stays} stays: another process changed it meanwhile"))
 }
 
-/// Whether a record says which cgroup it was that was made.
+/// Whether a record holds the ID of a created group.
 pub(crate) fn is_identity(journal: &Journal, record: &Record) -> bool {
     match record {
         Record::Enabled { cgroup, .. } => journal.knows(&Key::Created(cgroup.clone())),
@@ -306,7 +313,7 @@ pub(crate) fn is_identity(journal: &Journal, record: &Record) -> bool {
     }
 }
 
-/// Which cgroups they are that a journal says were made.
+/// IDs of the created groups, from a journal.
 pub(crate) fn identities(journal: &Journal) -> HashMap<CgroupPath, CgroupId> {
     let identities = journal.records().filter(|record| is_identity(journal, record));
     let each = identities.filter_map(|record| match record {
@@ -328,15 +335,15 @@ fn changed(record: &Record) -> Option<&CgroupPath> {
     }
 }
 
-/// What could not be undone, and what that keeps from being undone.
+/// Records that could not be undone, and the dependencies that keep others.
 #[derive(Default)]
 struct Failed<'r> {
     stay: Stay,
-    /// The cgroups that the controller has to reach, from above, for what is left below.
+    /// Cgroups that must keep the controller enabled for remaining changes below.
     above: HashSet<&'r str>,
-    /// Where threads are that could not be moved back: emptied, the cgroup would not tell any more where each came from.
+    /// Groups of threads that could not be moved back; emptying them would lose the threads' origins.
     holding: HashSet<&'r CgroupPath>,
-    /// In the idle class, where there is no weight to put back.
+    /// Cgroups that remain in the idle class, without a weight to restore.
     idle: HashSet<&'r CgroupPath>,
 }
 
@@ -355,7 +362,7 @@ impl<'r> Failed<'r> {
         }
     }
 
-    /// Whether one of these has to be undone before this one.
+    /// Whether one of these must be undone before `record`.
     fn keeps(&self, record: &Record) -> bool {
         match record {
             Record::Enabled { cgroup, .. } => self.above.contains(cgroup.0.trim_end_matches('/')),
@@ -368,16 +375,16 @@ impl<'r> Failed<'r> {
     }
 }
 
-/// The cgroups above one, as [`CgroupPath::at_and_above`] has them.
+/// The cgroups above one, as [`CgroupPath::at_and_above`] returns them.
 fn above(cgroup: &CgroupPath) -> impl Iterator<Item = &str> {
     cgroup.at_and_above().skip(1)
 }
 
-/// The cgroups from which those that these records are about have their knobs, as [`CgroupPath::at_and_above`] has them.
+/// The cgroups above the changed ones, which enable the controller for them, as [`CgroupPath::at_and_above`] returns them.
 pub(crate) fn above_changed<'r>(records: impl Iterator<Item = &'r Record>) -> HashSet<&'r str> {
     let mut all = HashSet::new();
     for cgroup in records.filter_map(changed) {
-        // What is above one that is known is known.
+        // Stop at the first known cgroup: those above it are known, too.
         let _ = above(cgroup).try_for_each(|above| all.insert(above).then_some(()));
     }
     all

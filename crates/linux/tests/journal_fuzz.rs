@@ -1,6 +1,6 @@
-//! Journals that something has damaged, or somebody has written: read or refused as a whole, never a panic.
+//! Damaged or forged journals: the reader accepts or refuses them as a whole, and never panics.
 //!
-//! How to go on for hours, and how to repeat an input: `fuzz`.
+//! `fuzz` describes long runs and how to repeat an input.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 #[path = "it/fake_host.rs"]
@@ -24,7 +24,7 @@ use tandem_linux::cgroup::{CgroupPath, Version};
 use tandem_linux::journal::{Entry, Journal, Record, Stamp};
 use tandem_model::{Nice, PcpuId, Weight};
 
-/// What a value may be replaced with.
+/// Replacements for a value.
 const TOKENS: [&str; 24] = [
     "0",
     "-1",
@@ -52,12 +52,12 @@ const TOKENS: [&str; 24] = [
     "[[[[[[[[]]]]]]]]",
 ];
 
-/// A place between two bytes of it.
+/// A random position between two bytes.
 fn place(random: &mut Pcg64, text: &[u8]) -> usize {
     below(random, text.len() + 1)
 }
 
-/// One change, as disks, editors and attackers make them.
+/// Makes one change, like a faulty disk, an editor or an attacker.
 fn damage(random: &mut Pcg64, text: &mut Vec<u8>) {
     let (a, b) = (place(random, text), place(random, text));
     let (from, to) = (a.min(b), a.max(b));
@@ -92,7 +92,7 @@ fn damage(random: &mut Pcg64, text: &mut Vec<u8>) {
             text.splice(from..from, nested);
         }
         _ => {
-            // A value of a line: what stands between a colon and a comma or brace.
+            // Replaces a value: the text between a colon and a comma or brace.
             let colons = text.iter().enumerate().filter(|(_, byte)| **byte == b':');
             let colons: Vec<usize> = colons.map(|(at, _)| at + 1).collect();
             if let Some(&begin) = colons.get(below(random, colons.len())) {
@@ -105,8 +105,8 @@ fn damage(random: &mut Pcg64, text: &mut Vec<u8>) {
     }
 }
 
-/// What a killed Tandem left of a host: the host, and its journal with records and values of every kind.
-fn left(version: Version, dir: &Path) -> (Fake, Vec<u8>) {
+/// A host after a killed run, and its journal with records and values of every kind.
+fn after_kill(version: Version, dir: &Path) -> (Fake, Vec<u8>) {
     let _ = fs::remove_file(dir.join("journal"));
     let host = Fake::new(version);
     let opened = Actuator::open_with(host.controller(), host.threads(), dir, "boot");
@@ -133,17 +133,18 @@ fn left(version: Version, dir: &Path) -> (Fake, Vec<u8>) {
     (host, journal)
 }
 
-/// What is in a journal: records, and what each thing was given.
+/// Contents of a journal: the records, each with its written values.
 fn contents(journal: &Journal<Record>) -> Vec<(Record, Vec<Record>)> {
     let records = journal.records();
     records.map(|record| (record.clone(), journal.written(&record.key()).to_vec())).collect()
 }
 
 #[test]
-fn damaged_journals_are_read_or_refused_as_a_whole() {
+fn damaged_journals_parse_or_fail_whole() {
     let dir = fuzz::folder();
     let path = dir.path().join("journal");
-    let journals = [Version::V1, Version::V2].map(|version| (version, left(version, dir.path()).1));
+    let journals =
+        [Version::V1, Version::V2].map(|version| (version, after_kill(version, dir.path()).1));
     let (mut read, mut refused) = (0, 0);
     each_input("journals read", 4_000, 8 << 20, |random| {
         let (version, whole) = &journals[below(random, 2)];
@@ -161,9 +162,9 @@ fn damaged_journals_are_read_or_refused_as_a_whole() {
                 refused += 1;
                 let said = error.to_string();
                 assert!(said.contains(path.to_str().unwrap()), "{said}");
-                assert!(said.len() < 2_000, "{} bytes are said", said.len());
+                assert!(said.len() < 2_000, "the error has {} bytes", said.len());
                 assert!(!said.chars().any(char::is_control), "{said:?}");
-                assert_eq!(fs::read(&path).unwrap(), text, "left untouched: {said}");
+                assert_eq!(fs::read(&path).unwrap(), text, "changed: {said}");
             }
             Ok(journal) => {
                 read += 1;
@@ -171,7 +172,7 @@ fn damaged_journals_are_read_or_refused_as_a_whole() {
                 drop(journal);
                 assert!(seen.len() <= text.iter().filter(|&&b| b == b'\n').count());
                 let keys: HashSet<_> = seen.iter().map(|(record, _)| record.key()).collect();
-                assert_eq!(keys.len(), seen.len(), "one original of each thing");
+                assert_eq!(keys.len(), seen.len(), "one original per key");
                 for (record, written) in &seen {
                     record.check().unwrap();
                     assert!(written.len() <= record.kept(), "{record}");
@@ -185,12 +186,12 @@ fn damaged_journals_are_read_or_refused_as_a_whole() {
 }
 
 #[test]
-fn a_restore_from_a_damaged_journal_is_whole_or_none_and_the_second_changes_nothing() {
+fn damaged_journals_restore_whole_and_idempotently() {
     let dir = fuzz::folder();
     let path = dir.path().join("journal");
     each_input("journals restored", 300, 16 << 20, |random| {
         let version = [Version::V1, Version::V2][below(random, 2)];
-        let (host, mut text) = left(version, dir.path());
+        let (host, mut text) = after_kill(version, dir.path());
         for _ in 0..=below(random, 3) {
             damage(random, &mut text);
         }
@@ -199,9 +200,9 @@ fn a_restore_from_a_damaged_journal_is_whole_or_none_and_the_second_changes_noth
         let restore =
             || Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").err();
         match restore() {
-            Some(_) => assert_eq!(host.now(), before, "nothing of a refused journal is done"),
+            Some(_) => assert_eq!(host.now(), before, "a refused journal changes nothing"),
             None => {
-                // What could not be put back is tried again as the actuator ends, and here once more.
+                // The actuator retries failures when it ends; this is another attempt.
                 let after = host.now();
                 assert!(restore().is_none());
                 assert_eq!(host.now(), after);

@@ -1,29 +1,30 @@
-//! What the journal of a full host takes: its file and this process's memory, with as many vCPUs as a daemon looks after, and with cgroups whose
-//! paths are as long as they may be.
+//! Size of the journal of a full host, in its file and in this process's memory.
+//!
+//! The host has the maximum number of vCPUs of a daemon, and cgroups with paths of the maximum length.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tandem_linux::cgroup::{CgroupPath, LONGEST, Version};
+use tandem_linux::cgroup::{CgroupPath, MAX_PATH_LENGTH, Version};
 use tandem_linux::journal::{Journal, JournalError, Record, Stamp};
 use tandem_linux::thread::{Pid, StartTime, ThreadRef, Tid};
 
-/// The host's bounds.
+/// Limits of a host.
 const VCPUS: u32 = 65_536;
 const USERS: u32 = 4;
 const PER_VM: u32 = 64;
 
-/// What the unit gives the daemon for everything.
+/// Memory limit of the daemon's unit, in bytes.
 const MEMORY_MAX: usize = 256 << 20;
 
-/// Counts the bytes that are allocated, and the most that ever were.
+/// Counts the allocated bytes and their peak.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: all is done by the system's allocator; beside it numbers are counted.
+// SAFETY: forwards to the system's allocator and only counts sizes.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -34,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the block came of `alloc` with this layout.
+        // SAFETY: the block is from `alloc` with this layout.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -47,7 +48,7 @@ fn open(dir: &Path) -> Journal {
     Journal::open(dir, stamp).unwrap()
 }
 
-/// A vCPU's thread goes to its VM's group in a cgroup whose path has so many bytes.
+/// Record of moving a vCPU thread to its VM's group, in a cgroup whose path has `length` bytes.
 fn moved(vcpu: u32, length: usize) -> Record {
     let vm = vcpu / PER_VM;
     let name = format!("/vm-{vm}.scope");
@@ -69,7 +70,7 @@ fn moved(vcpu: u32, length: usize) -> Record {
     }
 }
 
-/// Journals the moves of a full host; what was refused, bytes of memory, and of the file.
+/// Journals the moves of a full host; returns the errors, and the bytes of memory and of the file.
 fn fill(dir: &Path, length: usize) -> (Vec<JournalError>, usize, usize) {
     let mut journal = open(dir);
     let before = NOW.load(Ordering::Relaxed);
@@ -87,14 +88,15 @@ fn fill(dir: &Path, length: usize) -> (Vec<JournalError>, usize, usize) {
     (refused, held, file as usize)
 }
 
-// One test: another beside it would be counted, too.
+// The only test, because the allocations of a concurrent one would be counted, too.
 #[test]
-fn a_full_hosts_journal_fits_into_what_the_daemon_may_have() {
+fn full_hosts_journal_fits_the_memory_limit() {
     let shm = Path::new("/dev/shm");
-    for length in [100, LONGEST] {
-        let dir = match shm.is_dir() {
-            true => tempfile::tempdir_in(shm).unwrap(),
-            false => tempfile::tempdir().unwrap(),
+    for length in [100, MAX_PATH_LENGTH] {
+        let dir = if shm.is_dir() {
+            tempfile::tempdir_in(shm).unwrap()
+        } else {
+            tempfile::tempdir().unwrap()
         };
         PEAK.store(NOW.load(Ordering::Relaxed), Ordering::Relaxed);
         let (refused, held, file) = fill(dir.path(), length);
@@ -104,8 +106,7 @@ fn a_full_hosts_journal_fits_into_what_the_daemon_may_have() {
         let reading = PEAK.load(Ordering::Relaxed);
         let kept = journal.records().count();
         println!(
-            "paths of {length} bytes: {kept} vCPUs, {held} bytes of memory, {file} of file; at most {filling} while it was written, {reading} while \
-             it was read"
+            "paths of {length} bytes: {kept} vCPUs, {held} bytes of memory, {file} of file; peak {filling} while writing, {reading} while reading"
         );
         assert_eq!(kept + refused.len(), VCPUS as usize);
         match length {
@@ -113,13 +114,13 @@ fn a_full_hosts_journal_fits_into_what_the_daemon_may_have() {
             _ => {
                 let said = refused[0].to_string();
                 assert!(said.contains("user 1000 ") && said.contains("10 MiB"), "{said}");
-                // Who has fewer is not refused for who has more.
+                // Each user's error is their own, whatever the others have.
                 let last = refused.iter().map(JournalError::to_string);
                 let kinds: std::collections::BTreeSet<String> = last.collect();
                 assert_eq!(kinds.len(), USERS as usize, "{kinds:?}");
             }
         }
-        // The file lies in memory, and there are two while it is replaced.
+        // The file is in memory (tmpfs), and there are two during a replacement.
         assert!(filling + 2 * file < MEMORY_MAX * 3 / 4, "{filling} and {file} bytes");
         assert!(reading + 2 * file < MEMORY_MAX * 3 / 4, "{reading} and {file} bytes");
     }

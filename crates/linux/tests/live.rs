@@ -1,10 +1,9 @@
-//! The actuator, cgroups and journal against this machine's own kernel: real threads, real
-//! cgroups of v1 or v2, real affinity masks, real kills.
+//! The actuator, cgroups and journal on this host's kernel: real threads, cgroups of v1 or v2, affinity masks and kills.
 //!
-//! A program of its own instead of libtest's, for two reasons. It is also the helper processes that
-//! its tests need (a VM's threads, a daemon to be killed), which it starts as `/proc/self/exe`. And
-//! its tests all look at the same host, so they run one after the other. It needs nothing but the
-//! kernel, so that the same program, statically linked, can be all there is in a test VM.
+//! It has its own harness instead of libtest's, for two reasons.
+//! It starts itself (`/proc/self/exe`) as the helper processes of its tests (a VM's threads, a daemon to be killed).
+//! All tests use the same host, so they run one after the other.
+//! It needs only the kernel, so that a test VM can contain nothing but this program, statically linked.
 
 #[path = "live/daemon.rs"]
 mod daemon;

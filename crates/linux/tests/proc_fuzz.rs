@@ -1,7 +1,8 @@
-//! Files of `/proc` with anything in them: read or refused, never a panic, and what is read is what stands there.
+//! Files of `/proc` with arbitrary contents: readers return the values in the file or an error, and never panic.
 //!
-//! Names of threads and of cgroups are whatever their owners like. The rest is the kernel's; but later kernels write what today's do not. How to go on for
-//! hours: `fuzz`.
+//! Owners choose the names of threads and cgroups.
+//! The rest is the kernel's, and later kernels may change it.
+//! `fuzz` describes long runs.
 
 #[allow(dead_code, reason = "not every fuzzer uses all of it")]
 use tandem_testing::fuzz;
@@ -81,23 +82,23 @@ impl Machine {
     }
 }
 
-/// An error names the file, and is no longer than somebody reads.
+/// Checks that an error names the file and has a bounded length.
 #[track_caller]
-fn check_said(error: &dyn std::error::Error, file: &str) {
+fn check_error(error: &dyn std::error::Error, file: &str) {
     let said = error.to_string();
     assert!(said.contains(file), "{said}");
-    assert!(said.len() < 2_000, "{} bytes are said", said.len());
+    assert!(said.len() < 2_000, "the error has {} bytes", said.len());
 }
 
 #[test]
-fn stat_lines_are_read_or_refused_and_names_shift_no_field() {
+fn stat_parses_or_fails() {
     let machine = Machine::new();
     let mutator = Mutator::new(STATS, &["(", ")", ") R 1 (", "Z", "I", "-2147483648"]);
     let folder = machine.procfs.task(machine.thread.pid, machine.thread.tid);
     let (mut read, mut refused) = (0, 0);
     each_input("stat", 8_000, 1 << 20, |random| {
         if below(random, 4) == 0 {
-            // Any name: fifteen bytes at most, as the kernel keeps them.
+            // Any name of at most 15 bytes, the kernel's limit.
             let plain = mutator.example(random).to_vec();
             let name: Vec<u8> = bytes(random, 16).into_iter().filter(|&b| b != 0).collect();
             let open = plain.iter().position(|&b| b == b'(').unwrap();
@@ -119,21 +120,21 @@ fn stat_lines_are_read_or_refused_and_names_shift_no_field() {
             }
             Err(error) => {
                 refused += 1;
-                check_said(&error, "task/101/stat");
+                check_error(&error, "task/101/stat");
             }
         }
         let sampler = Sampler::new(machine.procfs.clone());
         if let Err(error) = sampler.read_activity(&machine.thread) {
-            check_said(&error, "task/101/stat");
+            check_error(&error, "task/101/stat");
         }
-        // Gone or not: whichever, it is told.
+        // Must not panic.
         machine.thread.is_alive(&machine.procfs);
     });
     println!("{read} read, {refused} refused");
 }
 
 #[test]
-fn schedstat_lines_are_read_as_they_stand_there_or_refused() {
+fn schedstat_parses_or_fails() {
     let machine = Machine::new();
     let mutator = Mutator::new(SCHEDSTATS, &[" ", "  ", "\n", "+1"]);
     each_input("schedstat", 8_000, 1 << 20, |random| {
@@ -141,7 +142,7 @@ fn schedstat_lines_are_read_as_they_stand_there_or_refused() {
         machine.put("proc/100/task/101/schedstat", &text);
         let mut sampler = Sampler::new(machine.procfs.clone());
         match sampler.sample(&machine.thread) {
-            // What is longer than three numbers can be is cut off.
+            // Texts longer than three numbers can be are truncated.
             Ok(sample) if text.len() <= 64 => {
                 let words = text.split(|byte| b" \n".contains(byte));
                 let numbers: Vec<u64> = words
@@ -152,13 +153,13 @@ fn schedstat_lines_are_read_as_they_stand_there_or_refused() {
                 assert_eq!(numbers, [sample.ran.0, sample.waited.0, sample.runs]);
             }
             Ok(_) => {}
-            Err(error) => check_said(&error, "task/101/schedstat"),
+            Err(error) => check_error(&error, "task/101/schedstat"),
         }
     });
 }
 
 #[test]
-fn status_and_the_machines_own_files_are_read_or_refused() {
+fn status_stat_and_online_parse_or_fail() {
     let machine = Machine::new();
     let status = Mutator::new(STATUSES, &["Uid:", "Uid:\t"]);
     let stat = Mutator::new(MACHINES, &["cpu", "cpu4294967296", "cpu-1"]);
@@ -171,18 +172,18 @@ fn status_and_the_machines_own_files_are_read_or_refused() {
         let sampler = Sampler::new(machine.procfs.clone());
         match sampler.pcpu_idle() {
             Ok(idle) => assert!(idle.len() <= text.split(|&b| b == b'\n').count()),
-            Err(error) => check_said(&error, "proc/stat"),
+            Err(error) => check_error(&error, "proc/stat"),
         }
         machine.put("sys/devices/system/cpu/online", &online.input(random));
         match sampler.online_pcpus() {
             Ok(pcpus) => assert!(pcpus.iter().all(|pcpu| pcpu.0 <= 8191)),
-            Err(error) => check_said(&error, "cpu/online"),
+            Err(error) => check_error(&error, "cpu/online"),
         }
     });
 }
 
 #[test]
-fn cgroup_lines_are_read_or_refused() {
+fn cgroup_lines_parse_or_fail() {
     let mutator = Mutator::new(CGROUPS, &["0", "::", ":", "cpu", "/..", "/", "(deleted)"]);
     let machine = Machine::new();
     machine.put("cg/cgroup.controllers", b"cpu\n");
@@ -209,12 +210,12 @@ fn cgroup_lines_are_read_or_refused() {
                     assert!(!cgroup.0.contains('\n'));
                 }
                 Err(error @ CgroupError::NotListed { .. }) => {
-                    check_said(&error, "task/101/cgroup");
+                    check_error(&error, "task/101/cgroup");
                 }
                 Err(error @ CgroupError::NotText { .. }) => {
-                    check_said(&error, "task/101/cgroup");
+                    check_error(&error, "task/101/cgroup");
                 }
-                // These say the path.
+                // These name the path.
                 Err(CgroupError::Gone(_) | CgroupError::OutsideNamespace { .. }) => {}
                 Err(error) => panic!("{error}"),
             }

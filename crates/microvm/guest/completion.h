@@ -1,13 +1,13 @@
 /*
- * Completion times: how long a burst or a request took from when it was due to begin until it was done.
+ * Completion times: time from the scheduled start of a burst or request to its end.
  *
- * Due is a point on the clock that the workload's own plan gives, so that the time until the timer fires, until the vCPU is
- * woken and gets a pCPU, while it is preempted, and behind earlier bursts that are late, all count, beside the work itself. What
- * is given up (`dropped`) was never done and is not here.
+ * The scheduled start follows from the workload's plan. The time therefore includes timer delay,
+ * wake-up, waiting for a pCPU, preemption, earlier late bursts, and the work itself. Dropped bursts
+ * (`dropped`) have no completion time.
  *
- * Times are TSC cycles, in log-linear buckets: one for all below 2^TANDEM_COMPLETION_FROM, then eight of equal width for each
- * factor of two, and one for all from 2^TANDEM_COMPLETION_TO on. A bucket is so never wider than an eighth of what it holds. The
- * reading side is src/completion.rs.
+ * Times are TSC cycles, in log-linear buckets: one for all below 2^TANDEM_COMPLETION_FROM, then eight
+ * of equal width for each factor of two, and one for all from 2^TANDEM_COMPLETION_TO on. A bucket is at
+ * most an eighth as wide as its times. The reading side is src/completion.rs.
  */
 #ifndef TANDEM_COMPLETION_H
 #define TANDEM_COMPLETION_H
@@ -26,7 +26,7 @@ static inline u32 completion_bucket(u64 cycles)
     return 1 + (power - TANDEM_COMPLETION_FROM) * 8 + eighth;
 }
 
-/* Counts that what was due at TSC `due` is done now. */
+/* Counts the completion of a burst or request that was due at TSC `due`. */
 static inline void count_completion(struct tandem_vcpu *me, u64 due)
 {
     u64 now = platform_now();

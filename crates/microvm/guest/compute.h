@@ -1,18 +1,17 @@
 /*
  * Work of a known size: a chain of dependent multiplications and additions.
  *
- * The size is a number of instructions, never a span of time: what a vCPU computes while it is on
- * a pCPU is the same whether or not it was off in between, so that time off the pCPU is never
- * counted as work. `steps` of struct tandem_vm says how many steps of the chain take 2^20 TSC
- * cycles on this machine when nothing disturbs it (src/calibrate.rs). The loop is assembly so
- * that the guest's and the host's compiler cannot make two different things of it.
+ * The size is a number of instructions, not a duration, so that time off the pCPU never counts as
+ * work. `steps` of struct tandem_vm is the number of steps that take 2^20 TSC cycles on this
+ * machine without disturbance (src/calibrate.rs). The loop is in assembly, so that the compilers
+ * of guest and host generate the same code.
  */
 #ifndef TANDEM_COMPUTE_H
 #define TANDEM_COMPUTE_H
 
 #include "platform.h"
 
-/* Runs `steps` steps of the chain from `value`; returns where it ends. */
+/* Runs `steps` steps of the chain from `value` and returns the result. */
 static inline u64 chain(u64 value, u64 steps)
 {
     if (steps == 0)
@@ -28,7 +27,7 @@ static inline u64 chain(u64 value, u64 steps)
     return value;
 }
 
-/* Computes for `cycles` TSC cycles' worth of work; gives up between slices when the VM stops. */
+/* Computes `cycles` TSC cycles' worth of work; returns early, between slices, when the VM stops. */
 static inline void compute(const struct tandem_vm *vm, struct tandem_vcpu *me, u64 cycles)
 {
     const u64 slice = 1 << 16;

@@ -1,5 +1,5 @@
 /*
- * The workload that computes alone and without a pause. Those that sleep in between are in timed.c.
+ * The workload that computes continuously. Those that sleep in between are in timed.c.
  */
 #include "compute.h"
 #include "draw.h"

@@ -1,10 +1,10 @@
 /*
- * Sizes that vary, from a seed: PCG32 (O'Neill, "PCG: A Family of Simple Fast Space-Efficient
+ * Random sizes from a seed: PCG32 (O'Neill, "PCG: A Family of Simple Fast Space-Efficient
  * Statistically Good Algorithms for Random Number Generation", 2014; variant XSH RR 64/32).
  *
- * Every vCPU has its own stream, so that the sizes vCPU n meets depend on the seed and n alone and
- * not on how the vCPUs interleave. The first FINGERPRINT_DRAWS draws are hashed (FNV-1a by words)
- * so that two runs can be compared without recording them.
+ * Every vCPU has its own stream, so that the sizes of vCPU n depend only on the seed and n, not on
+ * the interleaving of vCPUs. The first FINGERPRINT_DRAWS draws are hashed (FNV-1a by words), so that
+ * two runs can be compared without recording them.
  */
 #ifndef TANDEM_DRAW_H
 #define TANDEM_DRAW_H
@@ -32,7 +32,7 @@ static inline void draw_seed(struct tandem_vcpu *me, u64 seed, u32 stream)
     me->fingerprint = 0xcbf29ce484222325ull;
 }
 
-/* A number in [0, below), by multiplication; below 2^32 it is as even as 32 bits can be. */
+/* Returns a number in [0, below), by multiplication; below 2^32 it is as uniform as 32 bits allow. */
 static inline u64 draw_below(struct tandem_vcpu *me, u64 below)
 {
     u32 bits = draw_bits(me);
@@ -42,7 +42,7 @@ static inline u64 draw_below(struct tandem_vcpu *me, u64 below)
     return (u64)(((unsigned __int128)below * bits) >> 32);
 }
 
-/* `cycles`, give or take up to `percent` of it, evenly. */
+/* Returns a uniform value of `cycles` ± `percent`. */
 static inline u64 draw_size(struct tandem_vcpu *me, u64 cycles, u64 percent)
 {
     u64 spread = cycles * percent / 100; /* sizes end at 10^12 cycles: this fits */

@@ -1,7 +1,6 @@
 /*
- * The layout of shared.h as this compiler made it, for src/shared.rs to compare with its own, and
- * the piece of the guest that calibration measures. Built into the host library
- * only.
+ * The layout of shared.h under this compiler, for src/shared.rs to compare with its own, and the
+ * parts of the guest that calibration and tests call. Built into the host library only.
  */
 #include "completion.h"
 #include "compute.h"
@@ -20,13 +19,13 @@ const u64 tandem_layout[] = {
     offsetof(struct tandem_vcpu, steps),
 };
 
-/* The bucket that a completion time is counted in, for src/completion.rs to compare with its own bounds. */
+/* Returns the bucket of a completion time, for src/completion.rs to compare with its own bounds. */
 u32 tandem_completion_bucket(u64 cycles)
 {
     return completion_bucket(cycles);
 }
 
-/* How many TSC cycles `steps` steps of the chain took just now, disturbances included. */
+/* Runs `steps` steps of the chain and returns the elapsed TSC cycles, including disturbances. */
 u64 tandem_time_chain(u64 steps)
 {
     u64 start = platform_now();

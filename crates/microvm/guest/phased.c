@@ -2,8 +2,8 @@
  * Workloads in phases: barrier (every vCPU computes, then waits for all) and forkjoin (one vCPU
  * computes the serial part while the others wait, then all compute the parallel part).
  *
- * The invariant, checked in every phase against the next vCPU in the circle: work counts differ
- * by at most one.
+ * The invariant, checked in every phase against the next vCPU (modulo their number): work counts
+ * differ by at most one.
  */
 #include "compute.h"
 #include "draw.h"

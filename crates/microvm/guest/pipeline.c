@@ -1,10 +1,10 @@
 /*
  * Stages with bounded queues between them: vCPU n is stage n, takes an item from queue n, computes,
- * and puts it into queue n + 1. The first stage makes the items, the last one uses them up. A stage
- * with nothing to take, or no room to put, sleeps. With a step each stage computes so many percent of the first one's work more
- * than the one before.
+ * and puts it into queue n + 1. The first stage produces the items, the last one consumes them. A
+ * stage sleeps if its input queue is empty or its output queue is full. With a step, the work of each
+ * stage exceeds that of the one before by this percentage of the first stage's work.
  *
- * The invariant: items are numbered, and every stage takes them in order, none lost, none twice.
+ * The invariant: items are numbered, and every stage takes them in order, without loss or duplicates.
  */
 #include "compute.h"
 #include "draw.h"

@@ -1,10 +1,10 @@
 /*
- * What a workload needs of the thing that runs it. Implemented twice: platform_kvm.c for a vCPU
- * (halt, APIC), platform_threads.c for a plain thread (futex, signals).
+ * Platform interface of the workloads. Implemented twice: platform_kvm.c for a vCPU (halt, APIC),
+ * platform_threads.c for a plain thread (futex, signals).
  *
- * Sleeping follows one protocol, so that no wake-up is lost: clear `pending`, look at the
- * condition, and only then call platform_halt, which does not sleep if `pending` was set since.
- * Whoever makes the condition true wakes afterwards. A wake-up is only a hint: look again.
+ * Sleeping follows one protocol, so that no wake-up is lost: clear `pending`, check the condition,
+ * and only then call platform_halt, which does not sleep if `pending` was set since. A vCPU that
+ * makes the condition true wakes the sleeper afterwards. Wake-ups may be spurious: check again.
  */
 #ifndef TANDEM_PLATFORM_H
 #define TANDEM_PLATFORM_H
@@ -17,10 +17,10 @@ void platform_halt(struct tandem_vm *vm, struct tandem_vcpu *me);
 /* Sets `pending` of vCPU `target` and ends its sleep. Orders all earlier stores before it. */
 void platform_wake(struct tandem_vm *vm, struct tandem_vcpu *me, u32 target);
 
-/* Interrupts vCPU `target`, which copies `request` to `seen` whatever it is doing. */
+/* Interrupts vCPU `target`, which copies `request` to `seen` in any state. */
 void platform_shootdown(struct tandem_vm *vm, struct tandem_vcpu *me, u32 target);
 
-/* Sets `pending` of this vCPU at TSC `deadline` or a little later; replaces the timer before. */
+/* Sets `pending` of this vCPU at TSC `deadline` or slightly later; replaces an earlier timer. */
 void platform_arm_timer(struct tandem_vm *vm, struct tandem_vcpu *me, u64 deadline);
 
 static inline u64 platform_now(void)

@@ -1,6 +1,6 @@
 /*
- * The platform of a vCPU: halt and interrupts through the CPL 0 stubs of stubs.S, the in-kernel
- * local APIC in x2APIC mode. Built into the guest image only.
+ * The platform of a vCPU: halt and interrupts through the CPL 0 stubs of stubs.S, with the
+ * in-kernel local APIC in x2APIC mode. Built into the guest image only.
  */
 #include "platform.h"
 #include "sync.h"
@@ -42,8 +42,8 @@ void platform_shootdown(struct tandem_vm *vm, struct tandem_vcpu *me, u32 target
 }
 
 /*
- * The one-shot APIC timer counts nanoseconds (KVM's APIC bus runs at 1 GHz) in units of 16, as the
- * VMM set the divider; its 32 bits last 68 s. A longer sleep wakes early and arms it again.
+ * The one-shot APIC timer counts units of 16 ns (KVM's APIC bus runs at 1 GHz, and the VMM sets the
+ * divider); its 32 bits last 68 s. A longer sleep wakes early and rearms it.
  */
 void platform_arm_timer(struct tandem_vm *vm, struct tandem_vcpu *me, u64 deadline)
 {
@@ -52,7 +52,7 @@ void platform_arm_timer(struct tandem_vm *vm, struct tandem_vcpu *me, u64 deadli
     write_msr(X2APIC_TIMER_INITIAL_COUNT, (u32)(nanoseconds / 16 + 1), 0);
 }
 
-/* Where the VMM starts every vCPU, at CPL 3 or, if so asked, at CPL 0. */
+/* Entry point of every vCPU, at CPL 3 or, if configured, at CPL 0. */
 void guest_main(struct tandem_vm *vm, u32 index)
 {
     tandem_run(vm, index);

@@ -1,9 +1,8 @@
 /*
  * The platform of a plain thread: futex for halt, a real-time signal for shootdowns, the futex's
- * time-out for the timer. Built into the host library only.
+ * timeout for the timer. Built into the host library only.
  *
- * System calls are made directly: the file stays freestanding like the guest's, and the signal
- * handler has nothing to worry about.
+ * Direct system calls keep this file freestanding like the guest's, and async-signal-safe.
  */
 #include "platform.h"
 #include "sync.h"
@@ -13,7 +12,7 @@
 #define SYS_TGKILL 234
 #define FUTEX_WAIT_PRIVATE 128
 #define FUTEX_WAKE_PRIVATE 129
-#define LONGEST_SLEEP (3600ull * 1000 * 1000 * 1000)
+#define MAX_SLEEP (3600ull * 1000 * 1000 * 1000)
 
 struct timeout {
     int64_t seconds;
@@ -37,14 +36,14 @@ void platform_halt(struct tandem_vm *vm, struct tandem_vcpu *me)
 {
     while (__atomic_load_n(&me->pending, __ATOMIC_ACQUIRE) == 0 && !stopping(vm)) {
         struct timeout timeout;
-        u64 nanoseconds = LONGEST_SLEEP;
+        u64 nanoseconds = MAX_SLEEP;
         if (me->timer != 0) {
             if (platform_now() >= me->timer) {
                 me->timer = 0;
                 __atomic_store_n(&me->pending, 1, __ATOMIC_RELAXED);
                 return;
             }
-            nanoseconds = platform_nanoseconds_until(vm, me->timer, LONGEST_SLEEP);
+            nanoseconds = platform_nanoseconds_until(vm, me->timer, MAX_SLEEP);
         }
         timeout.seconds = (int64_t)(nanoseconds / 1000000000);
         timeout.nanoseconds = (int64_t)(nanoseconds % 1000000000);
@@ -65,7 +64,7 @@ void platform_wake(struct tandem_vm *vm, struct tandem_vcpu *me, u32 target)
     count(&me->ipis);
 }
 
-/* `seen` tells the signal apart from one that somebody else sent. */
+/* `seen` distinguishes the signal from one of another sender. */
 void tandem_shootdown_signal(int signal)
 {
     (void)signal;
@@ -94,11 +93,11 @@ void platform_arm_timer(struct tandem_vm *vm, struct tandem_vcpu *me, u64 deadli
     me->timer = deadline;
 }
 
-/* What a thread of the host runs as vCPU `index`; returns when the VM stops. */
+/* Runs vCPU `index` on the calling host thread; returns when the VM stops. */
 void tandem_thread_main(struct tandem_vm *vm, u32 index)
 {
     this_vcpu = &vm->vcpu[index];
-    /* A shootdown may have come too early for the handler to know whose it was: once more. */
+    /* An earlier shootdown may have arrived before the handler knew its vCPU: send it again. */
     send_shootdown(vm, this_vcpu);
     tandem_run(vm, index);
     this_vcpu = NULL;

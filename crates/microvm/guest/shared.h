@@ -1,26 +1,26 @@
 /*
- * The memory that the VMM and the vCPUs of one VM share: parameters in, counters out, and the
- * state of the workload's own locks, queues and barriers.
+ * Memory shared by the VMM and the vCPUs of one VM: parameters in, counters out, and the state of
+ * the workload's locks, queues and barriers.
  *
- * The VMM reads the counters while the vCPUs run: each is written by one vCPU only and by whole
- * aligned 64-bit stores, so that no reader sees half a number and nobody has to stop. The Rust
- * mirror of these structures is src/shared.rs; tandem_layout (layout.c) lets it check that both
- * agree. Times are TSC cycles. Stubs.S includes this file for the offsets alone.
+ * The VMM reads the counters while the vCPUs run. Only one vCPU writes each counter, with whole
+ * aligned 64-bit stores, so that readers never see torn values and no vCPU has to stop. The Rust
+ * mirror of these structures is src/shared.rs, which compares its layout with tandem_layout
+ * (layout.c). Times are TSC cycles. stubs.S includes this file only for the offsets.
  */
 #ifndef TANDEM_SHARED_H
 #define TANDEM_SHARED_H
 
 /*
- * Interrupt vectors: what the guest handles, and the two gates that CPL 3 calls with int. Those of
- * breakpoint and overflow, because hypervisors without hardware help run the guest's CPL 3 under
- * the host's own IDT, and these two Linux lets user code call.
+ * Interrupt vectors, and the two gates that CPL 3 calls with int. The gates use the vectors of
+ * breakpoint and overflow: hypervisors without hardware support run the guest's CPL 3 under the
+ * host's IDT, where Linux lets user code call these two.
  */
 #define TANDEM_VECTOR_WAKE 0x40
 #define TANDEM_VECTOR_SHOOTDOWN 0x41
 #define TANDEM_GATE_HALT 3
 #define TANDEM_GATE_WRMSR 4
 
-/* A guest that meets an exception it cannot have writes here, and the VMM reports it. */
+/* The guest writes to this port after an unexpected exception, and the VMM reports it. */
 #define TANDEM_FAULT_PORT 0xf4
 
 /* Offsets in struct tandem_vcpu that the assembly uses. */
@@ -63,38 +63,38 @@ enum tandem_workload {
 };
 
 struct tandem_vcpu {
-    /* Counters, for the VMM to read. */
+    /* Counters, read by the VMM. */
     TANDEM_OWN_LINE u64 work; /* finished items */
-    u64 halts;                /* times the vCPU really went to sleep */
+    u64 halts;                /* times the vCPU went to sleep */
     u64 ipis;                 /* interrupts sent to other vCPUs */
     u64 acks;                 /* shootdown requests acknowledged */
-    u64 violations;           /* broken invariants seen: always 0 unless there is a bug */
-    u64 dropped;              /* bursts and requests given up because too many were late */
+    u64 violations;           /* broken invariants: nonzero only by a bug */
+    u64 dropped;              /* bursts and requests dropped because too many were late */
     u64 draws;                /* sizes drawn from the random sequence */
     u64 fingerprint;          /* hash of the first draws: equal seeds, equal fingerprints */
 
-    /* Interrupts. Only `request` and, for threads, `pending` are written by others. */
-    TANDEM_OWN_LINE u32 pending; /* a wake-up or timer came since it was last cleared */
-    i32 tid;                     /* threads backend: whom to signal */
+    /* Interrupts. Other vCPUs write only `request` and, with threads, `pending`. */
+    TANDEM_OWN_LINE u32 pending; /* a wake-up or timer since it was last cleared */
+    i32 tid;                     /* threads backend: target of signals */
     u64 request;                 /* the last shootdown asked of this vCPU */
     u64 seen;                    /* the last shootdown this vCPU acknowledged */
-    u64 timer;                   /* threads backend: when the armed timer fires, or 0 */
+    u64 timer;                   /* threads backend: deadline of the armed timer, or 0 */
 
-    /* The vCPU's own. */
+    /* Private to the vCPU. */
     TANDEM_OWN_LINE u64 random_state;
     u64 random_stream;
     u64 chain; /* the value that runs through the dependent chain */
     u32 index;
-    /* Counters, for whoever asks what it does (counters.rs): one line, because both change all the time. */
+    /* Counters read by other processes (file_name in src/shared.rs); one line, as both change constantly. */
     u64 steps; /* of the dependent chain */
     u64 spins; /* turns of a loop that waits */
 
-    /* Completion times, for the VMM to read. */
+    /* Completion times, read by the VMM. */
     TANDEM_OWN_LINE u64 completion_cycles;      /* all of them added up */
     u64 completions[TANDEM_COMPLETION_BUCKETS]; /* how many there were in each bucket */
 };
 
-/* vCPUs that sleep until a condition holds: bit n is vCPU n. */
+/* vCPUs that sleep until a condition holds; bit n is vCPU n. */
 struct tandem_waiters {
     TANDEM_OWN_LINE u64 mask;
 };
@@ -103,7 +103,7 @@ struct tandem_lock {
     TANDEM_OWN_LINE u32 next_ticket;
     TANDEM_OWN_LINE u32 now_serving;
     TANDEM_OWN_LINE u32 locked;
-    TANDEM_OWN_LINE u64 owner; /* index + 1 of the holder: the proof of mutual exclusion */
+    TANDEM_OWN_LINE u64 owner; /* index + 1 of the holder, to check mutual exclusion */
     u64 guarded;               /* counted without atomics, under the lock */
     struct tandem_waiters waiters;
 };

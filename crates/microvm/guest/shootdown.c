@@ -1,7 +1,7 @@
 /*
  * TLB shootdowns: vCPU 0 computes a little, then interrupts every other vCPU and spins until all
- * have acknowledged; one such round is one item of work. The others compute. A vCPU that is off
- * its pCPU holds everything up: that is the point.
+ * have acknowledged; one such round is one item of work. The others compute. A preempted vCPU
+ * delays the whole round, by design.
  */
 #include "compute.h"
 #include "draw.h"

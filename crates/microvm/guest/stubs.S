@@ -1,16 +1,16 @@
 /*
- * Everything of the guest that runs at CPL 0, kept to a few instructions because a hypervisor
- * without hardware help interprets them one by one (about a microsecond each).
+ * The guest's code at CPL 0, minimal because a hypervisor without hardware support interprets its
+ * instructions (about a microsecond each).
  *
- * %gs points at this vCPU's struct tandem_vcpu; the VMM sets it and nothing changes it. The gates
- * come from CPL 3 by int, with interrupts off (interrupt gates). The stack is the TSS's rsp0. A
- * workload that itself runs at CPL 0 takes the same gates, on the stack it is on.
+ * %gs points at this vCPU's struct tandem_vcpu; the VMM sets it once. CPL 3 calls the gates with
+ * int, with interrupts off (interrupt gates). The stack is the TSS's rsp0. A workload at CPL 0 uses
+ * the same gates on its own stack.
  */
 #include "shared.h"
 
 #define X2APIC_EOI 0x80b
 
-        /* What the VMM needs to know of the image, at its start: see src/image.rs. */
+        /* Header for the VMM at the start of the image: see src/image.rs. */
         .section .header, "a"
         .quad 0x6d65646e61740001
         .quad guest_main
@@ -24,9 +24,9 @@
         .text
 
 /*
- * Halts unless something is pending. Interrupts are off between the look and the HLT, and STI
- * holds them off for one instruction more: an interrupt cannot come in between and be slept over.
- * Where a hypervisor lets one in all the same, on_wake makes it good.
+ * Halts unless an interrupt is pending. Interrupts are off between the check and the HLT, and STI
+ * delays them by one instruction, so no interrupt can arrive in between and be missed. If a
+ * hypervisor allows one anyway, on_wake corrects it.
  */
 gate_halt:
         cmpl    $0, %gs:TANDEM_VCPU_PENDING
@@ -44,9 +44,9 @@ gate_wrmsr:
         iretq
 
 /*
- * An interrupt that was let in between STI and HLT would be slept over: it returns behind the HLT
- * instead. Seen with kvm_amd on a processor that QEMU emulates: there 3 of 60 runs of forkjoin for
- * 4 s stopped dead without this, and 0 of 60 with it.
+ * An interrupt between STI and HLT would be missed, so it returns behind the HLT instead. Observed
+ * with kvm_amd on a processor that QEMU emulates: without this, 3 of 60 runs of forkjoin for 4 s
+ * hung, and 0 of 60 with it.
  */
 on_wake:
         movl    $1, %gs:TANDEM_VCPU_PENDING
@@ -77,13 +77,13 @@ on_shootdown:
         movq    %rax, %gs:TANDEM_VCPU_SEEN
         jmp     end_of_interrupt
 
-/* A spurious interrupt takes no end of interrupt. */
+/* A spurious interrupt needs no EOI. */
 on_spurious:
         iretq
 
 /*
- * Exceptions, none of which the guest can have: eight bytes of code for each of the 32, which push
- * the number; the VMM then finds it and the frame on the stack, reports them and stops the VM.
+ * Handlers of exceptions, which are all unexpected: eight bytes of code for each of the 32, which
+ * push its number. The VMM reads number and frame from the stack, reports them and stops the VM.
  */
         .balign 8
 on_fault:

@@ -1,10 +1,10 @@
 /*
  * Waiting and locking among vCPUs, written for vCPUs that may stop at any instruction.
  *
- * Whoever sleeps first puts its bit into a waiters mask, then looks at the condition once more;
- * whoever makes a condition true then looks at the mask. A full fence stands between the two on
- * either side, so that one of them sees the other: no wake-up is lost (the classical argument of
- * futexes). Spinning is with PAUSE, which hardware pause-loop exiting sees.
+ * A vCPU sets its bit in a waiters mask before it sleeps, then checks the condition once more. A
+ * vCPU that makes a condition true then checks the mask. With a full fence in between on either
+ * side, at least one of them sees the other, so no wake-up is lost (as with futexes). Spinning
+ * uses PAUSE, which pause-loop exiting of the hardware detects.
  */
 #ifndef TANDEM_SYNC_H
 #define TANDEM_SYNC_H
@@ -23,7 +23,7 @@ static inline void store(u64 *to, u64 value)
     __atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
-/* A counter with one writer: a whole store, no locked instruction. */
+/* Increments a counter with one writer: a whole store, no locked instruction. */
 static inline void count(u64 *counter)
 {
     __atomic_store_n(counter, *counter + 1, __ATOMIC_RELEASE);
@@ -36,9 +36,9 @@ static inline void expect(struct tandem_vcpu *me, int holds)
 }
 
 /*
- * Waits until `condition`, which may have an effect when it becomes true: it is evaluated until
- * then and never after. Spins for `spin` TSC cycles, then sleeps in `waiters`. Ends without the
- * condition only when the VM stops.
+ * Waits until `condition`, which may have a side effect when it becomes true: it is not evaluated
+ * afterwards. Spins for `spin` TSC cycles, then sleeps in `sleepers`. Ends without the condition
+ * only when the VM stops.
  */
 #define WAIT_UNTIL(vm, me, sleepers, spin, condition)                                          \
     do {                                                                                       \
@@ -74,7 +74,7 @@ static inline void wake_all(struct tandem_vm *vm, struct tandem_vcpu *me,
         platform_wake(vm, me, (u32)__builtin_ctzll(asleep));
 }
 
-/* Wakes the next sleeper after this vCPU, in a circle, so that none is passed over for ever. */
+/* Wakes the next sleeper after this vCPU, round-robin, so that none starves. */
 static inline void wake_one(struct tandem_vm *vm, struct tandem_vcpu *me,
                             struct tandem_waiters *waiters)
 {
@@ -91,7 +91,7 @@ static inline void wake_one(struct tandem_vm *vm, struct tandem_vcpu *me,
     }
 }
 
-/* The proof of mutual exclusion, for both kinds of lock. */
+/* Checks mutual exclusion, for both kinds of lock. */
 static inline void lock_entered(struct tandem_lock *lock, struct tandem_vcpu *me)
 {
     expect(me, load(&lock->owner) == 0);
@@ -105,7 +105,7 @@ static inline void lock_leaving(struct tandem_lock *lock, struct tandem_vcpu *me
     store(&lock->owner, 0);
 }
 
-/* The ticket lock that Linux had before 4.2. Returns 0 if the VM stopped meanwhile. */
+/* Ticket lock of Linux before 4.2. Returns 0 if the VM stopped meanwhile. */
 static inline int ticket_lock(struct tandem_vm *vm, struct tandem_vcpu *me)
 {
     struct tandem_lock *lock = &vm->lock;

@@ -1,9 +1,9 @@
 /*
- * Workloads that a timer wakes: bursty with a duty cycle, server with busy times in between. Both count how long each burst or
- * request took from when it was due until it was done (completion.h).
+ * Workloads that a timer wakes: bursty with a duty cycle, server with busy phases in between. Both
+ * count completion times of bursts and requests from their scheduled starts (completion.h).
  *
- * What is due stands on the clock, not on when the last one ended: the demand is the same whatever service the vCPU gets, and
- * a time for which the vCPU could not even begin is not left out of what is measured.
+ * The schedule follows the clock, not the end of the previous burst. The demand is therefore
+ * independent of the service that the vCPU gets, and completion times include delayed starts.
  */
 #include "completion.h"
 #include "compute.h"
@@ -25,14 +25,14 @@ static void sleep_until(struct tandem_vm *vm, struct tandem_vcpu *me, u64 deadli
 }
 
 /*
- * A vCPU that falls behind goes on without sleeping; more than `backlog` periods behind, it gives
- * the oldest bursts up and counts them as dropped.
+ * A vCPU that falls behind continues without sleeping. More than `backlog` periods behind, it drops
+ * and counts the oldest bursts.
  */
 void run_bursty(struct tandem_vm *vm, struct tandem_vcpu *me)
 {
     const u64 period = vm->params[BURSTY_PERIOD];
     const u64 backlog = vm->params[BURSTY_BACKLOG];
-    /* vCPUs start anywhere in the period, or they would all wake in the same instant. */
+    /* vCPUs start at random times in the period, so that they do not wake simultaneously. */
     u64 next = platform_now() + draw_below(me, period);
     while (!stopping(vm)) {
         sleep_until(vm, me, next);
@@ -60,10 +60,10 @@ static u64 microseconds(const struct tandem_vm *vm, enum server parameter)
 }
 
 /*
- * Busy, then serving, again and again, each for its time on the clock. Busy is to compute without a
- * pause, in pieces of the size of a request, which are not timed. Serving is to sleep until a
- * request is due, compute, and sleep again. Requests that are late are done before the vCPU is busy
- * again; a vCPU that is late by a whole round leaves that round out and counts its requests as dropped.
+ * Alternates between busy and serving phases of fixed duration. A busy vCPU computes continuously, in
+ * untimed pieces of the size of a request. A serving vCPU sleeps until a request is due and computes.
+ * Late requests complete before the next busy phase; a vCPU that is late by a whole round skips that
+ * round and counts its requests as dropped.
  */
 void run_server(struct tandem_vm *vm, struct tandem_vcpu *me)
 {

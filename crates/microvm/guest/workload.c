@@ -1,4 +1,4 @@
-/* Which workload a VM runs, and how a vCPU gets ready for it. */
+/* Selects the VM's workload and initializes a vCPU for it. */
 #include "workload.h"
 
 #include "draw.h"

@@ -1,7 +1,7 @@
 /*
- * The workloads, one function each: it runs until the VM stops and counts what it finishes in
- * `work` of its vCPU. The parameters, their units, ranges and defaults are in src/workload.rs, in
- * the order of the enumerations beside each function.
+ * The workloads, one function each, which runs until the VM stops and counts finished items in
+ * `work` of its vCPU. Parameters, units, ranges and defaults are in src/workload.rs, in the order
+ * of the enumeration next to each function.
  */
 #ifndef TANDEM_WORKLOAD_H
 #define TANDEM_WORKLOAD_H

@@ -1,12 +1,11 @@
-//! How fast this machine is: the TSC's frequency, and how many steps of the workloads' dependent
-//! chain (`guest/compute.h`) take how many TSC cycles when nothing disturbs them.
+//! Measures the speed of this machine: the TSC's frequency, and the undisturbed speed of the workloads' dependent chain (`guest/compute.h`).
 //!
-//! The chain is timed in short runs and the fastest counts: a disturbance can only make a run
-//! longer. The frequency is the TSC against CLOCK_MONOTONIC over the whole measurement, each read
-//! together with the other as closely as could be had. The measurement takes some 10 ms of one pCPU.
+//! The chain is timed in short runs and the fastest counts, as a disturbance can only prolong a run.
+//! The frequency is the TSC relative to CLOCK_MONOTONIC over the whole measurement; the two are read as closely together as possible.
+//! The measurement takes about 10 ms of one pCPU.
 //!
-//! What it does not do: follow a core whose frequency changes relative to the TSC. Then "cycles"
-//! are those of the moment of the measurement, the same for every item that is computed after.
+//! It does not follow changes of a core's frequency relative to the TSC.
+//! "Cycles" are then those at the time of the measurement, the same for all later items.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,19 +16,19 @@ use thiserror::Error;
 use crate::host_library;
 use crate::thread_time::monotonic_ns;
 
-/// One run: long against reading the TSC, short against a timer tick.
+/// Length of a run: long compared with reading the TSC, short compared with a timer tick.
 const STEPS_PER_RUN: u64 = 10_000;
 
-/// How long the TSC is compared with the clock.
+/// Duration of the comparison of TSC and clock.
 const SPAN_NS: u64 = 10_000_000;
 
-/// The most steps in 2^20 cycles: four a cycle, which no chain of dependent steps can reach.
-const MOST_STEPS: u64 = 1 << 22;
+/// Maximum number of steps in 2^20 cycles: four per cycle, which no dependent chain can reach.
+const MAX_STEPS: u64 = 1 << 22;
 
-/// The fastest TSC: 100 GHz.
-const MOST_KHZ: u64 = 100_000_000;
+/// Maximum frequency of the TSC: 100 GHz.
+const MAX_KHZ: u64 = 100_000_000;
 
-/// A text that is no calibration.
+/// A text that is not a calibration.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "'{0}' is not a calibration; write KHZ:STEPS (the TSC's frequency, and the steps of the chain \
@@ -37,7 +36,7 @@ const MOST_KHZ: u64 = 100_000_000;
 )]
 pub struct NotACalibration(String);
 
-/// What was measured.
+/// Result of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Frequency of the TSC in kHz.
@@ -47,7 +46,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Measures this machine now.
+    /// Measures this machine.
     pub fn measure() -> Calibration {
         let (first_tsc, first_ns) = clocks();
         let mut fastest = u64::MAX;
@@ -60,8 +59,8 @@ impl Calibration {
         };
         let khz = u128::from(tsc) * 1_000_000 / u128::from(ns);
         Calibration {
-            tsc_khz: u64::try_from(khz).map_or(MOST_KHZ, |khz| khz.clamp(1, MOST_KHZ)),
-            steps_per_mebicycle: ((STEPS_PER_RUN << 20) / fastest).clamp(1, MOST_STEPS),
+            tsc_khz: u64::try_from(khz).map_or(MAX_KHZ, |khz| khz.clamp(1, MAX_KHZ)),
+            steps_per_mebicycle: ((STEPS_PER_RUN << 20) / fastest).clamp(1, MAX_STEPS),
         }
     }
 }
@@ -83,15 +82,15 @@ impl FromStr for Calibration {
         text.split_once(':')
             .and_then(|(khz, steps)| {
                 Some(Calibration {
-                    tsc_khz: number(khz, MOST_KHZ)?,
-                    steps_per_mebicycle: number(steps, MOST_STEPS)?,
+                    tsc_khz: number(khz, MAX_KHZ)?,
+                    steps_per_mebicycle: number(steps, MAX_STEPS)?,
                 })
             })
             .ok_or_else(|| NotACalibration(text.to_owned()))
     }
 }
 
-/// The TSC and the clock at one moment: the pair with the shortest time in between of a few.
+/// Reads the TSC and the clock at one time: of several pairs, the one with the shortest gap.
 fn clocks() -> (u64, u64) {
     let pair = || {
         let before = host_library::tsc();
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_takes_some_cycles_and_the_tsc_runs_at_a_plausible_speed() {
+    fn measured_speeds_are_plausible() {
         let c = Calibration::measure();
         // 100 MHz to 10 GHz; one multiplication and one addition take 1 to 100 cycles.
         assert!((100_000..10_000_000).contains(&c.tsc_khz), "{c:?}");

@@ -1,16 +1,17 @@
-//! Completion times: how long bursts and requests took, from when each was due to begin until it was done.
+//! Completion times of bursts and requests: time from the scheduled start to the end.
 //!
-//! Due is a point on the clock in the workload's plan. So the time holds all that came between: the timer, the wake-up, the wait
-//! for a pCPU, being preempted, earlier bursts that were late, and the work itself. What was given up (`dropped`) was never done
-//! and has no completion time.
+//! The scheduled start follows from the workload's plan.
+//! The time therefore includes timer delay, wake-up, waiting for a pCPU, preemption, earlier late bursts, and the work itself.
+//! Dropped bursts (`dropped`) have no completion time.
 //!
-//! A vCPU counts each in a histogram in the memory that it shares with the VMM (`guest/completion.h`), in TSC cycles and in
-//! log-linear buckets: one for all below 2^[`FROM`], eight of equal width for each factor of two from there, one for all from
-//! 2^[`TO`] on. The counts only grow: the difference of two looks is the distribution of what was done in between.
+//! A vCPU counts each time in a histogram in the memory shared with the VMM (`guest/completion.h`), in TSC cycles.
+//! The buckets are log-linear: one for all below 2^[`FROM`], eight of equal width for each factor of two, and one for all from 2^[`TO`] on.
+//! Counts only increase, so the difference of two readings is the distribution in between.
 //!
-//! A quantile is by nearest rank: of n times the one at place ⌈q × n⌉ when they are sorted. Times in one bucket are taken for evenly
-//! spread over it, so a quantile is off by an eighth of itself at most. In the first bucket it is off by 2^[`FROM`] cycles at most; in
-//! the last one it is 2^[`TO`], a bound from below. The mean is exact but for a burst that ended while it was read.
+//! A quantile is by nearest rank: of n sorted times the one at position ⌈q × n⌉.
+//! Times are assumed to be uniform within a bucket, so a quantile has an error of at most an eighth of itself.
+//! In the first bucket the error is at most 2^[`FROM`] cycles; in the last one the quantile is 2^[`TO`], a lower bound.
+//! The mean is exact except for a burst that ends during the reading.
 
 use std::collections::BTreeMap;
 
@@ -25,36 +26,36 @@ pub const TO: u32 = 37;
 /// Buckets between two powers of two.
 const PER_POWER: u32 = 8;
 
-/// How many buckets there are.
+/// Number of buckets.
 pub(crate) const BUCKETS: usize = ((TO - FROM) * PER_POWER + 2) as usize;
 
-/// How many times there were in each bucket, and their sum.
+/// Histogram of times, with their sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// All times added up, in TSC cycles.
+    /// Sum of all times, in TSC cycles.
     cycles: u64,
-    /// The buckets that are not empty.
+    /// Counts of the buckets that are not empty.
     counts: BTreeMap<u32, u64>,
 }
 
 impl Histogram {
-    /// A histogram of times that add up to `cycles`, with these counts from the first bucket on.
+    /// Creates a histogram of times with the sum `cycles` and these counts from the first bucket on.
     pub(crate) fn new(cycles: u64, counts: impl IntoIterator<Item = u64>) -> Histogram {
         let counts = (0..).zip(counts).filter(|(_, count)| *count > 0).collect();
         Histogram { cycles, counts }
     }
 
-    /// Whether nothing was counted.
+    /// Returns true if there are no times.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// How many times were counted.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// What was counted since `earlier`, an earlier look at the same counters.
+    /// Returns the difference to `earlier`, an earlier reading of the same counters.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let grown = |(bucket, count): (&u32, &u64)| {
             let before = earlier.counts.get(bucket).copied().unwrap_or_default();
@@ -67,7 +68,7 @@ impl Histogram {
         }
     }
 
-    /// Adds what another one counted.
+    /// Adds another histogram.
     pub fn add(&mut self, other: &Histogram) {
         self.cycles = self.cycles.saturating_add(other.cycles);
         for (bucket, count) in &other.counts {
@@ -75,7 +76,7 @@ impl Histogram {
         }
     }
 
-    /// The mean, in TSC cycles; none of nothing.
+    /// Returns the mean, in TSC cycles; `None` without times.
     pub fn mean(&self) -> Option<f64> {
         match self.count() {
             0 => None,
@@ -83,7 +84,7 @@ impl Histogram {
         }
     }
 
-    /// The time that a part `q` (0 … 1) of all took at most, in TSC cycles; none of nothing.
+    /// Returns the quantile `q` (0 … 1), in TSC cycles; `None` without times.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let count = self.count();
         let rank = ((q * count as f64).ceil() as u64).clamp(1, count.max(1));
@@ -101,7 +102,7 @@ impl Histogram {
     }
 }
 
-/// The least time of a bucket in TSC cycles, and the least one that is too long for it; none for the last bucket.
+/// Returns the lower bound of a bucket and its exclusive upper bound, in TSC cycles; the last bucket has no upper bound.
 fn bounds(bucket: u32) -> (u64, Option<u64>) {
     let edge = |bucket: u32| {
         let (power, eighth) = (FROM + bucket / PER_POWER, bucket % PER_POWER);
@@ -114,10 +115,10 @@ fn bounds(bucket: u32) -> (u64, Option<u64>) {
     }
 }
 
-/// The completion times of a span of time; without any, there is no mean and no quantile.
+/// Summary of completion times; without any, there is no mean and no quantile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
-    /// Bursts or requests that were done.
+    /// Number of completed bursts or requests.
     pub count: u64,
     /// The mean, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,13 +126,13 @@ pub struct Completion {
     /// The median, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50_ns: Option<u64>,
-    /// What 99 of 100 took at most, in nanoseconds.
+    /// The 99th percentile, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ns: Option<u64>,
 }
 
 impl Completion {
-    /// The figures of `times`, whose cycles are those of a TSC of `tsc_khz`.
+    /// Returns the summary of `times`, in cycles of a TSC of `tsc_khz`.
     pub fn of(times: &Histogram, tsc_khz: u64) -> Completion {
         let nanoseconds = |cycles: f64| (cycles * 1e6 / tsc_khz.max(1) as f64).round() as u64;
         Completion {
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
     use crate::host_library::completion_bucket;
 
-    /// A histogram of these times, counted as the guest counts.
+    /// Returns a histogram of these times with the guest's buckets.
     fn histogram(times: impl IntoIterator<Item = u64>) -> Histogram {
         let mut counts = vec![0; BUCKETS];
         let mut cycles = 0;
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_worked_out() {
+    fn guest_buckets_have_known_bounds() {
         for (cycles, bucket) in [
             (0, 0),
             (1023, 0),
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guests_buckets_are_those_whose_bounds_we_know() {
+    fn guest_buckets_match_our_bounds() {
         let mut at = 0;
         for bucket in 0..BUCKETS as u32 {
             let (from, to) = bounds(bucket);
@@ -196,24 +197,24 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_by_nearest_rank_and_evenly_spread_in_a_bucket() {
-        // Four in 1024 … 1151: at an eighth, three, five and seven eighths of it.
+    fn quantiles_interpolate_within_bucket() {
+        // Four in 1024 … 1151: at one, three, five and seven eighths of the bucket.
         let four = histogram([1024; 4]);
         let places = [0.25, 0.5, 0.75, 1.0].map(|q| four.quantile(q).unwrap());
         assert_eq!(places, [1040.0, 1072.0, 1104.0, 1136.0]);
-        // 99 short ones and a long one: p99 is still short, anything beyond is the long one.
+        // 99 short ones and a long one: p99 is short, any higher quantile is the long one.
         let mut times = vec![4096; 99];
         times.push(1 << 20);
         let mixed = histogram(times);
         assert!(mixed.quantile(0.99).unwrap() < 4608.0);
         assert_eq!(mixed.quantile(0.991), Some(f64::from((1 << 20) + (1 << 16))));
-        // Below all buckets and above.
+        // In the first bucket and in the last.
         assert_eq!(histogram([3]).quantile(0.5), Some(512.0));
         assert_eq!(histogram([u64::MAX]).quantile(0.99), Some(2f64.powi(37)));
     }
 
     #[test]
-    fn a_quantile_is_within_an_eighth_of_the_true_one() {
+    fn quantile_error_is_below_an_eighth() {
         let times: Vec<u64> = (1..=1000).map(|i| i * i * 37 + 1024).collect();
         let all = histogram(times.iter().copied());
         for (q, place) in [(0.01, 9), (0.5, 499), (0.9, 899), (0.99, 989)] {
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_difference_of_two_looks_is_what_was_done_in_between() {
+    fn since_returns_times_in_between() {
         let before = histogram([2_000, 5_000, 1 << 30]);
         let mut after = before.clone();
         let between = histogram([5_000, 5_001, 70_000]);
@@ -232,12 +233,12 @@ mod tests {
         assert_eq!(after.count(), 6);
         assert_eq!(after.since(&before), between);
         assert!(after.since(&after).is_empty());
-        // Counters that seem to run backwards are taken for unchanged.
+        // Counters that decrease count as unchanged.
         assert!(before.since(&after).is_empty());
     }
 
     #[test]
-    fn figures_are_nanoseconds_and_absent_where_nothing_was_done() {
+    fn summary_is_in_nanoseconds_or_absent() {
         // A TSC of 2 GHz: two cycles a nanosecond.
         let done = Completion::of(&histogram([8_192, 10_000]), 2_000_000);
         assert_eq!((done.count, done.mean_ns), (2, Some(4_548)));
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_read_as_it_was_written() {
+    fn histogram_round_trips_through_json() {
         let written = histogram([100, 5_000, 5_000, 1 << 40]);
         let json = serde_json::to_string(&written).unwrap();
         assert_eq!(json, r#"{"cycles":1099511637876,"counts":{"0":1,"18":2,"217":1}}"#);

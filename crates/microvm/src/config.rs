@@ -1,7 +1,7 @@
-//! What a microVM is to be: plain data, checked as a whole before anything is started.
+//! Configuration of a microVM: plain data, checked as a whole before the start.
 //!
-//! A VM's name is short because the kernel keeps 15 characters of a thread's name, and each vCPU
-//! thread is named `NAME/vcpuN` so that an observer finds VM and vCPU by it.
+//! A VM's name is short because the kernel keeps 15 characters of a thread's name.
+//! Each vCPU thread is named `NAME/vcpuN`, which identifies VM and vCPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,19 +13,19 @@ use crate::calibrate::Calibration;
 use crate::ring::Ring;
 use crate::workload::{ParameterError, Parameters, Workload};
 
-/// The most vCPUs a microVM can have.
+/// Maximum number of vCPUs of a microVM.
 pub const MAX_VCPUS: u32 = 64;
 
-/// The longest name, so that `NAME/vcpu63` fits into the 15 characters of a thread's name.
+/// Maximum length of a name, so that `NAME/vcpu63` fits into the 15 characters of a thread's name.
 pub const MAX_NAME: usize = 8;
 
-/// What runs the vCPUs.
+/// Backend of the vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// Real vCPUs, by `/dev/kvm`.
+    /// Real vCPUs of `/dev/kvm`.
     Kvm,
-    /// Plain threads that run the same workload code: no VM, for hosts without KVM.
+    /// Plain threads that run the same workload code, for hosts without KVM.
     Threads,
 }
 
@@ -56,12 +56,12 @@ impl FromStr for Backend {
 pub struct VmName(String);
 
 impl VmName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name of the thread of vCPU `index`.
+    /// Returns the name of the thread of vCPU `index`.
     pub fn thread_name(&self, index: u32) -> String {
         format!("{}/vcpu{index}", self.0)
     }
@@ -85,10 +85,10 @@ impl FromStr for VmName {
     }
 }
 
-/// Why a microVM cannot be as asked for.
+/// Reason why a configuration is invalid.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ConfigError {
-    /// The name is too long or has other characters.
+    /// The name is empty, too long or has invalid characters.
     #[error(
         "'{0}' is not a VM name; write 1 to {MAX_NAME} characters of a-z, 0-9, _ and - \
          (threads are named NAME/vcpuN, and the kernel keeps 15 characters)"
@@ -102,12 +102,12 @@ pub enum ConfigError {
     TooFewVcpus {
         /// The workload.
         workload: Workload,
-        /// What was asked for.
+        /// Requested number.
         vcpus: u32,
-        /// What it needs.
+        /// Minimum number.
         least: u32,
     },
-    /// A server that never serves.
+    /// A server whose serving phase has no request.
     #[error(
         "workload server has no request: every={every} is longer than serve={serve}; give serve at \
          least as much as every"
@@ -115,18 +115,18 @@ pub enum ConfigError {
     NoRequest {
         /// Time from one request to the next, in microseconds.
         every: u64,
-        /// How long it serves, in microseconds.
+        /// Length of the serving phase, in microseconds.
         serve: u64,
     },
     /// No such backend.
     #[error("there is no backend '{0}'; write kvm or threads")]
     Backend(String),
-    /// A workload or parameter is wrong.
+    /// A workload or parameter is invalid.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
 }
 
-/// What a microVM is to be.
+/// Configuration of a microVM.
 ///
 /// ```
 /// use tandem_microvm::MicrovmConfig;
@@ -143,25 +143,25 @@ pub enum ConfigError {
 pub struct MicrovmConfig {
     /// Its name.
     pub name: VmName,
-    /// How many vCPUs, 1 to [`MAX_VCPUS`].
+    /// Number of vCPUs, 1 to [`MAX_VCPUS`].
     pub vcpus: u32,
     /// The workload with its parameters.
     pub parameters: Parameters,
-    /// Where the random sizes start.
+    /// Seed of the random sizes.
     pub seed: u64,
-    /// pCPU numbers that the vCPUs are pinned to in turn; none: not pinned.
+    /// pCPUs that the vCPUs are pinned to, round-robin; empty: not pinned.
     pub pins: Vec<u32>,
-    /// What runs the vCPUs.
+    /// Backend of the vCPUs.
     pub backend: Backend,
-    /// The privilege level that the workload runs at (KVM backend).
+    /// Privilege level of the workload (KVM backend).
     pub ring: Ring,
-    /// How fast the machine computes; none: measured when the VM starts. Give VMs whose work is
-    /// compared the same one, or their items differ in size by the error of the measurement.
+    /// Speed of the machine; `None`: measured at the start of the VM.
+    /// VMs whose work is compared need the same calibration, or their items differ by the error of the measurement.
     pub calibration: Option<Calibration>,
 }
 
 impl MicrovmConfig {
-    /// One vCPU of `workload` with its default sizes, seed 1, not pinned, on KVM at ring 3.
+    /// Returns a configuration of one vCPU with the default sizes of `workload`, seed 1, not pinned, on KVM at ring 3.
     pub fn new(name: VmName, workload: Workload) -> MicrovmConfig {
         MicrovmConfig {
             name,
@@ -175,12 +175,12 @@ impl MicrovmConfig {
         }
     }
 
-    /// The workload.
+    /// Returns the workload.
     pub fn workload(&self) -> Workload {
         self.parameters.workload()
     }
 
-    /// The pCPU that vCPU `index` is pinned to, if any.
+    /// Returns the pCPU that vCPU `index` is pinned to, if any.
     pub fn pin(&self, index: u32) -> Option<u32> {
         match self.pins.len() {
             0 => None,
@@ -188,7 +188,7 @@ impl MicrovmConfig {
         }
     }
 
-    /// Whether all of it fits together.
+    /// Checks the configuration as a whole.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.vcpus == 0 || self.vcpus > MAX_VCPUS {
             return Err(ConfigError::Vcpus(self.vcpus));
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fit_the_kernels_thread_names() {
+    fn names_fit_thread_names() {
         let name: VmName = "abcdefgh".parse().unwrap();
         assert_eq!(name.thread_name(MAX_VCPUS - 1).len(), 15);
         for bad in ["", "abcdefghi", "VM0", "a b", "a/b", "vé"] {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_never_serves_is_refused() {
+    fn server_without_requests_is_refused() {
         let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Server);
         assert_eq!(config.check(), Ok(()));
         config.parameters.set("serve", "4k").unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn pins_go_round() {
+    fn pins_are_round_robin() {
         let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Burn);
         assert_eq!(config.pin(3), None);
         config.pins = vec![4, 6];

@@ -1,8 +1,7 @@
-//! The state a vCPU starts in: 64-bit mode at the workload's ring, on its own stack, with the local
-//! APIC on.
+//! Initial state of a vCPU: 64-bit mode at the workload's ring, on its own stack, with the local APIC on.
 //!
-//! The VMM sets it directly, as a boot loader and a kernel would have left it; the guest has no boot
-//! code. Formats: Intel SDM volume 3A, chapters 2, 3 and 11.
+//! The VMM sets the state that a boot loader and a kernel would have left, as the guest has no boot code.
+//! Formats: Intel SDM volume 3A, chapters 2, 3 and 11.
 
 use kvm_bindings::{
     CpuId, KVM_MP_STATE_RUNNABLE, kvm_cpuid_entry2, kvm_dtable, kvm_lapic_state, kvm_mp_state,
@@ -29,7 +28,7 @@ const APIC_TIMER_DIVIDER: usize = 0x3e0;
 const APIC_SOFTWARE_ENABLE: u32 = 1 << 8;
 const DIVIDE_BY_16: u32 = 0b0011;
 
-/// Sets all of vCPU `index`. An error comes with the step that failed.
+/// Sets the state of vCPU `index`; an error contains the failed step.
 pub(crate) fn set(
     vcpu: &VcpuFd,
     index: u32,
@@ -44,12 +43,12 @@ pub(crate) fn set(
     let mut lapic = vcpu.get_lapic().map_err(|e| ("KVM_GET_LAPIC", e))?;
     local_apic(&mut lapic);
     vcpu.set_lapic(&lapic).map_err(|e| ("KVM_SET_LAPIC", e))?;
-    // Only vCPU 0 starts runnable by itself; the others would wait for a start-up IPI.
+    // Only vCPU 0 starts runnable; the others would wait for a start-up IPI.
     let runnable = kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE };
     vcpu.set_mp_state(runnable).map_err(|e| ("KVM_SET_MP_STATE", e))
 }
 
-/// What KVM supports, with this vCPU's APIC id and the x2APIC that the guest uses.
+/// Returns KVM's supported CPUID with this vCPU's APIC id and the x2APIC that the guest uses.
 fn cpuid(supported: &CpuId, index: u32) -> CpuId {
     let mut cpuid = supported.clone();
     for entry in cpuid.as_mut_slice() {
@@ -100,7 +99,7 @@ fn system_registers(sregs: &mut kvm_sregs, index: u32, ring: Ring) {
     sregs.apic_base |= APIC_ON_X2APIC;
 }
 
-/// A flat segment of all addresses.
+/// Returns a flat segment of all addresses.
 fn segment(selector: u16, type_: u8, privilege: u8) -> kvm_segment {
     kvm_segment {
         base: 0,
@@ -131,7 +130,7 @@ fn registers(index: u32) -> kvm_regs {
     }
 }
 
-/// On, with the one-shot timer on the wake-up vector (`platform_arm_timer` in the guest).
+/// Enables the local APIC, with the one-shot timer on the wake-up vector (`platform_arm_timer` in the guest).
 fn local_apic(lapic: &mut kvm_lapic_state) {
     let mut put = |offset: usize, value: u32| {
         for (place, byte) in value.to_le_bytes().into_iter().enumerate() {

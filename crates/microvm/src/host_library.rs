@@ -1,7 +1,6 @@
-//! What calibration and signals need of the C that the workloads share (`guest/`, built for the host too).
+//! Functions of the workloads' C code (`guest/`, also built for the host) for calibration and signals.
 //!
-//! None of it knows a VM: the chain of steps computes in registers, and the handler finds by itself the
-//! vCPU that its thread runs.
+//! They need no VM: the chain computes in registers, and the handler finds its thread's vCPU in thread-local storage.
 
 unsafe extern "C" {
     fn tandem_time_chain(steps: u64) -> u64;
@@ -10,30 +9,30 @@ unsafe extern "C" {
     fn tandem_completion_bucket(cycles: u64) -> u32;
 }
 
-/// How many TSC cycles `steps` steps of the dependent chain took just now.
+/// Runs `steps` steps of the dependent chain and returns the elapsed TSC cycles.
 pub(crate) fn time_chain(steps: u64) -> u64 {
     // SAFETY: computes in registers only.
     unsafe { tandem_time_chain(steps) }
 }
 
-/// The time stamp counter.
+/// Reads the time stamp counter.
 pub(crate) fn tsc() -> u64 {
-    // SAFETY: RDTSC is part of every x86-64 processor, and Linux lets processes execute it unless
-    // one asked it not to for itself (PR_SET_TSC).
+    // SAFETY: every x86-64 processor has RDTSC, and Linux permits it unless the process disabled it
+    // for itself (PR_SET_TSC).
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The bucket that the guest counts a completion time in.
+/// Returns the guest's bucket of a completion time.
 #[cfg(test)]
 pub(crate) fn completion_bucket(cycles: u64) -> u32 {
     // SAFETY: computes in registers only.
     unsafe { tandem_completion_bucket(cycles) }
 }
 
-/// The handler for the signal that stands for a shootdown interrupt.
+/// Returns the handler of the signal that represents a shootdown interrupt.
 pub(crate) fn shootdown_handler() -> extern "C" fn(i32) {
     extern "C" fn handler(signal: i32) {
-        // SAFETY: touches only the record of the vCPU that this thread runs, if it runs one, which
+        // SAFETY: accesses only the record of this thread's vCPU, if any, which
         // `SharedArea::run_thread` keeps mapped meanwhile.
         unsafe { tandem_shootdown_signal(signal) }
     }

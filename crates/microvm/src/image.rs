@@ -1,23 +1,22 @@
-//! The guest image: the flat binary that the build step made of `guest/`, and the addresses of its
-//! entry points, read from the header at its start (`guest/stubs.S`).
+//! The guest image: the flat binary that the build script creates from `guest/`, and the addresses of its entry points, read from its header (`guest/stubs.S`).
 
-/// Where the image is linked to run, in guest memory (`guest/image.ld`).
+/// Address of the image in guest memory (`guest/image.ld`).
 pub(crate) const IMAGE_START: u64 = 0x10_0000;
 
-/// Bytes of code that each of the 32 exception entries takes.
+/// Code size of each of the 32 exception entries, bytes.
 const FAULT_ENTRY_SIZE: u64 = 8;
 
 static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.bin"));
 
-/// The image's bytes.
+/// Returns the bytes of the image.
 pub(crate) fn bytes() -> &'static [u8] {
     IMAGE
 }
 
-/// An address in the image that the VMM needs, by its place in the header.
+/// Entry points of the image, by their index in the header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entry {
-    /// Where a vCPU starts, at CPL 3.
+    /// Entry point of a vCPU, at CPL 3.
     Main = 1,
     /// The gate that halts.
     Halt = 2,
@@ -33,12 +32,12 @@ pub(crate) enum Entry {
     Fault = 7,
 }
 
-/// The address of `entry`.
+/// Returns the address of `entry`.
 pub(crate) fn address(entry: Entry) -> u64 {
     word(entry as usize)
 }
 
-/// The address of the handler of exception `vector`.
+/// Returns the address of the handler of exception `vector`.
 pub(crate) fn fault_handler(vector: u8) -> u64 {
     address(Entry::Fault) + u64::from(vector) * FAULT_ENTRY_SIZE
 }
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_is_this_versions_and_points_into_the_image() {
+    fn header_points_into_image() {
         assert_eq!(word(0), 0x6d65_646e_6174_0001);
         for entry in [
             Entry::Main,
@@ -71,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn each_exception_entry_pushes_its_own_number() {
+    fn exception_entries_push_their_number() {
         for vector in 0..32 {
             let at = (fault_handler(vector) - IMAGE_START) as usize;
             // PUSH imm8 is 6A ib.

@@ -1,8 +1,8 @@
-//! The KVM backend's set-up: from `/dev/kvm` to vCPUs that are ready to run.
+//! Set-up of the KVM backend, from `/dev/kvm` to vCPUs that are ready to run.
 //!
-//! The local APICs are in the kernel; the legacy interrupt controllers, which the guest does not
-//! have, are left out where KVM can (split irqchip) and idle otherwise. Interface:
-//! Documentation/virt/kvm/api.rst of Linux.
+//! The local APICs are in the kernel.
+//! The guest does not use the legacy interrupt controllers, which are absent if KVM supports it (split irqchip) and idle otherwise.
+//! Interface: Documentation/virt/kvm/api.rst of Linux.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -22,22 +22,22 @@ use crate::shared::SharedArea;
 /// The device of KVM.
 const DEVICE: &CStr = c"/dev/kvm";
 
-/// The only version of the interface there has ever been in a released kernel.
+/// The only version of the interface in any released kernel.
 const API_VERSION: i32 = 12;
 
-/// Three pages below 4 GiB that Intel processors may need; far from the guest's memory.
+/// Three pages below 4 GiB that Intel processors may need, far from the guest's memory.
 const INTEL_TSS: usize = 0xfffb_d000;
 
-/// Why there is no KVM virtual machine.
+/// Reason why a KVM virtual machine could not be created.
 #[derive(Debug, Error)]
 pub enum KvmError {
-    /// There is no device.
+    /// The device does not exist.
     #[error(
         "this host has no {path} (no KVM module loaded, or no virtualization in the processor or \
          its firmware); --backend threads runs the same workload without KVM"
     )]
     Missing {
-        /// The device looked for.
+        /// The device.
         path: String,
     },
     /// The device may not be opened.
@@ -49,20 +49,20 @@ pub enum KvmError {
         /// The device.
         path: String,
     },
-    /// The device cannot be opened, or is none.
+    /// The device cannot be opened, or is not KVM's.
     #[error("cannot use {path}: {cause}; --backend threads runs the same workload without KVM")]
     Unusable {
         /// The device.
         path: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         cause: String,
     },
-    /// More vCPUs than this host's KVM gives a VM.
+    /// The number of vCPUs exceeds the limit of the host's KVM.
     #[error("this host's KVM gives a VM at most {most} vCPUs, and {asked} were asked for")]
     TooManyVcpus {
-        /// What was asked for.
+        /// Requested number.
         asked: u32,
-        /// What KVM gives.
+        /// Limit of KVM.
         most: usize,
     },
     /// A step of the set-up failed.
@@ -70,7 +70,7 @@ pub enum KvmError {
     Step {
         /// The request.
         step: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         cause: Errno,
     },
 }
@@ -79,20 +79,19 @@ pub enum KvmError {
 pub(crate) struct KvmVm {
     /// Its vCPUs, in order.
     pub(crate) vcpus: Vec<VcpuFd>,
-    /// The machine; it goes when this and all vCPUs are closed.
+    /// The machine; the kernel destroys it when this and all vCPUs are closed.
     pub(crate) vm: VmFd,
-    /// What KVM counts for each vCPU, where it does. Kept open, as QEMU does, because only the VMM itself can open these files,
-    /// and others can read them only while they are open here.
+    /// KVM's statistics of each vCPU, if available.
+    /// They are kept open, as in QEMU: only the VMM can open these files, and others can read them only while they are open here.
     pub(crate) stats: Vec<OwnedFd>,
 }
 
-/// Whether this process can use KVM here, and if not, why.
+/// Checks that this process can use KVM; the error is the reason if not.
 pub fn available() -> Result<(), KvmError> {
     open(DEVICE).map(drop)
 }
 
-/// Makes a machine of `vcpus` vCPUs, which start at `ring`, with the memory of `area`, which must
-/// outlive it.
+/// Creates a machine of `vcpus` vCPUs that start at `ring`, with the memory of `area`, which must outlive it.
 pub(crate) fn create(area: &SharedArea, vcpus: u32, ring: Ring) -> Result<KvmVm, KvmError> {
     let kvm = open(DEVICE)?;
     let most = kvm.get_max_vcpus();
@@ -117,11 +116,11 @@ pub(crate) fn create(area: &SharedArea, vcpus: u32, ring: Ring) -> Result<KvmVm,
 /// KVM_GET_STATS_FD (Linux 5.14), include/uapi/linux/kvm.h: `_IO(KVMIO, 0xce)`.
 const KVM_GET_STATS_FD: libc::c_ulong = 0xaece;
 
-/// The file of what KVM counts for a vCPU; none on kernels that have no such file.
+/// Opens KVM's statistics of a vCPU; `None` on kernels without them.
 fn open_stats(vcpu: &VcpuFd) -> Option<OwnedFd> {
-    // SAFETY: the request takes no argument and touches no memory of ours; the descriptor is open.
+    // SAFETY: the request takes no argument and accesses no memory; the descriptor is open.
     let fd = unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_GET_STATS_FD as _, 0) };
-    // SAFETY: a descriptor that the kernel has just given us, and nobody else has.
+    // SAFETY: a new descriptor without another owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -158,8 +157,8 @@ fn add_memory(vm: &VmFd, area: &SharedArea) -> Result<(), KvmError> {
             memory_size: region.len(),
             userspace_addr: region.as_ptr() as u64,
         };
-        // SAFETY: the region is mapped for as long as the area lives, which outlives the machine;
-        // everything the two sides both touch in it is accessed as atomics.
+        // SAFETY: the region is mapped for the lifetime of the area, which outlives the machine;
+        // both sides access shared data in it as atomics.
         unsafe { vm.set_user_memory_region(region) }.map_err(step("KVM_SET_USER_MEMORY_REGION"))?;
     }
     Ok(())
@@ -191,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_without_kvm_is_pointed_to_the_threads_backend() {
+    fn missing_kvm_suggests_threads_backend() {
         let error = open(c"/dev/there-is-no-such-device").unwrap_err();
         assert!(matches!(error, KvmError::Missing { .. }), "{error}");
         assert!(error.to_string().contains("--backend threads"));
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn no_permission_says_how_to_get_it() {
+    fn missing_permission_suggests_group() {
         let error = open_error("/dev/kvm".into(), Errno::new(libc::EACCES)).to_string();
         assert!(error.contains("group") && error.contains("--backend threads"), "{error}");
     }

@@ -1,20 +1,19 @@
 //! MicroVMs: small KVM virtual machines whose guests are synchronization workloads.
 //!
-//! A [`Microvm`] has 1 to 64 real vCPUs, each a host thread named `NAME/vcpuN`, and no operating
-//! system: the guest image is one freestanding C program (`guest/`). Its workload runs at CPL 3,
-//! where a hypervisor without hardware help lets it run at native speed too ([`Ring`] says when
-//! not); a few instructions at CPL 0 halt, send interrupts and end them. So a scheduler on the host meets what real VMs give it
-//! (vCPUs that halt, wake each other, hold locks, wait for each other) in a process that starts in
-//! milliseconds and counts the work it gets done.
+//! A [`Microvm`] has 1 to 64 real vCPUs, each a host thread named `NAME/vcpuN`, and no operating system: the guest image is one freestanding C program (`guest/`).
+//! Its workload runs at CPL 3, where hypervisors without hardware support also run it at native speed (see [`Ring`] for ring 0).
+//! A few instructions at CPL 0 halt, send interrupts and acknowledge them.
+//! The host's scheduler thus sees the vCPUs of real VMs, which halt, wake each other, hold locks and wait for each other.
+//! The process starts in milliseconds and counts its finished work.
 //!
 //! ```text
 //! MicrovmConfig ──► Microvm::start ──► snapshot, snapshot, … ──► stop ──► Report::between
 //! ```
 //!
-//! The same workload code also runs on plain threads ([`Backend::Threads`]) where there is no KVM.
+//! Without KVM, the same workload code runs on plain threads ([`Backend::Threads`]).
 //!
-//! What it does not do: devices, disks, networks, guest memory to speak of, or any isolation of the
-//! guest from itself. x86-64 only.
+//! Non-goals: devices, disks, networks, large guest memory, and isolation within the guest.
+//! x86-64 only.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("microVMs need Linux on x86-64");

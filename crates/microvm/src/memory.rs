@@ -1,4 +1,4 @@
-//! The memory of a KVM guest: where everything lies, and the tables that the processor reads.
+//! Memory layout of a KVM guest, and the tables that the processor reads.
 //!
 //! ```text
 //! 0x00_1000  GDT                      0x01_0000  64 CPL 0 stacks of 4 KiB
@@ -7,9 +7,9 @@
 //! 0x00_8000  PML4, PDPT, PD           0x20_0000  the shared area
 //! ```
 //!
-//! Linear addresses equal physical ones, in two pages of 2 MiB that CPL 3 may use: the guest is one
-//! program that guards itself against nobody. A workload at ring 0 keeps to the CPL 3 stack of its
-//! vCPU: an interrupt that changes no privilege changes no stack. Formats: Intel SDM volume 3A, chapters 3 to 8.
+//! Linear addresses equal physical ones, in two pages of 2 MiB that CPL 3 may use, as the guest is a single program without protection.
+//! A workload at ring 0 stays on the CPL 3 stack of its vCPU, as an interrupt without a change of privilege does not switch stacks.
+//! Formats: Intel SDM volume 3A, chapters 3 to 8.
 
 use std::fs::File;
 
@@ -34,14 +34,14 @@ const KERNEL_STACK_SIZE: u64 = 0x1000;
 const USER_STACKS: u64 = 0x8_0000;
 const USER_STACK_SIZE: u64 = 0x2000;
 
-/// Where the area shared with the VMM starts.
+/// Start of the area shared with the VMM.
 pub(crate) const SHARED_START: u64 = 0x20_0000;
 
 const LARGE_PAGE: u64 = 0x20_0000;
 const PRESENT_WRITABLE_USER: u64 = 0b111;
 const LARGE: u64 = 1 << 7;
 
-/// Selectors, with the privilege they are used at.
+/// Segment selectors with their privilege levels.
 pub(crate) const KERNEL_CODE: u16 = 0x08;
 pub(crate) const USER_DATA: u16 = 0x10 | 3;
 pub(crate) const USER_CODE: u16 = 0x18 | 3;
@@ -54,25 +54,25 @@ const GATE_HALT: u8 = 3;
 const GATE_WRMSR: u8 = 4;
 pub(crate) const VECTOR_SPURIOUS: u8 = 0xff;
 
-/// Why a guest's memory could not be made.
+/// Reason why a guest's memory could not be created.
 #[derive(Debug, Error)]
 pub enum MemoryError {
-    /// The host gave no memory.
+    /// The host could not allocate the memory.
     #[error("cannot map {bytes} bytes for the VM's memory: {cause}")]
     Map {
-        /// How much was asked for.
+        /// Requested size.
         bytes: usize,
-        /// What the host said.
+        /// Error of the host.
         cause: String,
     },
-    /// A part does not fit where it belongs.
+    /// A part could not be written to its address.
     #[error("cannot write the guest's {what} at {address:#x} of its memory: {cause}")]
     Write {
-        /// Which part.
+        /// The part.
         what: &'static str,
-        /// Where in guest memory.
+        /// Its address in guest memory.
         address: u64,
-        /// What the memory said.
+        /// Reason.
         cause: String,
     },
     /// The shared area does not fit.
@@ -80,12 +80,12 @@ pub enum MemoryError {
     Shared(u64),
 }
 
-/// Memory for the threads backend: the shared area alone.
+/// Creates memory for the threads backend: only the shared area.
 pub(crate) fn for_threads(vcpus: u32) -> Result<SharedArea, MemoryError> {
     area(vcpus, 0)
 }
 
-/// Memory for a KVM guest, with its image and tables in place.
+/// Creates memory for a KVM guest, with image and tables.
 pub(crate) fn for_kvm(vcpus: u32) -> Result<SharedArea, MemoryError> {
     let area = area(vcpus, SHARED_START)?;
     let memory = area.memory();
@@ -94,7 +94,7 @@ pub(crate) fn for_kvm(vcpus: u32) -> Result<SharedArea, MemoryError> {
     write(memory, "IDT", IDT, &words(&idt()))?;
     for index in 0..MAX_VCPUS {
         let tss = TSS + u64::from(index) * TSS_SIZE;
-        // rsp0, at offset 4: the stack that interrupts of CPL 3 start on.
+        // rsp0, at offset 4: the initial stack of interrupts at CPL 3.
         write(memory, "TSS", tss + 4, &kernel_stack(index).to_le_bytes())?;
     }
     write(memory, "PML4", PML4, &words(&[PDPT | PRESENT_WRITABLE_USER]))?;
@@ -104,7 +104,7 @@ pub(crate) fn for_kvm(vcpus: u32) -> Result<SharedArea, MemoryError> {
     Ok(area)
 }
 
-/// The tables of vCPU `index`, as its registers name them.
+/// Addresses of a vCPU's tables, for its registers.
 pub(crate) struct Tables {
     /// GDT: address and limit.
     pub(crate) gdt: (u64, u16),
@@ -112,22 +112,22 @@ pub(crate) struct Tables {
     pub(crate) idt: (u64, u16),
     /// TSS: address and limit.
     pub(crate) tss: (u64, u32),
-    /// The top page table.
+    /// The top-level page table.
     pub(crate) page_table: u64,
-    /// Where the CPL 3 stack starts, as a function finds it on entry.
+    /// Initial CPL 3 stack pointer, as at the entry of a function.
     pub(crate) user_stack: u64,
-    /// This vCPU's record in the shared area.
+    /// The vCPU's record in the shared area.
     pub(crate) record: u64,
 }
 
-/// The tables of vCPU `index`.
+/// Returns the tables of vCPU `index`.
 pub(crate) fn tables(index: u32) -> Tables {
     Tables {
         gdt: (GDT, (gdt().len() * 8 - 1) as u16),
         idt: (IDT, (idt().len() * 8 - 1) as u16),
         tss: (TSS + u64::from(index) * TSS_SIZE, 103),
         page_table: PML4,
-        // The ABI has a return address there: eight bytes below a multiple of sixteen.
+        // The ABI expects a return address: eight bytes below a multiple of sixteen.
         user_stack: USER_STACKS + (u64::from(index) + 1) * USER_STACK_SIZE - 8,
         record: SHARED_START + shared::vcpu_offset(index),
     }
@@ -137,8 +137,8 @@ fn kernel_stack(index: u32) -> u64 {
     KERNEL_STACKS + (u64::from(index) + 1) * KERNEL_STACK_SIZE
 }
 
-/// Memory in a file without a path, so that whoever may look into this process can read the counters while it runs. Where there are no
-/// such files it is memory like any other.
+/// Allocates memory in a memfd, so that privileged processes can read the counters while it runs.
+/// Without memfd support, it allocates anonymous memory.
 fn area(vcpus: u32, start: u64) -> Result<SharedArea, MemoryError> {
     let bytes = (start as usize + shared::size()).next_multiple_of(4096);
     let file = memory_file(&shared::file_name(vcpus, start), bytes as u64);
@@ -172,12 +172,12 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Null, CPL 0 code, CPL 3 data, CPL 3 code, CPL 0 data: present, accessed, and long where code.
+/// Returns the GDT: null, CPL 0 code, CPL 3 data, CPL 3 code, CPL 0 data; present, accessed, and 64-bit code.
 fn gdt() -> [u64; 5] {
     [0, 0x00af_9b00_0000_ffff, 0x00cf_f300_0000_ffff, 0x00af_fb00_0000_ffff, 0x00cf_9300_0000_ffff]
 }
 
-/// Interrupt gates into CPL 0: exceptions, interrupts, and the two that CPL 3 may call.
+/// Returns the IDT: interrupt gates into CPL 0 for exceptions and interrupts, and the two that CPL 3 may call.
 fn idt() -> Vec<u64> {
     let mut table = vec![0; 512];
     let mut gate = |vector: u8, handler: u64, privilege: u64| {
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overlaps() {
+    fn regions_do_not_overlap() {
         let last = u64::from(MAX_VCPUS);
         assert!(TSS + last * TSS_SIZE <= PML4);
         const { assert!(PD + 0x1000 <= KERNEL_STACKS) };
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_hold_their_handlers_address() {
+    fn gates_contain_handler_address() {
         let idt = idt();
         let gate = usize::from(GATE_HALT) * 2;
         let handler = idt[gate] & 0xffff | (idt[gate] >> 48) << 16 | idt[gate + 1] << 32;

@@ -1,23 +1,23 @@
-//! Pinning a vCPU's thread to one pCPU, as operators do to avoid stacking.
+//! Pins a vCPU's thread to one pCPU, as operators do to avoid stacking.
 
 use std::{fs, io, thread};
 
 use thiserror::Error;
 
-/// Why a thread could not be pinned.
+/// Reason why a thread could not be pinned.
 #[derive(Debug, Error)]
 #[error(
     "cannot pin vCPU {vcpu} to pCPU {pcpu}: {cause}; this host's pCPUs are {online}, and the \
      cpuset of this process may allow fewer"
 )]
 pub struct PinError {
-    /// Which vCPU.
+    /// The vCPU.
     pub vcpu: u32,
-    /// Which pCPU was asked for.
+    /// The requested pCPU.
     pub pcpu: u32,
-    /// What the kernel said.
+    /// Error of the kernel.
     pub cause: io::Error,
-    /// The pCPUs that are online.
+    /// The online pCPUs.
     pub online: String,
 }
 
@@ -26,8 +26,8 @@ pub(crate) fn pin_this_thread(vcpu: u32, pcpu: u32) -> Result<(), PinError> {
     set_affinity(pcpu).map_err(|cause| PinError { vcpu, pcpu, cause, online: online() })
 }
 
-/// Whether a thread of this process can be pinned to each of `pins`, which are the vCPUs' in turn.
-/// Found out by doing it, on a thread of its own: no list of pCPUs knows of cpusets and hot-plug.
+/// Checks that a thread of this process can be pinned to each of `pins`, which are those of the vCPUs in order.
+/// It pins a thread of its own, as no list of pCPUs reflects cpusets and hot-plug.
 pub(crate) fn check(pins: &[u32]) -> Result<(), PinError> {
     if pins.is_empty() {
         return Ok(());
@@ -42,13 +42,13 @@ pub(crate) fn check(pins: &[u32]) -> Result<(), PinError> {
 fn set_affinity(pcpu: u32) -> io::Result<()> {
     const BITS: usize = u64::BITS as usize;
     let pcpu = pcpu as usize;
-    // The kernel's own limit (NR_CPUS) is 8192: beyond there is nothing to ask it.
+    // The kernel's limit (NR_CPUS) is 8192.
     if pcpu >= 8192 {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     let mut mask = vec![0_u64; pcpu / BITS + 1];
     mask[pcpu / BITS] = 1 << (pcpu % BITS);
-    // SAFETY: the mask is as long as stated, and the kernel only reads it.
+    // SAFETY: the length is that of the mask, and the kernel only reads it.
     let result =
         unsafe { libc::sched_setaffinity(0, mask.len() * size_of::<u64>(), mask.as_ptr().cast()) };
     if result != 0 {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pcpu_that_does_not_exist_is_named_with_those_that_do() {
+    fn error_names_missing_and_online_pcpus() {
         for pcpu in [8191, 8192, u32::MAX] {
             let error = check(&[pcpu]).unwrap_err().to_string();
             assert!(error.contains(&format!("vCPU 0 to pCPU {pcpu}")), "{error}");

@@ -1,5 +1,4 @@
-//! What a microVM did between two snapshots: rates and shares, with everything needed to run the
-//! same thing again.
+//! Report of a microVM between two snapshots: rates and counts, with all settings needed to repeat the run.
 
 use std::collections::BTreeMap;
 
@@ -13,58 +12,58 @@ use crate::snapshot::{Snapshot, VcpuSnapshot};
 use crate::vm::Microvm;
 use crate::workload::Workload;
 
-/// What a VM did in a span of time.
+/// Report of a VM over a time span.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Its name.
     pub name: String,
-    /// What ran the vCPUs.
+    /// Backend of the vCPUs.
     pub backend: Backend,
-    /// The privilege level that the workload ran at.
+    /// Privilege level of the workload.
     #[serde(default)]
     pub ring: Ring,
     /// The workload.
     pub workload: Workload,
     /// Its parameters, as written on a command line.
     pub parameters: BTreeMap<String, String>,
-    /// Where the random sizes started.
+    /// Seed of the random sizes.
     pub seed: u64,
-    /// The pCPUs its vCPUs were pinned to in turn; empty: not pinned.
+    /// pCPUs that its vCPUs were pinned to, round-robin; empty: not pinned.
     pub pins: Vec<u32>,
-    /// What the sizes were reckoned with.
+    /// Calibration that determined the sizes.
     pub calibration: Calibration,
     /// The span, in seconds.
     pub seconds: f64,
-    /// Items of work finished, of all vCPUs.
+    /// Finished items of work of all vCPUs.
     pub work: u64,
     /// The same per second.
     pub work_per_second: f64,
-    /// How long its bursts or requests took, those of all vCPUs; absent for workloads that have none.
+    /// Completion times of bursts or requests of all vCPUs; absent for workloads without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion: Option<Completion>,
-    /// Broken invariants: other than zero only by a bug.
+    /// Broken invariants: nonzero only by a bug.
     pub violations: u64,
     /// Each vCPU.
     pub vcpus: Vec<VcpuReport>,
-    /// Why the VM stopped by itself, if it did.
+    /// Failure that stopped the VM, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// What a vCPU did in a span of time.
+/// Report of a vCPU over a time span.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VcpuReport {
     /// Its number in the VM.
     pub index: u32,
     /// Its host thread.
     pub tid: i32,
-    /// Items of work finished.
+    /// Finished items of work.
     pub work: u64,
     /// The same per second.
     pub work_per_second: f64,
     /// Time on a pCPU, in nanoseconds.
     pub cpu_ns: u64,
-    /// Time runnable but not on a pCPU, in nanoseconds; none where the kernel does not say.
+    /// Time runnable but not on a pCPU, in nanoseconds; `None` if the kernel does not report it.
     pub wait_ns: Option<u64>,
     /// Times it went to sleep.
     pub halts: u64,
@@ -72,15 +71,15 @@ pub struct VcpuReport {
     pub ipis: u64,
     /// Shootdowns it acknowledged.
     pub acks: u64,
-    /// Bursts and requests given up because too many were late.
+    /// Bursts and requests dropped because too many were late.
     pub dropped: u64,
-    /// How long its bursts or requests took; absent for workloads that have none.
+    /// Completion times of bursts or requests; absent for workloads without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion: Option<Completion>,
 }
 
 impl Report {
-    /// What `vm` did from the snapshot `first` to the snapshot `last`.
+    /// Returns the report of `vm` from the snapshot `first` to the snapshot `last`.
     pub fn between(vm: &Microvm, first: &Snapshot, last: &Snapshot) -> Report {
         let config = vm.config();
         let seconds = last.t_ns.saturating_sub(first.t_ns) as f64 / 1e9;
@@ -123,7 +122,7 @@ impl Report {
 }
 
 fn vcpu_between(first: &VcpuSnapshot, last: &VcpuSnapshot, seconds: f64) -> VcpuReport {
-    // Saturating: a thread that ended meanwhile and left no times reads as zero.
+    // Saturating, as a thread that exited meanwhile without times reads as zero.
     let grown = |counter: fn(&VcpuSnapshot) -> u64| counter(last).saturating_sub(counter(first));
     let work = grown(|vcpu| vcpu.work);
     VcpuReport {

@@ -1,12 +1,12 @@
-//! The privilege level that the guest's workload runs at.
+//! Privilege level of the guest's workload.
 //!
-//! Ring 3 is the rule: there hypervisors without hardware help let the workload run at native
-//! speed. Ring 0 is for hosts with VT-x whose pause-loop exiting is to be seen: the processor
-//! counts PAUSEs at CPL 0 only (Intel SDM volume 3C, 26.1.3), as an operating system's spin locks
-//! execute them, and KVM then offers the pCPU to vCPUs that were preempted at CPL 0 only. The
-//! workload is the same code either way; at ring 0 its gates and interrupts stay on one stack.
+//! The default is ring 3, where hypervisors without hardware support run the workload at native speed.
+//! Ring 0 is for observing pause-loop exiting on hosts with VT-x.
+//! The processor counts PAUSEs only at CPL 0 (Intel SDM volume 3C, 26.1.3), where an operating system's spin locks execute them.
+//! KVM then yields the pCPU only to vCPUs that were preempted at CPL 0.
+//! The workload's code is the same at both; at ring 0 its gates and interrupts stay on one stack.
 //!
-//! What it does not change: backend threads, which is always at CPL 3 of the host.
+//! It does not affect the threads backend, which is always at CPL 3 of the host.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Where the workload runs.
+/// Privilege level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 pub enum Ring {
@@ -25,7 +25,7 @@ pub enum Ring {
     User,
 }
 
-/// A level that no workload can run at.
+/// An invalid level for workloads.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("'{0}' is not a ring for a workload; write 0 (as a kernel) or 3 (as a program)")]
 pub struct NotARing(String);
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_two_rings_that_linux_uses_are_rings() {
+    fn only_rings_0_and_3_are_valid() {
         assert_eq!("0".parse(), Ok(Ring::Kernel));
         assert_eq!("3".parse(), Ok(Ring::User));
         for bad in ["1", "2", "", "user", "300"] {

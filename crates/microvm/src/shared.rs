@@ -1,9 +1,8 @@
-//! The memory that the VMM and a VM's vCPUs share: the Rust mirror of what the VMM touches of
-//! `guest/shared.h`, and the C functions that run a workload in it.
+//! Memory shared by the VMM and a VM's vCPUs: the Rust mirror of `guest/shared.h`, and the C functions that run a workload in it.
 //!
-//! Everything in it is an atomic: the other side may be writing at any moment. Counters are read
-//! relaxed, one by one; a snapshot is therefore not one instant of the whole VM, but each counter is
-//! exact for some instant during the reading.
+//! All fields are atomics, as the other side may write at any time.
+//! Counters are read one by one with relaxed ordering.
+//! A snapshot is therefore not a single instant of the whole VM, but each counter is exact at some instant during the reading.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -16,7 +15,7 @@ use crate::completion::{BUCKETS, Histogram};
 use crate::config::MicrovmConfig;
 use crate::signals;
 
-/// How many parameters a workload can have.
+/// Maximum number of parameters of a workload.
 const MAX_PARAMS: usize = 8;
 
 /// `struct tandem_vm` up to its vCPUs.
@@ -53,7 +52,7 @@ pub(crate) struct VcpuRecord {
     completions: CompletionCounters,
 }
 
-/// What only the vCPU itself writes.
+/// Fields that only the vCPU writes.
 #[repr(C, align(64))]
 struct PrivateLine {
     state: [AtomicU64; 4],
@@ -68,7 +67,7 @@ struct CompletionCounters {
     counts: [AtomicU64; BUCKETS],
 }
 
-/// The order of `tandem_layout` in `guest/layout.c`.
+/// `tandem_layout` of `guest/layout.c`.
 #[repr(C)]
 struct Layout {
     vm_size: u64,
@@ -94,38 +93,38 @@ fn layout() -> &'static Layout {
     unsafe { &tandem_layout }
 }
 
-/// How many bytes the shared memory of one VM takes.
+/// Returns the size of a VM's shared memory, bytes.
 pub(crate) fn size() -> usize {
     layout().vm_size as usize
 }
 
-/// Where in the shared memory the record of vCPU `index` is.
+/// Returns the offset of the record of vCPU `index` in the shared memory.
 pub(crate) fn vcpu_offset(index: u32) -> u64 {
     layout().vcpus_at + u64::from(index) * layout().vcpu_size
 }
 
-/// The name of the memory file of a VM of `vcpus` vCPUs whose shared area begins at `start`. It says where others find what each vCPU
-/// counts: vCPUs, the first one's counters (steps, then spins, of 8 bytes), and the distance from one to the next.
+/// Returns the name of the memory file of a VM with `vcpus` vCPUs whose shared area begins at `start`.
+/// It contains the number of vCPUs, the offset of the first one's counters (steps, then spins, of 8 bytes), and the distance between records.
 pub(crate) fn file_name(vcpus: u32, start: u64) -> String {
     let first = start + vcpu_offset(0) + layout().steps_at;
     format!("tandem-counters-{vcpus}-{first}-{}", layout().vcpu_size)
 }
 
-/// The shared memory of one VM, kept mapped for as long as anybody has a clone of this.
+/// Shared memory of one VM, mapped while any clone of this exists.
 #[derive(Clone)]
 pub(crate) struct SharedArea {
     memory: Arc<GuestMemoryMmap>,
     base: *mut u8,
 }
 
-// SAFETY: the pointer is into `memory`, which is mapped for as long as the value lives; everything
-// reached through it is atomic.
+// SAFETY: the pointer is into `memory`, which is mapped for the lifetime of the value; all accesses
+// through it are atomic.
 unsafe impl Send for SharedArea {}
 // SAFETY: as above.
 unsafe impl Sync for SharedArea {}
 
 impl SharedArea {
-    /// The area at `address` of zeroed `memory`; none if it does not fit there in one piece.
+    /// Returns the area at `address` of zeroed `memory`; `None` if it does not fit there in one piece.
     pub(crate) fn at(memory: GuestMemoryMmap, address: u64) -> Option<SharedArea> {
         let start = GuestAddress(address);
         let slice = memory.get_slice(start, size()).ok()?;
@@ -136,12 +135,12 @@ impl SharedArea {
         Some(SharedArea { memory: Arc::new(memory), base })
     }
 
-    /// The memory it lies in.
+    /// Returns the memory that contains it.
     pub(crate) fn memory(&self) -> &GuestMemoryMmap {
         &self.memory
     }
 
-    /// Writes what the vCPUs need to know. Before they start.
+    /// Writes the parameters of the vCPUs, before they start.
     pub(crate) fn set_up(&self, config: &MicrovmConfig, calibration: &Calibration) {
         let header = self.header();
         header.vcpus.store(config.vcpus, Relaxed);
@@ -156,7 +155,7 @@ impl SharedArea {
         }
     }
 
-    /// The record of vCPU `index`.
+    /// Returns the record of vCPU `index`.
     pub(crate) fn vcpu(&self, index: u32) -> &VcpuRecord {
         assert!(index < crate::config::MAX_VCPUS, "vCPU {index} is beyond the shared memory");
         // SAFETY: within the `size()` bytes that `at` found mapped, aligned as the header is, and
@@ -164,15 +163,15 @@ impl SharedArea {
         unsafe { &*self.base.add(vcpu_offset(index) as usize).cast() }
     }
 
-    /// The completion times of vCPU `index`. The sum is read first: a burst that ends meanwhile is then in a bucket already and not
-    /// in the sum, or in neither.
+    /// Returns the completion times of vCPU `index`.
+    /// The sum is read first: a burst that ends meanwhile is then in a bucket but not in the sum, or in neither.
     pub(crate) fn completions(&self, index: u32) -> Histogram {
         let counters = &self.vcpu(index).completions;
         let cycles = counters.cycles.load(Acquire);
         Histogram::new(cycles, counters.counts.iter().map(|n| n.load(Relaxed)))
     }
 
-    /// Critical sections finished, counted without atomics by the workloads that have a lock.
+    /// Returns the number of finished critical sections, which workloads with a lock count without atomics.
     pub(crate) fn guarded(&self) -> u64 {
         // SAFETY: an aligned u64 within the area, by C's own offset.
         let counter: &AtomicU64 =
@@ -180,12 +179,12 @@ impl SharedArea {
         counter.load(Relaxed)
     }
 
-    /// Asks the vCPUs to leave at the next occasion.
+    /// Requests the vCPUs to stop.
     pub(crate) fn ask_to_stop(&self) {
         self.header().stop.store(1, SeqCst);
     }
 
-    /// Whether the vCPUs have been asked to leave.
+    /// Returns true if the vCPUs were requested to stop.
     pub(crate) fn stopping(&self) -> bool {
         self.header().stop.load(SeqCst) != 0
     }
@@ -197,7 +196,7 @@ impl SharedArea {
         unsafe { tandem_thread_main(self.base, index) }
     }
 
-    /// Ends the sleep of every thread that runs a vCPU. After [`SharedArea::ask_to_stop`].
+    /// Ends the sleep of all vCPU threads, after [`SharedArea::ask_to_stop`].
     pub(crate) fn wake_threads(&self) {
         // SAFETY: the area is mapped and set up.
         unsafe { tandem_thread_wake_all(self.base) }

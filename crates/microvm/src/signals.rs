@@ -1,10 +1,9 @@
-//! The two signals the VMM sends to its own vCPU threads: `kick` brings a thread out of KVM_RUN,
-//! `shootdown` stands for the interrupt of that workload in the threads backend.
+//! Signals from the VMM to its vCPU threads: `kick` interrupts KVM_RUN, `shootdown` represents that workload's interrupt in the threads backend.
 //!
-//! Both are real-time signals, the second and third from SIGRTMIN: process-wide, so a program that
-//! embeds this crate must leave those two alone. A kick that comes before KVM_RUN must not be lost:
-//! its handler sets `immediate_exit` in the thread's own `kvm_run`, which makes the next KVM_RUN
-//! return at once (Documentation/virt/kvm/api.rst, "KVM_RUN").
+//! Both are real-time signals, the second and third from SIGRTMIN, and process-wide.
+//! A program that embeds this crate must not use these two.
+//! A kick before KVM_RUN must not be lost.
+//! Its handler sets `immediate_exit` in the thread's `kvm_run`, which makes the next KVM_RUN return at once (Documentation/virt/kvm/api.rst, "KVM_RUN").
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -14,23 +13,23 @@ use kvm_bindings::kvm_run;
 
 use crate::host_library;
 
-/// The signal that stops a KVM_RUN.
+/// Returns the signal that interrupts KVM_RUN.
 pub(crate) fn kick() -> i32 {
     libc::SIGRTMIN() + 1
 }
 
-/// The signal that stands for a shootdown interrupt.
+/// Returns the signal that represents a shootdown interrupt.
 pub(crate) fn shootdown() -> i32 {
     libc::SIGRTMIN() + 2
 }
 
 thread_local! {
-    /// Where this thread's KVM_RUN looks for `immediate_exit`; null when it runs no vCPU. Needs no
-    /// initialization and no destructor, so that a signal handler may read it at any moment.
+    /// The `kvm_run` of this thread; null if it runs no vCPU.
+    /// It needs no initialization and no destructor, so that a signal handler may read it at any time.
     static RUN: Cell<*mut kvm_run> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Registers the thread's `kvm_run` for as long as the value lives.
+/// Registers the thread's `kvm_run` for the lifetime of the value.
 pub(crate) struct KickTarget(());
 
 impl KickTarget {
@@ -51,8 +50,8 @@ impl Drop for KickTarget {
 extern "C" fn on_kick(_signal: i32) {
     let run = RUN.get();
     if !run.is_null() {
-        // SAFETY: registered by this very thread and still mapped; a single byte, which the kernel
-        // reads when this thread next enters KVM_RUN.
+        // SAFETY: registered by this thread and still mapped; a single byte, which the kernel reads
+        // when this thread next enters KVM_RUN.
         unsafe { ptr::write_volatile(&raw mut (*run).immediate_exit, 1) }
     }
 }
@@ -79,10 +78,10 @@ fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) -> Result<(), i3
     Ok(())
 }
 
-/// Sends `signal` to thread `tid` of this process. A thread that has just ended needs none.
+/// Sends `signal` to thread `tid` of this process; ignores a thread that has exited.
 pub(crate) fn send(tid: i32, signal: i32) {
-    // SAFETY: no memory is passed; the thread group is our own, so that an id which was used again
-    // elsewhere meanwhile cannot be meant.
+    // SAFETY: no memory is passed; the call names our own thread group, so a reused TID of another
+    // process cannot match.
     unsafe {
         libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal);
     }

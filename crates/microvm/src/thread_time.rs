@@ -1,28 +1,26 @@
-//! What the kernel has accounted to a thread of this process: time on a pCPU and time waiting for
-//! one, both in nanoseconds since the thread began.
+//! Kernel accounting of a thread of this process: time on a pCPU and time waiting for one, in nanoseconds since its creation.
 //!
-//! Time on a pCPU is the thread's CPU clock. It is the same sum as the first field of
-//! `/proc/self/task/TID/schedstat`, but brought up to date when it is read, where the file lags by
-//! up to a tick while the thread runs. Waiting time is the second field of that file; the kernel
-//! adds a wait when it ends, so one that still lasts is not in it. Where the kernel keeps no such
-//! statistics (built without CONFIG_SCHED_INFO) the waiting time is unknown, not zero.
+//! Time on a pCPU is the thread's CPU clock.
+//! It equals the first field of `/proc/self/task/TID/schedstat`, but is current, while the file lags by up to a tick.
+//! Waiting time is the second field of that file; the kernel adds a wait at its end, so a current wait is not included.
+//! Without these statistics (CONFIG_SCHED_INFO) the waiting time is unknown, not zero.
 
 use std::fs;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Times accounted to one thread.
+/// Times of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadTime {
     /// On a pCPU, in guest or host.
     pub cpu_ns: u64,
-    /// Runnable, but not on a pCPU; none where the kernel does not say.
+    /// Runnable, but not on a pCPU; `None` if the kernel does not report it.
     pub wait_ns: Option<u64>,
 }
 
 impl ThreadTime {
-    /// Of thread `tid` of this process; none when there is no such thread any more.
+    /// Reads the times of thread `tid` of this process; `None` if it has exited.
     pub fn of(tid: i32) -> Option<ThreadTime> {
         let cpu_ns = clock_ns(thread_clock(tid))?;
         let wait_ns = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat"))
@@ -32,20 +30,20 @@ impl ThreadTime {
     }
 }
 
-/// The clock id of a thread's CPU time: the kernel's encoding (include/linux/posix-timers_types.h),
-/// the inverted id above three bits that say "per thread" (4) and "scheduler's account" (2).
+/// Returns the clock id of a thread's CPU time, in the kernel's encoding (include/linux/posix-timers_types.h):
+/// the inverted id above three bits, "per thread" (4) and "scheduler's account" (2).
 fn thread_clock(tid: i32) -> libc::clockid_t {
     (!tid << 3) | 4 | 2
 }
 
-/// CLOCK_MONOTONIC.
+/// Reads CLOCK_MONOTONIC.
 pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC).unwrap_or_default()
 }
 
 fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live timespec that is ours alone.
+    // SAFETY: the pointer is to a live, unshared timespec.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return None;
     }
@@ -58,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_threads_clock_advances_by_what_it_computes() {
+    fn thread_clock_advances_with_computation() {
         // SAFETY: gettid has no arguments and cannot fail.
         let tid = unsafe { libc::gettid() };
         let before = ThreadTime::of(tid).expect("this thread is there");
@@ -71,10 +69,10 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_gone_has_no_times() {
+    fn exited_thread_has_no_times() {
         // SAFETY: gettid has no arguments and cannot fail.
         let tid = std::thread::spawn(|| unsafe { libc::gettid() }).join().expect("no panic");
-        // The kernel removes the thread's entry a moment after its joiner has been woken.
+        // The kernel removes the thread's entry slightly after it wakes the joiner.
         let gone = (0..1000).any(|_| {
             std::thread::yield_now();
             ThreadTime::of(tid).is_none()

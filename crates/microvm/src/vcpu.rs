@@ -1,7 +1,7 @@
-//! One running vCPU of the KVM backend: the loop around KVM_RUN.
+//! A running vCPU of the KVM backend: the loop around KVM_RUN.
 //!
-//! The kernel handles all that the guest does in normal operation; KVM_RUN returns for a signal or
-//! because something is broken. There is nothing to wait for in user space between two KVM_RUNs.
+//! The kernel handles all normal operations of the guest; KVM_RUN returns only for a signal or a failure.
+//! The loop therefore never waits in user space.
 
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use thiserror::Error;
@@ -16,48 +16,48 @@ const FAULT_PORT: u16 = 0xf4;
 /// Exceptions that push an error code (Intel SDM volume 3A, table 6-1).
 const WITH_ERROR_CODE: [u64; 8] = [8, 10, 11, 12, 13, 14, 17, 21];
 
-/// Why a vCPU stopped by itself. Each is a bug of the guest, or a host that lacks something.
+/// Failure of a vCPU: a bug of the guest, or a missing feature of the host.
 #[derive(Clone, Debug, Error)]
 pub enum VcpuError {
-    /// The guest met an exception.
+    /// The guest raised an exception.
     #[error(
         "vCPU {index}: exception {vector} in the guest at {rip:#x} (address {address:#x}); \
          the host's KVM may not know an instruction that the guest uses"
     )]
     Exception {
-        /// Which vCPU.
+        /// The vCPU.
         index: u32,
-        /// Which exception.
+        /// The exception.
         vector: u64,
-        /// Where.
+        /// Instruction pointer.
         rip: u64,
-        /// CR2: the address, if it was a page fault.
+        /// CR2, the address of a page fault.
         address: u64,
     },
     /// KVM_RUN failed.
     #[error("vCPU {index}: KVM_RUN failed: {cause}")]
     Run {
-        /// Which vCPU.
+        /// The vCPU.
         index: u32,
-        /// What the kernel said.
+        /// Error of the kernel.
         cause: kvm_ioctls::Error,
     },
-    /// KVM gave the guest up.
+    /// KVM cannot continue the guest.
     #[error("vCPU {index}: KVM cannot go on: {exit} at {rip:#x}")]
     Exit {
-        /// Which vCPU.
+        /// The vCPU.
         index: u32,
         /// The reason for the exit.
         exit: String,
-        /// Where the guest was.
+        /// Instruction pointer of the guest.
         rip: u64,
     },
 }
 
 /// Runs vCPU `index` on this thread until the VM stops.
 pub(crate) fn run(mut vcpu: VcpuFd, index: u32, area: &SharedArea) -> Result<(), VcpuError> {
-    // SAFETY: the mapping belongs to `vcpu`, which is dropped after the target: locals go in the
-    // reverse order of their declaration, and parameters go last.
+    // SAFETY: the mapping belongs to `vcpu`, which is dropped after the target: locals are dropped in
+    // reverse order of their declaration, and parameters last.
     let _target = unsafe { KickTarget::register(vcpu.get_kvm_run()) };
     while !area.stopping() {
         let exit = match vcpu.run() {
@@ -71,13 +71,13 @@ pub(crate) fn run(mut vcpu: VcpuFd, index: u32, area: &SharedArea) -> Result<(),
             let rip = vcpu.get_regs().map(|regs| regs.rip).unwrap_or_default();
             return Err(VcpuError::Exit { index, exit, rip });
         }
-        // Before the look at `stopping`: a kick that comes in between sets it again.
+        // Before the check of `stopping`: a kick in between sets it again.
         vcpu.set_kvm_immediate_exit(0);
     }
     Ok(())
 }
 
-/// What the fault handler left on the stack: the vector, perhaps an error code, then RIP.
+/// Reads the exception from the fault handler's stack: the vector, an optional error code, then RIP.
 fn exception(vcpu: &VcpuFd, index: u32, area: &SharedArea) -> VcpuError {
     let stack = vcpu.get_regs().map(|regs| regs.rsp).unwrap_or_default();
     let word = |place: u64| -> u64 {
@@ -98,7 +98,7 @@ mod tests {
     use crate::ring::Ring;
     use crate::{kvm, memory};
 
-    /// Runs a vCPU from `code`, put where the guest's stacks are.
+    /// Runs a vCPU from `code`, placed in the stack area of the guest.
     fn run_code(code: &[u8]) -> Option<VcpuError> {
         const CODE: u64 = 0x6_0000;
         let area = memory::for_kvm(1).expect("memory for a guest");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_in_the_guest_is_reported_with_its_place() {
+    fn guest_exception_is_reported_with_address() {
         // NOP; UD2: vector 6, no error code.
         if let Some(error) = run_code(&[0x90, 0x0f, 0x0b]) {
             let VcpuError::Exception { vector, rip, .. } = error else {

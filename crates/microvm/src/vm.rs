@@ -1,9 +1,8 @@
-//! A running microVM: one host thread per vCPU, started together, read while they run, stopped
-//! together.
+//! A running microVM: one host thread per vCPU, started and stopped together.
 //!
-//! The threads do their set-up (name, pinning), report, and wait for the whole VM to be ready; from
-//! then on a thread is in KVM_RUN, or in the workload itself with the threads backend, until the VM
-//! stops. Dropping a [`Microvm`] stops it.
+//! The threads set themselves up (name, pinning), report, and wait until the whole VM is ready.
+//! A thread then stays in KVM_RUN, or in the workload with the threads backend, until the VM stops.
+//! Dropping a [`Microvm`] stops it.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -26,19 +25,19 @@ use crate::thread_time::{ThreadTime, monotonic_ns};
 use crate::vcpu::VcpuError;
 use crate::{kvm, memory, pin, signals, vcpu};
 
-/// Enough for the loop around KVM_RUN or a workload; small, so that hundreds of VMs fit.
+/// Stack size for the loop around KVM_RUN or a workload; small, for hundreds of VMs.
 const STACK_SIZE: usize = 128 * 1024;
 
-/// Why a microVM did not start.
+/// Reason why a microVM did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// It cannot be as asked for.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its memory could not be made.
+    /// Its memory could not be created.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// KVM is missing, refused, or failed.
+    /// KVM is missing, inaccessible, or failed.
     #[error(transparent)]
     Kvm(#[from] KvmError),
     /// A vCPU could not be pinned.
@@ -47,20 +46,20 @@ pub enum StartError {
     /// Signal handlers or the event could not be set up.
     #[error("cannot set up {what}: {cause}")]
     Host {
-        /// What was to be set up.
+        /// The object to set up.
         what: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         cause: io::Error,
     },
-    /// No thread for a vCPU.
+    /// A vCPU's thread could not be created.
     #[error("cannot start a thread for vCPU {index}: {cause}; look at ulimit -u and pids.max")]
     Thread {
-        /// Which vCPU.
+        /// The vCPU.
         index: u32,
-        /// What the kernel said.
+        /// Error of the kernel.
         cause: io::Error,
     },
-    /// A vCPU's thread ended before it was ready.
+    /// A vCPU's thread exited before it was ready.
     #[error("the thread of a vCPU ended before it was ready")]
     Lost,
 }
@@ -82,7 +81,7 @@ pub struct Microvm {
     calibration: Calibration,
     vcpus: Vec<VcpuThread>,
     failure: Arc<Failure>,
-    // Before the area: the machine must be gone when its memory goes. Files of its figures keep it, too.
+    // Declared before the area, to be dropped before its memory; its statistics files also keep the machine alive.
     _machine: Option<(VmFd, Vec<OwnedFd>)>,
     area: SharedArea,
 }
@@ -93,13 +92,13 @@ struct VcpuThread {
     handle: Option<JoinHandle<()>>,
 }
 
-/// The first failure of a vCPU, and an event for whoever waits for one.
+/// The first failure of a vCPU, and an event that signals it.
 struct Failure {
     first: Mutex<Option<VcpuError>>,
     event: OwnedFd,
 }
 
-/// What a thread runs as its vCPU.
+/// Execution of a vCPU by its thread.
 enum Engine {
     Kvm(VcpuFd),
     Thread,
@@ -108,10 +107,10 @@ enum Engine {
 type Ready = Result<(u32, i32), PinError>;
 
 impl Microvm {
-    /// Starts the VM: when this returns, every vCPU has been let go.
+    /// Starts the VM and returns when all vCPUs run.
     pub fn start(config: MicrovmConfig) -> Result<Microvm, StartError> {
         config.check()?;
-        // Before anything is built, so that what is wrong is said whatever else this host lacks.
+        // Check the pins first, so that the error does not depend on other missing features of the host.
         pin::check(&config.pins)?;
         signals::install().map_err(host("signal handlers"))?;
         let calibration = config.calibration.unwrap_or_else(Calibration::measure);
@@ -140,32 +139,32 @@ impl Microvm {
         Ok(vm)
     }
 
-    /// What it was asked to be.
+    /// Returns the configuration.
     pub fn config(&self) -> &MicrovmConfig {
         &self.config
     }
 
-    /// The calibration that the sizes of its work follow.
+    /// Returns the calibration that determines the sizes of its work.
     pub fn calibration(&self) -> Calibration {
         self.calibration
     }
 
-    /// The host thread of each vCPU, in order.
+    /// Returns the host thread of each vCPU, in order.
     pub fn tids(&self) -> Vec<i32> {
         self.vcpus.iter().map(|vcpu| vcpu.tid).collect()
     }
 
-    /// Why a vCPU stopped by itself, if one did.
+    /// Returns the first failure of a vCPU, if any.
     pub fn failure(&self) -> Option<VcpuError> {
         self.failure.get()
     }
 
-    /// Becomes readable when a vCPU stops by itself, for use with poll.
+    /// Returns a file that becomes readable at the failure of a vCPU, for use with poll.
     pub fn failure_event(&self) -> BorrowedFd<'_> {
         self.failure.event.as_fd()
     }
 
-    /// What it has done so far. The vCPUs run on meanwhile.
+    /// Reads its counters; the vCPUs keep running.
     pub fn snapshot(&self) -> Snapshot {
         let t_ns = monotonic_ns();
         let vcpus = self
@@ -183,7 +182,7 @@ impl Microvm {
         }
     }
 
-    /// Stops it; what it has done in all.
+    /// Stops it and returns its final counters.
     pub fn stop(mut self) -> Snapshot {
         self.stop_threads();
         self.snapshot()
@@ -213,7 +212,7 @@ impl Microvm {
         let gate = Arc::new(OnceLock::new());
         let started = self.start_threads_before(&gate, engines);
         if started.is_err() {
-            // Threads that wait at the gate find this and leave.
+            // Threads that wait at the gate then exit.
             self.area.ask_to_stop();
         }
         gate.get_or_init(|| ());
@@ -265,7 +264,7 @@ impl Microvm {
         }
         for vcpu in &mut self.vcpus {
             if let Some(handle) = vcpu.handle.take() {
-                // A panic of the thread has been printed; there is nobody else to tell.
+                // A panic of the thread was already printed.
                 let _ = handle.join();
             }
         }
@@ -279,7 +278,7 @@ impl Drop for Microvm {
 }
 
 impl VcpuThread {
-    /// The thread's times; those at its end once it has ended.
+    /// Returns the thread's times; its final ones after its exit.
     fn time(&self) -> ThreadTime {
         let last = || self.last.get().copied();
         last().or_else(|| ThreadTime::of(self.tid)).or_else(last).unwrap_or_default()
@@ -301,7 +300,7 @@ impl Failure {
     fn set(&self, error: VcpuError) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(error);
-        // Fails only if the counter is full, and then the event is readable already.
+        // Fails only if the counter is at its maximum, and then the event is already readable.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 }
@@ -310,7 +309,7 @@ fn host(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |cause| StartError::Host { what, cause }
 }
 
-/// All that the thread of one vCPU needs.
+/// Data of a starting vCPU thread.
 struct Starting {
     index: u32,
     pin: Option<u32>,
@@ -330,7 +329,7 @@ impl Starting {
             Some(pcpu) => pin::pin_this_thread(self.index, pcpu),
             None => Ok(()),
         };
-        // Nobody receives it if another vCPU has failed meanwhile; the gate then says stop.
+        // The receiver is gone if another vCPU has failed meanwhile; `stopping` is then true after the gate.
         let _ = self.ready.send(pinned.map(|()| (self.index, tid)));
         drop(self.ready);
         self.gate.wait();

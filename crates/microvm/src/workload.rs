@@ -1,11 +1,9 @@
-//! The workloads and their parameters: the table from which the command line, the help text, the
-//! checks and the guest's parameter block are all made.
+//! The workloads and their parameters: the single table for command line, help text, checks and the guest's parameter block.
 //!
-//! Sizes of computation are TSC cycles' worth of work on an undisturbed pCPU (see
-//! [`crate::calibrate`]); times (a bursty VM's period, how long to spin) are TSC cycles on the clock. The server, whose phases last
-//! for seconds, has microseconds for both.
-//! The order of the workloads and of each one's parameters is that of the enumerations in
-//! `guest/shared.h` and beside each workload's C function.
+//! Sizes of computation are TSC cycles' worth of work on an undisturbed pCPU (see [`crate::calibrate`]).
+//! Times (a bursty VM's period, how long to spin) are TSC cycles on the clock.
+//! The server, whose phases last for seconds, uses microseconds for both.
+//! The order of the workloads and parameters is that of the enumerations in `guest/shared.h` and next to each workload's C function.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,11 +12,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What the vCPUs of a microVM do.
+/// Workload of a microVM's vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
-    /// Compute without a pause.
+    /// Compute continuously.
     Burn,
     /// Compute, then compute again under a ticket lock that spins with PAUSE.
     Spinlock,
@@ -34,22 +32,22 @@ pub enum Workload {
     Shootdown,
     /// Compute, then halt until the next period.
     Bursty,
-    /// Compute without a pause for a while, then for a while halt until a request is due and compute for it.
+    /// Alternate between computing continuously and serving requests, halting until each is due.
     Server,
 }
 
-/// What a parameter counts.
+/// Unit of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// TSC cycles.
     Cycles,
     /// Microseconds.
     Micros,
-    /// Things.
+    /// A count.
     Items,
-    /// Hundredths.
+    /// Percent.
     Percent,
-    /// One of these words; the value is its place.
+    /// One of these words; the value is its index.
     Choice(&'static [&'static str]),
 }
 
@@ -58,19 +56,19 @@ pub enum Unit {
 pub struct Parameter {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it counts.
+    /// Its unit.
     pub unit: Unit,
-    /// The value if none is given.
+    /// Default value.
     pub default: u64,
-    /// The smallest value allowed.
+    /// Minimum value.
     pub least: u64,
-    /// The largest value allowed.
+    /// Maximum value.
     pub most: u64,
-    /// What it is for.
+    /// Its meaning.
     pub help: &'static str,
 }
 
-/// Why a workload or a parameter was refused.
+/// Reason why a workload or a parameter is invalid.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ParameterError {
     /// No workload of that name.
@@ -81,24 +79,24 @@ pub enum ParameterError {
     UnknownParameter {
         /// The workload.
         workload: Workload,
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What there is.
+        /// Valid names.
         valid: String,
     },
-    /// The text is no `key=value`.
+    /// The text is not `key=value`.
     #[error("'{0}' is not a setting; write key=value, such as work=100000")]
     NotASetting(String),
-    /// The value is no number, or no word of the choice.
+    /// The value is not a number, or not a word of the choice.
     #[error("{workload}: '{value}' is not a value for {name}; write {right}")]
     NotAValue {
         /// The workload.
         workload: Workload,
         /// The parameter.
         name: &'static str,
-        /// What was given.
+        /// Given value.
         value: String,
-        /// What would be right.
+        /// Valid values.
         right: String,
     },
     /// The value is outside the range.
@@ -108,18 +106,18 @@ pub enum ParameterError {
         workload: Workload,
         /// The parameter.
         name: &'static str,
-        /// What was given.
+        /// Given value.
         value: u64,
-        /// What would be right.
+        /// Valid range.
         right: String,
     },
 }
 
-/// The largest amount of work: some minutes on any machine.
-const MOST_CYCLES: u64 = 1_000_000_000_000;
+/// Maximum amount of work: some minutes on any machine.
+const MAX_CYCLES: u64 = 1_000_000_000_000;
 
 const fn cycles(name: &'static str, default: u64, least: u64, help: &'static str) -> Parameter {
-    Parameter { name, unit: Unit::Cycles, default, least, most: MOST_CYCLES, help }
+    Parameter { name, unit: Unit::Cycles, default, least, most: MAX_CYCLES, help }
 }
 
 const fn jitter(default: u64) -> Parameter {
@@ -225,11 +223,11 @@ static BURSTY: [Parameter; 4] = [
     jitter(0),
 ];
 
-/// The longest time of a server: an hour.
-const MOST_MICROS: u64 = 3_600_000_000;
+/// Maximum time of a server: an hour.
+const MAX_MICROS: u64 = 3_600_000_000;
 
 const fn micros(name: &'static str, default: u64, least: u64, help: &'static str) -> Parameter {
-    Parameter { name, unit: Unit::Micros, default, least, most: MOST_MICROS, help }
+    Parameter { name, unit: Unit::Micros, default, least, most: MAX_MICROS, help }
 }
 
 static SERVER: [Parameter; 5] = [
@@ -261,7 +259,7 @@ impl Workload {
         Workload::Server,
     ];
 
-    /// Its name, as the command line has it.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Workload::Burn => "burn",
@@ -276,7 +274,7 @@ impl Workload {
         }
     }
 
-    /// What one item of its `work` counter is.
+    /// Returns the meaning of an item of its `work` counter.
     pub fn item(self) -> &'static str {
         match self {
             Workload::Burn => "computations",
@@ -290,13 +288,12 @@ impl Workload {
         }
     }
 
-    /// Whether it has bursts or requests that are due at a time, and so completion times
-    /// ([`crate::completion`]).
+    /// Returns true if it has scheduled bursts or requests, and therefore completion times ([`crate::completion`]).
     pub fn is_timed(self) -> bool {
         matches!(self, Workload::Bursty | Workload::Server)
     }
 
-    /// The smallest number of vCPUs it makes sense with.
+    /// Returns the minimum number of vCPUs.
     pub fn least_vcpus(self) -> u32 {
         match self {
             Workload::Shootdown => 2,
@@ -304,7 +301,7 @@ impl Workload {
         }
     }
 
-    /// Its parameters, in the guest's order.
+    /// Returns its parameters, in the guest's order.
     pub fn parameters(self) -> &'static [Parameter] {
         match self {
             Workload::Burn => &BURN,
@@ -342,7 +339,7 @@ fn workload_names() -> String {
 }
 
 impl Parameter {
-    /// The range of its values, in words.
+    /// Describes the range of its values.
     pub fn range(&self) -> String {
         match self.unit {
             Unit::Cycles => format!("{} to {} TSC cycles", self.least, self.most),
@@ -353,7 +350,7 @@ impl Parameter {
         }
     }
 
-    /// A value of it, as people write it.
+    /// Formats a value as on the command line.
     pub fn show(&self, value: u64) -> String {
         let word = match self.unit {
             Unit::Choice(words) => usize::try_from(value).ok().and_then(|i| words.get(i)),
@@ -376,7 +373,7 @@ impl Parameter {
     }
 }
 
-/// A whole number; `k`, `M` and `G` stand for three, six and nine noughts.
+/// Parses a whole number; `k`, `M` and `G` multiply by 10^3, 10^6 and 10^9.
 fn number(text: &str) -> Option<u64> {
     let (digits, unit) = match text.strip_suffix(['k', 'M', 'G']) {
         Some(digits) if text.ends_with('k') => (digits, 1_000),
@@ -391,7 +388,7 @@ fn number(text: &str) -> Option<u64> {
     value.checked_mul(unit)
 }
 
-/// The values of a workload's parameters, each within its range.
+/// Valid values of a workload's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
     workload: Workload,
@@ -399,17 +396,17 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// The defaults of `workload`.
+    /// Returns the defaults of `workload`.
     pub fn defaults(workload: Workload) -> Parameters {
         Parameters { workload, values: workload.parameters().iter().map(|p| p.default).collect() }
     }
 
-    /// The workload they belong to.
+    /// Returns the workload.
     pub fn workload(&self) -> Workload {
         self.workload
     }
 
-    /// Sets one parameter from its name and value as written on a command line.
+    /// Sets one parameter from its name and value on a command line.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ParameterError> {
         let (place, parameter) = self.find(name)?;
         let value = parameter.parse(self.workload, text)?;
@@ -424,13 +421,13 @@ impl Parameters {
         self.set(name.trim(), value.trim())
     }
 
-    /// The value of one parameter; none if the workload has no such one.
+    /// Returns the value of one parameter; `None` if the workload does not have it.
     pub fn get(&self, name: &str) -> Option<u64> {
         let (place, _) = self.find(name).ok()?;
         self.values.get(place).copied()
     }
 
-    /// How long it takes until the workload does the same again, where that is long enough to matter to whoever measures it.
+    /// Returns the period of the workload, if it is long enough to affect measurements.
     pub fn round(&self) -> Option<Duration> {
         match self.workload {
             Workload::Server => Some(Duration::from_micros(self.get("busy")? + self.get("serve")?)),
@@ -438,12 +435,12 @@ impl Parameters {
         }
     }
 
-    /// The values, in the guest's order.
+    /// Returns the values, in the guest's order.
     pub fn values(&self) -> &[u64] {
         &self.values
     }
 
-    /// Each parameter with its value.
+    /// Iterates over the parameters with their values.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Parameter, u64)> + '_ {
         self.workload.parameters().iter().zip(self.values.iter().copied())
     }
@@ -478,7 +475,7 @@ impl Parameters {
     }
 }
 
-/// The table of workloads and parameters, for a help text.
+/// Formats the table of workloads and parameters, for the help text.
 pub fn describe() -> String {
     let mut text = String::from("Workloads and their parameters (--set KEY=VALUE):\n");
     for workload in Workload::ALL {
@@ -502,7 +499,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_is_found_by_its_name_and_has_sane_defaults() {
+    fn workloads_have_names_and_valid_defaults() {
         for workload in Workload::ALL {
             assert_eq!(workload.name().parse::<Workload>(), Ok(workload));
             for p in workload.parameters() {
@@ -514,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_with_suffixes_and_words() {
+    fn values_accept_suffixes_and_words() {
         let mut p = Parameters::defaults(Workload::Barrier);
         p.set_from("work=2M").unwrap();
         p.set_from("wait=spin").unwrap();
@@ -523,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_does_the_same_again_after_busy_and_serve() {
+    fn server_period_is_busy_plus_serve() {
         let mut p = Parameters::defaults(Workload::Server);
         assert_eq!(p.round(), Some(Duration::from_millis(4500)));
         p.set("busy", "250k").unwrap();
@@ -536,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_settings_say_what_would_be_right() {
+    fn errors_state_valid_settings() {
         let error = |setting: &str| {
             Parameters::defaults(Workload::Barrier).set_from(setting).unwrap_err().to_string()
         };

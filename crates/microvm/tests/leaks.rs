@@ -1,5 +1,5 @@
-//! Nothing is left of VMs that have stopped. Alone in its test binary, so that what the process holds
-//! can be counted exactly.
+//! Stopped VMs leave no resources behind.
+//! The test is alone in its binary, so that it can count the process's resources exactly.
 
 mod common;
 
@@ -8,11 +8,11 @@ use std::fs;
 use common::{config, each_has, start, wait_until};
 use tandem_microvm::{Backend, Workload};
 
-/// How many starts and stops.
+/// Number of starts and stops.
 const ROUNDS: u32 = 100;
 
-/// Descriptors, threads, and mappings of KVM, of this process.
-fn held() -> (usize, usize, usize) {
+/// Returns the numbers of descriptors, threads, and KVM mappings of this process.
+fn resources() -> (usize, usize, usize) {
     let count = |path: &str| fs::read_dir(path).unwrap().count();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let kvm = maps.lines().filter(|line| line.contains("kvm")).count();
@@ -20,27 +20,27 @@ fn held() -> (usize, usize, usize) {
 }
 
 #[test]
-fn nothing_is_left_of_stopped_vms() {
+fn stopped_vms_leave_no_resources() {
     for backend in [Backend::Threads, Backend::Kvm] {
         if !common::runs_here(backend) {
             continue;
         }
         // The first VM of a process installs its signal handlers.
         start(config(backend, Workload::Burn, 1, &[])).stop();
-        let before = held();
+        let before = resources();
         for round in 0..ROUNDS {
             let vm = start(config(backend, Workload::Mutex, 1 + round % 4, &["spin=0"]));
             if round % 10 == 0 {
                 wait_until(&vm, each_has(1));
-                assert_ne!(held(), before, "a running VM holds something");
+                assert_ne!(resources(), before, "a running VM holds something");
             }
             vm.stop();
         }
-        // A joined thread goes from the list a moment after its joiner has been woken.
+        // A joined thread leaves the list slightly after the kernel wakes the joiner.
         let settled = (0..100_000).any(|_| {
             std::thread::yield_now();
-            held() == before
+            resources() == before
         });
-        assert!(settled, "{backend}: {before:?} before, {:?} after", held());
+        assert!(settled, "{backend}: {before:?} before, {:?} after", resources());
     }
 }

@@ -1,5 +1,4 @@
-//! A microVM as a thing of the host: its threads and their names, its descriptors, its pins, its
-//! seeds, its reports.
+//! Host resources of a microVM: threads and their names, descriptors, pins; also seeds and reports.
 
 #[macro_use]
 mod common;
@@ -17,12 +16,12 @@ on_each_backend!(
     vcpus_are_pinned_in_turn,
     sixty_four_vcpus_boot_and_work,
     sixty_four_vcpus_meet_at_a_barrier,
-    sleeping_vms_stop_at_once,
-    equal_seeds_give_the_sequence_of_pcg32,
-    counters_never_go_back,
-    a_given_calibration_is_used,
-    reports_tell_what_would_run_it_again,
-    a_pcpu_that_does_not_exist_is_refused,
+    sleeping_vms_stop_immediately,
+    equal_seeds_give_pcg32_sequence,
+    counters_never_decrease,
+    given_calibration_is_used,
+    reports_have_all_settings,
+    missing_pcpu_is_refused,
 );
 
 fn of_thread(tid: i32, file: &str) -> String {
@@ -52,7 +51,7 @@ fn kvm_vms_hold_the_descriptors_of_their_vcpus() {
     for index in 0..3 {
         assert!(links.contains(&format!("anon_inode:kvm-vcpu:{index}")), "{links:?}");
     }
-    // Kernels since 5.14 count for each vCPU; then what they count can be read from outside. Other tests' VMs are in this process too.
+    // Since Linux 5.14, statistics of each vCPU have a descriptor. Other tests' VMs are in this process too.
     let is_counted = |index: &u32| links.contains(&format!("anon_inode:kvm-vcpu-stats:{index}"));
     assert!([0, 3].contains(&(0..3).filter(is_counted).count()), "{links:?}");
     drop(vm);
@@ -78,21 +77,21 @@ fn sixty_four_vcpus_boot_and_work(backend: Backend) {
     assert_eq!(tids.len(), 64);
 }
 
-/// The highest bit of every mask, and wake-ups of all by one.
+/// Covers the highest bit of every mask, and wake-ups of all vCPUs by one.
 fn sixty_four_vcpus_meet_at_a_barrier(backend: Backend) {
     let settings = ["work=1k", "spin=0"];
     run_until(config(backend, Workload::Barrier, 64, &settings), each_has(3));
 }
 
-fn sleeping_vms_stop_at_once(backend: Backend) {
-    // The first burst comes at some time within these seven minutes.
+fn sleeping_vms_stop_immediately(backend: Backend) {
+    // The first burst occurs at a random time within seven minutes.
     let vm = start(config(backend, Workload::Bursty, 4, &["period=1000G"]));
     wait_until(&vm, |snapshot| snapshot.vcpus.iter().all(|vcpu| vcpu.halts > 0));
     let last = vm.stop();
     assert!(last.vcpus.iter().all(|vcpu| vcpu.work <= 1), "{last:?}");
 }
 
-/// FNV-1a by words over the first 64 numbers of PCG32, from an implementation of its own.
+/// FNV-1a by words over the first 64 numbers of PCG32, from an independent implementation.
 fn expected_fingerprint(seed: u64, vcpu: u32) -> u64 {
     let mut random = Lcg64Xsh32::new(seed, vcpu.into());
     (0..64).fold(0xcbf2_9ce4_8422_2325, |hash, _| {
@@ -100,7 +99,7 @@ fn expected_fingerprint(seed: u64, vcpu: u32) -> u64 {
     })
 }
 
-fn equal_seeds_give_the_sequence_of_pcg32(backend: Backend) {
+fn equal_seeds_give_pcg32_sequence(backend: Backend) {
     for seed in [1, 42, u64::MAX] {
         let mut config = config(backend, Workload::Burn, 3, &["work=1k", "jitter=50"]);
         config.seed = seed;
@@ -111,7 +110,7 @@ fn equal_seeds_give_the_sequence_of_pcg32(backend: Backend) {
     }
 }
 
-fn counters_never_go_back(backend: Backend) {
+fn counters_never_decrease(backend: Backend) {
     let vm = start(config(backend, Workload::Mutex, 3, &["spin=0"]));
     let mut before: Option<Snapshot> = None;
     for step in 1..50 {
@@ -131,7 +130,7 @@ fn counters_never_go_back(backend: Backend) {
     assert!(last.vcpus[0].cpu_ns >= before.vcpus[0].cpu_ns);
 }
 
-fn a_given_calibration_is_used(backend: Backend) {
+fn given_calibration_is_used(backend: Backend) {
     let measured = Calibration::measure();
     let burn = |steps_per_mebicycle| {
         let mut config = config(backend, Workload::Burn, 1, &["work=1M"]);
@@ -139,12 +138,12 @@ fn a_given_calibration_is_used(backend: Backend) {
         config
     };
     let steps = measured.steps_per_mebicycle;
-    // An eighth of the steps per item: eight times the items in the same CPU time.
+    // An eighth of the steps per item gives eight times the items in the same CPU time.
     let ratio = common::work_per_cpu_time(burn(steps / 8), burn(steps));
     assert!((4.0..16.0).contains(&ratio), "{ratio}");
 }
 
-fn reports_tell_what_would_run_it_again(backend: Backend) {
+fn reports_have_all_settings(backend: Backend) {
     let mut config = config(backend, Workload::Barrier, 2, &["work=30k", "wait=spin"]);
     config.seed = 7;
     let vm = start(config);
@@ -167,7 +166,7 @@ fn reports_tell_what_would_run_it_again(backend: Backend) {
     assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), snapshot);
 }
 
-fn a_pcpu_that_does_not_exist_is_refused(backend: Backend) {
+fn missing_pcpu_is_refused(backend: Backend) {
     let mut config = config(backend, Workload::Burn, 2, &[]);
     config.pins = vec![common::allowed_pcpus()[0], 8191];
     let error = Microvm::start(config).map(drop).unwrap_err().to_string();

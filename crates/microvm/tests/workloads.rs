@@ -1,6 +1,5 @@
-//! Every workload on every backend: each vCPU gets work done, and what the workload promises about
-//! locks, phases, queues and interrupts holds, as the VMM sees it from outside as well as by the
-//! guest's own checks.
+//! Every workload on every backend: each vCPU finishes work, and the invariants of locks, phases, queues and interrupts hold.
+//! Both the VMM, from outside, and the guest check them.
 
 #[macro_use]
 mod common;
@@ -13,24 +12,24 @@ use tandem_microvm::{Backend, Histogram, Microvm, Report, Ring, Snapshot, Worklo
 
 on_each_backend!(
     burn_computes_on_every_vcpu,
-    burn_counts_no_time_off_the_pcpu_as_work,
+    burn_excludes_preempted_time,
     spinlock_excludes_and_never_halts,
     mutex_excludes_halts_and_wakes,
-    mutex_excludes_when_everybody_wants_it,
-    barrier_that_blocks_keeps_phases_together,
+    mutex_excludes_under_contention,
+    blocking_barrier_keeps_phases_together,
     barrier_loses_no_wake_up,
-    barrier_that_spins_never_halts,
+    spinning_barrier_never_halts,
     forkjoin_keeps_rounds_together,
-    forkjoin_with_a_rotating_leader_keeps_rounds_together,
-    pipeline_loses_and_doubles_no_item,
+    forkjoin_rotation_keeps_rounds_together,
+    pipeline_neither_loses_nor_duplicates_items,
     pipeline_of_one_stage_runs,
-    shootdown_is_acknowledged_by_every_other_vcpu,
-    bursty_sleeps_between_bursts_and_keeps_to_the_clock,
-    bursty_that_cannot_keep_up_drops_the_backlog,
-    bursts_are_timed_from_when_they_were_due,
-    bursts_that_wait_for_earlier_ones_are_late_by_so_much,
-    a_server_times_its_requests_and_not_its_busy_time,
-    a_server_that_misses_a_round_drops_its_requests,
+    shootdown_is_acknowledged_by_all_others,
+    bursty_sleeps_and_follows_the_clock,
+    overloaded_bursty_drops_backlog,
+    bursts_are_timed_from_scheduled_start,
+    completion_time_includes_earlier_bursts,
+    server_times_only_requests,
+    server_drops_missed_rounds,
     workloads_without_bursts_have_no_completion_times,
 );
 
@@ -54,17 +53,17 @@ fn burn_computes_on_every_vcpu(backend: Backend) {
     assert_eq!(last.guarded, 0);
 }
 
-/// Six vCPUs that share a pCPU with the one of another VM are off it for most of the time. If that
-/// were taken for work, their work per CPU time would be another than it is, by several times.
-fn burn_counts_no_time_off_the_pcpu_as_work(backend: Backend) {
+/// Six vCPUs that share a pCPU with another VM's are preempted most of the time.
+/// If that counted as work, their work per CPU time would differ by several times.
+fn burn_excludes_preempted_time(backend: Backend) {
     let burn = |vcpus| config(backend, Workload::Burn, vcpus, &["work=1M"]);
     let ratio = common::work_per_cpu_time(burn(6), burn(1));
     assert!((0.5..2.0).contains(&ratio), "{ratio}");
 }
 
 fn excludes(last: &Snapshot) {
-    // The guarded counter is not atomic: two vCPUs inside at once would lose counts of it. A vCPU
-    // that was stopped between counting there and counting its own work leaves one too many.
+    // The guarded counter is not atomic: two vCPUs inside at once would lose counts. A vCPU that was
+    // stopped between incrementing it and its own work leaves it one higher.
     let beyond = last.guarded - last.work();
     assert!(beyond <= last.vcpus.len() as u64, "{last:?}");
 }
@@ -85,20 +84,20 @@ fn mutex_excludes_halts_and_wakes(backend: Backend) {
     excludes(&last);
 }
 
-/// Attempts that meet within the few cycles between looking at the lock and taking it.
-fn mutex_excludes_when_everybody_wants_it(backend: Backend) {
+/// Covers attempts that collide in the few cycles between checking the lock and taking it.
+fn mutex_excludes_under_contention(backend: Backend) {
     let settings = ["outside=200", "inside=200"];
     let last = run_until(config(backend, Workload::Mutex, 3, &settings), each_has(300_000));
     excludes(&last);
 }
 
-/// Wake-ups that come in the few instructions between looking for one and going to sleep.
+/// Covers wake-ups in the few instructions between the check and the sleep.
 fn barrier_loses_no_wake_up(backend: Backend) {
     let settings = ["work=10k", "spin=0", "jitter=100"];
     run_until(config(backend, Workload::Barrier, 2, &settings), each_has(10_000));
 }
 
-fn barrier_that_blocks_keeps_phases_together(backend: Backend) {
+fn blocking_barrier_keeps_phases_together(backend: Backend) {
     let settings = ["work=20k", "spin=0"];
     let last = run_until(config(backend, Workload::Barrier, 4, &settings), |snapshot| {
         let (halts, ipis) = sums(snapshot);
@@ -107,7 +106,7 @@ fn barrier_that_blocks_keeps_phases_together(backend: Backend) {
     assert!(spread(&last) <= 1, "{last:?}");
 }
 
-fn barrier_that_spins_never_halts(backend: Backend) {
+fn spinning_barrier_never_halts(backend: Backend) {
     let settings = ["work=20k", "wait=spin"];
     let last = run_until(config(backend, Workload::Barrier, 3, &settings), each_has(20));
     assert!(spread(&last) <= 1, "{last:?}");
@@ -121,13 +120,13 @@ fn forkjoin_keeps_rounds_together(backend: Backend) {
         each_has(50)(snapshot) && halts > 0 && ipis > 0
     });
     assert!(spread(&last) <= 1, "{last:?}");
-    // Each serial part is one draw more for the vCPU that computes it.
+    // Each serial part is an additional draw of the vCPU that computes it.
     let draws = |index: usize| last.vcpus[index].draws;
     assert!(draws(0) >= 2 * last.vcpus[0].work, "{last:?}");
     assert!(draws(1) <= last.vcpus[1].work + 1, "{last:?}");
 }
 
-fn forkjoin_with_a_rotating_leader_keeps_rounds_together(backend: Backend) {
+fn forkjoin_rotation_keeps_rounds_together(backend: Backend) {
     let settings = ["serial=20k", "parallel=20k", "rotate=yes"];
     let last = run_until(config(backend, Workload::Forkjoin, 4, &settings), each_has(50));
     assert!(spread(&last) <= 1, "{last:?}");
@@ -137,15 +136,15 @@ fn forkjoin_with_a_rotating_leader_keeps_rounds_together(backend: Backend) {
     }
 }
 
-fn pipeline_loses_and_doubles_no_item(backend: Backend) {
+fn pipeline_neither_loses_nor_duplicates_items(backend: Backend) {
     let settings = ["work=5k", "capacity=4", "spin=0"];
     let last = run_until(config(backend, Workload::Pipeline, 4, &settings), |snapshot| {
         let (halts, ipis) = sums(snapshot);
         each_has(100)(snapshot) && halts > 0 && ipis > 0
     });
     for stages in work(&last).windows(2) {
-        // In between are at most a full queue and the item that the later stage holds; the earlier
-        // stage counts an item only after it has put it, so it may be one behind.
+        // At most a full queue and the later stage's item are in between; the earlier stage counts an
+        // item only after it has put it, so it may be one behind.
         let between = stages[0] as i64 - stages[1] as i64;
         assert!((-1..=5).contains(&between), "{last:?}");
     }
@@ -156,13 +155,13 @@ fn pipeline_of_one_stage_runs(backend: Backend) {
     assert_eq!(sums(&last), (0, 0));
 }
 
-fn shootdown_is_acknowledged_by_every_other_vcpu(backend: Backend) {
+fn shootdown_is_acknowledged_by_all_others(backend: Backend) {
     let settings = ["gap=10k", "work=10k"];
     let last = run_until(config(backend, Workload::Shootdown, 4, &settings), each_has(20));
     let requests = last.vcpus[0].work;
     assert_eq!(last.vcpus[0].acks, 0);
     for vcpu in &last.vcpus[1..] {
-        // The last request may have been on its way.
+        // The last request may have been in flight.
         assert!((requests..=requests + 1).contains(&vcpu.acks), "{last:?}");
         assert_eq!(vcpu.ipis, 0);
     }
@@ -170,7 +169,7 @@ fn shootdown_is_acknowledged_by_every_other_vcpu(backend: Backend) {
     assert!((requests * 3..=requests * 3 + 3).contains(&sent), "{last:?}");
 }
 
-fn bursty_sleeps_between_bursts_and_keeps_to_the_clock(backend: Backend) {
+fn bursty_sleeps_and_follows_the_clock(backend: Backend) {
     const PERIOD: u64 = 5_000_000;
     let settings = ["work=50k", &format!("period={PERIOD}"), "backlog=1M"];
     let before = Instant::now();
@@ -181,7 +180,7 @@ fn bursty_sleeps_between_bursts_and_keeps_to_the_clock(backend: Backend) {
     let snapshot = vm.snapshot();
     let cycles = (before.elapsed().as_secs_f64() * 1e3 * vm.calibration().tsc_khz as f64) as u64;
     for vcpu in &snapshot.vcpus {
-        // Never ahead of the clock; one per cent is for the clock's own calibration.
+        // Never ahead of the clock; one percent is for the error of its calibration.
         assert!(vcpu.work <= cycles / PERIOD * 101 / 100 + 1, "{snapshot:?}");
         assert_eq!(vcpu.dropped, 0);
         assert_eq!(vcpu.ipis, 0);
@@ -189,18 +188,18 @@ fn bursty_sleeps_between_bursts_and_keeps_to_the_clock(backend: Backend) {
     assert_eq!(vm.stop().sum(|vcpu| vcpu.violations), 0);
 }
 
-fn bursty_that_cannot_keep_up_drops_the_backlog(backend: Backend) {
+fn overloaded_bursty_drops_backlog(backend: Backend) {
     let settings = ["work=2M", "period=100k", "backlog=2"];
     let last = run_until(config(backend, Workload::Bursty, 2, &settings), |snapshot| {
         snapshot.vcpus.iter().all(|vcpu| vcpu.dropped > 10)
     });
-    // Twenty periods pass in each burst: it can have slept at its very start only.
+    // Each burst takes twenty periods, so it can have slept only at the start.
     for vcpu in &last.vcpus {
         assert!(vcpu.halts <= 3, "{last:?}");
     }
 }
 
-/// Completion times of all vCPUs since the VM started.
+/// Returns the completion times of all vCPUs since the VM's start.
 fn completions(snapshot: &Snapshot) -> Histogram {
     let mut all = Histogram::default();
     for vcpu in &snapshot.vcpus {
@@ -209,7 +208,7 @@ fn completions(snapshot: &Snapshot) -> Histogram {
     all
 }
 
-fn bursts_are_timed_from_when_they_were_due(backend: Backend) {
+fn bursts_are_timed_from_scheduled_start(backend: Backend) {
     const WORK: f64 = 1e6;
     let settings = ["work=1M", "period=20M"];
     let vm = start(config(backend, Workload::Bursty, 2, &settings));
@@ -219,10 +218,10 @@ fn bursts_are_timed_from_when_they_were_due(backend: Backend) {
     wait_until(&vm, each_has(most + 20));
     let report = Report::between(&vm, &first, &vm.snapshot());
     let last = vm.stop();
-    // Each burst that is done is timed. It is counted as work first.
+    // Each completed burst is timed, after it is counted as work.
     assert!(last.work() - completions(&last).count() <= 2, "{last:?}");
     for vcpu in &last.vcpus {
-        // A quarter: the pCPU may be faster now than when the size of the work was measured.
+        // A quarter, as the pCPU may be faster now than during calibration.
         let least = vcpu.completions.quantile(0.0).unwrap();
         assert!(least >= WORK / 4.0, "{last:?}");
         assert!(vcpu.completions.mean().unwrap() >= WORK / 4.0, "{last:?}");
@@ -240,9 +239,8 @@ fn bursts_are_timed_from_when_they_were_due(backend: Backend) {
     assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), last);
 }
 
-/// A vCPU that takes twenty periods for each burst, with room for ten late ones: from the second
-/// burst on each was due ten periods at least before it began.
-fn bursts_that_wait_for_earlier_ones_are_late_by_so_much(backend: Backend) {
+/// A vCPU takes twenty periods per burst and may be ten bursts late, so from the second burst on, each starts at least ten periods late.
+fn completion_time_includes_earlier_bursts(backend: Backend) {
     let settings = ["work=2M", "period=100k", "backlog=10"];
     let last = run_until(config(backend, Workload::Bursty, 1, &settings), each_has(20));
     let times = completions(&last);
@@ -250,10 +248,10 @@ fn bursts_that_wait_for_earlier_ones_are_late_by_so_much(backend: Backend) {
     assert!(times.quantile(0.99).unwrap() >= times.quantile(0.5).unwrap());
 }
 
-fn a_server_times_its_requests_and_not_its_busy_time(backend: Backend) {
+fn server_times_only_requests(backend: Backend) {
     let settings = ["busy=20k", "serve=20k", "every=2k", "request=100", "jitter=0"];
     let vm = start(config(backend, Workload::Server, 2, &settings));
-    // Three rounds of ten requests each, at least.
+    // At least three rounds of ten requests each.
     wait_until(&vm, |snapshot| {
         snapshot.vcpus.iter().all(|vcpu| vcpu.completions.count() >= 30 && vcpu.halts > 0)
     });
@@ -262,14 +260,14 @@ fn a_server_times_its_requests_and_not_its_busy_time(backend: Backend) {
     assert_eq!(last.sum(|vcpu| vcpu.violations), 0, "{last:?}");
     for vcpu in &last.vcpus {
         let times = &vcpu.completions;
-        // What it computes while it is busy is work, too.
+        // Busy phases also count as work.
         assert!(vcpu.work > times.count(), "{last:?}");
         assert!(times.quantile(0.0).unwrap() >= cycles / 4.0, "{last:?}");
     }
 }
 
-/// One round is half a millisecond and its one request takes ten: twenty rounds pass in it.
-fn a_server_that_misses_a_round_drops_its_requests(backend: Backend) {
+/// A round takes half a millisecond and its only request ten, so each request misses twenty rounds.
+fn server_drops_missed_rounds(backend: Backend) {
     let settings = ["busy=0", "serve=500", "every=500", "request=10k"];
     let last = run_until(config(backend, Workload::Server, 1, &settings), |snapshot| {
         snapshot.vcpus.iter().all(|vcpu| vcpu.dropped > 10)
@@ -287,14 +285,14 @@ fn workloads_without_bursts_have_no_completion_times(backend: Backend) {
     assert!(!text.contains("completions"), "{text}");
 }
 
-/// At ring 0 the gates and the interrupts are on the workload's own stack: it halts, is woken, and
-/// keeps its invariants all the same. A hypervisor that interprets ring 0 may lack an instruction.
+/// At ring 0 the gates and interrupts use the workload's own stack; it must still halt, wake and keep its invariants.
+/// A hypervisor that interprets ring 0 may lack an instruction.
 #[test]
-fn workloads_run_at_ring_0_too() {
+fn workloads_run_at_ring_0() {
     if !common::runs_here(Backend::Kvm) {
         return;
     }
-    // Small, for hosts that interpret ring 0 at a microsecond an instruction.
+    // Small, for hosts that interpret ring 0 at a microsecond per instruction.
     for (workload, settings) in [
         (Workload::Spinlock, ["outside=200", "inside=100"]),
         (Workload::Barrier, ["work=200", "spin=0"]),
@@ -305,7 +303,7 @@ fn workloads_run_at_ring_0_too() {
         let failed = |vm: &Microvm| vm.failure().filter(|e| matches!(e, VcpuError::Exit { .. }));
         let begin = Instant::now();
         while failed(&vm).is_none() && !each_has(20)(&vm.snapshot()) {
-            assert!(begin.elapsed() < common::PATIENCE, "stuck: {:?}", vm.snapshot());
+            assert!(begin.elapsed() < common::TIMEOUT, "stuck: {:?}", vm.snapshot());
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         if let Some(error) = failed(&vm) {

@@ -1,10 +1,9 @@
 //! Accounting groups: VMs that compete for pCPUs, directly or through others.
 //!
-//! Two VMs whose allowed pCPU sets overlap belong to one group, and so does everything that overlaps
-//! either. Within a group the fair share is computed over the union of its pCPUs; between groups
-//! nothing is shared. The Flex paper (Rao & Zhou, PPoPP 2014, section 4) knows one system-wide group
-//! and leaves several to future work; splitting by overlap is the coarsest division in which no group
-//! can take CPU time from another.
+//! Two VMs whose allowed pCPU sets overlap belong to one group, as does every VM that overlaps either.
+//! Within a group the fair share is computed over the union of its pCPUs; groups share nothing.
+//! The Flex paper (Rao & Zhou, PPoPP 2014, section 4) has one system-wide group and leaves several to future work.
+//! Splitting by overlap is the coarsest division in which no group can take CPU time from another.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use crate::units::PcpuId;
 /// Members that overlap, and the pCPUs they share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// Indices into the list that was given, ascending.
+    /// Indices into the given list, ascending.
     pub members: Vec<usize>,
     /// Union of the members' pCPU sets.
     pub pcpus: PcpuSet,
@@ -22,13 +21,13 @@ pub struct Component {
 
 /// Divides pCPU sets into the components of "overlaps", ordered by smallest member.
 ///
-/// A member with an empty set can run nowhere and is in no component.
+/// A member with an empty set is in no component.
 pub fn components(sets: &[&PcpuSet]) -> Vec<Component> {
     let mut parent: Vec<usize> = (0..sets.len()).collect();
     let mut alike: BTreeMap<&PcpuSet, usize> = BTreeMap::new();
     let mut owner: BTreeMap<PcpuId, usize> = BTreeMap::new();
     for (member, &set) in sets.iter().enumerate() {
-        // Most vCPUs of a host have one of few sets: only new ones are gone through.
+        // Most vCPUs of a host share a few sets, so only a new set is iterated.
         if let Some(&other) = alike.get(set) {
             unite(&mut parent, member, other);
             continue;
@@ -54,7 +53,7 @@ pub fn components(sets: &[&PcpuSet]) -> Vec<Component> {
     found.into_values().collect()
 }
 
-/// The smallest member is the root, so that the order of components is that of their first member.
+/// Joins two components; the smallest member is the root, which orders the components.
 fn unite(parent: &mut [usize], a: usize, b: usize) {
     let (a, b) = (root(parent, a), root(parent, b));
     parent[a.max(b)] = a.min(b);
@@ -86,18 +85,18 @@ mod tests {
     }
 
     #[test]
-    fn disjoint_sets_form_groups_of_their_own() {
+    fn disjoint_sets_form_separate_groups() {
         let expected = [(vec![0, 2], "0-1".to_owned()), (vec![1], "2-3".to_owned())];
         assert_eq!(groups(&["0", "2-3", "0-1"]), expected);
     }
 
     #[test]
-    fn a_late_bridge_joins_two_groups() {
+    fn late_bridge_joins_two_groups() {
         assert_eq!(groups(&["0", "1", "0-1"]), [(vec![0, 1, 2], "0-1".to_owned())]);
     }
 
     #[test]
-    fn a_member_that_can_run_nowhere_is_in_no_group() {
+    fn member_without_pcpus_is_in_no_group() {
         assert_eq!(groups(&["", "1"]), [(vec![1], "1".to_owned())]);
     }
 }

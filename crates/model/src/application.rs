@@ -1,67 +1,70 @@
-//! What a program did while it was recorded: for how long its threads ran, what they waited for, and who woke whom.
+//! Profile of a recorded program: run times, waits and wake-ups of its threads.
 //!
 //! ```text
 //! schedstat samples ──► ThreadProfile (totals) ──┐
 //! trace windows     ──► ThreadProfile::steps ────┴──► Profile ──► a workload of the simulator
 //! ```
 //!
-//! Every thread has totals: how long it ran, waited for a CPU and slept, and how often it went to sleep. Where the scheduler's events could be
-//! traced, there are [`Step`]s as well: what each thread did in some windows of the time, one after the other. A step waits for a wake-up that
-//! a step of another thread gives, and of each pair both are there: [`Step::Wait`] of one thread and [`Step::Wake`] of the other. So steps can be
-//! repeated for ever, in any order of threads that keeps each thread's own, and nobody waits for what never comes.
+//! Every thread has totals: run time, wait for a CPU, sleep, and number of sleeps.
+//! If the scheduler's events were traced, it also has [`Step`]s, its activity in some windows of the time.
+//! A [`Step::Wait`] of one thread and the [`Step::Wake`] of another that ends it are always both present.
+//! Steps can therefore repeat forever, in any order that keeps each thread's own, without a wait that never ends.
 //!
-//! Several threads that lived one after the other may be one here (`lives`), as the compilers that `make` starts are. Times are ns. What was not seen is in
-//! [`Profile::missing`], in words. Nothing here reads or measures: `tandem_guest::record` does, and `tandem_observe::recorded` makes a workload.
+//! A profile may represent several consecutive threads (`lives`), such as the compilers that `make` starts.
+//! Times are ns.
+//! [`Profile::missing`] describes missing information.
+//!
+//! This module only holds data: `tandem_guest::record` measures it, and `tandem_observe::recorded` converts it to a workload.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::Nanos;
 
-/// The version of [`Profile`] in JSON.
+/// Version of [`Profile`] in JSON.
 pub const SCHEMA: u32 = 1;
 
-/// What one thread does next.
+/// One step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// It is on a CPU for so long.
+    /// Runs on a CPU for this time.
     Run(Nanos),
-    /// It waits until one of the program's threads wakes it.
+    /// Waits until another thread of the program wakes it.
     Wait,
-    /// It wakes that thread, by its place in [`Profile::threads`].
+    /// Wakes a thread, by its index in [`Profile::threads`].
     Wake(usize),
-    /// It sleeps for so long: a clock ended it, or nobody of the program did.
+    /// Sleeps for this time, until a clock or another program wakes it.
     Sleep(Nanos),
-    /// It gives way to others that may run.
+    /// Yields to other runnable threads.
     Yield,
 }
 
-/// In what a thread was found asleep, in how many samples.
+/// System call in which a thread slept, with the number of samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AsleepIn {
     /// The system call, in one word: `futex`, `sleep`, `poll`, `read`, `child`, …
     pub what: String,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
 }
 
-/// Bursts between two sleeps, by how long they were.
+/// Distribution of bursts between two sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
-    /// How many.
+    /// Number of bursts.
     pub count: u64,
-    /// Their mean.
+    /// Mean length.
     pub mean: Nanos,
-    /// A tenth of them is shorter.
+    /// 10th percentile.
     pub p10: Nanos,
-    /// Half of them are.
+    /// Median.
     pub p50: Nanos,
-    /// Nine tenths are.
+    /// 90th percentile.
     pub p90: Nanos,
 }
 
 impl Spread {
-    /// Of these lengths.
+    /// Returns the distribution of these lengths.
     pub fn of(mut lengths: Vec<Nanos>) -> Spread {
         lengths.sort_unstable();
         let count = lengths.len() as u64;
@@ -79,12 +82,12 @@ impl Spread {
     }
 }
 
-/// A part of the recorded time: how often a thread went to sleep in it.
+/// Number of a thread's sleeps in a part of the recorded time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sleeps {
-    /// How often.
+    /// Number of sleeps.
     pub sleeps: u64,
-    /// In what time.
+    /// Length of that part.
     pub wall: Nanos,
 }
 
@@ -93,54 +96,54 @@ pub struct Sleeps {
 pub struct ThreadProfile {
     /// Its name.
     pub name: String,
-    /// How many threads this one stands for, which lived one after the other; 1 as a rule.
+    /// Number of consecutive threads that this one represents; usually 1.
     pub lives: u64,
-    /// How long it was looked at.
+    /// Observed time.
     pub wall: Nanos,
-    /// On a CPU.
+    /// Run time.
     pub ran: Nanos,
-    /// Waiting for a CPU.
+    /// Time waiting for a CPU.
     pub waited: Nanos,
-    /// How often it went to sleep.
+    /// Number of sleeps.
     pub sleeps: u64,
-    /// How often it lost its CPU though it could go on.
+    /// Number of preemptions.
     pub preempted: u64,
-    /// The same by parts of the time.
+    /// Sleeps by parts of the time.
     pub by_time: Vec<Sleeps>,
-    /// In what it was found asleep.
+    /// System calls in which it slept.
     pub asleep_in: Vec<AsleepIn>,
-    /// How long it was on a CPU between two sleeps; of traced windows only.
+    /// Run times between two sleeps, in traced windows.
     pub bursts: Spread,
-    /// The period of the clock that wakes it, where its wake-ups are as regular as one's; of traced windows only.
+    /// Period of the clock that wakes it, if its wake-ups are regular, in traced windows.
     pub period: Option<Nanos>,
-    /// What it did in traced windows, one after the other; empty where nothing was traced.
+    /// Its steps in traced windows; empty without tracing.
     pub steps: Vec<Step>,
 }
 
 impl ThreadProfile {
-    /// How long it slept: neither on a CPU nor waiting for one.
+    /// Returns the time that it neither ran nor waited for a CPU.
     pub fn slept(&self) -> Nanos {
         self.wall.saturating_sub(self.ran + self.waited)
     }
 }
 
-/// Who woke whom, in traced windows.
+/// Wake-ups of one thread by another, in traced windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WakeEdge {
-    /// Who woke, by its place in [`Profile::threads`].
+    /// Waking thread, by its index in [`Profile::threads`].
     pub from: usize,
-    /// Whom.
+    /// Woken thread.
     pub to: usize,
-    /// How often.
+    /// Number of wake-ups.
     pub count: u64,
-    /// How long those slept that were woken, together.
+    /// Total time of the sleeps that they ended.
     pub slept: Nanos,
 }
 
-/// A futex on which threads both wait and wake, as they do at a mutex that is fought for.
+/// A futex on which threads both wait and wake, like a contended mutex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockLike {
-    /// How many threads do both.
+    /// Number of threads that do both.
     pub threads: usize,
     /// Calls that wait.
     pub waits: u64,
@@ -148,36 +151,36 @@ pub struct LockLike {
     pub wakes: u64,
 }
 
-/// What a program did.
+/// Profile of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The version of this form: [`SCHEMA`].
+    /// Version of this format: [`SCHEMA`].
     pub schema: u32,
-    /// The command, or whose process it was.
+    /// Command, or name of the process.
     pub program: String,
-    /// How many CPUs it could use.
+    /// Number of CPUs that it could use.
     pub cpus: usize,
-    /// How long it was recorded.
+    /// Recorded time.
     pub wall: Nanos,
-    /// CPU time of all its threads, those that nobody saw included where that is known.
+    /// CPU time of all its threads, including unseen ones if known.
     pub ran: Nanos,
-    /// The part of it that no thread here has: of threads that lived between two samples.
+    /// The part of it that is not of these threads, such as of threads that lived between two samples.
     pub unseen: Nanos,
-    /// How long was traced, all windows together; zero: nothing was.
+    /// Total length of the traced windows; zero without tracing.
     pub traced: Nanos,
-    /// Bursts were so many times as long before they were shortened by what tracing cost.
+    /// Factor by which tracing prolonged bursts; they are already divided by it.
     pub tracing_cost: f64,
-    /// From a wake-up until the thread ran, where its CPU was idle: the median. `None`: not measured.
+    /// Median time from a wake-up on an idle CPU until the thread ran. `None`: not measured.
     pub idle_wake: Option<Nanos>,
-    /// By how much a wake-up keeps the waker longer, where the CPU is idle and has to be told: the median. It is in no burst. `None`: not measured.
+    /// Median time that a waker spends on notifying an idle CPU, which no burst includes. `None`: not measured.
     pub idle_send: Option<Nanos>,
     /// Its threads.
     pub threads: Vec<ThreadProfile>,
-    /// Who woke whom.
+    /// Wake-ups between threads.
     pub wakes: Vec<WakeEdge>,
     /// Waits that look like those for a lock.
     pub lock_like: Vec<LockLike>,
-    /// What is not known, in words.
+    /// Descriptions of missing information.
     pub missing: Vec<String>,
 }
 
@@ -186,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_has_the_mean_and_the_tenths() {
+    fn spread_has_mean_and_percentiles() {
         let lengths = (1..=11).rev().map(Nanos).collect();
         let spread = Spread::of(lengths);
         assert_eq!((spread.count, spread.mean), (11, Nanos(6)));
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_neither_ran_nor_waited_it_slept() {
+    fn slept_is_rest_of_wall_time() {
         let thread = ThreadProfile {
             wall: Nanos(100),
             ran: Nanos(30),

@@ -1,10 +1,10 @@
 //! Medians and geometric means of repeated measurements.
 //!
-//! A median is the middle of the values in order, or the mean of the two in the middle; one slow run does not
-//! move it. Ratios are averaged geometrically: twice as fast here and half as fast there is as before. Means with
-//! intervals are in `tandem_experiment::statistics`.
+//! A median is the middle of the sorted values, or the mean of the two in the middle; one slow run does not affect it.
+//! Ratios are averaged geometrically: twice as fast in one case and half as fast in another averages to 1.
+//! Means with confidence intervals are in `tandem_experiment::statistics`.
 
-/// The middle of values in order; `None` if there are none.
+/// Returns the middle of sorted values; `None` if there are none.
 pub fn middle(sorted: &[f64]) -> Option<f64> {
     let n = sorted.len();
     match n % 2 {
@@ -13,14 +13,15 @@ pub fn middle(sorted: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median; `None` if there are no values.
+/// Returns the median; `None` if there are no values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     middle(&values)
 }
 
-/// The geometric mean, zero if a value is; `None` if there are no values, or one is below zero or no number.
+/// Returns the geometric mean, which is zero if a value is.
+/// Returns `None` if there are no values, or one is negative or NaN.
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0u32);
     for value in values {

@@ -34,24 +34,24 @@ impl fmt::Display for CounterSource {
     }
 }
 
-/// What a vCPU's program says of itself: what verdicts can be held against, where it is known.
+/// Report of a vCPU's own program, as ground truth for verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Truth {
-    /// It waited in a loop, and did nothing else.
+    /// It only waited in a loop.
     Spun,
-    /// It computed, at least for a part of the time.
+    /// It computed at least part of the time.
     Worked,
 }
 
-/// What a vCPU did since it was last counted.
+/// Counters of a vCPU since its last accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// The counts. Only their ratios matter.
     pub counts: BranchCounts,
-    /// Where they come from.
+    /// Their source.
     pub source: CounterSource,
-    /// What its program says that it did; synthetic counters alone have it.
+    /// The program's own report; synthetic counters only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truth: Option<Truth>,
 }

@@ -1,8 +1,8 @@
-//! What a policy wants changed, and why.
+//! Decisions of policies: changes of settings, with reasons.
 //!
-//! A decision is plain data: a host adapter applies it, a dry run prints it, a test compares it. It names VMs and
-//! vCPUs by their identities, never by a position. Values are what the host's knob can take: the
-//! controller rounds them (`tandem_policy::host::controller`) before anybody sees them.
+//! A decision is plain data: a host adapter applies it, a dry run prints it, a test compares it.
+//! It identifies VMs and vCPUs by their ids, never by an index.
+//! Values are rounded to the resolution of the host's knob (`tandem_policy::host::controller`).
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::branch_counters::CounterSource;
 use crate::pcpu_set::PcpuSet;
 use crate::units::{Nanos, Nice, PcpuId, VcpuId, VmId, Weight};
 
-/// Whose group a decision is about.
+/// Group that a decision changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
@@ -23,7 +23,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whose.
+    /// Returns the VM.
     pub fn vm(self) -> VmId {
         match self {
             Target::Vm(vm) | Target::Vcpu(vm, _) => vm,
@@ -31,12 +31,12 @@ impl Target {
     }
 }
 
-/// Two vCPUs of a VM that change places: all decisions of one swap are made, or none.
+/// Two vCPUs of a VM that swap their pCPUs: all decisions of a swap are applied, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Swap {
-    /// Whose.
+    /// The VM.
     pub vm: VmId,
-    /// The vCPUs, that of the smaller number first.
+    /// The vCPUs in ascending order.
     pub vcpus: [VcpuId; 2],
 }
 
@@ -44,70 +44,70 @@ pub struct Swap {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "kebab-case")]
 pub enum Decision {
-    /// Give a group this weight.
+    /// Set the weight of a group.
     SetWeight {
-        /// Whose group.
+        /// The group.
         target: Target,
-        /// Its weight from now on; of a VM, its real-time weight r_i.
+        /// New weight; of a VM, its real-time weight r_i.
         weight: Weight,
-        /// Why.
+        /// Reason.
         because: Because,
     },
-    /// Put a group into the idle class, where it runs only what nobody else wants, or take it out (`cpu.idle`).
+    /// Move a group into or out of the idle class, in which it runs only if no other group wants the pCPU (`cpu.idle`).
     SetIdle {
-        /// Whose group.
+        /// The group.
         target: Target,
-        /// Into it, or out of it.
+        /// Whether it is in the idle class.
         idle: bool,
-        /// Why.
+        /// Reason.
         because: Because,
     },
-    /// Give a vCPU's thread this nice value.
+    /// Set the nice value of a vCPU's thread.
     SetNice {
-        /// Which VM.
+        /// The VM.
         vm: VmId,
-        /// Which of its vCPUs.
+        /// The vCPU.
         vcpu: VcpuId,
         /// The value.
         nice: Nice,
-        /// Why.
+        /// Reason.
         because: Because,
     },
-    /// Give a vCPU's thread a slice of its own, which EEVDF turns into an earlier or later deadline.
+    /// Set the slice of a vCPU's thread, from which EEVDF derives an earlier or later deadline.
     SetSlice {
-        /// Which VM.
+        /// The VM.
         vm: VmId,
-        /// Which of its vCPUs.
+        /// The vCPU.
         vcpu: VcpuId,
-        /// The slice; `None`: the scheduler's own again.
+        /// The slice; `None`: the scheduler's default.
         slice: Option<Nanos>,
-        /// Why.
+        /// Reason.
         because: Because,
     },
-    /// Put a VM's vCPUs apart, each into a group beside the other VMs', or together into the VM's group again.
+    /// Divide a VM's vCPUs into groups of their own, siblings of the other VMs' groups, or rejoin them in the VM's group.
     Divide {
-        /// Which VM.
+        /// The VM.
         vm: VmId,
-        /// Each vCPU's part of the VM's weight, together 1; none: together.
+        /// Each vCPU's part of the VM's weight, summing to 1; empty: rejoin.
         portions: Vec<(VcpuId, f64)>,
-        /// Why.
+        /// Reason.
         because: Because,
     },
-    /// Let a vCPU run on these pCPUs only.
+    /// Restrict a vCPU to these pCPUs.
     SetAffinity {
-        /// Which VM.
+        /// The VM.
         vm: VmId,
-        /// Which of its vCPUs.
+        /// The vCPU.
         vcpu: VcpuId,
-        /// Where it may run from now on.
+        /// New affinity.
         pcpus: PcpuSet,
-        /// Why.
+        /// Reason.
         because: Because,
     },
 }
 
 impl Decision {
-    /// Which VM it is about.
+    /// Returns the VM that it changes.
     pub fn vm(&self) -> VmId {
         match self {
             Decision::SetWeight { target, .. } | Decision::SetIdle { target, .. } => target.vm(),
@@ -118,7 +118,7 @@ impl Decision {
         }
     }
 
-    /// Which vCPU it is about; `None`: the VM as a whole.
+    /// Returns the vCPU that it changes; `None`: the VM as a whole.
     pub fn vcpu(&self) -> Option<VcpuId> {
         match self {
             Decision::SetWeight { target, .. } | Decision::SetIdle { target, .. } => match target {
@@ -132,7 +132,7 @@ impl Decision {
         }
     }
 
-    /// The swap that it is a part of; `None`: it stands for itself.
+    /// Returns the swap that it belongs to, if any.
     pub fn swap(&self) -> Option<Swap> {
         let (Because::BusyWaits { with: other, .. } | Because::TakesPlace { of: other, .. }) =
             *self.because()
@@ -144,7 +144,7 @@ impl Decision {
         Some(Swap { vm: self.vm(), vcpus })
     }
 
-    /// The knob it turns.
+    /// Returns the setting that it changes.
     pub fn knob(&self) -> Knob {
         match self {
             Decision::SetWeight { .. } => Knob::Weight,
@@ -156,7 +156,7 @@ impl Decision {
         }
     }
 
-    /// Why.
+    /// Reason.
     pub fn because(&self) -> &Because {
         match self {
             Decision::SetWeight { because, .. }
@@ -181,7 +181,7 @@ pub enum Knob {
     Nice,
     /// The EEVDF slice of a vCPU's thread (sched_setattr).
     Slice,
-    /// Whether a VM's vCPUs share its group or have groups beside the other VMs'.
+    /// Whether a VM's vCPUs share its group or have groups of their own.
     Division,
     /// The affinity of a vCPU's thread.
     Affinity,
@@ -200,7 +200,7 @@ impl fmt::Display for Knob {
     }
 }
 
-/// The reason of a decision.
+/// Reason for a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 pub enum Because {
@@ -215,111 +215,111 @@ pub enum Because {
     },
     /// Others' weights changed, and the sum of the group's weights is kept.
     KeepSum,
-    /// pCPU time is left over: there is nothing to divide.
+    /// pCPUs are idle, so there is no contention to divide.
     WorkConserving {
         /// Idle pCPUs of the accounting group, smoothed.
         idle: f64,
     },
-    /// The VM slept: it starts anew at its configured weight.
+    /// The VM slept and restarts at its configured weight.
     Asleep,
-    /// The VM came: it begins with what those that share its pCPUs have of their configured weights.
+    /// The VM is new and starts with the same fraction of its configured weight as the VMs on its pCPUs.
     Came,
     /// The fair window ended, the VM had not used its share throughout, and its weight was above the configured one.
     FairWindow,
     /// A hard cap holds the VM, and its weight was above the configured one: no weight gives it more.
     Held,
-    /// The VM is to have its configured weight and nothing else.
+    /// The VM always has its configured weight.
     Configured,
-    /// The VM takes turns: what it receives follows from them.
+    /// The VM takes turns, which determine its CPU time.
     TakesTurns {
-        /// Its weight over the configured one: above 1 where others compete that no policy holds.
+        /// Its weight relative to the configured one; above 1 if unmanaged processes or VMs compete.
         #[serde(default)]
         raise: f64,
     },
-    /// The vCPU's VM takes turns, and this pCPU is its own in them.
+    /// The vCPU's VM takes turns, and this pCPU is its slot.
     Seat,
-    /// The VM takes no turns any more, or the vCPU sleeps in them.
+    /// The VM no longer takes turns, or the vCPU sleeps during them.
     LeftTurns,
     /// The VM sleeps at times and wants more than it gets.
     WantsMore {
-        /// The part of the time in which it could run, an upper bound.
+        /// Upper bound of the fraction of time in which it was runnable.
         backlogged: f64,
-        /// Parts of the period that its vCPUs waited, on average.
+        /// Mean fraction of the period that its vCPUs waited.
         waited: f64,
     },
-    /// The VM does not want more any more, never sleeps, or cannot be divided any more.
+    /// The VM no longer wants more, never sleeps, or can no longer be divided.
     Together,
-    /// vCPUs came or went, or want other parts of the VM's weight than before.
+    /// vCPUs were added or removed, or want other portions of the VM's weight.
     Portions,
-    /// The vCPU used this of what it was allocated, and its siblings that of theirs.
+    /// The vCPU and its siblings used parts of their allocations.
     Demand {
-        /// What it used, in pCPUs.
+        /// CPU time that it used, in pCPUs.
         used: f64,
-        /// Of what it was allocated, in pCPUs.
+        /// Its allocation, in pCPUs.
         of: f64,
         /// Whether it is still ready to run.
         ready: bool,
-        /// The part that its siblings used of what they were allocated.
+        /// Fraction of their allocations that its siblings used.
         siblings: f64,
-        /// What it is allocated from now on, in pCPUs.
+        /// Its new allocation, in pCPUs.
         gets: f64,
     },
-    /// The vCPU gets its time too late (above 0), or soon enough (0).
+    /// The vCPU gets its time too late (above 0) or in time (0).
     Urgency {
-        /// How urgent.
+        /// Urgency level.
         level: u8,
     },
-    /// It changes places with another vCPU, as too much is wanted on its pCPU.
+    /// It swaps places with another vCPU, as demand on its pCPU is too high.
     Swap {
-        /// Where it was.
+        /// Its former pCPU.
         from: PcpuId,
-        /// Where it goes.
+        /// Its new pCPU.
         to: PcpuId,
     },
-    /// It busy-waits, and gives its place to a sibling that waits with work.
+    /// It busy-waits and yields its place to a waiting sibling with work.
     BusyWaits {
         /// The sibling.
         with: VcpuId,
-        /// Where it was.
+        /// Its former pCPU.
         from: PcpuId,
-        /// Where it goes: the sibling's pCPU.
+        /// Its new pCPU, the sibling's.
         to: PcpuId,
         /// Its branches ÷ instructions.
         bpi: f64,
-        /// The largest of its VM's vCPUs in this fair window.
+        /// Maximum over its VM's vCPUs in this fair window.
         max_bpi: f64,
         /// Its mispredicted ÷ branches.
         bmpr: f64,
-        /// The smallest of its VM's vCPUs in this fair window.
+        /// Minimum over its VM's vCPUs in this fair window.
         min_bmpr: f64,
-        /// Whose counters these are.
+        /// Source of the counters.
         by: CounterSource,
     },
-    /// It waits with work, and gets the place of a sibling that busy-waits.
+    /// It waits with work and takes the place of a busy-waiting sibling.
     TakesPlace {
         /// The sibling.
         of: VcpuId,
-        /// Where it was.
+        /// Its former pCPU.
         from: PcpuId,
-        /// Where it goes: the sibling's pCPU.
+        /// Its new pCPU, the sibling's.
         to: PcpuId,
-        /// The part of the period that it waited.
+        /// Fraction of the period that it waited.
         waited: f64,
     },
-    /// It has been moved, and may go anywhere again.
+    /// It was moved, and its affinity is lifted.
     MayRoam,
-    /// A policy from outside the registry, such as a prototype, has its own reasons.
+    /// A policy outside the registry, such as a prototype, decided it.
     Outside,
-    /// Its pins leave VMs no way to their fair shares, whatever the weights.
+    /// Its pins prevent fair shares, whatever the weights.
     PinsInfeasible {
-        /// The pCPU that too many are pinned to.
+        /// The pCPU with too many pinned vCPUs.
         from: PcpuId,
-        /// CPU time per period that becomes possible to divide fairly, in pCPUs.
+        /// CPU time that becomes fairly divisible, in pCPUs.
         gain: f64,
     },
 }
 
-/// A part of a whole in percent; of nothing, 0.
+/// Returns `part` in percent of `whole`; 0 if `whole` is 0.
 fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole * 100.0 } else { 0.0 }
 }

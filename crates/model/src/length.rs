@@ -1,12 +1,12 @@
-//! Lengths of time and sizes as an operator types them: `200ms`, `90s`, `7d`, `256M`.
+//! Parsers for times and sizes as typed by an operator: `200ms`, `90s`, `7d`, `256M`.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// How lengths are written, for errors.
+/// Valid form of a time, for errors.
 const LENGTH: &str = "a time such as 200ms, 90s, 10m, 2h or 7d";
 
-/// Units of time, and how many ns each has.
+/// Units of time with their lengths, ns.
 const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
     ("us", 1_000),
@@ -17,7 +17,7 @@ const UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// A length: a number with ns, us, ms, s, m, h or d; without a unit, seconds.
+/// Parses a time: a number with ns, us, ms, s, m, h or d, or seconds without a unit.
 pub fn length(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let unit = if unit.is_empty() { "s" } else { unit };
@@ -32,8 +32,8 @@ fn nanos_of(unit: &str) -> Option<u64> {
     known.map(|(_, nanos)| *nanos)
 }
 
-/// The number of an argument that counts `unit`s: a length with a unit of its own (`1s`, `200ms`) comes to so many of them;
-/// anything else stays as it is.
+/// Converts an argument with a unit of time (`1s`, `200ms`) to a number of `unit`s.
+/// Returns other text unchanged.
 pub fn in_units(text: &str, unit: &str) -> String {
     let wanted = match unit {
         "milliseconds" => nanos_of("ms"),
@@ -43,7 +43,7 @@ pub fn in_units(text: &str, unit: &str) -> String {
     let (number, given) = split(text);
     match (number.parse::<f64>(), nanos_of(given), wanted) {
         (Ok(number), Some(given), Some(wanted)) => {
-            // Whole ns first: 1.1 s are 1100 ms, and no more.
+            // Rounding to whole ns keeps 1.1 s at 1100 ms.
             let nanos = (number * given as f64).round();
             (nanos / wanted as f64).to_string()
         }
@@ -51,7 +51,7 @@ pub fn in_units(text: &str, unit: &str) -> String {
     }
 }
 
-/// Bytes: a whole number with K, M or G (powers of 1024), `least` at least.
+/// Returns a parser of sizes: a whole number with K, M or G (powers of 1024), at least `least` bytes.
 pub fn bytes(least: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
     move |text| {
         let expected = format!("a size such as 256M or 2G, {}M at least", least >> 20);
@@ -72,12 +72,12 @@ pub fn bytes(least: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
     }
 }
 
-/// The error of a value out of range: the value and the valid form.
+/// Returns the error for an invalid value: the value and the valid form.
 pub fn not_possible(value: impl Display, expected: impl Display) -> String {
     format!("{value} is not possible: {expected}")
 }
 
-/// A number and what follows it.
+/// Splits a text into number and unit.
 fn split(text: &str) -> (&str, &str) {
     let unit = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
     text.split_at(unit)
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_with_a_unit_of_its_own_counts_in_that_of_the_argument() {
+    fn times_convert_to_the_wanted_unit() {
         let cases = [
             ("200ms", "milliseconds", "200"),
             ("1s", "milliseconds", "1000"),

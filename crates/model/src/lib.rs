@@ -1,7 +1,7 @@
-//! Plain data that Tandem's parts exchange.
+//! Plain data types that the daemon, the agent and the simulator share.
 //!
-//! Units, sets of pCPUs, observations of VMs, decisions of policies, the states of vCPUs and the waits between them.
-//! No file, clock or thread, and no policy: the daemon, the agent and the simulator share these types.
+//! Units, sets of pCPUs, observations of VMs, decisions of policies, states of vCPUs and the waits between them.
+//! This crate uses no files, clocks or threads, and contains no policy.
 
 pub mod accounting_group;
 pub mod application;

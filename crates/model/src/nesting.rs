@@ -1,16 +1,17 @@
-//! How deep the tables and lists of a TOML text nest.
+//! Checks the nesting depth of tables and lists in a TOML text.
 //!
-//! A reader of TOML calls itself for each of them. The limit of toml_parser 1.1.5 (`RecursionGuard` of its src/parser/event.rs) does not hold where a text is
-//! wrong: what is read over after an error counts as closed once too often, and ten thousand brackets overflow the stack. So texts of
-//! others are looked at here first.
+//! A TOML parser recurses for each of them.
+//! toml_parser 1.1.5 has a limit (`RecursionGuard` of its src/parser/event.rs), but it fails on malformed texts.
+//! Text skipped after an error decrements its depth once too often, and ten thousand brackets overflow the stack.
+//! Untrusted texts are therefore checked here first.
 
-/// So many may be open at a time.
-pub const MOST_NESTED: usize = 100;
+/// Maximum number of open tables and lists.
+pub const MAX_NESTED: usize = 100;
 
-/// What is said of a text in which there are more.
+/// Error message for a text that exceeds it.
 pub const TOO_DEEP: &str = "tables and lists may nest 100 deep at most";
 
-/// Where in a text, in bytes, more tables and lists are open than may be. Brackets in strings and comments are none.
+/// Returns the byte offset at which a text exceeds the maximum; brackets in strings and comments do not count.
 ///
 /// ```
 /// use tandem_model::nesting::too_deep;
@@ -25,11 +26,11 @@ pub fn too_deep(text: &str) -> Option<usize> {
         match byte {
             b'[' | b'{' => {
                 open.push(byte);
-                if open.len() > MOST_NESTED {
+                if open.len() > MAX_NESTED {
                     return Some(at);
                 }
             }
-            // What does not fit what is open closes nothing.
+            // A bracket that does not match the innermost open one closes nothing.
             b']' => drop(open.pop_if(|last| *last == b'[')),
             b'}' => drop(open.pop_if(|last| *last == b'{')),
             b'#' => at = line_end(bytes, at),
@@ -41,13 +42,13 @@ pub fn too_deep(text: &str) -> Option<usize> {
     None
 }
 
-/// Where the line ends.
+/// Returns the end of the line.
 fn line_end(bytes: &[u8], from: usize) -> usize {
     let end = bytes[from..].iter().position(|&byte| byte == b'\n');
     end.map_or(bytes.len(), |end| from + end)
 }
 
-/// Where the string that begins there ends: its last quote, or the end of a line for one that has none and is of one line.
+/// Returns the end of the string that begins at `from`: its closing quote, or the end of the line if a one-line string is not closed.
 fn string_end(bytes: &[u8], from: usize) -> usize {
     let quote = bytes[from];
     let three = [quote; 3];
@@ -71,24 +72,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_has_the_limit() {
-        assert!(TOO_DEEP.contains(&MOST_NESTED.to_string()));
+    fn message_states_limit() {
+        assert!(TOO_DEEP.contains(&MAX_NESTED.to_string()));
     }
 
     #[test]
-    fn only_what_is_open_at_a_time_counts() {
+    fn only_concurrently_open_brackets_count() {
         let many = "a = [{ b = [1] }]\n[table]\n[[list]]\n".repeat(1_000);
         assert_eq!(too_deep(&many), None);
-        let deep = |open: &str| format!("a = {}", open.repeat(MOST_NESTED + 1));
+        let deep = |open: &str| format!("a = {}", open.repeat(MAX_NESTED + 1));
         for open in ["{", "[", "[{", "{a={"] {
             assert!(too_deep(&deep(open)).is_some(), "{open}");
         }
-        // The one does not close the other.
+        // Brackets of one kind do not close the other.
         assert!(too_deep(&deep("{]")).is_some() && too_deep(&deep("[}")).is_some());
     }
 
     #[test]
-    fn brackets_in_strings_and_comments_are_none() {
+    fn brackets_in_strings_and_comments_are_ignored() {
         let open = "[".repeat(1_000);
         for text in [
             format!("# {open}\na = 1"),
@@ -100,7 +101,7 @@ mod tests {
         ] {
             assert_eq!(too_deep(&text), None, "{}", &text[..20]);
         }
-        // Nor do those that close: behind a string that has no end the next line is no part of it.
+        // Closing brackets are ignored, too; an unclosed string ends with its line.
         let text = format!("a = {}", "{ b = \"}\n".repeat(1_000));
         assert!(too_deep(&text).is_some());
         assert!(too_deep(&format!("a = 'x'\nb = {open}")).is_some());

@@ -1,18 +1,16 @@
-//! What a policy sees of a VM in one accounting period: what its vCPUs ran, how long they waited,
-//! and where they may run.
+//! Observations of VMs in one accounting period: run and wait times of vCPUs, and the current settings.
 //!
-//! The same numbers exist on a live host (`/proc/PID/task/TID/schedstat`, affinity masks) and in a
-//! simulator. Nothing here is a rate: all times are within one period of a length that is given
-//! beside them.
+//! A live host (`/proc/PID/task/TID/schedstat`, affinity masks) and a simulator provide the same numbers.
+//! All times are totals within one period, whose length is given separately.
 //!
-//! With what happened comes what is **in force** when the period ends: weights, idle class, nice
-//! values, slices, affinities, a quota. They are read back from the host, whoever set them. So a policy needs no memory of
-//! what it asked for, and a refused write, a dry run or somebody else's change cannot mislead it.
+//! The **current values** at the end of the period are weights, idle class, nice values, slices, affinities and a quota.
+//! They are read back from the host, whichever process set them.
+//! A policy therefore keeps no memory of its requests, and refused writes, dry runs or foreign changes cannot mislead it.
 //!
-//! **Hard caps.** What a quota keeps a VM off it could not have had, whatever the others do and whatever the weights. So throttled time is
-//! not waiting ([`VcpuObservation::limited`]), a VM cannot use more than its quota leaves ([`VmObservation::peak`]), and a vCPU that a quota of
-//! its VM throttled wants no more than it got: had it run sooner, it would have been throttled sooner. A quota above several VMs bounds
-//! them together ([`Level::quota`]); within it weights divide as ever.
+//! **Hard caps.** CPU time that a quota withholds is not available to the VM under any weights.
+//! Throttled time is therefore not waiting ([`VcpuObservation::limited`]), and a VM cannot use more than its quota ([`VmObservation::peak`]).
+//! A vCPU that a quota of its VM throttled wants no more than it got: running sooner, it would have been throttled sooner.
+//! A quota above several VMs bounds their sum ([`Level::quota`]); weights still divide time within it.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,25 +20,25 @@ use crate::pcpu_set::PcpuSet;
 use crate::policy_set::PolicySet;
 use crate::units::{Nanos, Nice, PcpuId, VcpuId, VmId, Weight};
 
-/// What is set for a vCPU, besides its affinity.
+/// Settings of a vCPU, except its affinity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VcpuSettings {
-    /// The weight of a group that holds this vCPU alone; `None`: it has none.
+    /// Weight of the vCPU's own group; `None` without such a group.
     pub weight: Option<Weight>,
     /// Whether that group is in the idle class (`cpu.idle`).
     pub idle: bool,
-    /// Its thread's nice value.
+    /// Nice value of its thread.
     pub nice: Nice,
-    /// Its thread's own EEVDF slice; `None`: the scheduler's.
+    /// EEVDF slice of its thread; `None`: the scheduler's default.
     pub slice: Option<Nanos>,
-    /// Where the VM's vCPUs are apart, each in a group beside the other VMs': its part of the VM's weight, 0…1. `None`: they
-    /// are in the VM's group.
+    /// Its part of the VM's weight, 0…1, if the VM is divided into groups per vCPU.
+    /// `None`: it is in the VM's group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portion: Option<f64>,
 }
 
-/// What is set for a VM as a whole.
+/// Settings of a VM as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmSettings {
@@ -49,103 +47,105 @@ pub struct VmSettings {
     /// Whether its group is in the idle class (`cpu.idle`).
     #[serde(default)]
     pub idle: bool,
-    /// The most that quotas of its own leave it, in pCPUs: that of its cgroup and those of cgroups below, as of single vCPUs. `None`: it has none. Those
-    /// above are in [`VmObservation::levels`].
+    /// Maximum CPU time under the quotas of its cgroup and of cgroups below, such as of vCPUs, in pCPUs; `None` without a quota.
+    /// Quotas above are in [`VmObservation::levels`].
     #[serde(default)]
     pub quota: Option<f64>,
-    /// Whether it takes turns. Then it is in and out of the idle class all the time, and `idle` is false.
+    /// Whether it takes turns; then it alternates between idle class and normal class, and `idle` is false.
     #[serde(default)]
     pub rotating: bool,
-    /// Whether it began to sleep since the last observation and takes no turns any more for that.
+    /// Whether it left its turns since the last observation because it began to sleep.
     #[serde(default)]
     pub left_turns: bool,
 }
 
 impl VmSettings {
-    /// Nothing but a weight.
+    /// Returns settings with this weight and defaults otherwise.
     pub fn new(weight: Weight) -> VmSettings {
         VmSettings { weight, idle: false, quota: None, rotating: false, left_turns: false }
     }
 }
 
-/// A cgroup above a VM's that divides time among what is in it: the hierarchy's root and cgroups without the cpu controller divide none.
+/// An ancestor of a VM's cgroup that divides time among its children.
+/// The root and cgroups without the cpu controller do not divide time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// Which: another number for each cgroup.
+    /// Unique number of the cgroup.
     pub group: u32,
     /// Its weight among its siblings.
     pub weight: Weight,
-    /// Its hard cap, in pCPUs; `None`: it has none.
+    /// Its hard cap, in pCPUs, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<f64>,
 }
 
-/// A vCPU that was throttled for more than this part of a period used up its quota.
+/// Fraction of a period above which throttled time shows an exhausted quota.
 const HELD: f64 = 0.05;
-/// Who received this part of what a quota leaves has all of it: a kernel hands quotas out in slices, and a part of those stays unused.
+/// Fraction of a quota that counts as all of it: the kernel hands out quotas in slices, which may stay partly unused.
 const NEARLY_ALL: f64 = 0.9;
 
-/// What a hard cap, in pCPUs, leaves of what somebody could use who received so much. One that received more than that is not what the cap is
-/// taken for: it was changed since it was read, or lets bursts through.
+/// Returns the part of `most` that a hard cap of `quota` pCPUs permits in a period.
+/// If `received` is nearly the cap, the rest is not usable.
+/// If it is above the cap, the quota was changed since it was read, or allows bursts.
+/// In both cases the result is limited by `received`.
 pub fn under_quota(most: Nanos, quota: Option<f64>, period: Nanos, received: Nanos) -> Nanos {
     let Some(quota) = quota else {
         return most;
     };
     let left = quota * period.0 as f64;
-    match received.0 as f64 >= NEARLY_ALL * left {
-        true => most.min(received),
-        false => most.min(Nanos(left as u64)),
-    }
+    let is_used_up = received.0 as f64 >= NEARLY_ALL * left;
+    most.min(if is_used_up { received } else { Nanos(left as u64) })
 }
 
-fn is_nothing(time: &Nanos) -> bool {
+fn is_zero(time: &Nanos) -> bool {
     *time == Nanos::ZERO
 }
 
 /// One vCPU in one period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VcpuObservation {
-    /// Which vCPU of its VM.
+    /// The vCPU's number in its VM.
     pub vcpu: VcpuId,
-    /// The pCPUs it may run on: the affinity in force.
+    /// Current affinity.
     pub allowed: PcpuSet,
-    /// Where the operator lets it run, if a policy has narrowed that; `None`: that is what is in force.
+    /// Affinity of the operator, if a policy has narrowed it; `None`: the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted: Option<PcpuSet>,
-    /// Where its cpuset lets it run, whatever its affinity; `None`: nothing is known that keeps it from anywhere. Only read for policies that swap.
+    /// pCPUs of its cpuset, whatever its affinity; `None`: no known restriction.
+    /// Only read for policies that swap vCPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpuset: Option<PcpuSet>,
-    /// What else is in force.
+    /// Other current settings.
     #[serde(default)]
     pub in_force: VcpuSettings,
     /// CPU time received.
     pub ran: Nanos,
-    /// Time runnable without running (steal time, as the guest sees it), but for what a quota kept it off.
+    /// Time runnable without running (steal time in the guest), excluding throttled time.
     pub waited: Nanos,
-    /// Time runnable in which a quota kept it off, its VM's or one above. Of one that neither ran nor waited and is runnable: so much of the
-    /// wait that goes on.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    /// Time runnable but throttled by a quota of its VM or above.
+    /// For a runnable vCPU that neither ran nor waited, the throttled part of its current wait.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub limited: Nanos,
-    /// How often it was put on a pCPU, where that is known.
+    /// Number of times that it was scheduled on a pCPU, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<u64>,
-    /// The pCPU where it ran last, where that is known.
+    /// Last pCPU that it ran on, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcpu: Option<PcpuId>,
-    /// Its siblings that woke it in the period, where that is known.
+    /// Siblings that woke it in the period, if known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub woken_by: Vec<VcpuId>,
-    /// What its branch counters counted, where they are read.
+    /// Branch counters, if read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branches: Option<Counted>,
-    /// Whether it was runnable when the period ended. Kernels count a wait only once it is over, so
-    /// a vCPU that never ran in the period shows no wait at all; this tells it from a sleeper.
+    /// Whether it was runnable at the end of the period.
+    /// Kernels count a wait only at its end, so this distinguishes a starved vCPU from a sleeping one.
     pub runnable: bool,
 }
 
 impl VcpuObservation {
-    /// A vCPU that did nothing in the period, with nothing set but its affinity.
+    /// Returns an idle vCPU with default settings and this affinity.
     pub fn new(vcpu: VcpuId, allowed: PcpuSet) -> VcpuObservation {
         VcpuObservation {
             vcpu,
@@ -164,7 +164,7 @@ impl VcpuObservation {
         }
     }
 
-    /// Where it runs, if that is known: the only pCPU where it may, or the one where it ran last.
+    /// Returns its pCPU, if known: its only allowed one, or the last one.
     pub fn position(&self) -> Option<PcpuId> {
         let mut allowed = self.allowed.iter();
         match (allowed.next(), allowed.next()) {
@@ -173,19 +173,19 @@ impl VcpuObservation {
         }
     }
 
-    /// Where the operator lets it run.
+    /// Returns the affinity set by the operator.
     pub fn granted(&self) -> &PcpuSet {
         self.granted.as_ref().unwrap_or(&self.allowed)
     }
 
-    /// Whether its cpuset lets it run there, as far as is known.
+    /// Returns true unless its cpuset is known to exclude the pCPU.
     pub fn reaches(&self, pcpu: PcpuId) -> bool {
         let cpuset = self.cpuset.as_ref();
         cpuset.is_none_or(|cpuset| cpuset.contains(pcpu))
     }
 
-    /// Where it runs outside of turns: where the operator lets it, or, if that is one pCPU, the one where it is now. A seat in turns does not
-    /// move a pinned vCPU; a policy that the operator allows to move pins may have.
+    /// Returns its affinity outside of turns: the operator's, or the current one if the operator pinned it to one pCPU.
+    /// A slot in turns does not move a pinned vCPU, but a policy that may move pins can.
     pub fn home(&self) -> &PcpuSet {
         match self.granted().len() {
             1 => &self.allowed,
@@ -193,27 +193,27 @@ impl VcpuObservation {
         }
     }
 
-    /// Whether it waits all along: a kernel counts no wait that is not over.
+    /// Returns true if it waited for the whole period, as kernels count a wait only at its end.
     pub fn is_starved(&self) -> bool {
         self.ran + self.waited == Nanos::ZERO && self.runnable
     }
 
-    /// For how long it wanted a pCPU and could have had one, whatever of that was in periods before.
+    /// Returns the time that it wanted a pCPU without being throttled; a wait may have begun in an earlier period.
     pub fn wanted(&self, period: Nanos) -> Nanos {
         if self.is_starved() { period.saturating_sub(self.limited) } else { self.ran + self.waited }
     }
 
-    /// For how long of that it waited.
+    /// Returns the part of that time that it waited.
     pub fn wanted_in_vain(&self, period: Nanos) -> Nanos {
         if self.is_starved() { period.saturating_sub(self.limited) } else { self.waited }
     }
 
-    /// Time in the period during which the vCPU could have used a pCPU, at most the period.
+    /// Returns the time that the vCPU could have used a pCPU, at most the period.
     pub fn could_run(&self, period: Nanos) -> Nanos {
         self.wanted(period).min(period)
     }
 
-    /// Whether a quota throttled it.
+    /// Returns true if a quota throttled it.
     pub fn is_held(&self, period: Nanos) -> bool {
         self.limited.0 as f64 > HELD * period.0 as f64
     }
@@ -222,35 +222,34 @@ impl VcpuObservation {
 /// One VM in one period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmObservation {
-    /// Which VM.
+    /// The VM.
     pub vm: VmId,
     /// Its configured weight w_i.
     pub weight: Weight,
-    /// What is in force.
+    /// Current settings.
     pub in_force: VmSettings,
     /// The policies that may act on it.
     #[serde(default)]
     pub policies: PolicySet,
-    /// VMs of one number are siblings in the hierarchy of cgroups. Only among siblings do weights and the idle class divide
-    /// time.
+    /// VMs with the same number are siblings in the cgroup hierarchy, among which weights and the idle class divide time.
     #[serde(default)]
     pub siblings: u32,
-    /// The cgroups above its own, from the top; none: all VMs are in the same. What a VM's weight means is its part of the lowest
-    /// of them.
+    /// Ancestors of its cgroup, topmost first; empty if all VMs have the same.
+    /// A VM's weight is its part of the lowest one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub levels: Vec<Level>,
-    /// Whether its vCPUs can be put apart (its group was made for it, and nobody else relies on it), on a kernel where that gains.
+    /// Whether its vCPUs can be divided into groups of their own: its group exists only for it, and the kernel makes this useful.
     #[serde(default)]
     pub divisible: bool,
-    /// What it is charged for beside what it received: the switches that urgent vCPUs of its cost.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    /// CPU time charged in addition to the received one, for context switches of its urgent vCPUs.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub charged: Nanos,
-    /// Its vCPUs that could be read, in the order of their numbers.
+    /// Its readable vCPUs in ascending order.
     pub vcpus: Vec<VcpuObservation>,
 }
 
 impl VmObservation {
-    /// A VM whose configured weight is in force, on which every policy may act.
+    /// Returns a VM at its configured weight on which every policy may act.
     pub fn new(vm: VmId, weight: Weight, vcpus: Vec<VcpuObservation>) -> VmObservation {
         VmObservation {
             vm,
@@ -265,23 +264,24 @@ impl VmObservation {
         }
     }
 
-    /// A vCPU by its number.
+    /// Returns a vCPU by its number.
     pub fn vcpu(&self, vcpu: VcpuId) -> Option<&VcpuObservation> {
         self.vcpus.iter().find(|observed| observed.vcpu == vcpu)
     }
 
-    /// Whether any of its vCPUs is apart.
+    /// Returns true if its vCPUs are divided into groups of their own.
     pub fn is_apart(&self) -> bool {
         self.vcpus.iter().any(|vcpu| vcpu.in_force.portion.is_some())
     }
 
-    /// CPU time received by all vCPUs, S_i.
+    /// Returns the CPU time received by all vCPUs, S_i.
     pub fn received(&self) -> Nanos {
         self.vcpus.iter().map(|vcpu| vcpu.ran).sum()
     }
 
-    /// Sum over the vCPUs of the time in which each could have run. Those of a VM that takes turns never sleep: they wait for whole
-    /// rotations, and a wait counts only in the period in which it ends. One that a quota of its VM throttled got what that leaves it.
+    /// Returns the sum over the vCPUs of the time that each could have run.
+    /// vCPUs of a VM that takes turns count for the whole period: they wait for whole rotations, and a wait counts only in the period of its end.
+    /// A vCPU that a quota of its VM throttled counts with its run time.
     pub fn could_run(&self, period: Nanos) -> Nanos {
         let could_run = |vcpu: &VcpuObservation| match vcpu.could_run(period) {
             _ if self.in_force.quota.is_some() && vcpu.is_held(period) => vcpu.ran.min(period),
@@ -292,26 +292,26 @@ impl VmObservation {
         self.vcpus.iter().map(could_run).sum()
     }
 
-    /// Time in which a quota kept its vCPUs off pCPUs.
+    /// Returns the throttled time of its vCPUs.
     pub fn limited(&self) -> Nanos {
         self.vcpus.iter().map(|vcpu| vcpu.limited).sum()
     }
 
-    /// An upper bound of the time in which at least one vCPU could have run: the sum of theirs, at most the period.
+    /// Returns an upper bound of the time in which at least one vCPU could have run: the sum of theirs, at most the period.
     ///
-    /// The truth lies between the longest of them (all at the same times) and this (one after the other). Which of the two a VM is
-    /// near cannot be told from sums; a VM whose vCPUs take turns (a token that is passed, serial and parallel phases) is at
-    /// this end. Taken at the other end such a VM counts as satisfied whatever it lacks.
+    /// The true value lies between the longest of them (all simultaneous) and this (one after the other), which sums do not show.
+    /// VMs whose vCPUs alternate (a passed token, serial and parallel phases) are near this bound.
+    /// The other bound would count such a VM as satisfied whatever it lacks.
     pub fn backlogged(&self, period: Nanos) -> Nanos {
         self.could_run(period).min(period)
     }
 
-    /// Where a vCPU may run. Seats that a VM has while it takes turns do not narrow what it competes for.
+    /// Returns the pCPUs that a vCPU competes for, which slots in turns do not narrow.
     fn reach<'a>(&self, vcpu: &'a VcpuObservation) -> &'a PcpuSet {
         if self.in_force.rotating { vcpu.home() } else { &vcpu.allowed }
     }
 
-    /// The union of the pCPUs that its vCPUs may use.
+    /// Returns the union of the pCPUs that its vCPUs may use.
     pub fn allowed(&self) -> PcpuSet {
         let mut union = PcpuSet::default();
         for vcpu in &self.vcpus {
@@ -320,14 +320,14 @@ impl VmObservation {
         union
     }
 
-    /// The most CPU time the VM can use in `period`, n_i × T: one pCPU for each vCPU, and no more
-    /// pCPUs than the vCPUs may use. vCPUs that share pCPUs are counted together, so four vCPUs
-    /// pinned two by two on two pCPUs peak at two. No more either than its quota leaves it.
+    /// Returns the maximum CPU time that the VM can use in `period`, n_i × T.
+    /// That is one pCPU per vCPU, but no more pCPUs than its vCPUs may use, and no more than its quota.
+    /// vCPUs that share pCPUs count together: four vCPUs pinned two by two on two pCPUs peak at two.
     pub fn peak(&self, period: Nanos) -> Nanos {
         self.peak_of(period, self.received())
     }
 
-    /// The same, if it received so much in a period as this.
+    /// Returns the same for a given received time.
     pub fn peak_of(&self, period: Nanos, received: Nanos) -> Nanos {
         let sets: Vec<&PcpuSet> = self.vcpus.iter().map(|vcpu| self.reach(vcpu)).collect();
         let usable: usize = components(&sets)

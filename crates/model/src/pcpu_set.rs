@@ -1,8 +1,8 @@
-//! A set of physical CPUs, as affinity masks and cpusets hold them.
+//! Sets of physical CPUs, as in affinity masks and cpusets.
 //!
-//! Written and read in the kernel's list form (`0-3,7`). Held as a bit mask, because a daemon copies
-//! and compares one per vCPU and period, also on hosts with hundreds of pCPUs. Iteration is in
-//! ascending order, so that nothing computed from a set depends on hash order.
+//! The text form is the kernel's list (`0-3,7`).
+//! The set is a bit mask, because a daemon copies and compares one per vCPU and period, also on hosts with hundreds of pCPUs.
+//! Iteration is in ascending order, so that results do not depend on hash order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +12,10 @@ use thiserror::Error;
 
 use crate::units::PcpuId;
 
-/// The largest pCPU number accepted; the kernel's own limit (NR_CPUS) is 8192.
+/// Maximum pCPU number; the kernel's limit (NR_CPUS) is 8192.
 pub const MAX_PCPU: u32 = 8191;
 
-/// Why a text is no list of pCPUs.
+/// Reason why a text is not a list of pCPUs.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PcpuSetError {
     /// A part is neither a number nor a range of numbers.
@@ -24,29 +24,29 @@ pub enum PcpuSetError {
     /// A range runs backwards.
     #[error("the pCPU range '{0}' runs backwards; write the smaller number first")]
     Backwards(String),
-    /// A number no kernel has.
+    /// A number exceeds the kernel's limit.
     #[error("pCPU {0} is beyond {MAX_PCPU}, the largest that Linux supports")]
     TooLarge(u64),
 }
 
 /// A set of pCPUs.
 ///
-/// Bit b of word w stands for pCPU 64 w + b; the last word is never 0, so that equal sets are equal.
+/// Bit b of word w is pCPU 64 w + b; the last word is never 0, so equal sets compare equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PcpuSet(Vec<u64>);
 
 impl PcpuSet {
-    /// How many pCPUs are in the set.
+    /// Returns the number of pCPUs in the set.
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether the set is empty.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `pcpu` is in the set.
+    /// Returns true if `pcpu` is in the set.
     pub fn contains(&self, pcpu: PcpuId) -> bool {
         let (word, bit) = place(pcpu);
         self.0.get(word).is_some_and(|bits| bits & bit != 0)
@@ -61,7 +61,7 @@ impl PcpuSet {
         self.0[word] |= bit;
     }
 
-    /// Adds the pCPUs from `first` to `last`, word by word: a list may name the same thousands many times.
+    /// Adds the pCPUs from `first` to `last`, word by word, as a list may repeat large ranges many times.
     fn insert_range(&mut self, first: u32, last: u32) {
         let ((from, _), (to, _)) = (place(PcpuId(first)), place(PcpuId(last)));
         if self.0.len() <= to {
@@ -79,7 +79,7 @@ impl PcpuSet {
         }
     }
 
-    /// Takes a pCPU out, if it is there.
+    /// Removes `pcpu`, if present.
     pub fn remove(&mut self, pcpu: PcpuId) {
         let (word, bit) = place(pcpu);
         if let Some(bits) = self.0.get_mut(word) {
@@ -91,7 +91,7 @@ impl PcpuSet {
         }
     }
 
-    /// The pCPUs in ascending order.
+    /// Iterates over the pCPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = PcpuId> + '_ {
         self.0.iter().enumerate().flat_map(|(word, &bits)| {
             let rest = std::iter::successors(Some(bits), |bits| Some(bits & bits.wrapping_sub(1)));
@@ -100,12 +100,12 @@ impl PcpuSet {
         })
     }
 
-    /// Whether the two sets share a pCPU.
+    /// Returns true if the two sets share a pCPU.
     pub fn overlaps(&self, other: &PcpuSet) -> bool {
         self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
     }
 
-    /// How many pCPUs the two sets share.
+    /// Returns the number of pCPUs in both sets.
     pub fn common(&self, other: &PcpuSet) -> usize {
         let words = self.0.iter().zip(&other.0);
         words.map(|(a, b)| (a & b).count_ones() as usize).sum()
@@ -122,7 +122,7 @@ impl PcpuSet {
     }
 }
 
-/// The word and the bit of a pCPU.
+/// Returns word and bit of a pCPU.
 fn place(pcpu: PcpuId) -> (usize, u64) {
     (pcpu.0 as usize / 64, 1 << (pcpu.0 % 64))
 }
@@ -225,19 +225,19 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_what_their_numbers_are_one_by_one() {
+    fn ranges_equal_single_insertions() {
         for (first, last) in [(0, 0), (0, 63), (63, 64), (64, 127), (1, 200), (128, 8191)] {
             let by_one: PcpuSet = (first..=last).map(PcpuId).collect();
             let set: PcpuSet = format!("{first}-{last}").parse().unwrap();
             assert_eq!(set, by_one, "{first}-{last}");
         }
-        // As a file may say that somebody else wrote: as fast as it is read.
+        // An untrusted file may repeat a range many times; parsing must stay fast.
         let set: PcpuSet = "0-8191,".repeat(100_000).parse().unwrap();
         assert_eq!(set.len(), 8192);
     }
 
     #[test]
-    fn sets_share_what_both_have() {
+    fn common_counts_shared_pcpus() {
         let set = |list: &str| list.parse::<PcpuSet>().unwrap();
         assert_eq!(set("0-3,64-70").common(&set("2,3,70,200")), 3);
         assert_eq!(set("0").common(&set("1")), 0);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lists_say_what_would_be_right() {
+    fn errors_state_valid_lists() {
         let error = |list: &str| list.parse::<PcpuSet>().unwrap_err().to_string();
         assert!(error("a").contains("such as 0-3,7"));
         assert!(error("3-1").contains("backwards"));

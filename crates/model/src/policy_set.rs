@@ -1,5 +1,6 @@
-//! Which policies may act on a VM: a set of positions in the registry of host policies
-//! (`tandem_policy::host::registry`), which alone knows their names.
+//! Sets of policies that may act on a VM, by position in the registry of host policies (`tandem_policy::host::registry`).
+//!
+//! Only the registry has their names.
 
 use std::fmt;
 
@@ -17,10 +18,10 @@ pub struct PolicySet(u32);
 impl PolicySet {
     /// Every policy.
     pub const ALL: PolicySet = PolicySet(u32::MAX);
-    /// No policy: the VM is measured and left as it is.
+    /// No policy: the VM is only measured.
     pub const NONE: PolicySet = PolicySet(0);
 
-    /// Whether the policy is in the set.
+    /// Returns true if the policy is in the set.
     pub fn contains(self, policy: PolicyId) -> bool {
         self.0 >> policy.0 & 1 == 1
     }
@@ -30,13 +31,13 @@ impl PolicySet {
         self.0 |= 1 << policy.0;
     }
 
-    /// The policies that are in both sets.
+    /// Returns the policies in both sets.
     #[must_use]
     pub fn and(self, other: PolicySet) -> PolicySet {
         PolicySet(self.0 & other.0)
     }
 
-    /// The policies that are in either set.
+    /// Returns the policies in either set.
     #[must_use]
     pub fn or(self, other: PolicySet) -> PolicySet {
         PolicySet(self.0 | other.0)
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_holds_what_was_put_in() {
+    fn set_contains_inserted_policies() {
         let set: PolicySet = [PolicyId(0), PolicyId(3)].into_iter().collect();
         assert!(set.contains(PolicyId(0)) && set.contains(PolicyId(3)));
         assert!(!set.contains(PolicyId(1)));

@@ -1,17 +1,16 @@
-//! Where the time of a vCPU goes, and who waits for whom: the model that every source of observation fills, live, recorded or
-//! simulated.
+//! States of vCPUs over time, and waits between parties: the common model of live, recorded and simulated observations.
 //!
-//! A vCPU is in exactly one [`State`] at a time, so the times of an interval sum to its length. No source sees every
-//! state: what it cannot tell apart is `None`, "not measured", and its time is then in the state that contains it
-//! ([`State::within`]): POLL in VMM, VMM in RUN, LIM in RDY, and all others in HALT. So a sum over vCPUs of which one has POLL
-//! measured and the other has not still sums to their wall time.
+//! A vCPU is in exactly one [`State`] at a time, so the times of an interval sum to its length.
+//! No source measures every state.
+//! An unmeasured state is `None`, and its time counts in the state that contains it ([`State::within`]): POLL in VMM, VMM in RUN, LIM in RDY, and all others in HALT.
+//! A sum over vCPUs therefore equals their wall time, even if POLL is measured for only one of them.
 //!
-//! The edges between parties are in [`edges`]: a vCPU that is RDY waits for whoever runs on the pCPUs where it may. What a source
-//! answers about a host and some time is an [`interval::Interval`]; several in a row are added up by [`sum::IntervalSum`]; what they are sums of, switch by
-//! switch, is a [`trace::HostTrace`].
+//! The edges between parties are in [`edges`]: a vCPU that is RDY waits for the threads that run on its allowed pCPUs.
+//! A source returns [`interval::Interval`]s; [`sum::IntervalSum`] adds several in a row, and [`trace::HostTrace`] has their context switches.
 //!
-//! The names are those of the field: RDY, CSTP and LIM are what esxtop shows as %RDY, %CSTP and %MLMTD. Times are integer
-//! nanoseconds. Nothing here reads, measures or estimates.
+//! State names follow esxtop: RDY, CSTP and LIM are its %RDY, %CSTP and %MLMTD.
+//! Times are integer nanoseconds.
+//! This module only holds data; it does not measure or estimate.
 
 pub mod column;
 pub mod edges;
@@ -29,7 +28,7 @@ use thiserror::Error;
 
 use crate::units::Nanos;
 
-/// What a vCPU is doing.
+/// State of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -50,7 +49,7 @@ pub enum State {
 }
 
 impl State {
-    /// All, in the order in which they are shown.
+    /// All states, in display order.
     pub const ALL: [State; 7] = [
         State::Run,
         State::Poll,
@@ -61,7 +60,7 @@ impl State {
         State::Halted,
     ];
 
-    /// The short name, for headings of columns.
+    /// Returns the short name, for column headings.
     pub fn name(self) -> &'static str {
         match self {
             State::Run => "RUN",
@@ -74,10 +73,10 @@ impl State {
         }
     }
 
-    /// The state that this one's time is in where it is not measured; none for HALT, which is the rest.
+    /// Returns the state that includes this one's time if it is not measured; `None` for HALT, which is the rest.
     pub fn within(self) -> Option<State> {
         match self {
-            // The host polls outside of the guest, so no account of guest time has it.
+            // The host polls outside of guest mode, so guest time excludes it.
             State::Poll => Some(State::Vmm),
             State::Vmm => Some(State::Run),
             State::Limited => Some(State::Ready),
@@ -93,31 +92,32 @@ impl fmt::Display for State {
     }
 }
 
-/// Why parts are not the times of a vCPU.
+/// Reason why parts are not the times of a vCPU.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum StatesError {
-    /// HALT is what is left.
+    /// HALT is the rest and must not be given.
     #[error("HALT is the rest of the wall time and cannot be given; give the other states")]
     HaltedGiven,
     /// Two times for one state.
     #[error("{0} is given twice; give one time for each state")]
     Twice(State),
-    /// Something read that cannot be.
+    /// The times do not sum to the wall time.
     #[error("the times in all states sum to {sum} of {wall}; they must be equal")]
     NotTheWall {
-        /// What they sum to.
+        /// Sum of the times.
         sum: Nanos,
         /// The wall time.
         wall: Nanos,
     },
 }
 
-/// The order in which parts that exceed the wall time are served: what ran is exact, a wait may have begun before the
-/// interval.
+/// Order in which parts are cut to the wall time, if they exceed it.
+/// Run times are exact and come first; a wait may have begun before the interval.
 const SERVED: [State; 6] =
     [State::Run, State::Poll, State::Vmm, State::Limited, State::Ready, State::Costop];
 
-/// What a vCPU did within some wall time, or several vCPUs within the sum of theirs. The measured times sum to the wall time.
+/// Times of a vCPU in each state, or sums over several vCPUs.
+/// The measured times sum to the wall time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Read")]
 pub struct VcpuTimes {
@@ -132,7 +132,7 @@ pub struct VcpuTimes {
     halted: Option<Nanos>,
 }
 
-/// Times as they are read, before they are checked.
+/// Deserialized times before validation.
 #[derive(Deserialize)]
 struct Read {
     wall: Nanos,
@@ -161,19 +161,18 @@ impl TryFrom<Read> for VcpuTimes {
         };
         let measured = State::ALL.iter().filter_map(|state| times.get(*state));
         let sum = measured.fold(0u64, |sum, time| sum.saturating_add(time.0));
-        match sum == times.wall.0 {
-            true => Ok(times),
-            false => Err(StatesError::NotTheWall { sum: Nanos(sum), wall: times.wall }),
+        if sum != times.wall.0 {
+            return Err(StatesError::NotTheWall { sum: Nanos(sum), wall: times.wall });
         }
+        Ok(times)
     }
 }
 
 impl VcpuTimes {
-    /// From what was measured; the rest of `wall` is HALT. A state that is not in `measured` is not measured.
+    /// Creates times from measured states; the rest of `wall` is HALT, and states not in `measured` are unmeasured.
     ///
-    /// Clocks are read one after the other, and a kernel counts a wait only when it is over, so parts may sum to more
-    /// than `wall`. Then they are served in the order RUN, POLL, VMM, LIM, RDY, CSTP, and each gets at most what is left of
-    /// it: CPU time is exact, while a wait may have begun before the interval.
+    /// Clocks are read one after the other, and a kernel counts a wait only at its end, so parts may sum to more than `wall`.
+    /// They are then cut to the wall time in the order RUN, POLL, VMM, LIM, RDY, CSTP: CPU time is exact, while a wait may have begun before the interval.
     pub fn from_parts(
         wall: Nanos,
         measured: impl IntoIterator<Item = (State, Nanos)>,
@@ -198,18 +197,18 @@ impl VcpuTimes {
         Ok(given)
     }
 
-    /// From the times in all states, in the order of [`State::ALL`], as something that was measured before; they must sum to `wall`.
+    /// Creates times from earlier values of all states, in the order of [`State::ALL`]; they must sum to `wall`.
     pub fn from_all(wall: Nanos, times: [Option<Nanos>; 7]) -> Result<VcpuTimes, StatesError> {
         let [run, poll, vmm, ready, limited, costop, halted] = times;
         VcpuTimes::try_from(Read { wall, run, poll, vmm, ready, limited, costop, halted })
     }
 
-    /// How long it was looked at; of several vCPUs, the sum.
+    /// Returns the wall time; for several vCPUs, the sum.
     pub fn wall(&self) -> Nanos {
         self.wall
     }
 
-    /// The time in a state; `None` where that is not measured.
+    /// Returns the time in a state; `None` if not measured.
     pub fn get(&self, state: State) -> Option<Nanos> {
         match state {
             State::Run => self.run,
@@ -234,21 +233,21 @@ impl VcpuTimes {
         }
     }
 
-    /// The part of the wall time in a state, 0…1; of several vCPUs, their mean. `None` where that is not measured, or there
-    /// was no time.
+    /// Returns the fraction of the wall time in a state, 0…1; for several vCPUs, their mean.
+    /// Returns `None` if the state is not measured or the wall time is zero.
     pub fn share(&self, state: State) -> Option<f64> {
         let time = self.get(state)?;
         (self.wall > Nanos::ZERO).then(|| time.0 as f64 / self.wall.0 as f64)
     }
 
-    /// The sum over vCPUs; `None` over none. What is measured of some of them only is not measured of the sum, and its time
-    /// moves to the state that contains it.
+    /// Returns the sum over vCPUs; `None` without any.
+    /// A state that is not measured for all of them is not measured in the sum, and its time moves to the state that contains it.
     pub fn sum<'a>(times: impl IntoIterator<Item = &'a VcpuTimes>) -> Option<VcpuTimes> {
         times.into_iter().copied().reduce(VcpuTimes::plus)
     }
 
     fn plus(mut self, mut other: VcpuTimes) -> VcpuTimes {
-        // From the inside out: what moves out of LIM may move on out of RDY.
+        // Innermost first: time that moves from LIM to RDY may move on.
         for state in
             [State::Poll, State::Vmm, State::Limited, State::Costop, State::Run, State::Ready]
         {
@@ -265,7 +264,7 @@ impl VcpuTimes {
         sum
     }
 
-    /// Makes a state not measured; its time goes to the nearest state around it that is.
+    /// Makes a state unmeasured and moves its time to the nearest measured state that contains it.
     fn fold(&mut self, state: State) {
         let Some(time) = self.slot(state).take() else {
             return;
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_halt_and_what_is_not_given_is_not_measured() {
+    fn rest_is_halt_and_missing_states_are_unmeasured() {
         let times = times(100, &[(State::Run, 60), (State::Ready, 15)]);
         assert_eq!(times.get(State::Run), Some(ms(60)));
         assert_eq!(times.get(State::Halted), Some(ms(25)));
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_began_before_the_interval_is_cut_and_cpu_time_is_not() {
+    fn early_wait_is_cut_before_cpu_time() {
         let times = times(100, &[(State::Ready, 500), (State::Run, 30), (State::Limited, 20)]);
         assert_eq!(times.get(State::Run), Some(ms(30)));
         assert_eq!(times.get(State::Limited), Some(ms(20)));
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_can_be_cut_to_nothing() {
+    fn every_state_can_be_cut_to_zero() {
         let all = SERVED.map(|state| (state, 100));
         let times = times(100, &all);
         assert_eq!(times.get(State::Run), Some(ms(100)));
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_keep_the_wall_time_whatever_is_measured_of_some_only() {
+    fn sums_with_unmeasured_states_keep_wall_time() {
         let one = times(
             100,
             &[
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_state_around_it_holds_goes_to_halt() {
+    fn time_without_measured_outer_state_is_halt() {
         let one = times(100, &[(State::Limited, 10), (State::Costop, 20)]);
         let two = times(100, &[(State::Run, 50)]);
         let sum = VcpuTimes::sum([&one, &two]).unwrap();

@@ -1,6 +1,7 @@
-//! The word that a mistyped one was probably meant to be.
+//! Suggestion of a known word for a mistyped one.
 
-/// The candidate with the fewest letters inserted, removed, replaced or swapped, if it is near: one in three letters may differ, and three at most.
+/// Returns the candidate with the smallest edit distance (insertions, deletions, substitutions, transpositions).
+/// The distance is at most one third of the letters, and at most three.
 /// Case, `_`, `-` and blanks do not count.
 ///
 /// ```
@@ -18,7 +19,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let most = (length / 3).clamp(1, 3);
     candidates
         .into_iter()
-        // The distance takes the product of both lengths, and a word may be as long as a file.
+        // The distance costs the product of both lengths, and an untrusted word may be very long.
         .filter(|candidate| plain(candidate).chars().count().abs_diff(length) <= most)
         .map(|candidate| (strsim::osa_distance(&word, &plain(candidate)), candidate))
         .filter(|&(distance, candidate)| distance <= most && distance < candidate.len())
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistyped_words_find_their_neighbour() {
+    fn mistyped_words_get_a_suggestion() {
         let keys = ["vcpus", "weight", "workload", "pins", "steal_clock"];
         assert_eq!(nearest("vcpu", keys), Some("vcpus"));
         assert_eq!(nearest("wieght", keys), Some("weight"));

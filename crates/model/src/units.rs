@@ -1,9 +1,8 @@
-//! Newtypes for the units that policies speak in, so that no bare integer crosses a public
-//! signature and nobody adds a weight to a time.
+//! Newtypes for ids and units, so that public signatures have no bare integers.
 //!
-//! Time is integer nanoseconds. Weights are real numbers in the units of whatever knob the host
-//! offers (`cpu.shares` on cgroup v1, `cpu.weight` on v2): policies only ever use their ratios, and
-//! the host adapter rounds to what the knob takes.
+//! Time is integer nanoseconds.
+//! Weights are real numbers in the units of the host's knob (`cpu.shares` on cgroup v1, `cpu.weight` on v2).
+//! Policies use only their ratios, and the host adapter rounds to the resolution of the knob.
 
 use std::fmt;
 use std::iter::Sum;
@@ -19,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// No time at all.
+    /// Zero time.
     pub const ZERO: Nanos = Nanos(0);
 
     /// `ms` milliseconds.
@@ -32,12 +31,12 @@ impl Nanos {
         Nanos(s * 1_000_000_000)
     }
 
-    /// The same time in seconds, for people and for ratios.
+    /// Returns the time in seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// `self - earlier`, or zero where `earlier` is later.
+    /// Returns `self - earlier`, or zero if `earlier` is later.
     pub fn saturating_sub(self, earlier: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
@@ -90,56 +89,56 @@ pub struct PcpuId(pub u32);
 #[serde(transparent)]
 pub struct VcpuId(pub u32);
 
-/// A VM, by a number that is never used again for another VM while the observer runs.
+/// A VM, by a number that is not reused while the observer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct VmId(pub u64);
 
-/// A scheduling weight, in the units of the host's knob: finite and above zero, whatever it was made from.
+/// A scheduling weight, in the units of the host's knob: always finite and above zero.
 ///
-/// Policies divide by weights and add them up: one that is 0 or no number would stay in every average for good.
+/// Policies divide by weights and average them, so a zero or NaN would spoil every later average.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Weight(f64);
 
-/// A number that is no weight.
+/// A number that is not a valid weight.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("{0} is no weight: it must be finite and above 0")]
 pub struct NoWeight(pub f64);
 
 impl Weight {
-    /// The least there is.
+    /// Minimum weight.
     pub const LEAST: Weight = Weight(f64::MIN_POSITIVE);
-    /// The most there is.
+    /// Maximum weight.
     pub const MOST: Weight = Weight(f64::MAX);
 
-    /// A weight of this value; `None`: it is none.
+    /// Returns a weight of this value; `None` if it is not valid.
     pub fn new(value: f64) -> Option<Weight> {
         (Weight::LEAST.0..=Weight::MOST.0).contains(&value).then_some(Weight(value))
     }
 
-    /// The weight nearest to a result of arithmetic; for what is no number, the least.
+    /// Returns the nearest valid weight; the minimum for NaN.
     #[allow(clippy::manual_clamp, reason = "clamp returns NaN for NaN")]
     pub fn saturating(value: f64) -> Weight {
         Weight(value.max(Weight::LEAST.0).min(Weight::MOST.0))
     }
 
-    /// A weight that stands in the code.
+    /// Returns a weight of a constant value.
     ///
     /// # Panics
     ///
-    /// Where that is none; in a `const`, when it is compiled.
+    /// If the value is not valid; at compile time in a `const`.
     pub const fn constant(value: f64) -> Weight {
         assert!(value >= f64::MIN_POSITIVE && value <= f64::MAX, "a weight is finite and above 0");
         Weight(value)
     }
 
-    /// The number.
+    /// Returns the value.
     pub const fn value(self) -> f64 {
         self.0
     }
 
-    /// So many times as much.
+    /// Returns the product with `factor`.
     #[must_use]
     pub fn times(self, factor: f64) -> Weight {
         Weight::saturating(self.0 * factor)
@@ -166,8 +165,8 @@ impl fmt::Display for Weight {
     }
 }
 
-/// A thread's nice value, -20 (most) … 19 (least). A step is a factor of about 1.25 in weight (sched_prio_to_weight of
-/// kernel/sched/core.c).
+/// A thread's nice value, from -20 (most CPU time) to 19 (least).
+/// A step changes the weight by a factor of about 1.25 (sched_prio_to_weight of kernel/sched/core.c).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -175,9 +174,9 @@ impl fmt::Display for Weight {
 pub struct Nice(pub i8);
 
 impl Nice {
-    /// The least that a thread may have, which gives it the most.
+    /// Minimum nice value, with the most CPU time.
     pub const LEAST: Nice = Nice(-20);
-    /// The most that a thread may have, which gives it the least.
+    /// Maximum nice value, with the least CPU time.
     pub const MOST: Nice = Nice(19);
 }
 
@@ -198,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_weight_is_zero_negative_or_no_number() {
+    fn weights_are_finite_and_positive() {
         for none in [0.0, -0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-310] {
             assert_eq!(Weight::new(none), None, "{none}");
             let error = Weight::try_from(none).unwrap_err().to_string();

@@ -2,8 +2,8 @@
 /*
  * The maps, and the states of a vCPU.
  *
- * A state ends when another begins, and whoever begins one adds the time of the one before to its account, under the vCPU's
- * lock: so the account sums to `since` minus when the vCPU was first watched, whoever reads it and whenever.
+ * When a state begins, the program adds the time of the previous state to its sum, under the vCPU's lock. At any time, the sums
+ * of a vCPU therefore equal `since` minus the start of watching.
  */
 #ifndef TANDEM_STATE_H
 #define TANDEM_STATE_H
@@ -11,7 +11,7 @@
 #include "model.h"
 #include "task.h"
 
-/* User space makes the maps as large as it needs before it loads them. */
+/* User space sizes the maps before loading. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -26,7 +26,7 @@ struct {
 	__type(value, struct pcpu);
 } pcpus SEC(".maps");
 
-/* Thread to index in `vcpus`. */
+/* Maps a thread to its index in `vcpus`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -34,7 +34,7 @@ struct {
 	__type(value, u32);
 } watched SEC(".maps");
 
-/* One bit for threads whose number ends in its place: most threads of a host are not watched, and need no look into `watched`. */
+/* One bit per thread number modulo the size: most threads of a host are not watched, and skip the lookup in `watched`. */
 #define FILTER_WORDS 1024u
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -65,10 +65,10 @@ struct {
 } settings SEC(".maps");
 
 /*
- * Edges and links are taken away when they are read. One of two maps is written; user space puts the other in its place,
- * which the kernel ends only when no program uses the first any more, and empties the first in peace.
+ * Edges and links are double-buffered. The programs write one map; user space replaces it by the other and then empties it. The
+ * kernel completes the replacement when no program uses the old map any more.
  */
-#define TAKEN_AWAY(name, of_key, of_value)					\
+#define DOUBLE_BUFFERED(name, of_key, of_value)					\
 	struct name##_map {							\
 		__uint(type, BPF_MAP_TYPE_HASH);				\
 		__uint(max_entries, 1);						\
@@ -82,19 +82,19 @@ struct {
 		__array(values, struct name##_map);				\
 	} name SEC(".maps") = { .values = { &name##_0 } }
 
-TAKEN_AWAY(edges, struct edge_key, struct edge);
-TAKEN_AWAY(links, struct link_key, struct link);
+DOUBLE_BUFFERED(edges, struct edge_key, struct edge);
+DOUBLE_BUFFERED(links, struct link_key, struct link);
 
 /*
- * Not static: clang would make these narrower than their types say, and the kernel refuses that.
+ * Not static: clang would narrow static variables, which the kernel then refuses.
  *
- * Whether entries into guests were ever seen. Where KVM tells of none, a vCPU in KVM_RUN counts as RUN.
+ * Whether guest entries were seen. If KVM reports none, a vCPU in KVM_RUN counts as RUN.
  */
 u32 sees_entries;
-/* Whether calls of KVM_RUN are. If neither, nothing tells when the VMM's own code ends, and it counts as RUN too. */
+/* Whether calls of KVM_RUN were seen. Without both, the end of the VMM's own code is unknown, and it counts as RUN too. */
 u32 sees_calls;
 
-/* Whether the begin of a halt is. If not, its end tells how long it was. */
+/* Whether starts of halts were seen. Without them, the end of a halt reports its length. */
 u32 sees_halts;
 
 static __always_inline u32 watched_index(u32 tid)
@@ -104,9 +104,9 @@ static __always_inline u32 watched_index(u32 tid)
 	u32 *index;
 
 	if (!bits || !(*bits >> (tid & 63) & 1))
-		return NOBODY;
+		return NO_VCPU;
 	index = bpf_map_lookup_elem(&watched, &tid);
-	return index ? *index : NOBODY;
+	return index ? *index : NO_VCPU;
 }
 
 static __always_inline struct vcpu *vcpu_of(u32 index)
@@ -123,10 +123,10 @@ static __always_inline struct vcpu *current_vcpu(void)
 {
 	u32 index = watched_index((u32)bpf_get_current_pid_tgid());
 
-	return index == NOBODY ? 0 : vcpu_of(index);
+	return index == NO_VCPU ? 0 : vcpu_of(index);
 }
 
-/* An account of a state. The verifier must see the bound right where it is used, so clang may not move it. */
+/* Returns the sum of a state. The verifier must see the bound where it is used, so clang may not move it. */
 static __always_inline u64 *time_of(struct vcpu *v, u64 state)
 {
 	barrier_var(state);
@@ -134,12 +134,12 @@ static __always_inline u64 *time_of(struct vcpu *v, u64 state)
 	return &v->time[state];
 }
 
-/* Begins a state. A vCPU of which nothing was known was in state `before`. Under the vCPU's lock. */
+/* Begins a state. A vCPU in state UNKNOWN was in state `before`. Under the vCPU's lock. */
 static __always_inline void begin(struct vcpu *v, u32 before, u32 state, u64 now)
 {
 	u32 was = v->state == UNKNOWN ? before : v->state;
 
-	/* The clocks of two pCPUs, or a program that was interrupted after it read the time, may be a little late. */
+		/* `now` may precede `since`: clocks of pCPUs differ, and a program may be interrupted after it read the time. */
 	if (now > v->since) {
 		*time_of(v, was) += now - v->since;
 		v->since = now;
@@ -148,7 +148,7 @@ static __always_inline void begin(struct vcpu *v, u32 before, u32 state, u64 now
 		v->state = state;
 }
 
-/* Whether somebody in that state is on a pCPU, or off all of them. */
+/* Whether a vCPU in that state is on a pCPU. */
 static __always_inline bool is_on(u32 state)
 {
 	return state <= POLL;
@@ -160,8 +160,8 @@ static __always_inline bool is_off(u32 state)
 }
 
 /*
- * What happens to a vCPU contradicts its state: something was not told. When it was, and so what the vCPU did since it was last heard of,
- * is not known. Under the vCPU's lock.
+ * Begins a state after a missed event, which shows when an event contradicts the state of a vCPU. The time since its last
+ * event is UNKNOWN. Under the vCPU's lock.
  */
 static __always_inline void begin_after_gap(struct vcpu *v, u32 state, u64 now)
 {
@@ -173,13 +173,13 @@ static __always_inline void begin_after_gap(struct vcpu *v, u32 state, u64 now)
 	v->state = state;
 }
 
-/* A vCPU that is on a pCPU turns to another work. */
+/* Changes the mode of a vCPU that is on a pCPU. */
 static __always_inline void turn_to(struct vcpu *v, u32 mode)
 {
 	u64 now = bpf_ktime_get_ns();
 
 	bpf_spin_lock(&v->lock);
-	/* It came unseen. If it is in the list of who waits, the next who looks there takes it off. */
+	/* It was switched in unseen. If it is still in the list of a pCPU, the next switch there removes it. */
 	if (is_off(v->state))
 		begin_after_gap(v, mode, now);
 	else if (is_on(v->state) || v->state == UNKNOWN)
@@ -188,17 +188,17 @@ static __always_inline void turn_to(struct vcpu *v, u32 mode)
 	bpf_spin_unlock(&v->lock);
 }
 
-/* What the host does for a guest that left guest mode. */
+/* Returns the state of a guest's thread in KVM outside guest mode. */
 static __always_inline u32 mode_in_kvm(void)
 {
 	return sees_entries ? VMM : RUN;
 }
 
 /*
- * Whether a quota keeps a task off. From 6.18 on each task says so itself: one that is in the kernel goes on, and competes, while its
- * group has used up its quota. Before, a group's queue, or that of one above it, was kept off as a whole. The run queue lives
- * as long as it has tasks; should it be gone all the same, because the thread just changed its group, the read fails or gives
- * an old answer. Quotas are of fair tasks: real-time ones have a place in such a queue too, and are not kept off with it.
+ * Whether a quota throttles a task. Since 6.18 each task has its own flag: a task in the kernel keeps running and competing after its
+ * group used up its quota. Before, the run queues of a group and its descendants were throttled as a whole. The run queue lives
+ * as long as it has tasks. If the thread just left its group and the queue is freed, the read fails or returns an old
+ * value. Quotas apply to fair tasks only: real-time tasks can belong to such a group, but are not throttled with it.
  */
 static __always_inline bool is_limited(u64 task_address, u64 queue_address)
 {
@@ -221,7 +221,7 @@ static __always_inline u64 queue_of(struct task_struct *task)
 	return (u64)task->se.cfs_rq;
 }
 
-/* The same on a pCPU to which it is about to move. */
+/* The same for a pCPU that the task is about to move to. */
 static __always_inline u64 queue_on(struct task_struct *task, u32 cpu)
 {
 	struct cfs_rq **queues, *queue = 0;

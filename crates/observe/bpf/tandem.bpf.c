@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT
 /*
- * Where the time of watched vCPUs goes, and who waits for whom, added up in the kernel.
+ * Sums the times of watched vCPUs per state and per culprit in the kernel.
  *
- * No event leaves the kernel: user space reads sums, when it likes. A vCPU is a thread that user space named; what other
- * threads do costs one look at a filter, two at a switch.
+ * No events leave the kernel: user space reads the sums at any time. A vCPU is a thread that user space registered; other
+ * threads cost one filter lookup per event, two per switch.
  *
  *	sched_switch, sched_wakeup, sched_migrate_task	on a pCPU, READY, ASLEEP
  *	kvm_entry, kvm_exit, kvm_userspace_exit		RUN or VMM
  *	kvm_vcpu_halt, kvm_vcpu_wakeup			POLL
  *	unthrottle_cfs_rq				LIMITED or READY
  *
- * Only the scheduler's are needed; user space attaches of the others what the kernel has, and says what is missing.
+ * Only the scheduler's events are required; user space attaches the others if the kernel has them, and reports the missing ones.
  */
 #include "wait.h"
 
@@ -25,7 +25,7 @@ static __always_inline void switch_in(u32 cpu, u32 index, u64 now)
 		return;
 	end_unlisted(v, now);
 	bpf_spin_lock(&v->lock);
-	/* It is there already: that it went was not told, nor whether it slept. */
+	/* It is already on a pCPU: the switch out was missed, and whether it slept is unknown. */
 	if (is_on(v->state)) {
 		if (v->mode == POLL)
 			v->mode = mode_in_kvm();
@@ -48,7 +48,7 @@ static __always_inline void switch_in(u32 cpu, u32 index, u64 now)
 	}
 }
 
-/* A vCPU begins to wait for a pCPU, or is kept off by a quota. */
+/* Records the start of a wait for a pCPU. Returns LIMITED if a quota throttles the vCPU, else READY. */
 static __always_inline u32 wait_of(struct vcpu *v, struct task_struct *task, u32 cpu, u64 now)
 {
 	v->task = (u64)task;
@@ -72,10 +72,10 @@ static __always_inline void switch_out(u32 cpu, u32 index, struct task_struct *t
 		v->slept_at = now;
 		v->slept_after = v->since;
 	}
-	/* Polling was in vain, and ended before the way into sleep. */
+	/* Polling timed out before the vCPU went to sleep. */
 	if (asleep && v->state == POLL && v->poll_until < now)
 		begin(v, POLL, mode_in_kvm(), v->poll_until);
-	/* That it came was not told, nor whether it went before. */
+	/* The switch in was missed, and possibly a switch out before it. */
 	if (missed || is_off(v->state))
 		begin_after_gap(v, state, now);
 	else
@@ -102,34 +102,34 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		return 0;
 	if (!p->task)
 		p->task = (u64)prev;
-	/* Some kernels do not tell of every switch: then nobody knows who ran since the last one, and nobody is charged. */
+	/* Some kernels miss switches. Then the thread that ran since the last one is unknown, and no culprit is charged. */
 	missed = p->task != (u64)prev;
 	if (missed) {
 		lost = losses();
 		if (lost)
 			__sync_fetch_and_add(&lost->switches, 1);
 	}
-	if (out == NOBODY && in == NOBODY && !*(volatile u32 *)&p->count) {
+	if (out == NO_VCPU && in == NO_VCPU && !*(volatile u32 *)&p->count) {
 		p->task = (u64)next;
 		return 0;
 	}
-	/* Who may charge others meanwhile (settle) must find who ran up to now, and nobody must be charged with itself: so the one that
-	 * is switched in leaves the list first, and the one that is switched out comes into it last. */
+	/* A concurrent `settle` must find the thread that ran up to now, and no vCPU may be charged for its own run time. So the
+	 * vCPU that is switched in leaves the list first, and the vCPU that is switched out enters it last. */
 	now = bpf_ktime_get_ns();
 	if (*(volatile u32 *)&p->count)
 		charge_all(cpu, now, missed ? IS_LOCKED | IS_GAP : IS_LOCKED);
-	/* It came unseen, and does not wait. */
-	if (missed && out != NOBODY)
+	/* It was switched in unseen, and no longer waits. */
+	if (missed && out != NO_VCPU)
 		wait_no_more(cpu, out);
-	if (in != NOBODY)
+	if (in != NO_VCPU)
 		switch_in(cpu, in, now);
 	p->task = (u64)next;
-	if (out != NOBODY)
+	if (out != NO_VCPU)
 		switch_out(cpu, out, prev, sleeps(preempt, prev), missed, now);
 	return 0;
 }
 
-/* Whether a wake-up of a task that is on no pCPU begins a wait. One that was last on a pCPU has left it, and that was not told. */
+/* Whether the wake-up of a task that is on no pCPU begins a wait. For a state on a pCPU, the switch out was missed. */
 static __always_inline bool can_be_woken(u32 state)
 {
 	return state == ASLEEP || state == UNKNOWN || is_on(state);
@@ -143,7 +143,7 @@ static __always_inline int woken(struct task_struct *task, bool is_new)
 	u32 state, cpu;
 	u64 now;
 
-	if (index == NOBODY)
+	if (index == NO_VCPU)
 		return 0;
 	v = vcpu_of(index);
 	if (!v || !can_be_woken(v->state) || task->on_cpu)
@@ -166,7 +166,7 @@ static __always_inline int woken(struct task_struct *task, bool is_new)
 
 ON_WAKEUP(on_wakeup, woken)
 
-/* A vCPU that waits is moved to the queue of another pCPU. */
+/* Moves a waiting vCPU to the queue of another pCPU. */
 SEC("tp_btf/sched_migrate_task")
 int BPF_PROG(on_migrate, struct task_struct *task, int to)
 {
@@ -176,7 +176,7 @@ int BPF_PROG(on_migrate, struct task_struct *task, int to)
 	u64 now, since, running;
 	u32 state;
 
-	if (index == NOBODY)
+	if (index == NO_VCPU)
 		return 0;
 	v = vcpu_of(index);
 	if (!v)
@@ -207,9 +207,9 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	struct vcpu *v;
 	u64 now;
 
-	if (index == NOBODY)
+	if (index == NO_VCPU)
 		return 0;
-	/* Its number may be another's soon. */
+	/* The number may be reused soon. */
 	bpf_map_delete_elem(&watched, &tid);
 	v = vcpu_of(index);
 	if (!v)
@@ -234,7 +234,7 @@ static __always_inline void count_link(u32 from, u32 to, struct link more)
 	u32 zero = 0;
 	void *map;
 
-	if (key.from == NOBODY || to == NOBODY || key.from == to)
+	if (key.from == NO_VCPU || to == NO_VCPU || key.from == to)
 		return;
 	map = bpf_map_lookup_elem(&links, &zero);
 	if (!map)
@@ -266,7 +266,7 @@ static __always_inline void count_link(u32 from, u32 to, struct link more)
 		__sync_fetch_and_add(&lost->links, 1);
 }
 
-/* The part of a time that is after `since`. */
+/* Returns the length of the part of a time span after `since`. */
 static __always_inline u64 part_after(u64 from, u64 until, u64 since)
 {
 	if (from < since)
@@ -275,16 +275,16 @@ static __always_inline u64 part_after(u64 from, u64 until, u64 since)
 }
 
 /*
- * Co-stop: a sleep of `to`'s that a sibling ends would have ended earlier, had that sibling not waited for a pCPU meanwhile. Of the
- * sibling's waits the last one counts, and the last one that the sibling itself slept longer for in this way: so chains of
- * siblings lead to the one that waited. An estimate from below: what else delayed the sibling is not seen, nor whether `to` had
- * anything to do.
+ * Co-stop: a sleep of `to` that a sibling ends would have ended earlier, had that sibling not waited for a pCPU meanwhile. Counts the
+ * sibling's last wait, and the last co-stop of the sibling itself, so that chains of siblings lead to the vCPU that
+ * waited. This is a lower-bound estimate: other delays of the sibling are not seen, and `to` may have had
+ * no work.
  */
 static __always_inline void end_sleep(u32 to, u32 from)
 {
 	u64 now, since, waited = 0, handed = 0, slept;
 	struct vcpu *v = vcpu_of(to);
-	struct vcpu *by = from == NOBODY || from == to ? 0 : vcpu_of(from);
+	struct vcpu *by = from == NO_VCPU || from == to ? 0 : vcpu_of(from);
 
 	if (!v || v->state != ASLEEP)
 		return;
@@ -293,7 +293,7 @@ static __always_inline void end_sleep(u32 to, u32 from)
 	if (!by || by->vm != v->vm)
 		return;
 	now = bpf_ktime_get_ns();
-	/* Nobody else ends this sleep: the kernel holds a lock of the sleeper's. */
+	/* No other waker ends this sleep: the kernel holds the sleeper's pi_lock. */
 	since = v->since;
 	waited = part_after(by->waits_since, by->waited_until, since);
 	handed = part_after(by->costop_since, by->costop_until, since);
@@ -314,7 +314,7 @@ static __always_inline void end_sleep(u32 to, u32 from)
 		count_link(from, to, (struct link){ .costops = 1, .costop_time = waited });
 	if (handed)
 		count_link(by->costop_for, to, (struct link){ .costops = 1, .costop_time = handed });
-	/* For those that `to` will wake: the longer of the two. */
+	/* The longer of the two, for vCPUs that `to` will wake. */
 	if (waited && waited >= handed) {
 		v->costop_since = by->waits_since > since ? by->waits_since : since;
 		v->costop_until = by->waited_until;
@@ -330,9 +330,9 @@ static __always_inline int waking(struct task_struct *task, bool is_own)
 {
 	u32 to = watched_index(task->pid), from;
 
-	if (to == NOBODY)
+	if (to == NO_VCPU)
 		return 0;
-	from = is_own ? current_index() : NOBODY;
+	from = is_own ? current_index() : NO_VCPU;
 	count_link(from, to, (struct link){ .wakes = 1 });
 	end_sleep(to, from);
 	return 0;
@@ -375,7 +375,7 @@ int BPF_PROG(on_kvm_exit)
 	return exited();
 }
 
-/* The back end of KVM for hosts without VT-x or AMD-V has neither tracepoint. */
+/* PVM, KVM's back end for hosts without VT-x or AMD-V, has neither tracepoint. */
 SEC("fentry/pvm_vcpu_run")
 int BPF_PROG(on_pvm_entry)
 {
@@ -414,7 +414,7 @@ int BPF_PROG(on_run)
 	return 0;
 }
 
-/* For how long KVM polls at most: fentry is before it bounds that itself (kvm_vcpu_max_halt_poll_ns, kvm_arch_no_poll). */
+/* Returns KVM's maximum polling time: fentry precedes its own checks (kvm_vcpu_max_halt_poll_ns, kvm_arch_no_poll). */
 static __always_inline u64 longest_poll(struct kvm_vcpu *vcpu)
 {
 	u64 longest = BPF_CORE_READ(vcpu, halt_poll_ns), most = ~0ull;
@@ -422,7 +422,7 @@ static __always_inline u64 longest_poll(struct kvm_vcpu *vcpu)
 	struct kvm *kvm = 0;
 	u32 zero = 0;
 
-	/* The guest may have asked not to be polled for. */
+	/* The guest may have disabled host polling. */
 	if (bpf_core_field_exists(vcpu->arch.msr_kvm_poll_control) && !(BPF_CORE_READ(vcpu, arch.msr_kvm_poll_control) & 1))
 		return 0;
 	if (bpf_core_field_exists(kvm->override_halt_poll_ns) && BPF_CORE_READ(vcpu, kvm, override_halt_poll_ns)) {
@@ -430,7 +430,7 @@ static __always_inline u64 longest_poll(struct kvm_vcpu *vcpu)
 	} else {
 		told = bpf_map_lookup_elem(&settings, &zero);
 		if (told)
-			most = told->most_poll;
+			most = told->max_poll;
 	}
 	return longest < most ? longest : most;
 }
@@ -453,7 +453,7 @@ int BPF_PROG(on_halt, struct kvm_vcpu *vcpu)
 	return 0;
 }
 
-/* Polling was in vain: the vCPU is about to sleep. Where the compiler put this function into the one above, `poll_until` serves. */
+/* Polling timed out, and the vCPU is about to sleep. If the compiler inlined this function, `poll_until` serves instead. */
 SEC("fentry/kvm_vcpu_block")
 int BPF_PROG(on_block)
 {
@@ -465,8 +465,8 @@ int BPF_PROG(on_block)
 }
 
 /*
- * A halt ended, after `ns`. If on_halt saw it begin, POLL is accounted already, or ends now. If there is no on_halt, what the vCPU
- * did on its pCPU since the halt began was polling: it is moved from RUN or VMM, of which it was taken for a part.
+ * A halt ended, after `ns`. If on_halt saw its start, POLL is already counted, or ends now. Without on_halt, the time that the vCPU
+ * spent on its pCPU since the start of the halt was polling; it is moved from RUN or VMM to POLL.
  */
 SEC("tp_btf/kvm_vcpu_wakeup")
 int BPF_PROG(on_kvm_wakeup, u64 ns, bool waited)
@@ -522,7 +522,7 @@ int BPF_PROG(on_ipi_unsure)
 	return count_ipi(current_vcpu());
 }
 
-/* In the context of the sender. The number of an APIC is that of its vCPU, unless the guest changed it. */
+/* Runs in the context of the sender. An APIC id equals the number of its vCPU, unless the guest changed it. */
 static __always_inline int interrupt_to(u32 apic)
 {
 	struct vcpu *v = current_vcpu();
@@ -572,7 +572,7 @@ int BPF_PROG(on_yield_to, struct kvm_vcpu *target, int made)
 	return 0;
 }
 
-/* A quota is filled up again. Under the lock of the queue's pCPU. */
+/* Runs after a quota was refilled, under the lock of the queue's pCPU. */
 SEC("fexit/unthrottle_cfs_rq")
 int BPF_PROG(on_unthrottle, struct cfs_rq *queue)
 {
@@ -584,8 +584,8 @@ int BPF_PROG(on_unthrottle, struct cfs_rq *queue)
 	return 0;
 }
 
-/* Ends what was seen of a thread that has the number of a vCPU's and is another. */
-static __always_inline void not_the_one(struct vcpu *v, u32 tid)
+/* Ends a vCPU whose thread number belongs to another thread. */
+static __always_inline void end_mismatched(struct vcpu *v, u32 tid)
 {
 	bpf_map_delete_elem(&watched, &tid);
 	bpf_spin_lock(&v->lock);
@@ -594,8 +594,8 @@ static __always_inline void not_the_one(struct vcpu *v, u32 tid)
 }
 
 /*
- * Whether the watched threads are the ones that were meant, and what those do that were not yet seen to do anything. Also who runs
- * on pCPUs where nothing was switched yet.
+ * Verifies the start times of the watched threads, and sets the states of those without an event so far. Also finds the running
+ * tasks of pCPUs without a switch so far.
  */
 SEC("iter/task")
 int find_out(struct bpf_iter__task *ctx)
@@ -616,14 +616,14 @@ int find_out(struct bpf_iter__task *ctx)
 			p->found = (u64)task;
 	}
 	index = watched_index(task->pid);
-	if (index == NOBODY)
+	if (index == NO_VCPU)
 		return 0;
 	v = vcpu_of(index);
 	if (!v)
 		return 0;
 	if (!v->is_found) {
 		if (task->start_boottime < v->born_from || task->start_boottime >= v->born_to) {
-			not_the_one(v, task->pid);
+			end_mismatched(v, task->pid);
 			return 0;
 		}
 		v->is_found = 1;
@@ -645,7 +645,7 @@ int find_out(struct bpf_iter__task *ctx)
 		begin(v, state, state, now);
 	}
 	bpf_spin_unlock(&v->lock);
-	/* Without the run queue's lock. Should it run by now, this entry is stale, and the next switch there takes it off. */
+	/* Without the run queue's lock. If it already runs, this entry is stale, and the next switch there removes it. */
 	if (waits)
 		wait_for(cpu, index, now);
 	return 0;
@@ -653,7 +653,7 @@ int find_out(struct bpf_iter__task *ctx)
 
 static u32 next_pcpu;
 
-/* Charges who waits for the next pCPU in turn. User space runs it once for each before it reads, and once more, for the turn. */
+/* Charges the waits for the next pCPU. Before it reads, user space runs it once for each pCPU, and once more to wrap around. */
 SEC("tc")
 int settle(struct __sk_buff *ctx)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What both objects ask of tasks, and the programs that hear of wake-ups.
+ * Helpers for tasks, and the programs for wake-ups, shared by both objects.
  */
 #ifndef TANDEM_TASK_H
 #define TANDEM_TASK_H
@@ -15,8 +15,8 @@ extern const int __preempt_count __ksym __weak;
 extern const struct pcpu_hot pcpu_hot __ksym __weak;
 
 /*
- * Whether the current thread does what is done, or was interrupted by who does it. Kernels that do not tell where their
- * variables are refuse programs that ask this, so those come in two forms, of which user space loads one.
+ * Whether the current thread itself does the traced work, as opposed to an interrupt handler on top of it. Kernels that do not list the
+ * address of the variable refuse programs that use it, so these programs have two variants, of which user space loads one.
  */
 static __always_inline bool is_own_work(void)
 {
@@ -39,8 +39,8 @@ static __always_inline u32 pcpu_of_task(struct task_struct *task)
 }
 
 /*
- * Whether a task that is switched out can go on. The argument of the tracepoint is no help: it came with 5.18, and up to 6.13
- * it says that a task sleeps which a signal kept from sleeping. The field is true here, under the run queue's lock.
+ * Whether a task that is switched out sleeps. The tracepoint's argument does not help: it exists since 5.18, and up to 6.13
+ * it reports a sleep that a signal prevented. The field is reliable here, under the run queue's lock.
  */
 static __always_inline bool sleeps(bool preempt, struct task_struct *task)
 {
@@ -53,7 +53,7 @@ static __always_inline bool sleeps(bool preempt, struct task_struct *task)
 	return old->state != 0;
 }
 
-/* A program for each of the two events of a thread that is in a queue now: it slept, or it is new. */
+/* Defines a program for each of the two events that enqueue a thread: after a sleep, and when it is new. */
 #define ON_WAKEUP(program, woken)					\
 	SEC("tp_btf/sched_wakeup")					\
 	int BPF_PROG(program, struct task_struct *task)			\
@@ -67,7 +67,7 @@ static __always_inline bool sleeps(bool preempt, struct task_struct *task)
 		return woken(task, true);				\
 	}
 
-/* In the context of the waker, which sched_wakeup need not be. In both forms (is_own_work). */
+/* Runs in the context of the waker, unlike sched_wakeup. Defines both variants (see is_own_work). */
 #define ON_WAKING(program, waking)					\
 	SEC("tp_btf/sched_waking")					\
 	int BPF_PROG(program, struct task_struct *task)			\

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT
 /*
- * Every switch of this host, for some seconds: who left which pCPU and who came; and of watched threads wake-ups and moves.
+ * Records every switch of this host for some seconds, and the wake-ups and migrations of traced threads.
  *
- * Events leave by a ring buffer, in the order in which they got their place in it, which is nearly that of time; user space sorts. Those of each pCPU
- * are numbered, and what finds no room has its number too, so that whoever reads knows between which events one is missing. Nothing else is kept.
+ * Events leave by a ring buffer in the order of their reservation, which is nearly that of time; user space sorts them. The events of
+ * each pCPU are numbered, and dropped events use up numbers, so that the reader detects gaps. No other state is kept.
  *
- * Separate from tandem.bpf.c, which runs all day and lets no event out.
+ * This object is separate from tandem.bpf.c, which runs all day and emits no events.
  */
 #include "task.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-/* Of the interface to user space. */
+/* From the kernel's uapi. */
 #define MAP_TYPE_PERCPU_ARRAY 6
 #define MAP_TYPE_RINGBUF 27
 
-/* What an event is. src/trace/event.rs says the same in Rust. */
+/* Kinds of events; src/trace/event.rs has the same in Rust. */
 enum {
-	SWITCH,		/* `from` left the pCPU, `to` came */
-	WAKE,		/* `from` woke `to`, which is in that pCPU's queue now */
-	MOVE,		/* `to` is in that pCPU's queue now */
+	SWITCH,		/* `from` left the pCPU, `to` entered it */
+	WAKE,		/* `from` woke `to`, which is now in that pCPU's queue */
+	MOVE,		/* `to` is now in that pCPU's queue */
 };
 
-#define FROM_SLEEPS 1u		/* who left cannot go on */
-#define TO_IS_KERNEL 2u		/* who came is a thread of the kernel */
+#define FROM_SLEEPS 1u		/* `from` is not runnable */
+#define TO_IS_KERNEL 2u		/* `to` is a kernel thread */
 
 struct event {
 	u64 at;
@@ -34,7 +34,7 @@ struct event {
 	u32 tgid;		/* of `to` */
 	u32 flags;
 	u32 seen_on;		/* the pCPU on which the program ran */
-	u32 number;		/* of the events there, from 0 on */
+	u32 number;		/* of the event on that pCPU, from 0 on */
 	char comm[16];		/* of `to` */
 };
 
@@ -43,7 +43,7 @@ struct {
 	__uint(max_entries, 4096);
 } events SEC(".maps");
 
-/* Threads whose wake-ups and moves are wanted, and who last began to wake each: 0 if that was an interrupt. */
+/* Threads whose wake-ups and migrations are recorded, with the last waker of each: 0 if that was an interrupt. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -58,7 +58,7 @@ struct {
 	__type(value, u64);
 } dropped SEC(".maps");
 
-/* How many events each pCPU had, with and without room. Interrupts are off where the programs run. */
+/* Number of events of each pCPU, including dropped ones. The programs run with interrupts off. */
 struct {
 	__uint(type, MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -147,7 +147,7 @@ static __always_inline int woken(struct task_struct *task, bool is_new)
 	e = begin(WAKE, pcpu_of_task(task));
 	if (!e)
 		return 0;
-	/* This may be in the context of whoever its pCPU interrupted. */
+	/* The current task may be unrelated: its pCPU was interrupted. */
 	e->from = is_new ? (u32)bpf_get_current_pid_tgid() : *by;
 	name(e, task);
 	bpf_ringbuf_submit(e, 0);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What the programs read of the kernel, and nothing else.
+ * The kernel's types that the programs use.
  *
- * Written by hand. Each structure has only the fields that are used: where they lie in the running kernel
- * libbpf finds out from its BTF when it loads the programs (CO-RE), so order, size and what is left out do not
- * matter here. Names after three underscores are other forms of a structure, of other kernels.
+ * Written by hand. Each structure has only the used fields: libbpf relocates their offsets with the kernel's BTF when it loads the
+ * programs (CO-RE), so order, size and omitted fields do not matter. Names with three underscores are variants of a structure in
+ * other kernels.
  */
 #ifndef TANDEM_VMLINUX_H
 #define TANDEM_VMLINUX_H
@@ -17,7 +17,7 @@ typedef unsigned int __u32;
 typedef signed int __s32;
 typedef unsigned long long __u64;
 typedef signed long long __s64;
-/* Named by the declarations of helpers, none of which is used with them. */
+/* Required by declarations of unused helpers. */
 typedef __u16 __be16;
 typedef __u32 __be32;
 typedef __u32 __wsum;
@@ -148,7 +148,7 @@ enum cgroup_subsys_id {
 
 #pragma clang attribute pop
 
-/* Contexts of programs of which nothing is read. */
+/* Contexts that programs do not read. */
 struct __sk_buff {
 	__u32 len;
 };

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Who waits for a pCPU, and who is charged with it.
+ * Lists of the vCPUs that wait for each pCPU, and charging of their waits.
  *
- * Each pCPU has a list of the watched vCPUs that wait for it. When the thread that runs there is switched out, each of them has
- * waited for it since it came, or since the last switch: that is charged to the pair. Several that wait at once are charged
- * each in full, for each of them lost that time. User space has the same done before it reads (`settle`), so that a wait
- * that lasts is seen while it lasts.
+ * Each pCPU has a list of the watched vCPUs that wait for it. When the running thread is switched out, each entry has
+ * waited for it since it was added or since the last switch; this time is charged to the pair. Several waiting vCPUs are charged
+ * in full each, since each lost that time. User space runs the same charging before it reads (`settle`), so that a
+ * wait is visible while it lasts.
  *
- * A vCPU that is kept off by a quota is in the list too, but waits for nobody.
+ * A vCPU that a quota throttles is in the list too, but its time is not charged.
  */
 #ifndef TANDEM_WAIT_H
 #define TANDEM_WAIT_H
@@ -33,7 +33,7 @@ static __always_inline u64 cgroup_of(struct task_struct *task)
 	return css ? BPF_CORE_READ(css, cgroup, kn, id) : 0;
 }
 
-/* Says who the culprit is. Several may do so at once: they say the same. */
+/* Fills in the culprit's identity. Concurrent callers write the same values. */
 static __always_inline void name(struct edge *edge, struct task_struct *task)
 {
 	edge->tgid = BPF_CORE_READ(task, tgid);
@@ -43,9 +43,9 @@ static __always_inline void name(struct edge *edge, struct task_struct *task)
 }
 
 /*
- * Address of the task that runs on a pCPU. 0 if that is not known: nothing was switched there yet and none was found, or the one that is
- * known went and nobody told. Between the event of a switch and the switch itself it is 0, too. Whoever runs there is alive; of one that
- * is not, the kernel gives whatever lies there, or nothing.
+ * Returns the address of the task that runs on a pCPU. Returns 0 if it is unknown: no switch was seen there and find_out found
+ * none, or the known task left unseen. It is 0 between the switch event and the switch itself, too. A running task is alive;
+ * for a freed one, the read returns arbitrary data or fails.
  */
 static __always_inline u64 running_on(struct pcpu *p, u32 cpu)
 {
@@ -56,7 +56,7 @@ static __always_inline u64 running_on(struct pcpu *p, u32 cpu)
 
 	if (!address)
 		return 0;
-	/* Its size differs between kernels; the bytes behind it are other fields. */
+	/* The size differs between kernels; the bytes after the field belong to others. */
 	bpf_core_read(&on_cpu, bpf_core_field_size(task->on_cpu), &task->on_cpu);
 	if (!on_cpu)
 		return 0;
@@ -68,11 +68,11 @@ static __always_inline u64 running_on(struct pcpu *p, u32 cpu)
 }
 
 /*
- * Functions that are not static are verified once, whatever calls them, and may be given only numbers: so pCPUs go by number and
- * tasks by address.
+ * The verifier checks non-static functions once, independently of their callers, with scalar arguments only. So they take
+ * pCPUs by number and tasks by address.
  */
 
-/* `address` is that of the culprit's task. */
+/* Charges a wait of `victim` to the task at `address`. */
 __noinline int charge(u32 victim, u64 address, u64 time)
 {
 	struct task_struct *task = (struct task_struct *)address;
@@ -106,7 +106,7 @@ __noinline int charge(u32 victim, u64 address, u64 time)
 	return 0;
 }
 
-/* A vCPU waits, and there is no room in the list of its pCPU: nobody will be charged. */
+/* Begins a wait without a slot in the list of its pCPU, which is not charged. */
 static __always_inline void begin_unlisted(u32 index, u64 now)
 {
 	struct vcpu *v = vcpu_of(index);
@@ -118,7 +118,7 @@ static __always_inline void begin_unlisted(u32 index, u64 now)
 		__sync_fetch_and_add(&lost->waits, 1);
 }
 
-/* Such a wait ended, or is listed from now on. */
+/* Ends such a wait, or its unlisted part. */
 static __always_inline void end_unlisted(struct vcpu *v, u64 now)
 {
 	struct lost *lost;
@@ -142,7 +142,7 @@ __noinline int wait_for(u32 cpu, u32 index, u64 now)
 	bpf_spin_lock(&p->lock);
 	count = p->count;
 	for (place = 0; place < MAX_WAITING && place < count; place++) {
-		/* In its place already: left there by who had this index before, or by itself (find_out). */
+		/* Already listed: a stale entry of the index's previous thread, or its own entry (find_out). */
 		if (p->waiting[place].vcpu == index)
 			break;
 	}
@@ -159,7 +159,7 @@ __noinline int wait_for(u32 cpu, u32 index, u64 now)
 	return 0;
 }
 
-/* Takes a vCPU off the list; up to when its wait was charged, or 0 if it was not in it. Under the run queue's lock. */
+/* Removes a vCPU from the list. Returns the time up to which it was charged, or 0 if it was not listed. Under the run queue's lock. */
 __noinline u64 wait_no_more(u32 cpu, u32 index)
 {
 	struct pcpu *p = pcpu_of(cpu);
@@ -185,7 +185,7 @@ __noinline u64 wait_no_more(u32 cpu, u32 index)
 	return since;
 }
 
-/* Takes an entry off the list, if it is still there; the last one gets its place. Under the run queue's lock. */
+/* Removes an entry if it is still there, and moves the last entry into its slot. Under the run queue's lock. */
 static __always_inline void take_off(struct pcpu *p, u32 place, u32 index)
 {
 	u32 last;
@@ -200,7 +200,7 @@ static __always_inline void take_off(struct pcpu *p, u32 place, u32 index)
 	bpf_spin_unlock(&p->lock);
 }
 
-/* Ends a quota's hold on a vCPU that waits, or begins it. */
+/* Begins or ends throttling of a vCPU that waits. */
 static __always_inline void limit(struct vcpu *v, bool limited, u64 now)
 {
 	bpf_spin_lock(&v->lock);
@@ -210,18 +210,18 @@ static __always_inline void limit(struct vcpu *v, bool limited, u64 now)
 }
 
 #define IS_LOCKED 1u		/* the caller holds the lock of the pCPU's run queue */
-#define IS_GAP 2u		/* who ran there up to now is not known: a switch was not told. Under that lock only */
+#define IS_GAP 2u		/* a switch was missed, so the thread that ran is unknown. Under that lock only */
 
 /*
- * Who is at this place in the list has waited up to now for the task that runs there, or for nobody that is known.
+ * Charges the wait of the entry in this slot up to now to the running task, if that is known.
  *
- * An entry is stale if its vCPU does not wait here: its thread is not watched any more, or found out too late. Nothing of it is
- * charged, and it is taken off under the lock of the run queue only: else its vCPU could have come back between two looks.
+ * An entry is stale if its vCPU does not wait here: its thread is no longer watched, or find_out added it too late. A stale entry is not
+ * charged. It is removed under the run queue's lock only, since otherwise its vCPU could have been added again meanwhile.
  */
 __noinline int charge_one(u32 cpu, u32 place, u64 now, u32 how)
 {
 	struct pcpu *p = pcpu_of(cpu);
-	u32 index = NOBODY, state;
+	u32 index = NO_VCPU, state;
 	u64 task, since = now;
 	struct vcpu *v;
 	bool limited;
@@ -229,14 +229,14 @@ __noinline int charge_one(u32 cpu, u32 place, u64 now, u32 how)
 	if (!p)
 		return 0;
 	task = how & IS_GAP ? 0 : running_on(p, cpu);
-	/* The next switch says who it was, and charges all of it. */
+	/* The next switch knows the task, and charges the whole time. */
 	if (!task && !(how & IS_GAP))
 		return 0;
 	bpf_spin_lock(&p->lock);
 	if (place < p->count && place < MAX_WAITING)
 		index = p->waiting[place].vcpu;
 	bpf_spin_unlock(&p->lock);
-	v = index == NOBODY ? 0 : vcpu_of(index);
+	v = index == NO_VCPU ? 0 : vcpu_of(index);
 	if (!v)
 		return 0;
 	state = v->state;
@@ -260,12 +260,12 @@ __noinline int charge_one(u32 cpu, u32 place, u64 now, u32 how)
 }
 
 /*
- * Charges all that are in the list, MAX_WAITING at most: whoever found no place is counted in `lost`.
+ * Charges all entries of the list. Waits without a slot are counted in `lost`.
  *
- * From the last place to the first. Under the run queue's lock nobody is taken off but here, and the last, who gets the place, was
- * charged already. Without it (`settle`) others may be taken off meanwhile: then the last gets a place that is either passed
- * already, as it was itself, or still to come. Who is charged twice for that reason has waited nothing since; who comes
- * meanwhile has not waited yet.
+ * The order is from the last slot to the first. Under the run queue's lock, only this function removes entries, and the last entry,
+ * which moves into a freed slot, was already charged. Without the lock (`settle`), others may remove entries meanwhile: the last
+ * entry then moves to a slot that was already charged, like the entry itself, or to one that is still to come. A second
+ * charge of an entry adds no time. Entries that are added meanwhile have not waited yet.
  */
 __noinline int charge_all(u32 cpu, u64 now, u32 how)
 {

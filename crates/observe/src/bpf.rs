@@ -1,7 +1,8 @@
-//! What BPF programs see: the states of vCPUs to the nanosecond, and who waits for whom.
+//! BPF programs that measure vCPU states in nanoseconds, and the threads that vCPUs wait for.
 //!
-//! The programs (`bpf/tandem.bpf.c`) are attached to tracepoints of the scheduler and of KVM and add up in the kernel; no event
-//! comes out. The life of [`Bpf`]:
+//! The programs (`bpf/tandem.bpf.c`) attach to tracepoints of the scheduler and of KVM.
+//! They sum up in the kernel and emit no events.
+//! Use of [`Bpf`]:
 //!
 //! ```no_run
 //! use tandem_linux::ProcFs;
@@ -27,26 +28,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - A vCPU is a thread; [`Bpf::watch`] names all of them, each time. Its time counts from then on. A thread is known by number and start:
-//!   one that is gone is said to have ended in the next reading, whoever has its number by then.
-//! - [`Bpf::read`] answers what happened since the last time. The times of a vCPU sum to its [`VcpuReading::wall`], exactly.
-//! - [`Bpf::missing`] says what this kernel does not tell.
+//! - A vCPU is a thread; each call of [`Bpf::watch`] passes the full set, and a thread's time counts from the first call that names it.
+//!   A thread is identified by its number and start time: after it exits, the next reading reports it as ended, even if the number is reused.
+//! - [`Bpf::read`] returns the changes since the last call. The times of a vCPU sum exactly to its [`VcpuReading::wall`].
+//! - [`Bpf::missing`] lists the events that this kernel does not provide.
 //!
-//! [`BpfSource`] makes of that what every [`crate::Source`] answers.
+//! [`BpfSource`] implements [`crate::Source`] on top of it.
 //!
-//! What to know about the figures:
-//! - A vCPU on a pCPU is RUN until KVM says that the guest was left. So a thread that is no vCPU is RUN whenever it runs.
-//! - A vCPU's thread that sleeps is HALT, also where it sleeps in the VMM's own code.
-//! - CSTP is an estimate from below: a halt that a sibling ended, for as long as that sibling had waited for a pCPU meanwhile (its last wait).
-//!   Had the sibling not waited, the halt would have ended earlier. Spinning for a sibling is not in it: no event tells it from work. Nor are halts
-//!   that hardware ends without the host (posted interrupts).
-//! - LIM begins when a vCPU that its quota keeps off is switched out, or with the next switch on its pCPU.
-//! - Edges are taken away a moment after the states are read, some ms at most; what falls between counts in the next reading.
-//! - What the hypervisor under this host takes looks like running.
-//! - Two threads that have the same number one after the other within one reading are one culprit.
+//! Limits of the figures:
+//! - A vCPU on a pCPU is RUN until KVM reports a guest exit. A thread that is no vCPU is therefore RUN whenever it runs.
+//! - A sleeping vCPU thread is HALT, even if it sleeps in the VMM's own code.
+//! - CSTP is a lower-bound estimate: the part of a halt that a sibling ended during which that sibling waited for a pCPU (its last wait).
+//!   Without that wait, the halt would have ended earlier.
+//!   CSTP excludes spinning for a sibling, since no event distinguishes it from work, and halts that posted interrupts end without the host.
+//! - LIM begins when a throttled vCPU is switched out, or with the next switch on its pCPU.
+//! - Edges are read up to some ms after the states; waits in between count in the next reading.
+//! - Time that a hypervisor below this host takes looks like running.
+//! - Two threads that use the same number within one reading count as one culprit.
 //!
-//! It needs root (CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), BTF of the kernel, Linux 5.11 or newer, and clang when Tandem was built:
-//! [`BpfError`] says which of them is missing.
+//! It needs root (CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), BTF of the kernel, Linux 5.11 or newer, and clang at build time.
+//! [`BpfError`] names the missing requirement.
 
 mod columns;
 pub(crate) mod parties;
@@ -84,15 +85,15 @@ pub use source::BpfSource;
 #[cfg(not(with_bpf))]
 pub use without::Bpf;
 
-/// How much room the programs get, and what they look at.
+/// Size and scope of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that can be watched at once. Each costs about 5 KiB of the kernel's memory. Default 2048.
+    /// Maximum number of watched threads. Each costs about 5 KiB of kernel memory. Default 2048.
     pub max_vcpus: u32,
-    /// Whether to look at every entry into a guest and every exit, which RUN and VMM are told apart by. The dearest part for
-    /// guests that exit often. Default true.
+    /// Whether to attach to every guest entry and exit, which separates RUN from VMM.
+    /// This is the most expensive part for guests that exit often. Default true.
     pub exits: bool,
-    /// A program that the kernel is made to refuse: for tests. Default none.
+    /// A program that the kernel is made to refuse, for tests. Default none.
     #[doc(hidden)]
     pub refused: Option<&'static str>,
 }
@@ -106,9 +107,9 @@ impl Default for Options {
 /// A thread to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// A number of the caller's, which readings name it by; no other thread that is watched at the time has it.
+    /// The caller's number for the thread, used in readings; unique among the watched threads.
     pub index: u32,
-    /// The thread, as the host numbers it, and when it started: another thread that has its number later is not taken for it.
+    /// The thread on the host with its start time, which distinguishes it from a later thread of the same number.
     pub thread: ThreadRef,
     /// Its VM.
     pub vm: VmId,
@@ -116,121 +117,121 @@ pub struct Watch {
     pub vcpu: VcpuId,
 }
 
-/// Why there is nothing to read.
+/// Error of [`Bpf`].
 #[derive(Debug, Error)]
 pub enum BpfError {
     /// The programs are not in this binary.
     #[error("built without BPF: {missing}")]
     BuiltWithout {
-        /// What was missing.
+        /// The missing build requirement.
         missing: &'static str,
     },
-    /// The kernel would refuse.
+    /// The process lacks capabilities.
     #[error("BPF needs {missing}, which this process does not have: run as root")]
     NotPermitted {
-        /// Capabilities.
+        /// The missing capabilities.
         missing: String,
     },
-    /// Capabilities are of this namespace only.
+    /// The process is not in the host's user namespace, so its capabilities do not suffice.
     #[error(
         "{path} is not the host's user namespace, so no capability here lets programs into the kernel: run as root of the host, not in \
          a rootless container"
     )]
     UserNamespace {
-        /// Which namespace was looked at.
+        /// The namespace of this process.
         path: PathBuf,
     },
-    /// Threads have other numbers here than in the kernel.
+    /// Thread numbers of this process differ from the kernel's.
     #[error(
         "{path} is not the host's PID namespace, so thread numbers are not the kernel's: run on the host, or in a container that \
          shares its PIDs"
     )]
     PidNamespace {
-        /// Which namespace was looked at.
+        /// The namespace of this process.
         path: PathBuf,
     },
-    /// The kernel keeps what it does to itself.
+    /// Lockdown forbids BPF programs to read kernel memory.
     #[error(
         "{path} says [confidentiality]: the kernel lets no BPF program read it; boot with lockdown=integrity or none"
     )]
     Lockdown {
-        /// Which file says so.
+        /// The lockdown file.
         path: PathBuf,
     },
-    /// The kernel does not describe itself.
+    /// The kernel has no BTF.
     #[error(
         "no BTF of the kernel at {path}: {source}; it needs CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels have"
     )]
     NoBtf {
-        /// Where it would be.
+        /// The expected path.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// An event that nothing works without.
+    /// The kernel lacks an event that the programs require.
     #[error("this kernel has no {event}; Linux 5.11 or newer with BPF and tracepoints is needed")]
     NoEvent {
-        /// Which.
+        /// The event.
         event: String,
     },
     /// The kernel refused the programs.
     #[error("the kernel refused the BPF programs: {source}{log}")]
     Load {
-        /// What it said.
+        /// The kernel's error.
         source: Box<dyn std::error::Error + Send + Sync>,
-        /// What libbpf said, each line after a line break.
+        /// The messages of libbpf, each line after a line break.
         log: String,
     },
     /// The kernel refused to attach a program.
     #[error("cannot attach to {event}: {source}")]
     Attach {
-        /// To what.
+        /// The event.
         event: String,
-        /// What it said.
+        /// The kernel's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A map cannot be read or written.
     #[error("cannot {action} the BPF map {map}: {source}")]
     Map {
-        /// Which.
+        /// The map.
         map: &'static str,
-        /// What was to be done.
+        /// The operation.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A program that is run by hand failed.
+    /// A program that user space runs failed.
     #[error("cannot run the BPF program {program}: {source}")]
     Run {
-        /// Which.
+        /// The program.
         program: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// More threads than there is room for.
+    /// More threads than [`Options::max_vcpus`].
     #[error("{given} threads to watch, of at most {most}: raise Options::max_vcpus")]
     TooMany {
-        /// As many.
+        /// Number of threads.
         given: usize,
-        /// As many have room.
+        /// Maximum number of threads.
         most: u32,
     },
-    /// All were replaced, and replaced again, between two readings.
+    /// Too few free slots, since slots of replaced threads are free only after the next reading.
     #[error(
         "{new} new threads to watch, and {free} free places: read before more threads are replaced"
     )]
     ReadFirst {
-        /// As many are new.
+        /// Number of new threads.
         new: usize,
-        /// As many places are free until the next reading.
+        /// Number of free slots until the next reading.
         free: usize,
     },
-    /// The same index or thread twice.
+    /// An index or a thread is given twice.
     #[error(
         "{what} is given twice among the threads to watch; each index and each thread must be there once"
     )]
     Twice {
-        /// Which.
+        /// The index or thread.
         what: String,
     },
 }
@@ -241,7 +242,7 @@ mod tests {
 
     #[cfg(not(with_bpf))]
     #[test]
-    fn without_programs_it_says_why() {
+    fn open_without_programs_names_the_cause() {
         let error = Bpf::open(Options::default()).expect_err("no programs");
         let text = error.to_string();
         assert!(
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_would_be_right() {
+    fn errors_name_the_remedy() {
         let error = BpfError::TooMany { given: 9, most: 8 };
         assert!(error.to_string().contains("raise Options::max_vcpus"));
         let error = BpfError::NotPermitted { missing: "CAP_BPF".to_owned() };

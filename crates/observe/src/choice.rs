@@ -1,4 +1,4 @@
-//! The sources of a live host, by name.
+//! Selects the source for a live host.
 
 use tandem_linux::procfs::ProcFs;
 
@@ -6,18 +6,18 @@ use crate::bpf::{BpfSource, Options};
 use crate::plain::Plain;
 use crate::source::{ObserveError, Source};
 
-/// What measures a live host.
+/// The source for a live host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// [`Plain`]: accounts that every kernel keeps.
+    /// [`Plain`]: kernel statistics, without BPF.
     #[default]
     Plain,
-    /// [`BpfSource`]: programs in the kernel, beside such accounts.
+    /// [`BpfSource`]: BPF programs in addition.
     Bpf,
 }
 
 impl Choice {
-    /// Opens it. Programs are loaded; nothing is watched yet.
+    /// Opens the source, which loads its programs. The set of watched VMs is empty.
     pub fn open(self) -> Result<Box<dyn Source>, ObserveError> {
         let procfs = ProcFs::host();
         Ok(match self {

@@ -1,22 +1,24 @@
-//! Why VMs are slow: findings from one interval and from what is configured, and for each a cure.
+//! Diagnoses slow VMs: derives findings with remedies from one interval and the configuration of the host.
 //!
 //! ```text
 //! Interval ──┐
-//!            ├─► find ──► findings, the costliest first, and what was not looked for
+//!            ├─► find ──► findings by cost in descending order, and causes that were not checked
 //! Situation ─┘
 //! ```
 //!
-//! Pure: intervals of a live host, a record and a simulated host are judged alike. Nothing is read or changed here.
+//! The functions are pure: intervals of a live host, a record and a simulated host are judged alike.
+//! They read nothing from the host and change nothing on it.
 //!
-//! - *A wait is explained once.* `waits.rs` holds what each vCPU waited for whom. Causes are looked for from the special to the
-//!   general (`shape.rs`, then `others.rs`); each takes the waits that it explains, and the next sees what is left. So two computing VMs are not said to
-//!   be neighbours where it is already said that turns would help them.
-//! - *What a finding costs* is the time that its VM lost by it within the interval, summed over vCPUs: ns per second, and a part of what the VM ran.
-//!   What burns the host's time without a loss of the VM's (halt polling) comes after all losses, by what it burns.
+//! - *Each wait is explained once.* `waits.rs` holds the time that each vCPU waited for each culprit. Causes are checked from the specific to
+//!   the general (`shape.rs`, then `others.rs`). Each takes the waits that it explains, and the next sees the rest. So two computing VMs are
+//!   not reported as neighbours if a finding already recommends turns.
+//! - *The cost of a finding* is the time that its VM lost by it within the interval, summed over vCPUs: in ns per second, and relative to the
+//!   run time of the VM.
+//!   Causes that waste host time without a loss for the VM (halt polling) sort after all losses, by the wasted time.
 //! - *Thresholds* are constants with their reasons, in the module that uses them; those for RDY are in `waits.rs`.
-//! - *What is not measured is not guessed*: such causes are in [`Findings::not_looked_for`], with for want of what.
+//! - *No guesses without measurement*: causes whose inputs are missing are in [`Findings::not_looked_for`], with the missing input.
 //!
-//! Source of the causes: what operators ask in trackers of KVM projects, esxtop's rules of thumb, and measurements on stock kernels
+//! The causes come from questions in the trackers of KVM projects, esxtop's rules of thumb, and measurements on stock kernels
 //! (decisions 004, 015, 018).
 
 mod cure;
@@ -38,7 +40,7 @@ pub use situation::{KnownHost, KnownQuota, KnownVm, Situation};
 use patient::Patient;
 use waits::{Waits, Worth};
 
-/// What is wrong with the VMs of `situation` for which `is_asked` says so. All others are looked at as culprits.
+/// Returns the findings for the VMs that `is_asked` selects. All other VMs of `situation` count as culprits only.
 pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findings {
     let interval = situation.interval;
     let mut waits = Waits::new(&interval.edges, Worth::Look);
@@ -48,7 +50,7 @@ pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findi
         findings.extend(knobs::quota(situation, patient, &patients, Worth::Look));
         findings.extend(knobs::halt_polling(situation, patient));
         findings.extend(knobs::useless_spinning(situation, patient));
-        // From the special to the general: each takes the waits that it explains.
+        // From the specific to the general: each takes the waits that it explains.
         findings.extend(shape::stacked(situation, patient, &mut waits));
         findings.extend(shape::too_many_vcpus(situation, patient, &mut waits));
         findings.extend(shape::pinned_hog(situation, patient, &patients, &mut waits));
@@ -78,9 +80,9 @@ fn patients<'a>(situation: &'a Situation<'a>) -> Vec<Patient<'a>> {
     patients.collect()
 }
 
-/// What a cause costs a VM, in ns per second, however little that is, and whatever else explains the same waits: the same figure in one interval and
-/// in another, for whoever compares them. 0 where the cause is not there, and for causes whose cure is not a change of some setting
-/// ([`Cure::changes`]), which nobody tries.
+/// Returns the cost of a cause for a VM, in ns per second, without thresholds and independent of other causes of the same waits.
+/// The figure is comparable between intervals.
+/// It is 0 if the cause is absent, and for causes whose remedy changes no setting ([`Cure::changes`]) and so cannot be tried.
 pub fn cost(situation: &Situation<'_>, vm: VmId, kind: Kind) -> Nanos {
     let mut waits = Waits::new(&situation.interval.edges, Worth::Anything);
     let patients = patients(situation);
@@ -98,7 +100,7 @@ pub fn cost(situation: &Situation<'_>, vm: VmId, kind: Kind) -> Nanos {
     found.map_or(Nanos::ZERO, |found| found.lost_per_second)
 }
 
-/// Causes whose inputs the interval lacks, of any VM.
+/// Returns the causes whose inputs the interval lacks for some VM.
 fn not_looked_for(interval: &Interval) -> Vec<NotLookedFor> {
     let needs = [
         (Column::State(State::Limited), "quotas that throttle"),
@@ -113,9 +115,10 @@ fn not_looked_for(interval: &Interval) -> Vec<NotLookedFor> {
     ];
     let missing = needs.into_iter().filter_map(|(column, what)| {
         let missing = interval.missing.iter().find(|one| one.what == column)?;
-        let of = match missing.vms < missing.of {
-            true => format!("{} of {} VMs: ", missing.vms, missing.of),
-            false => String::new(),
+        let of = if missing.vms < missing.of {
+            format!("{} of {} VMs: ", missing.vms, missing.of)
+        } else {
+            String::new()
         };
         Some(NotLookedFor { what, want: format!("{of}{}", missing.want) })
     });

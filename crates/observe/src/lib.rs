@@ -1,20 +1,21 @@
-//! Where the time of VMs' vCPUs goes on a live host, and who waits for whom.
+//! Measures how the vCPUs of VMs spend their time on a live host, and which threads make them wait.
 //!
-//! A [`Source`] is asked again and again and answers with an [`Interval`]: for each vCPU the times in the states of
-//! [`tandem_model::states`], the edges between victims and culprits, and what the rest of the host used. What a source cannot
-//! measure it says ([`Missing`](tandem_model::states::interval::Missing)), and is never shown as zero. Sources differ in what they see, not in what they answer, so that
-//! whoever shows or judges an interval need not know which it came from.
+//! A [`Source`] is polled at intervals and returns an [`Interval`].
+//! The interval holds each vCPU's time per state ([`tandem_model::states`]), the edges between victims and culprits, and the CPU time
+//! of the rest of the host.
+//! Values that a source cannot measure are listed as [`Missing`](tandem_model::states::interval::Missing) and never shown as zero.
+//! All sources return the same types, so displays and diagnosis do not depend on the source.
 //!
-//! - [`source`]: the trait and what it answers.
-//! - [`plain`]: the source that needs no BPF: schedstat, CPU clocks, cgroups, KVM's figures.
-//! - [`bpf`]: what BPF programs see.
-//! - [`choice`]: opens one or the other.
-//! - [`findings`]: why VMs are slow, from an interval and what is configured, and what to do.
-//! - [`poll`]: halt polling of each vCPU, from the files of KVM's figures that a VMM holds open.
-//! - [`record`]: intervals in files, days of them, and read back.
-//! - [`trace`]: some seconds in full, switch by switch.
+//! - [`source`]: the trait and its types.
+//! - [`plain`]: the source without BPF: schedstat, CPU clocks, cgroups, KVM statistics.
+//! - [`bpf`]: the source that uses BPF programs.
+//! - [`choice`]: selects one of the two.
+//! - [`findings`]: diagnoses slow VMs from an interval and the configuration, and suggests remedies.
+//! - [`poll`]: halt polling of each vCPU, from the KVM statistics files that a VMM holds open.
+//! - [`record`]: stores days of intervals in files and reads them back.
+//! - [`trace`]: records every context switch for some seconds.
 //!
-//! Nothing here finds VMs, and nothing changes anything: VMs come in as processes and threads ([`WatchedVm`]).
+//! This crate does not discover VMs and changes nothing on the host: the caller passes processes and threads ([`WatchedVm`]).
 
 pub mod bpf;
 pub mod choice;

@@ -1,7 +1,7 @@
-//! What a record holds: from when to when, which VMs, when nobody looked, what cannot be read, and what the clock did.
+//! Summary of a record: its time range, VMs, gaps, unreadable parts, and changes of the clock.
 //!
-//! Times are by the wall clock, as the record has them, and gaps by CLOCK_MONOTONIC, which nobody sets: a clock that is set makes no gap and hides
-//! none.
+//! Times are by the wall clock, as in the record. Gaps are by CLOCK_MONOTONIC, which cannot be set, so setting the wall clock neither creates
+//! nor hides a gap.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,11 +10,11 @@ use crate::record::{Damage, End, Frame, Record, RecordError, Wanted};
 use serde::Serialize;
 use tandem_model::{Nanos, VmId};
 
-/// An interval begins when the one before ends. What is more than this nobody looked at.
+/// Maximum distance of two intervals that is not a gap; usually an interval begins when the previous one ends.
 const GAP: Nanos = Nanos::from_millis(1);
 
-/// A wall clock that went so much more or less than CLOCK_MONOTONIC was set, or the host slept. Clocks are read one after the other, and
-/// corrected by a little now and then.
+/// Difference of wall clock and CLOCK_MONOTONIC above which the wall clock was set, or the host slept. Smaller ones come from reading the
+/// clocks one after the other, and from small corrections.
 const SET: i128 = 1_000_000_000;
 
 /// A VM of a record.
@@ -24,83 +24,83 @@ pub struct ListedVm {
     pub name: String,
     /// Its process.
     pub pid: u32,
-    /// The most vCPUs that it had.
+    /// Maximum number of its vCPUs.
     pub vcpus: usize,
-    /// In how many intervals it was found.
+    /// Number of intervals with the VM.
     pub intervals: u64,
-    /// When the first of them began and the last ended, in ns since 1970.
+    /// Begin of the first and end of the last of them, in ns since 1970.
     pub from: Nanos,
     /// See `from`.
     pub to: Nanos,
 }
 
-/// A time between two intervals that is in none.
+/// A time between two intervals that no interval covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gap {
-    /// When it began, in ns since 1970, by the clock at its end.
+    /// Its begin, in ns since 1970, by the clock at its end.
     pub from: Nanos,
-    /// When it ended.
+    /// Its end.
     pub to: Nanos,
-    /// Looks that failed in it.
+    /// Number of failed readings in it.
     pub failed: u64,
-    /// What the last of them said.
+    /// The last of these errors.
     pub why: Option<String>,
 }
 
-/// Between two intervals the wall clock was set, or the host slept.
+/// A change of the wall clock between two intervals, or a sleep of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ClockSet {
-    /// When, in ns since 1970, by the clock after that.
+    /// Its time in ns since 1970, by the clock after it.
     pub at: Nanos,
-    /// By how many ns; negative: back, so that times come again.
+    /// The change in ns; if negative, times repeat.
     pub by: i64,
 }
 
-/// What a record holds.
+/// Summary of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Listing {
-    /// When the first interval began and the last ended, in ns since 1970; `None` of an empty record.
+    /// Begin of the first and end of the last interval, in ns since 1970; `None` if the record is empty.
     pub from: Option<Nanos>,
     /// See `from`.
     pub to: Option<Nanos>,
     /// The same by CLOCK_MONOTONIC.
     #[serde(skip)]
     pub steady: Option<Range<Nanos>>,
-    /// How many intervals there are.
+    /// Number of intervals.
     pub intervals: u64,
-    /// How many of the oldest went to make room.
+    /// Number of old intervals dropped for space.
     pub dropped: u64,
-    /// Looks that failed.
+    /// Number of failed readings.
     pub failed: u64,
-    /// What the last of them said.
+    /// The last of these errors.
     pub failure: Option<String>,
     /// vCPUs, summed over the intervals.
     pub vcpu_intervals: u64,
-    /// Bytes of all files.
+    /// Size of all files in bytes.
     pub bytes: u64,
-    /// Whether it was ended as somebody asked, and all of it can be read: not cut off, not ended by an error, not being written, not damaged.
+    /// Whether it ended on request and is fully readable: not cut off, ended by an error, being written or damaged.
     pub complete: bool,
     /// The error that ended it.
     pub error: Option<String>,
-    /// Whether it is written now.
+    /// Whether it is being written.
     pub written: bool,
     /// The VMs, in the order in which they were first seen.
     pub vms: Vec<ListedVm>,
     /// Times without intervals.
     pub gaps: Vec<Gap>,
-    /// When the clock was set.
+    /// Changes of the clock.
     pub clock_set: Vec<ClockSet>,
-    /// What cannot be read.
+    /// Unreadable parts.
     pub damaged: Vec<Damage>,
-    /// Whether it was ended, well or not, or it cannot be known that it was not.
+    /// Whether it was ended, for whatever reason, or its end is unreadable.
     #[serde(skip)]
     pub was_ended: bool,
-    /// Where the interval before ended by both clocks.
+    /// End of the previous interval by both clocks.
     #[serde(skip)]
     before: Option<(Nanos, Nanos)>,
 }
 
-/// Looks through a record.
+/// Summarizes a record.
 pub fn list(record: &Record) -> Result<Listing, RecordError> {
     let written = record.is_written();
     let mut listing = Listing {
@@ -127,7 +127,7 @@ pub fn list(record: &Record) -> Result<Listing, RecordError> {
         }
         Ok::<(), RecordError>(())
     })?;
-    // An end that cannot be read is among the damages.
+    // An unreadable end is listed as damage.
     if let Ok(Some(end)) = record.end() {
         listing.ended(end);
     }
@@ -158,7 +158,7 @@ impl Listing {
         self.steady = Some(begin..steady.end);
     }
 
-    /// What was between two intervals, of which the first ended so by both clocks.
+    /// Adds the gap between two intervals, of which the first ended at these times of both clocks.
     fn between(&mut self, wall: Nanos, steady: Nanos, frame: &Frame) {
         let gap = frame.interval.start.saturating_sub(steady);
         if gap > GAP {

@@ -1,4 +1,4 @@
-//! Moments of a record as an operator types them, and as they are printed (UTC).
+//! Moments of a record: parsing of an operator's input, and formatting (UTC).
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use chrono::{DateTime, NaiveDateTime, SecondsFormat};
 use tandem_model::Nanos;
 use tandem_model::length::{length, not_possible};
 
-/// How moments are written.
+/// The format of moments.
 pub const MOMENT: &str = "a time such as 2026-11-23T14:05:00Z, +90s (after the begin of the record) or -10m (before its end)";
 
 /// A moment of a record.
@@ -16,17 +16,17 @@ pub enum Moment {
     At(Nanos),
     /// After the begin of the record.
     AfterBegin(Duration),
-    /// Before its end.
+    /// Before the end of the record.
     BeforeEnd(Duration),
 }
 
 impl Moment {
-    /// Whether it is one of the record, whatever the clock was set to.
+    /// Whether it is relative to the record, and so independent of changes of the clock.
     pub fn is_relative(self) -> bool {
         !matches!(self, Moment::At(_))
     }
 
-    /// In a record that lasts from `begin` to `end`.
+    /// Returns the time in a record that lasts from `begin` to `end`.
     pub fn within(self, begin: Nanos, end: Nanos) -> Nanos {
         let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         match self {
@@ -37,7 +37,7 @@ impl Moment {
     }
 }
 
-/// A moment; one without a zone is UTC.
+/// Parses a moment; UTC without a zone.
 pub fn moment(text: &str) -> Result<Moment, String> {
     let wrong = |_| not_possible(text, MOMENT);
     if let Some(after) = text.strip_prefix('+') {
@@ -56,13 +56,13 @@ pub fn moment(text: &str) -> Result<Moment, String> {
     nanos.map(|nanos| Moment::At(Nanos(nanos))).ok_or_else(|| not_possible(text, MOMENT))
 }
 
-/// Now, by the wall clock, in ns since 1970.
+/// Returns the wall clock in ns since 1970.
 pub fn now() -> Nanos {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Nanos(since.map_or(0, |since| since.as_nanos() as u64))
 }
 
-/// A moment as text, to the ms, as it can be given again.
+/// Formats a moment to the ms, so that [`moment`] can parse it.
 pub fn printed(at: Nanos) -> String {
     let time = DateTime::from_timestamp_nanos(i64::try_from(at.0).unwrap_or(i64::MAX));
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_read_as_they_are_printed() {
+    fn printed_moments_can_be_parsed() {
         let at = Nanos(1_795_442_700_250_000_000);
         let text = printed(at);
         assert_eq!(text, "2026-11-23T14:05:00.250Z");

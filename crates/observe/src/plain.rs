@@ -1,31 +1,31 @@
-//! The source that needs no BPF, and no root for most of it: accounts that every kernel keeps, read once per thread and interval.
+//! The source without BPF, mostly usable without root: kernel statistics, read once per thread and interval.
 //!
 //! | state | from |
 //! |---|---|
 //! | RUN, POLL, VMM together | `schedstat`: time on a pCPU |
-//! | RUN against VMM | guest time (field 43 of `stat`), where the kernel counts it for the VM |
-//! | POLL | KVM's figures of each vCPU ([`crate::poll`]): root, and a VMM that holds them open |
+//! | RUN against VMM | guest time (field 43 of `stat`), if the kernel counts it for the VM |
+//! | POLL | KVM statistics of each vCPU ([`crate::poll`]): needs root, and a VMM that holds them open |
 //! | RDY and LIM together | `schedstat`: time runnable without running |
-//! | LIM | what the cgroups of the vCPU were throttled |
-//! | CSTP | not measured: it takes IPIs and wake-ups |
+//! | LIM | throttled time of the vCPU's cgroups |
+//! | CSTP | not measured: requires IPIs and wake-ups |
 //! | HALT | the rest |
 //!
-//! Wake-ups are voluntary switches of `status`, a file more for each vCPU that did something; they are read when asked for
+//! Wake-ups are voluntary switches in `status`, one more file for each active vCPU; they are read on request only
 //! ([`Source::count_wakeups`]).
 //!
-//! What to know about the figures:
-//! - The kernel counts a wait when it is over. A vCPU that was runnable at both ends of an interval and neither ran nor ended a
-//!   wait in it waited all of it, and is said so; when that wait is over, what was said is not counted again. Of a wait that began
-//!   in the interval and is not over nothing is known: it counts in the interval in which it ends, there at most for the
+//! Limits of the figures:
+//! - The kernel counts a wait when it ends. A vCPU that was runnable at both ends of an interval, and neither ran nor ended a
+//!   wait in it, waited for all of it. This wait counts at once, and is not counted again when it ends.
+//!   A wait that begins in the interval and does not end is unknown. It counts in the interval in which it ends, at most for that
 //!   interval's length.
-//! - A VM whose process's CPU clock stood still did not run; whether its vCPUs wait is looked up every fourth interval, and each
-//!   time once one does. So of a VM that never gets a pCPU up to four intervals are taken for sleep.
-//! - Of a vCPU that ran and waited less than a thousandth of the interval only `schedstat` is read, but every fourth time all. What it polled and was in
-//!   the guest, and what other threads of a VM ran, counts later if it is so little.
-//! - vCPUs are read one after the other, so each has a wall time of its own.
-//! - On pCPUs without a clock tick (nohz_full) a vCPU that runs alone moves its account once a second; short intervals may
-//!   take it for one that waits.
-//! - Guest time is sampled by clock ticks on most kernels: over a second, VMM is off by about 1 % of the time.
+//! - A VM did not run if the CPU clock of its process stood still. Whether its vCPUs wait is checked every fourth interval, and every
+//!   interval once one does. So up to four intervals of a VM that never gets a pCPU count as sleep.
+//! - For a vCPU that ran and waited less than a thousandth of the interval, only `schedstat` is read, except in every fourth interval.
+//!   Such small amounts of POLL and guest time, and of run time of a VM's other threads, count later.
+//! - vCPUs are read one after the other, so each has its own wall time.
+//! - On pCPUs without a clock tick (nohz_full), the statistics of a vCPU that runs alone advance once a second. Short intervals may
+//!   show it as waiting.
+//! - Most kernels sample guest time by clock ticks: over a second, the error of VMM is about 1 % of the time.
 //! - Edges are estimated, see `charge.rs`.
 //!
 //! Files of vCPUs in `/proc` stay open (by [`Sampler`]), and a process whose CPU clock stood still is not read.
@@ -59,25 +59,25 @@ use round::{NoGuest, Round, VmRound};
 use tasks::Tasks;
 pub(crate) use tasks::{kernel_name, vhost_of};
 
-/// Whether a vCPU of a VM that stood still waits is looked up after so many intervals.
+/// Number of intervals after which the vCPUs of a VM that stood still are checked for waits.
 const RELOOK: u64 = 4;
 
-/// From this part of the interval on, a thousandth, it is looked at what a vCPU or a VM's other threads did.
+/// Reciprocal of the part of an interval below which a vCPU's, or a VM's other threads', activity is read later.
 const LITTLE: u64 = 1_000;
 
-/// Says what time it is.
+/// Returns the current time.
 type Clock = Box<dyn Fn() -> Nanos + Send>;
 
-/// Where a vCPU that sleeps may run is read again after so many intervals, a multiple of [`RELOOK`].
+/// Number of intervals after which the affinity of a sleeping vCPU is read again; a multiple of [`RELOOK`].
 const REREAD_ALLOWED: u64 = 8 * RELOOK;
 
-/// What the vCPUs of a VM did, and why there is no POLL and no VMM of them.
+/// Accounts of a VM's vCPUs, and the reasons for missing POLL and VMM.
 type VmRead = (Vec<(VcpuId, Account)>, Option<NoPoll>, Option<NoGuest>);
 
-/// A vCPU, what was read of it now, and what before.
+/// A vCPU with its current and its previous reading.
 type VcpuRead = (WatchedVcpu, Before, Option<Before>);
 
-/// What a process and its vCPUs ran so far.
+/// Run time of a process and its vCPUs so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Listed {
     process: Nanos,
@@ -85,23 +85,23 @@ struct Listed {
     which: Vec<Tid>,
 }
 
-/// Reads `/proc`, CPU clocks, cgroups and KVM's figures.
+/// Reads `/proc`, CPU clocks, cgroups and KVM statistics.
 pub struct Plain {
     procfs: ProcFs,
     sampler: Sampler,
     controller: Option<Box<dyn CpuController>>,
-    /// Why there is none.
+    /// The error if there is none.
     no_controller: String,
     polls: Polls,
     quotas: Quotas,
     tasks: Tasks,
     vcpus: HashMap<ThreadRef, Before>,
-    /// The other threads of VMs' processes, and what they ran and waited so far.
+    /// The other threads of VMs' processes, with their run and wait times so far.
     threads: BTreeMap<(Pid, Tid), (ThreadRef, VcpuSample)>,
-    /// What VMs' processes and their vCPUs ran when the other threads were last looked at.
+    /// Run times of VMs' processes and their vCPUs when the other threads were last read.
     listed: BTreeMap<Pid, Listed>,
     places: Places,
-    /// Whether wake-ups are asked for.
+    /// Whether wake-ups are requested.
     counts_wakeups: bool,
     rounds: u64,
     idle: Option<BTreeMap<PcpuId, Nanos>>,
@@ -129,7 +129,7 @@ impl Source for Plain {
         round::missing_always(self.polls.never(), &self.no_controller)
     }
 
-    /// Reads everything once; what differs from the last time is the interval.
+    /// Reads everything once; the differences from the last reading are the interval.
     fn interval(&mut self, vms: &[WatchedVm]) -> Result<Interval, ObserveError> {
         let now = (self.clock)();
         let start = std::mem::replace(&mut self.last, now);
@@ -149,7 +149,7 @@ impl Source for Plain {
     }
 }
 
-/// Whether a vCPU that slept at last did next to nothing since.
+/// Whether a vCPU that slept at the previous reading did next to nothing since.
 fn did_little(before: &Before, now: &VcpuSample, at: Nanos) -> bool {
     let ran = now.ran.saturating_sub(before.sample.ran);
     let waited = now.waited.saturating_sub(before.sample.waited);
@@ -157,21 +157,21 @@ fn did_little(before: &Before, now: &VcpuSample, at: Nanos) -> bool {
     !before.runnable && (ran + waited).0.saturating_mul(LITTLE) < wall.0
 }
 
-/// How often a thread went to sleep of its own accord so far: each time it was woken, or will be.
+/// Returns the number of times that a thread went to sleep voluntarily, which equals its wake-ups, past or pending.
 fn voluntary_switches(procfs: &ProcFs, thread: &ThreadRef) -> Option<u64> {
     let status = read_text(&procfs.task(thread.pid, thread.tid).join("status")).ok()?;
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     count?.trim().parse().ok()
 }
 
-/// CLOCK_MONOTONIC.
+/// Returns CLOCK_MONOTONIC.
 fn monotonic() -> Nanos {
     let now = clock_gettime(ClockId::Monotonic);
     Nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
 impl Plain {
-    /// Looks at the processes of this tree; nothing is read yet. Without a cpu controller there is no LIM.
+    /// Creates the source for a tree of `/proc` without reading it. Without a cpu controller, LIM is not measured.
     pub fn new(procfs: ProcFs) -> Plain {
         let (controller, no_controller) = match cgroup::open(&procfs) {
             Ok(controller) => (Some(controller), String::new()),
@@ -198,9 +198,10 @@ impl Plain {
     }
 
     fn read_vm(&mut self, vm: &WatchedVm, round: &mut Round) -> Result<(), ObserveError> {
-        let (vcpus, no_poll, no_guest) = match self.stood_still(vm) {
-            true => self.leave_asleep(vm, round),
-            false => self.read_awake(vm, round)?,
+        let (vcpus, no_poll, no_guest) = if self.stood_still(vm) {
+            self.leave_asleep(vm, round)
+        } else {
+            self.read_awake(vm, round)?
         };
         if !vcpus.is_empty() {
             round.no_poll.extend(no_poll);
@@ -215,7 +216,7 @@ impl Plain {
         Ok(())
     }
 
-    /// Whether the vCPUs of a VM are as they were: its process's clock stood still, and none of them waits.
+    /// Whether the vCPUs of a VM are unchanged: its process's clock stood still, and none of them waits.
     fn stood_still(&mut self, vm: &WatchedVm) -> bool {
         let sleeps = |vcpu: &WatchedVcpu| {
             let before = self.vcpus.get(&vcpu.thread);
@@ -226,7 +227,7 @@ impl Plain {
             && vm.vcpus.iter().all(sleeps)
     }
 
-    /// Says of a VM that stood still that it slept.
+    /// Accounts a VM that stood still as asleep.
     fn leave_asleep(&mut self, vm: &WatchedVm, round: &mut Round) -> VmRead {
         let at = (self.clock)();
         let known = vm.vcpus.iter().map(|vcpu| &vcpu.thread);
@@ -246,7 +247,7 @@ impl Plain {
         (vcpus, self.polls.why_not(&vm.process), no_guest)
     }
 
-    /// Reads a VM that may have run or waits.
+    /// Reads a VM that may have run or may wait.
     fn read_awake(&mut self, vm: &WatchedVm, round: &mut Round) -> Result<VmRead, ObserveError> {
         let (read, no_poll) = self.read_vcpus(vm)?;
         let no_guest = NoGuest::of(read.iter().map(|(_, now, _)| now));
@@ -266,12 +267,12 @@ impl Plain {
         Ok((vcpus, no_poll, no_guest))
     }
 
-    /// Whether all of a VM is to be read, whatever it did; not all VMs in one interval.
+    /// Whether a VM is to be read in full in this interval. VMs are spread over intervals.
     fn is_due(&self, vm: &WatchedVm, every: u64) -> bool {
         (self.rounds + u64::from(vm.process.pid.0)).is_multiple_of(every)
     }
 
-    /// Reads the accounts of a VM's vCPUs, each with what was read of it before, and says why there is no POLL.
+    /// Reads the statistics of a VM's vCPUs, each with the previous reading, and the reason for missing POLL.
     fn read_vcpus(
         &mut self,
         vm: &WatchedVm,
@@ -292,7 +293,7 @@ impl Plain {
                 Err(
                     error @ (SampleError::NoSchedstat { .. } | SampleError::TooManyFiles { .. }),
                 ) => return Err(error.into()),
-                // It ended; there is nothing to say of it.
+                // It exited.
                 Err(_) => continue,
             };
             let before = self.vcpus.remove(thread);
@@ -310,7 +311,7 @@ impl Plain {
             let before_polled = before.as_ref().and_then(|before| before.polled);
             let has_run = before.as_ref().is_none_or(|before| before.sample != sample);
             let polled = match &mut polls {
-                // Who did not run did not poll.
+                // A vCPU that did not run did not poll.
                 Some(_) if !has_run && before_polled.is_some() => before_polled,
                 Some(polls) => match polls.polled(index) {
                     Ok(polled) => Some(polled),
@@ -352,7 +353,7 @@ impl Plain {
         let Some(controller) = self.controller.as_deref() else {
             return;
         };
-        // Also of vCPUs that are new: what is read of them now is where the next interval begins.
+        // This includes new vCPUs, whose next interval begins with this reading.
         let limits = self.quotas.read(controller, round.cgroups.iter().map(|at| &**at));
         let vcpus = round.vms.iter().flat_map(|vm| &vm.vcpus);
         let waits = vcpus.filter_map(|(_, account)| {
@@ -373,7 +374,7 @@ impl Plain {
         }
     }
 
-    /// The threads of VMs' processes that are no vCPUs. Where several VMs share a process they count for the first.
+    /// Reads the threads of VMs' processes that are no vCPUs. If several VMs share a process, they count for the first.
     fn read_other_threads(&mut self, vms: &[WatchedVm], round: &mut Round) {
         let mut by_pid: BTreeMap<Pid, (VmId, Vec<ThreadRef>)> = BTreeMap::new();
         let mut is_vcpu: BTreeSet<Tid> = BTreeSet::new();
@@ -413,9 +414,9 @@ impl Plain {
                 round.threads.insert(thread);
                 let then = match self.threads.insert((pid, tid), (thread, sample)) {
                     Some((same, then)) if same == thread => then,
-                    // Of a process that is new, what ran before the interval is not known.
+                    // For a new process, run times before the interval are unknown.
                     None if before.is_empty() => sample,
-                    // It may have been a vCPU until now.
+                    // The thread may have been a vCPU until now.
                     _ => self.vcpus.get(&thread).map_or(VcpuSample::default(), |vcpu| vcpu.sample),
                 };
                 let ran = sample.ran.saturating_sub(then.ran);
@@ -434,7 +435,7 @@ impl Plain {
         }
     }
 
-    /// Whether nothing of a process ran, and its vCPUs are those that they were when its other threads were looked at.
+    /// Whether a process did not run, and its vCPUs are the same as when its other threads were read.
     fn is_as_listed(&mut self, pid: Pid, vcpus: &[ThreadRef]) -> bool {
         let same = |listed: &Listed| {
             let tids = vcpus.iter().map(|vcpu| vcpu.tid);
@@ -443,7 +444,7 @@ impl Plain {
         self.sampler.stood_still(pid) && self.listed.get(&pid).is_some_and(same)
     }
 
-    /// What a process and its vCPUs ran so far, where there is a clock of processes.
+    /// Returns the run times of a process and its vCPUs so far, if the process has a clock.
     fn ran_so_far(&mut self, pid: Pid, vcpus: &[ThreadRef]) -> Option<Listed> {
         let process = self.sampler.process_time(pid)?;
         let mut ran = Listed { process, ..Listed::default() };
@@ -454,7 +455,7 @@ impl Plain {
         Some(ran)
     }
 
-    /// Whether a process ran hardly more than its vCPUs since its other threads were looked at.
+    /// Whether a process ran hardly more than its vCPUs since its other threads were read.
     fn others_did_little(&self, pid: Pid, ran: Option<&Listed>, length: Nanos) -> bool {
         let Some((now, before)) = ran.zip(self.listed.get(&pid)) else {
             return false;
@@ -464,7 +465,7 @@ impl Plain {
         now.which == before.which && others.0.saturating_mul(LITTLE) < length.0
     }
 
-    /// A thread of this number, and its account so far. The one known by that number before may have ended.
+    /// Returns the thread of this number, and its statistics. The thread known by that number may have exited.
     fn sample_of(&mut self, pid: Pid, tid: Tid) -> Option<(ThreadRef, VcpuSample)> {
         let known = self.threads.get(&(pid, tid)).map(|(thread, _)| *thread);
         if let Some(thread) = known
@@ -484,9 +485,10 @@ impl Plain {
         let mut ran = self.tasks.round(&clocks.collect())?;
         ran.sort_by_key(|task| std::cmp::Reverse(task.time));
         for task in ran {
-            let allowed = match task.kernel {
-                true => self.places.allowed(&task.process),
-                false => self.places.allowed_process(&task.process, task.time, round.length),
+            let allowed = if task.kernel {
+                self.places.allowed(&task.process)
+            } else {
+                self.places.allowed_process(&task.process, task.time, round.length)
             };
             let vhost = tasks::vhost_of(&task.name).filter(|_| task.kernel);
             match vhost.and_then(|pid| vm_of.get(&pid)) {
@@ -515,14 +517,14 @@ impl Plain {
         round.host.pcpus = now.len();
         round.host.idle = before.map(|before| {
             let grown = now.iter().map(|(pcpu, idle)| {
-                // One that came online meanwhile was not idle before.
+                // A pCPU that came online meanwhile was not idle before.
                 idle.saturating_sub(before.get(pcpu).copied().unwrap_or(*idle))
             });
             grown.sum()
         });
     }
 
-    /// Closes the files of threads and processes that are gone.
+    /// Closes the files of threads and processes that exited.
     fn forget(&mut self, vms: &[WatchedVm], round: &Round) {
         let is_there = |thread: &ThreadRef| round.threads.contains(thread);
         self.vcpus.retain(|thread, _| is_there(thread));

@@ -1,25 +1,25 @@
-//! Halt polling of each vCPU: for how long the host polled for an interrupt after the guest halted.
+//! Halt polling of each vCPU: the time that the host polled for an interrupt after the guest halted.
 //!
-//! KVM counts it for each vCPU (`halt_poll_success_ns`, `halt_poll_fail_ns`) and shows it in a file that the VMM asks for with
-//! KVM_GET_STATS_FD (Linux 5.14). Only the VMM's own process may ask: KVM answers EIO to any other, also on a duplicate of the
-//! vCPU's descriptor (kvm_vcpu_ioctl() compares the address space). But a file that the VMM asked for and holds open, as QEMU
-//! (since 8.1) and Tandem's microVMs do, can be duplicated with pidfd_getfd(2), by root, and then be read without disturbing
-//! anybody. A VMM that holds none has no POLL.
+//! KVM counts it for each vCPU (`halt_poll_success_ns`, `halt_poll_fail_ns`) in a file that the VMM requests with
+//! KVM_GET_STATS_FD (Linux 5.14). Only the VMM's own process may request it: KVM returns EIO to others, even on a duplicate of the
+//! vCPU's descriptor (kvm_vcpu_ioctl() compares the address space). But root can duplicate a file that the VMM holds open, as QEMU
+//! (since 8.1) and Tandem's microVMs do, with pidfd_getfd(2), and read it without side effects.
+//! For a VMM without such files, POLL is not available.
 //!
-//! Such a file keeps the VM's memory in the kernel alive. So it is duplicated, read and closed again, each time.
+//! Such a file keeps the VM's memory in the kernel alive. So it is duplicated, read and closed each time.
 //!
-//! What a number of another process stands for is that process's choice, and may change at any moment: reading a pipe of a tenant
-//! would block for as long as the tenant likes. So the duplicate's own link is compared before it is read, with the vCPU's number; only
-//! the kernel can make a file whose link begins with `anon_inode:`.
+//! The other process controls its descriptor numbers, and may change them at any moment: reading a tenant's pipe
+//! would block as long as the tenant likes. So the link of the duplicate is compared with the vCPU's number before reading.
+//! Only the kernel can create files whose link begins with `anon_inode:`.
 //!
-//! Before Linux 6.5 such a file did not keep the VM alive, and reading it after the VM's end read memory that was another's by then
-//! (mended by commit eed3013faa40, "KVM: Grab a reference to KVM for VM and vCPU stats file descriptors"). Whether an older kernel has the
-//! mend cannot be told from outside, so nothing is read on one.
+//! Before Linux 6.5 such a file did not keep the VM alive, and reading it after the VM's end was a use after free
+//! (fixed by commit eed3013faa40, "KVM: Grab a reference to KVM for VM and vCPU stats file descriptors"). A backport of the
+//! fix cannot be detected, so older kernels are not supported.
 //!
-//! KVM numbers vCPUs by their APIC, which may leave gaps. The files in the order of these numbers are the vCPUs in the order
-//! of theirs, where there are as many; else nobody can tell which is whose, and nothing is measured.
+//! KVM numbers vCPUs by APIC id, which may leave gaps. The files sorted by these numbers correspond to the vCPUs sorted
+//! by theirs, if the counts are equal; otherwise the assignment is unknown, and POLL is not measured.
 //!
-//! Source: Documentation/virt/kvm/api.rst, 4.133 KVM_GET_STATS_FD: a header, descriptors, data; little else is used here.
+//! Source: Documentation/virt/kvm/api.rst, 4.133 KVM_GET_STATS_FD: a header, descriptors, data. Only a few fields are used here.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,38 +35,38 @@ use tandem_linux::procfs::ProcFs;
 use tandem_linux::thread::ThreadRef;
 use tandem_model::Nanos;
 
-/// What a descriptor of a vCPU's figures reads, before the vCPU's number.
+/// Link of a descriptor of a vCPU's statistics, before the vCPU's number.
 const LINK: &str = "anon_inode:kvm-vcpu-stats:";
 
-/// The first kernel on which such a file may be read at any time.
+/// The first kernel on which such a file is safe to read.
 const SAFE_SINCE: (u32, u32) = (6, 5);
 
-/// The figures whose sum is the time polled.
+/// The statistics that sum to the polling time.
 const FIGURES: [&str; 2] = ["halt_poll_success_ns", "halt_poll_fail_ns"];
 
-/// While there is nothing to read, it is looked for again after so many intervals.
+/// Number of intervals after which missing files are searched again.
 const RETRY: u32 = 16;
 
-/// Longer names or more figures than this is no file of KVM's.
-const MOST: u32 = 4096;
+/// Maximum length of names and number of statistics in a valid file.
+const MAX_ENTRIES: u32 = 4096;
 
-/// Why there is no POLL for a VM.
+/// The reason for missing POLL of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoPoll {
     /// Reading is not safe on this kernel.
     UnsafeKernel,
-    /// This process may not look into the VM's.
+    /// This process lacks permission to access the VM's process.
     NotPermitted,
-    /// This process may not open another file.
+    /// This process has reached its limit of open files.
     TooManyFiles,
     /// The VMM holds no such files.
     NotHeld,
-    /// Which file is whose vCPU's cannot be told, or a file is not what it should be.
+    /// The files cannot be assigned to vCPUs, or a file is invalid.
     Unclear,
 }
 
 impl NoPoll {
-    /// All, in the order in which they are said.
+    /// All reasons in the order of reporting.
     pub const ALL: [NoPoll; 5] = [
         NoPoll::UnsafeKernel,
         NoPoll::NotPermitted,
@@ -75,7 +75,7 @@ impl NoPoll {
         NoPoll::Unclear,
     ];
 
-    /// For want of what.
+    /// Returns the missing requirement.
     pub fn want(self) -> &'static str {
         match self {
             NoPoll::UnsafeKernel => {
@@ -105,14 +105,14 @@ impl From<io::Error> for NoPoll {
     }
 }
 
-/// Where in a file of a vCPU's figures the time polled is.
+/// Offsets of the polling time in a file of a vCPU's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     offsets: [u64; 2],
 }
 
 impl Layout {
-    /// Reads where things are.
+    /// Reads the offsets from the descriptors.
     fn read(file: &File) -> io::Result<Layout> {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         // Flags, name size, number of descriptors, offsets of id, descriptors and data.
@@ -122,7 +122,7 @@ impl Layout {
             u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         let [name_size, count, descriptors, data] = [4, 8, 16, 20].map(|at| word(&header, at));
-        if name_size > MOST || count > MOST {
+        if name_size > MAX_ENTRIES || count > MAX_ENTRIES {
             return Err(bad("header"));
         }
         // Flags, exponent, size, offset, bucket size; then the name.
@@ -151,7 +151,7 @@ impl Layout {
         }
     }
 
-    /// The time polled so far.
+    /// Returns the polling time so far.
     fn polled(self, file: &File) -> io::Result<Nanos> {
         let mut sum = Nanos::ZERO;
         for offset in self.offsets {
@@ -163,16 +163,16 @@ impl Layout {
     }
 }
 
-/// The files that a process holds: the number of each, and KVM's number of the vCPU.
+/// The files that a process holds: the descriptor of each, and KVM's number of the vCPU.
 #[derive(Debug)]
 struct Held {
     process: OwnedFd,
     files: Vec<(i32, u32)>,
-    /// The same for all vCPUs; none before the first was read.
+    /// The same for all vCPUs; `None` before the first was read.
     layout: Option<Layout>,
 }
 
-/// What was found out about a process.
+/// Result of a search in a process.
 #[derive(Debug)]
 struct Looked {
     held: Result<Held, NoPoll>,
@@ -180,7 +180,7 @@ struct Looked {
     age: u32,
 }
 
-/// The time polled of the vCPUs of processes, as long as these are asked about. No file of KVM's is open between two readings.
+/// The polling times of processes' vCPUs, while callers request them. No KVM file is open between two readings.
 #[derive(Debug)]
 pub struct Polls {
     is_safe: bool,
@@ -188,17 +188,17 @@ pub struct Polls {
 }
 
 impl Polls {
-    /// Nothing is looked at yet.
+    /// Creates an empty cache.
     pub fn new() -> Polls {
         Polls { is_safe: is_safe(&kernel_release::running()), looked: BTreeMap::new() }
     }
 
-    /// Why nothing can be read of any VM, as far as that is known beforehand.
+    /// Returns the reason that applies to all VMs, if it is known in advance.
     pub fn never(&self) -> Option<NoPoll> {
         (!self.is_safe).then_some(NoPoll::UnsafeKernel)
     }
 
-    /// The vCPUs of a process of which there are `vcpus`, to be read one by one.
+    /// Returns a reader for the vCPUs of a process with `vcpus` vCPUs.
     pub fn of(
         &mut self,
         procfs: &ProcFs,
@@ -220,18 +220,18 @@ impl Polls {
         }
     }
 
-    /// Why there is nothing of a process, as far as it was looked at.
+    /// Returns the known reason for missing POLL of a process.
     pub fn why_not(&self, process: &ThreadRef) -> Option<NoPoll> {
         let looked = self.looked.get(process);
         self.never().or_else(|| looked?.held.as_ref().err().copied())
     }
 
-    /// A file was not what it was when it was found: all are looked for again.
+    /// Searches the files again at the next reading, since one of them changed.
     pub fn look_again(&mut self, process: &ThreadRef) {
         self.looked.remove(process);
     }
 
-    /// Forgets all processes but these.
+    /// Drops the processes for which `keep` is false.
     pub fn retain(&mut self, mut keep: impl FnMut(&ThreadRef) -> bool) {
         self.looked.retain(|process, _| keep(process));
     }
@@ -243,14 +243,14 @@ impl Default for Polls {
     }
 }
 
-/// Reads vCPUs of a process.
+/// Reads polling times of the vCPUs of a process.
 #[derive(Debug)]
 pub struct Reader<'a> {
     held: &'a mut Held,
 }
 
 impl Reader<'_> {
-    /// For how long the host polled for the vCPU at this place in the order of numbers, so far.
+    /// Returns the polling time so far of the vCPU at this position in the order of numbers.
     pub fn polled(&mut self, index: usize) -> Result<Nanos, NoPoll> {
         let &(number, vcpu) = self.held.files.get(index).ok_or(NoPoll::Unclear)?;
         let copy = pidfd_getfd(&self.held.process, number, PidfdGetfdFlags::empty());
@@ -269,26 +269,26 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a file of this process is that of a vCPU's figures, by the link that the kernel made.
+/// Whether a file of this process contains a vCPU's statistics, by the link that the kernel set.
 fn is_of(file: &File, vcpu: u32) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     link.is_ok_and(|link| vcpu_of(&link) == Some(vcpu))
 }
 
-/// The vCPU of a link such as `anon_inode:kvm-vcpu-stats:3`.
+/// Parses the vCPU of a link such as `anon_inode:kvm-vcpu-stats:3`.
 fn vcpu_of(link: &Path) -> Option<u32> {
     link.to_str()?.strip_prefix(LINK)?.parse().ok()
 }
 
-/// Whether this release of the kernel keeps the VM alive while the file is open.
+/// Whether this kernel release keeps the VM alive while the file is open.
 fn is_safe(release: &str) -> bool {
     kernel_release::numbers(release).is_some_and(|version| version >= SAFE_SINCE)
 }
 
 impl Held {
-    /// Finds the files that a process holds, in the order of the vCPUs' numbers.
+    /// Finds the files that a process holds, sorted by vCPU number.
     fn look(procfs: &ProcFs, process: &ThreadRef, vcpus: usize) -> Result<Held, NoPoll> {
-        // Descriptors can be duplicated from processes of this machine only.
+        // Descriptors can be duplicated from processes of this host only.
         if *procfs != ProcFs::host() {
             return Err(NoPoll::NotHeld);
         }
@@ -297,7 +297,7 @@ impl Held {
             .and_then(rustix::process::Pid::from_raw)
             .ok_or(NoPoll::NotHeld)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
-        // Had the process ended before, its number could be another's.
+        // If the process exited before, its number may be reused.
         if !process.is_alive(procfs) {
             return Err(NoPoll::NotHeld);
         }
@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    /// A file as KVM makes it: header, id, descriptors, data.
+    /// Creates a file in KVM's format: header, id, descriptors, data.
     fn file(figures: &[(&str, u32, i16, u64)]) -> File {
         const NAME: usize = 32;
         let descriptors = 24 + NAME;
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn both_figures_are_found_by_name_and_summed() {
+    fn figures_are_found_by_name_and_summed() {
         let file = file(&[
             ("exits", 0, 0, 77),
             ("halt_poll_fail_ns", 0x20, -9, 5_000),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_file_is_refused() {
+    fn invalid_files_are_refused() {
         let error = |figures: &[(&str, u32, i16, u64)]| {
             let read = Layout::read(&file(figures));
             read.unwrap_err().to_string()
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_holds_none_has_none() {
+    fn process_without_files_has_no_poll() {
         let procfs = ProcFs::host();
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = tandem_linux::thread::Pid(child.id());
@@ -404,7 +404,7 @@ mod tests {
         assert!(polls.looked.is_empty());
     }
 
-    /// A process of which this one only pretends to know that it holds such a file.
+    /// Pretends that this process holds such a file.
     fn pretended(number: i32) -> Held {
         let me = rustix::process::getpid();
         Held {
@@ -415,8 +415,8 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_stands_for_a_pipe_by_now_is_not_read() {
-        // Reading it would block for ever: nobody writes.
+    fn pipe_with_a_stale_number_is_not_read() {
+        // Reading it would block forever, without a writer.
         let (reader, _writer) = std::io::pipe().unwrap();
         let mut held = pretended(reader.as_raw_fd());
         let mut reader = Reader { held: &mut held };
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_without_the_mend_are_refused() {
+    fn kernels_without_the_fix_are_refused() {
         for release in ["6.5.0", "6.12.9-amd64", "7.0", "10.1.2"] {
             assert!(is_safe(release), "{release}");
         }
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_files_is_no_fault_of_the_vmm() {
+    fn file_limit_is_not_attributed_to_the_vmm() {
         let of = |errno: rustix::io::Errno| NoPoll::from(io::Error::from(errno));
         assert_eq!(of(rustix::io::Errno::MFILE), NoPoll::TooManyFiles);
         assert_eq!(of(rustix::io::Errno::PERM), NoPoll::NotPermitted);

@@ -1,24 +1,24 @@
-//! Intervals in files, and read back: what happened last night.
+//! Records: intervals stored in files, to diagnose past incidents.
 //!
-//! A record is a folder. What it holds are [`Frame`]s: an [`Interval`] as its source gave it, when it was by the wall clock, and the
-//! VMs' names, processes, weights and dues. They are written to closed segments, each a Parquet file of some hundred intervals that other tools
-//! read too; what is not in a segment yet is in a journal beside them, a line for each interval:
+//! A record is a folder of [`Frame`]s: an [`Interval`] as measured, its time by the wall clock, and the
+//! names, processes, weights and fair shares of the VMs. Frames are written to closed segments, Parquet files of some hundred intervals each that
+//! other tools can read. Frames that are not yet in a segment are in a journal, one line per interval:
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `record.json` | says that this is a record, and its version; locked as long as somebody writes it |
+//! | `record.json` | marks the folder as a record, with its version; locked while a recorder writes |
 //! | `0000000300-….parquet` | a closed segment: the number of its first interval, and the check sum of its bytes |
-//! | `0000000600.jsonl` | the intervals after the last segment; gone when the record was ended properly |
-//! | `end.json` | says that the record was ended, and how: a record without it was cut off, or is being written |
+//! | `0000000600.jsonl` | the intervals after the last segment; removed when the record is ended properly |
+//! | `end.json` | marks the end of the record, with its cause; missing if the record was cut off or is being written |
 //!
-//! An interval is in the journal before [`Recorder::add`] returns, so what was written survives kill -9. A segment is written beside the
-//! others, synced and renamed, and only then the journal goes. So after a power cut at most the last journal is missing. The
-//! size is bounded: the oldest segments go first. Decision record 020 says why so.
+//! An interval is in the journal before [`Recorder::add`] returns, so it survives kill -9. A segment is written under a temporary name,
+//! synced and renamed before its journal is removed. So a power cut loses at most the last journal. The
+//! size is bounded by dropping the oldest segments. For the reasons see decision record 020.
 //!
-//! A file that cannot be read costs what it holds and nothing else: [`Record::read`] goes on with the next, and says what is lost ([`Damage`]).
-//! Intervals are in the order in which they were recorded, whatever the wall clock was set to meanwhile.
+//! An unreadable file costs only its own intervals: [`Record::read`] continues with the next one, and reports the loss ([`Damage`]).
+//! Intervals are in the order of recording, regardless of changes of the wall clock.
 //!
-//! Version 1 had no `end.json`, and no settings of VMs and host; it is read.
+//! Version 1, without `end.json` and settings of VMs and host, can be read.
 //!
 //! The columns are in [`table`].
 
@@ -42,114 +42,114 @@ use thiserror::Error;
 pub use damage::Damage;
 pub use frame::{Frame, RecordedVm};
 pub use reader::Record;
-pub use recorder::{DEFAULT_MAX_BYTES, Finished, LEAST_MAX_BYTES, Recorder};
+pub use recorder::{DEFAULT_MAX_BYTES, Finished, MIN_MAX_BYTES, Recorder};
 #[cfg(doc)]
 use tandem_model::states::interval::Interval;
 pub use wanted::Wanted;
 
-/// The version of what is written. Raised when a column changes its meaning or goes; columns may be added.
+/// The written version. Raised if a column changes its meaning or is removed, but not if one is added.
 pub const VERSION: u32 = 2;
 
-/// The versions that are read.
+/// The readable versions.
 const VERSIONS: RangeInclusive<u32> = 1..=VERSION;
 
-/// The first version of which a record that was ended has [`END`].
+/// The first version that writes [`END`].
 const HAS_END: u32 = 2;
 
-/// The file that makes a folder a record.
+/// The file that marks a folder as a record.
 const HEADER: &str = "record.json";
 
-/// The file that says that a record was ended.
+/// The file that marks the end of a record.
 const END: &str = "end.json";
 
-/// The ends of the names of segments and journals.
+/// The extensions of segments and journals.
 const SEGMENT: &str = "parquet";
 const JOURNAL: &str = "jsonl";
 
-/// What is in [`HEADER`].
+/// Content of [`HEADER`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Header {
     /// [`VERSION`].
     tandem_record: u32,
-    /// When it was begun, in ns since 1970.
+    /// Begin of the record, in ns since 1970.
     begun: Nanos,
 }
 
-/// How a record was ended: what is in its `end.json`.
+/// The end of a record, as in its `end.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// When, in ns since 1970.
+    /// Time of the end, in ns since 1970.
     pub at: Nanos,
-    /// Intervals that were written.
+    /// Number of intervals written.
     pub intervals: u64,
-    /// How many of them, the oldest, went to make room.
+    /// Number of old intervals dropped for space.
     pub dropped: u64,
-    /// Looks that failed after the last of them.
+    /// Number of failed readings after the last interval.
     pub failed: u64,
-    /// What the last of these said.
+    /// The last of these errors.
     pub failure: Option<String>,
-    /// Why it was ended before somebody asked for that; `None` if somebody did.
+    /// The error that ended it; `None` if it was ended on request.
     pub error: Option<String>,
 }
 
-/// Why something cannot be recorded or read.
+/// Error of writing or reading a record.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// The system refuses it.
+    /// An operation of the system failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is a record already.
+    /// The folder already holds a record.
     #[error("{} holds a record already; name another folder, or remove this one", .0.display())]
     Exists(PathBuf),
-    /// Somebody writes it.
+    /// Another recorder writes it.
     #[error("another recorder writes {}; name another folder", .0.display())]
     Busy(PathBuf),
-    /// Something else is there.
+    /// The path is not an empty folder.
     #[error("{} is there and is no empty folder; a record is a new folder", .0.display())]
     InTheWay(PathBuf),
-    /// No folder with a header.
+    /// The path is not a folder with a header.
     #[error("{} is not a record: {why}; name a folder that tandem host record wrote", path.display())]
     NotARecord {
-        /// What was named.
+        /// The given path.
         path: PathBuf,
-        /// What it lacks.
+        /// The missing or invalid part.
         why: String,
     },
-    /// Written by another Tandem.
+    /// The version is not readable.
     #[error("{} is a record of version {found}, and this program reads versions 1 to {VERSION}", path.display())]
     Version {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its version.
         found: String,
     },
-    /// A file does not hold what it should.
+    /// The content of a file is invalid.
     #[error("{} is damaged: {why}", path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
-    /// An interval that leaves no room for others.
+    /// An interval leaves no space for others.
     #[error("an interval takes {bytes} bytes; --max-size must be {} at least", bytes.saturating_mul(recorder::JOURNALS))]
     TooSmall {
         /// Its size.
         bytes: u64,
     },
-    /// The library refuses to write it.
+    /// The Parquet library failed to write.
     #[error("cannot write {}: {why}", path.display())]
     Parquet {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The library's error.
         why: String,
     },
 }
@@ -165,7 +165,7 @@ impl RecordError {
     }
 }
 
-/// The file of a journal, or of a segment that is not finished, whose first interval has this number.
+/// Returns the path of a journal or an unfinished segment with this first interval.
 fn part(folder: &Path, first: u64, end: &str) -> PathBuf {
     folder.join(format!("{first:010}.{end}"))
 }

@@ -1,25 +1,25 @@
-//! A recorded host as a scenario: what would happen if it had another vCPU here, fewer neighbours there, another policy?
+//! Converts a recorded host to a scenario, to simulate it with another vCPU, fewer neighbours or another policy.
 //!
 //! ```text
 //! intervals of a record ──► Recorded ──► RecordedHost ──► what-ifs ──► TOML ──► simulator
 //! ```
 //!
-//! Each vCPU becomes a [`Pattern`]: it runs for so long and sleeps for so long, in a closed loop of work. What it waited for pCPUs
-//! is no part of its pattern, since waits are what the simulator is to say anew: a vCPU that was kept off its pCPU half the
-//! time wants what it ran and slept per wake-up, without the waits. The mean lengths are from the times in the states and the number of wake-ups; a
-//! record without wake-ups has the number of runs in their place, which is larger where vCPUs were preempted.
+//! Each vCPU becomes a [`Pattern`]: it runs and sleeps for certain lengths, in a closed loop of work. Waits for pCPUs
+//! are not part of the pattern, since the simulator determines them: a vCPU that waited for half the
+//! time has the run and sleep times per wake-up without these waits. The mean lengths are the times in the states divided by the number of wake-ups.
+//! A record without wake-ups has the number of runs instead, which is larger if vCPUs were preempted.
 //!
-//! Who is woken as regularly as a clock is taken to be woken by one: its period stands on the clock and does not slip by
-//! its waits. Regular means that the number of wake-ups differs between intervals by much less than it would if sleeps were random.
+//! vCPUs with regular wake-ups are assumed to be woken by a clock: their period is fixed and does not shift by
+//! waits. Wake-ups are regular if their number varies between intervals much less than with random sleeps.
 //!
-//! What takes pCPUs beside VMs' vCPUs (processes of the host, its kernel, other threads of VMs, what nobody was seen to use) is
-//! background: VMs on which no policy acts.
+//! All other use of pCPUs (host processes, the kernel, other threads of VMs, and time in no account) becomes
+//! background: VMs that no policy manages.
 //!
-//! A VM that was started anew is in the scenario once, as it was since its last start; what it did before is left out, and said.
+//! A VM that was restarted is in the scenario once, as it was since its last start; its earlier activity is omitted, with a remark.
 //!
-//! What a record does not tell stands at the top of the scenario, and is not made up: who waits for whom within a guest, how
-//! bursts vary, what a VM would do with another vCPU, and how VMs' cgroups lie within each other (each VM has one here). Halt
-//! polling takes a pCPU and is a part of running; a quota's throttling is a part of sleeping.
+//! Properties that a record lacks are listed at the top of the scenario, and not invented: dependencies between vCPUs of a guest, the variation
+//! of bursts, the behaviour of a VM with another vCPU, and the hierarchy of VMs' cgroups (each VM has one here). Halt
+//! polling takes a pCPU and counts as running; throttling by a quota counts as sleeping.
 
 pub mod application;
 mod pattern;
@@ -37,47 +37,47 @@ use pattern::Regularity;
 pub use pattern::{Demand, Pattern};
 pub use scenario::{HostVcpu, HostVm, Knob, RecordedHost};
 
-/// Background below this part of a pCPU, in thousandths, is not worth a VM of its own.
+/// Minimum background, in thousandths of a pCPU, that becomes a VM of its own.
 const LITTLE: u64 = 5;
 
-/// Idle time is counted in ticks of 10 ms, so what nobody was seen to use is believed from this part of the pCPUs on, in thousandths.
+/// Minimum time in no account, in thousandths of the pCPUs, that is trusted, since idle time is counted in ticks of 10 ms.
 const UNSEEN: u64 = 10;
 
-/// Background runs and sleeps in turns of this length: how often processes of the host are woken is not recorded.
+/// Cycle of background load, since wake-ups of host processes are not recorded.
 const BACKGROUND_CYCLE: Nanos = Nanos::from_millis(10);
 
-/// The longest name of a VM in a scenario, with room for what tells it from another of that name.
-const LONGEST_NAME: usize = 56;
+/// Maximum length of a VM's name in a scenario, with room for a distinguishing suffix.
+const MAX_NAME: usize = 56;
 
-/// Why a record makes no scenario.
+/// Error of the conversion to a scenario.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum RecordedError {
-    /// Nothing to make it from.
+    /// No interval.
     #[error(
         "there is no interval at that time; tandem host replay --list says what the record holds"
     )]
     Empty,
-    /// No machine.
+    /// No number of pCPUs.
     #[error("the record does not say how many pCPUs the host has: its idle time was not measured")]
     NoPcpus,
-    /// Nobody to simulate.
+    /// No VM.
     #[error("no VM was measured at that time; tandem host replay --list says when there were VMs")]
     NoVm,
 }
 
-/// Takes in the intervals of a record, in their order.
+/// Collects the intervals of a record, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     sum: IntervalSum,
     intervals: u64,
     names: BTreeMap<VmId, (String, Option<Weight>)>,
     regularity: BTreeMap<(VmId, VcpuId), Regularity>,
-    /// From when to when each VM was seen.
+    /// Begin and end of each VM's presence.
     seen: BTreeMap<VmId, (Nanos, Nanos)>,
     topology: Option<Topology>,
 }
 
-/// Which pCPUs of a host share what; empty where that is not known.
+/// Shared caches and cores of pCPUs; empty if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     /// The pCPUs of each last-level cache.
@@ -87,22 +87,22 @@ pub struct Topology {
 }
 
 impl Recorded {
-    /// Nothing yet.
+    /// Creates an empty collection.
     pub fn new() -> Recorded {
         Recorded::default()
     }
 
-    /// What a VM is called, and its configured weight, where that is known. The last that is said counts.
+    /// Sets a VM's name, and its configured weight if known. The last call counts.
     pub fn name(&mut self, vm: VmId, name: &str, weight: Option<Weight>) {
         self.names.insert(vm, (name.to_owned(), weight));
     }
 
-    /// Which pCPUs share what. The last that is said counts.
+    /// Sets the topology. The last call counts.
     pub fn topology(&mut self, topology: Topology) {
         self.topology = Some(topology);
     }
 
-    /// Takes in an interval.
+    /// Adds an interval.
     pub fn add(&mut self, interval: &Interval) {
         self.intervals += 1;
         self.sum.add(interval);
@@ -119,7 +119,7 @@ impl Recorded {
         }
     }
 
-    /// How many VMs of that name were there before this one, one after the other; and whether one came after it.
+    /// Returns the number of earlier VMs with the same name, and whether a later one exists.
     fn starts(&self, vm: VmId) -> (usize, bool) {
         let of = |vm| Some((&self.names.get(&vm)?.0, *self.seen.get(&vm)?));
         let Some((name, (first, last))) = of(vm) else {
@@ -135,7 +135,7 @@ impl Recorded {
         (before, is_followed)
     }
 
-    /// The host as it was on average; `from` says what it was made from, in a line.
+    /// Returns the average host; `from` describes its origin in a line.
     pub fn host(self, from: &str) -> Result<RecordedHost, RecordedError> {
         let vms = self.seen.keys();
         let starts: BTreeMap<VmId, (usize, bool)> = vms.map(|vm| (*vm, self.starts(*vm))).collect();
@@ -145,7 +145,7 @@ impl Recorded {
         if pcpus == 0 {
             return Err(RecordedError::NoPcpus);
         }
-        // One that was started anew is there once.
+        // A VM that was restarted is included once.
         let is_last = |vm: &&VmInterval| !vm.vcpus.is_empty() && !starts(vm.vm).1;
         let measured: Vec<&VmInterval> = sum.vms.iter().filter(is_last).collect();
         if measured.is_empty() {
@@ -207,14 +207,16 @@ impl Recorded {
 }
 
 impl Topology {
-    /// What a reader must know.
+    /// Returns remarks for the reader of the scenario.
     fn remarks(&self, has_caches: bool) -> Vec<String> {
         let mut remarks = Vec::new();
         if !has_caches {
-            remarks.push(match self.caches.is_empty() {
-                true => "the record does not tell which pCPUs share a cache: all of them here".to_owned(),
-                false => "the caches of the host are not alike, or not of the pCPUs that were online: all pCPUs share one here".to_owned(),
-            });
+            let remark = if self.caches.is_empty() {
+                "the record does not tell which pCPUs share a cache: all of them here"
+            } else {
+                "the caches of the host are not alike, or not of the pCPUs that were online: all pCPUs share one here"
+            };
+            remarks.push(remark.to_owned());
         }
         match self.cores.iter().map(PcpuSet::len).max() {
             None => remarks.push(
@@ -222,19 +224,19 @@ impl Topology {
             ),
             Some(0 | 1) => {}
             Some(threads) => remarks.push(format!(
-                "up to {threads} pCPUs share a core (SMT): here each is a core of its own, so what leaves a sibling idle gains less here than there"
+                "up to {threads} pCPUs share a core (SMT): here each is a core of its own, so leaving a sibling idle gains less here than there"
             )),
         }
         remarks
     }
 }
 
-/// A time in thousandths of another.
+/// Returns a time in thousandths of another.
 fn parts(time: Nanos, of: Nanos) -> u64 {
     time.0.saturating_mul(1_000) / of.0.max(1)
 }
 
-/// A VM's vCPUs by number, those that were measured.
+/// Returns a VM's measured vCPUs by number.
 fn vcpus(vm: &VmInterval, places: &Places, regular: impl Fn(VcpuId) -> bool) -> Vec<HostVcpu> {
     let mut vcpus: Vec<_> = vm.vcpus.iter().collect();
     vcpus.sort_by_key(|vcpu| vcpu.vcpu);
@@ -245,7 +247,7 @@ fn vcpus(vm: &VmInterval, places: &Places, regular: impl Fn(VcpuId) -> bool) -> 
     vcpus.collect()
 }
 
-/// What a reader must know of a VM.
+/// Returns remarks on a VM for the reader of the scenario.
 fn remarks(vm: &VmInterval, length: Nanos, weight: Option<Weight>, starts: usize) -> Vec<String> {
     let mut remarks = Vec::new();
     if starts > 0 {
@@ -269,7 +271,7 @@ fn remarks(vm: &VmInterval, length: Nanos, weight: Option<Weight>, starts: usize
     }
     if vm.vcpus.iter().any(|vcpu| Demand::of(vcpu, false).is_starved()) {
         remarks.push(
-            "a vCPU of it waited for pCPUs nearly all the time: what it got is too little to tell how it sleeps, and it is taken to compute without a pause"
+            "a vCPU of it waited for pCPUs nearly all the time: its run time is too short to tell how it sleeps, and it is taken to compute without a pause"
                 .to_owned(),
         );
     }
@@ -279,7 +281,7 @@ fn remarks(vm: &VmInterval, length: Nanos, weight: Option<Weight>, starts: usize
     remarks
 }
 
-/// What took pCPUs on the host beside VMs: those processes that are named, and all the rest.
+/// Returns the use of pCPUs by named processes, and by the rest of the host other than VMs.
 fn processes(host: &HostTotals, length: Nanos) -> Vec<(String, Nanos)> {
     let mut by_name: BTreeMap<String, Nanos> = BTreeMap::new();
     let mut rest = host.tasks + host.kernel;
@@ -298,7 +300,7 @@ fn processes(host: &HostTotals, length: Nanos) -> Vec<(String, Nanos)> {
     all
 }
 
-/// Names as scenarios may have them, none twice.
+/// Unique valid names for scenarios.
 #[derive(Debug, Default)]
 struct Names(BTreeSet<String>);
 
@@ -306,7 +308,7 @@ impl Names {
     fn unique(&mut self, name: &str) -> String {
         let is_possible = |c: char| c.is_ascii_alphanumeric() || "-_+".contains(c);
         let possible: String =
-            name.chars().take(LONGEST_NAME).map(|c| if is_possible(c) { c } else { '-' }).collect();
+            name.chars().take(MAX_NAME).map(|c| if is_possible(c) { c } else { '-' }).collect();
         let possible = if possible.is_empty() { "vm".to_owned() } else { possible };
         let numbered = (2u64..).map(|n| format!("{possible}-{n}"));
         let free =
@@ -317,13 +319,13 @@ impl Names {
     }
 }
 
-/// pCPUs of the host as those of the scenario, which are 0 … n − 1.
+/// Maps pCPUs of the host to those of the scenario, 0 … n − 1.
 #[derive(Debug)]
 struct Places {
     pcpus: u32,
-    /// The scenario's number of each pCPU that somebody is bound to; empty: they keep theirs.
+    /// The scenario's number of each pCPU that a vCPU is bound to; empty: unchanged.
     numbers: BTreeMap<PcpuId, u32>,
-    /// How many pCPUs share a last-level cache, each the next so many; `None` where that is not known, or caches are not alike.
+    /// Number of consecutive pCPUs that share a last-level cache; `None` if unknown, or if caches differ.
     pcpus_per_llc: Option<u32>,
 }
 
@@ -336,7 +338,7 @@ impl Places {
             && by_cache.len() == distinct.len()
             && caches.iter().all(|cache| cache.len() == size);
         if is_known {
-            // In the scenario the pCPUs of a cache follow each other.
+            // In the scenario, the pCPUs of a cache are consecutive.
             return Places {
                 pcpus,
                 numbers: by_cache.into_iter().zip(0..).collect(),
@@ -347,15 +349,16 @@ impl Places {
         let bound = vcpus.filter(|vcpu| is_bound(&vcpu.allowed, pcpus));
         let used: BTreeSet<PcpuId> = bound.flat_map(|vcpu| vcpu.allowed.iter()).collect();
         let keeps = used.last().is_none_or(|last| last.0 < pcpus);
-        let numbers = match keeps {
-            true => BTreeMap::new(),
-            // More than there are were not online all the time.
-            false => used.into_iter().zip((0..pcpus).cycle()).collect(),
+        let numbers = if keeps {
+            BTreeMap::new()
+        } else {
+            // Numbers repeat if some of these pCPUs were online for a part of the time only.
+            used.into_iter().zip((0..pcpus).cycle()).collect()
         };
         Places { pcpus, numbers, pcpus_per_llc: None }
     }
 
-    /// Where a vCPU may run; `None`: anywhere.
+    /// Returns the affinity of a vCPU in the scenario; `None`: all pCPUs.
     fn of_vcpu(&self, allowed: &PcpuSet) -> Option<PcpuSet> {
         is_bound(allowed, self.pcpus).then(|| {
             let number = |pcpu: PcpuId| PcpuId(self.numbers.get(&pcpu).copied().unwrap_or(pcpu.0));
@@ -366,14 +369,15 @@ impl Places {
     fn remarks(&self) -> Vec<String> {
         let renamed = self.numbers.iter().filter(|(was, is)| was.0 != **is);
         let renamed: Vec<String> = renamed.map(|(was, is)| format!("{} is {is}", was.0)).collect();
-        match renamed.is_empty() {
-            true => Vec::new(),
-            false => vec![format!("pCPUs have other numbers here: {}", renamed.join(", "))],
+        if renamed.is_empty() {
+            Vec::new()
+        } else {
+            vec![format!("pCPUs have other numbers here: {}", renamed.join(", "))]
         }
     }
 }
 
-/// Whether a vCPU may not run on all pCPUs. Where it may run is not always known, which is no bound.
+/// Whether a vCPU is confined to some pCPUs. An unknown affinity is no confinement.
 fn is_bound(allowed: &PcpuSet, pcpus: u32) -> bool {
     !allowed.is_empty() && allowed.len() < pcpus as usize
 }

@@ -1,4 +1,4 @@
-//! What a source of observation is asked, and what it answers.
+//! The interface of a source of measurements.
 //!
 //! ```no_run
 //! use tandem_linux::ProcFs;
@@ -6,7 +6,7 @@
 //! use tandem_observe::Source;
 //!
 //! let mut source = Plain::new(ProcFs::host());
-//! let vms = []; // found by whoever looks for VMs
+//! let vms = []; // from VM discovery
 //! source.begin(&vms)?;
 //! for missing in source.missing() {
 //!     println!("{missing}");
@@ -17,7 +17,7 @@
 //! # Ok::<(), tandem_observe::ObserveError>(())
 //! ```
 //!
-//! What it answers is [`tandem_model::states::interval`]: the same for every source, and for a simulated host.
+//! Intervals are of type [`tandem_model::states::interval`], the same for all sources and for a simulated host.
 
 use tandem_linux::sampler::SampleError;
 use tandem_linux::thread::ThreadRef;
@@ -27,26 +27,26 @@ use thiserror::Error;
 
 use crate::bpf::BpfError;
 
-/// Why nothing can be observed.
+/// Error of a source.
 #[derive(Debug, Error)]
 pub enum ObserveError {
-    /// The kernel lacks the account, or this process may not have as many files open.
+    /// The kernel lacks the statistics, or the limit of open files of this process is too low.
     #[error(transparent)]
     Sample(#[from] SampleError),
     /// Processes cannot be listed.
     #[error("cannot list {path}: {source}; is /proc mounted?")]
     List {
-        /// Which folder.
+        /// The folder.
         path: std::path::PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// BPF programs cannot be had, or not be read.
+    /// BPF programs cannot be loaded or read.
     #[error(transparent)]
     Bpf(#[from] BpfError),
 }
 
-/// A vCPU to look at, and the thread that runs it.
+/// A vCPU to watch, with its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchedVcpu {
     /// Its number in its VM.
@@ -55,10 +55,10 @@ pub struct WatchedVcpu {
     pub thread: ThreadRef,
 }
 
-/// A VM to look at.
+/// A VM to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchedVm {
-    /// A number that no other VM has.
+    /// Its unique id.
     pub vm: VmId,
     /// Its process.
     pub process: ThreadRef,
@@ -66,21 +66,21 @@ pub struct WatchedVm {
     pub vcpus: Vec<WatchedVcpu>,
 }
 
-/// Measures where time goes, interval after interval.
+/// Measures the time of vCPUs, interval by interval.
 pub trait Source {
-    /// What it is called in its answers.
+    /// Returns the name of the source in its intervals.
     fn name(&self) -> SourceName;
 
-    /// Counts wake-ups of vCPUs from the next beginning on, where that takes reading more: for whoever records. Sources that count them
-    /// anyway, or cannot, do nothing.
+    /// Counts wake-ups of vCPUs from the next [`Source::begin`] on, if that requires additional reads; used for records.
+    /// Has no effect in sources that always or never count them.
     fn count_wakeups(&mut self) {}
 
-    /// Begins: what happened before does not count.
+    /// Begins the first interval. Earlier activity does not count.
     fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError>;
 
-    /// What it does not measure of any VM on this host, as far as that is known by now. Each interval says what was missing in it.
+    /// Returns the figures known to be unavailable for all VMs on this host. Each interval lists its own missing figures.
     fn missing(&self) -> Vec<Missing>;
 
-    /// What happened since [`Source::begin`] or the last interval. A VM or vCPU that is new, or gone, is not in it.
+    /// Returns the interval since [`Source::begin`] or the last interval. It omits VMs and vCPUs that are new or gone.
     fn interval(&mut self, vms: &[WatchedVm]) -> Result<Interval, ObserveError>;
 }

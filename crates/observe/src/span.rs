@@ -1,4 +1,4 @@
-//! Which time of a record is meant: a moment, or from one to another, as an operator types it.
+//! Time ranges of a record: a moment, or a range of moments, as an operator types it.
 
 use std::ops::Range;
 
@@ -9,39 +9,39 @@ use thiserror::Error;
 use crate::listing::list;
 use crate::moment::{Moment, moment, printed};
 
-/// Why a time of a record cannot be told.
+/// Error of a time range.
 #[derive(Debug, Error)]
 pub enum SpanError {
     /// The record cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// It holds nothing.
+    /// The record is empty.
     #[error("the record holds no interval")]
     Empty,
-    /// The record is of another time.
+    /// The range is outside of the record.
     #[error("nothing was recorded then: the record is from {} to {}", printed(.held.start), printed(.held.end))]
     Outside {
-        /// From when to when it is.
+        /// The range of the record.
         held: Range<Nanos>,
     },
-    /// The end comes first.
+    /// The end precedes the begin.
     #[error("{} is not before {}", printed(.0.start), printed(.0.end))]
     Backwards(Range<Nanos>),
 }
 
-/// A time of a record.
+/// A time range of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Span {
-    /// All of it.
+    /// The whole record.
     #[default]
     All,
     /// The interval at a moment.
     At(Moment),
-    /// From a moment, or the begin, to another, or the end.
+    /// From a moment, or the begin, to a moment, or the end.
     Range(Option<Moment>, Option<Moment>),
 }
 
-/// A moment, or two with `..` between them: without the first it is from the record's begin, without the second to its end.
+/// Parses a moment, or two with `..` between them. The first defaults to the begin of the record, the second to its end.
 pub fn span(text: &str) -> Result<Span, String> {
     let Some((from, to)) = text.split_once("..") else {
         return moment(text).map(Span::At);
@@ -54,7 +54,7 @@ pub fn span(text: &str) -> Result<Span, String> {
 }
 
 impl Span {
-    /// By the wall clock.
+    /// Returns the range by the wall clock.
     pub fn of(self, record: &Record) -> Result<Range<Nanos>, SpanError> {
         if self == Span::All {
             return Ok(Wanted::ALL.wall);
@@ -72,18 +72,18 @@ impl Span {
                 return Err(SpanError::Outside { held: begin..end });
             }
             Span::At(at) => {
-                // The end of a record is in its last interval.
+                // The end of a record belongs to its last interval.
                 let at = resolved(at).min(end.saturating_sub(Nanos(1)));
                 at..Nanos(at.0.saturating_add(1))
             }
             Span::Range(from, to) => from.map_or(begin, resolved)..to.map_or(end, resolved),
         };
-        match range.start < range.end {
-            true if self != Span::All && (range.end <= begin || range.start >= end) => {
-                Err(SpanError::Outside { held: begin..end })
-            }
-            true => Ok(range),
-            false => Err(SpanError::Backwards(range)),
+        if range.start >= range.end {
+            Err(SpanError::Backwards(range))
+        } else if self != Span::All && (range.end <= begin || range.start >= end) {
+            Err(SpanError::Outside { held: begin..end })
+        } else {
+            Ok(range)
         }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_read_and_lie_within_the_record() {
+    fn ranges_lie_within_the_record() {
         let within = |span: Result<Span, String>| {
             let (begin, end) = (Nanos::from_secs(100), Nanos::from_secs(1_000));
             let range = span.unwrap().within(begin, end);

@@ -1,4 +1,4 @@
-//! Some seconds of a host in full, by BPF: every switch of every pCPU, and each wake-up and move of watched vCPUs.
+//! Full traces of a host for some seconds, by BPF: all switches of all pCPUs, and wake-ups and migrations of watched vCPUs.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -7,20 +7,20 @@
 //! use tandem_observe::trace::TraceOptions;
 //! use tandem_observe::trace::Tracer;
 //!
-//! let vms = []; // found by whoever looks for VMs
+//! let vms = []; // from VM discovery
 //! let tracer = Tracer::open(ProcFs::host(), TraceOptions::default())?;
 //! let trace = tracer.trace(&vms, Duration::from_secs(5), || false)?;
 //! println!("{} pCPUs, {} events lost", trace.pcpus.len(), trace.lost);
 //! # Ok::<(), tandem_observe::bpf::BpfError>(())
 //! ```
 //!
-//! The programs (`bpf/trace.bpf.c`) are others than those that run all day: here every event leaves the kernel, through a ring buffer
-//! ([`TraceOptions::ring_bytes`]). What finds no room in it, or exceeds [`TraceOptions::most_events`] in this process, is lost, counted
-//! ([`HostTrace::lost`]), and leaves holes: events are numbered on each pCPU, and of a time in which some are missing nothing is claimed that they
-//! could have changed.
+//! The programs (`bpf/trace.bpf.c`) are separate from those that run all day: every event leaves the kernel, through a ring buffer
+//! ([`TraceOptions::ring_bytes`]). Events that do not fit into it, or exceed [`TraceOptions::most_events`] in this process, are lost and counted
+//! ([`HostTrace::lost`]). They leave gaps, which the numbers of each pCPU's events reveal: within a gap, the trace omits all states that
+//! missing events could have changed.
 //!
-//! `event.rs` reads what the programs write, `story.rs` makes slices of it, `tracer.rs` has the programs. It needs what
-//! [`Bpf`](crate::bpf::Bpf) needs, and says what is missing in the same words.
+//! `event.rs` decodes events, `story.rs` converts them to slices, `tracer.rs` runs the programs. The requirements are those of
+//! [`Bpf`](crate::bpf::Bpf), with the same errors.
 
 mod event;
 mod story;
@@ -37,12 +37,12 @@ pub use tracer::Tracer;
 #[cfg(not(with_bpf))]
 pub use without::Tracer;
 
-/// How much room a trace gets.
+/// Limits of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Bytes of the ring buffer in the kernel; a power of two, 4096 at least. Default 16 MiB: some 260,000 events that nobody took out yet.
+    /// Size of the kernel's ring buffer; a power of two, at least 4096. Default 16 MiB: some 260,000 pending events.
     pub ring_bytes: u32,
-    /// Events that are kept at most, 64 bytes each. Default 4,000,000.
+    /// Maximum number of stored events, 64 bytes each. Default 4,000,000.
     pub most_events: usize,
 }
 

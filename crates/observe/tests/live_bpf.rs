@@ -1,7 +1,7 @@
-//! The BPF programs against this machine: threads whose truth is known from the kernel's own accounts, and KVM vCPUs.
+//! Live tests of the BPF programs: threads whose times are known from kernel statistics, and KVM vCPUs.
 //!
-//! A program of its own instead of libtest's, because it is also the VM that it looks at: it starts itself again as
-//! one. Harness and helper are those of the live tests of `tandem-linux`.
+//! It has its own harness instead of libtest, because it also restarts itself as the VM under test.
+//! Harness and helper are shared with the live tests of `tandem-linux`.
 
 mod bpf_cases;
 mod bpf_refused;
@@ -31,32 +31,29 @@ use bpf_span::Span;
 use harness::{Skip, Test};
 use helper::Helper;
 
-/// All tests, in the order in which they run.
+/// All tests, in the order of execution.
 const ALL: &[(&str, Test)] = &[
     ("stacked_threads_agree_with_schedstat", stacked),
-    ("culprits_are_charged_what_they_ran", culprits),
-    ("a_sleeper_halts_and_its_wake_ups_are_counted", sleeper),
-    ("who_wakes_whom_is_counted", wakers),
-    ("a_thread_that_ends_is_said_once", ending),
-    ("other_threads_can_be_watched_at_any_time", changing),
-    ("more_waiting_than_there_is_room_for_is_said", crowd),
-    ("a_quota_is_no_contention", bpf_cases::quota),
+    ("culprits_are_charged_their_run_time", culprits),
+    ("sleeper_halts_and_its_wakeups_are_counted", sleeper),
+    ("wakeups_between_vcpus_are_counted", wakers),
+    ("ended_thread_is_reported_once", ending),
+    ("watched_threads_can_change_at_any_time", changing),
+    ("waits_beyond_the_list_are_counted", crowd),
+    ("quota_is_no_contention", bpf_cases::quota),
     ("halted_kvm_vcpus_poll", polling),
-    ("exits_tell_vmm_from_run", exits),
-    ("the_source_names_culprits_and_keeps_the_sums", source),
-    ("nothing_that_the_kernel_describes_is_refused", bpf_cases::nothing_is_refused),
-    ("a_refused_program_costs_only_its_columns", bpf_refused::columns),
+    ("exits_separate_vmm_from_run", exits),
+    ("source_names_culprits_and_preserves_sums", source),
+    ("described_events_are_not_refused", bpf_cases::nothing_is_refused),
+    ("refused_program_costs_only_its_columns", bpf_refused::columns),
     ("threads_end_and_wait_without_refused_programs", bpf_refused::threads),
-    ("who_is_moved_while_it_waits_waits_on", bpf_cases::migrating),
-    ("who_stays_on_a_pcpu_is_named", bpf_cases::staying),
-    ("another_thread_of_that_number_is_not_taken_for_it", bpf_cases::renumbered),
-    ("the_source_does_not_watch_the_dead", bpf_cases::dead),
-    ("who_sleeps_for_a_sibling_that_waits_is_co_stopped", bpf_cases::costop),
-    ("what_was_not_told_is_known_of_nobody", bpf_cases::not_told),
-    (
-        "threads_in_the_kernel_compete_though_their_quota_is_used_up",
-        bpf_cases::throttled_in_the_kernel,
-    ),
+    ("migrated_vcpu_keeps_waiting", bpf_cases::migrating),
+    ("culprit_that_stays_on_its_pcpu_is_named", bpf_cases::staying),
+    ("reused_thread_number_is_another_thread", bpf_cases::renumbered),
+    ("source_does_not_watch_ended_threads", bpf_cases::dead),
+    ("sleep_for_a_waiting_sibling_is_co_stop", bpf_cases::costop),
+    ("missed_switches_leave_time_unknown", bpf_cases::not_told),
+    ("threads_in_the_kernel_compete_after_their_quota", bpf_cases::throttled_in_the_kernel),
 ];
 
 fn main() -> ExitCode {
@@ -67,7 +64,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The programs, or why this machine cannot have them. That the kernel refuses what we compiled is no excuse.
+/// Opens the programs, or skips if this machine does not support them. Fails if the kernel refuses the compiled programs.
 fn open() -> Result<Bpf, Skip> {
     match Bpf::open(Options::default()) {
         Ok(bpf) => Ok(bpf),
@@ -87,13 +84,13 @@ fn watch(threads: &[ThreadRef]) -> Vec<Watch> {
     watch.collect()
 }
 
-/// A pCPU where the first of these threads may run.
+/// Returns the `nth` pCPU that the first of these threads may use.
 fn one_pcpu(threads: &[ThreadRef], nth: usize) -> Option<PcpuSet> {
     let allowed = affinity(threads[0].tid).expect("an affinity");
     allowed.iter().nth(nth).map(|pcpu| [pcpu].into_iter().collect())
 }
 
-/// A VM of which the first threads spin on one pCPU.
+/// Starts a VM whose first threads spin on one pCPU.
 fn spinning(vcpus: usize, spin: usize) -> (Helper, Vec<ThreadRef>) {
     let mut vm = Helper::start("vm", &["bpf", &vcpus.to_string()]);
     let threads = helper::vcpu_threads(vm.pid());
@@ -112,7 +109,7 @@ fn spinning(vcpus: usize, spin: usize) -> (Helper, Vec<ThreadRef>) {
     (vm, threads)
 }
 
-/// Whether a figure is as expected, within a part of it, or within 2 ms, which is about a tick.
+/// Whether a figure is within a part of the expected value, or within 2 ms, about a tick.
 fn is_near(figure: Nanos, expected: Nanos, part: f64) -> bool {
     let off = figure.0.abs_diff(expected.0) as f64;
     off <= (expected.0 as f64 * part).max(2e6)
@@ -132,29 +129,29 @@ fn all_waits(reading: &BpfReading, victim: u32) -> Nanos {
 fn sums(vcpu: &VcpuReading, lasted: [Duration; 2]) {
     assert_eq!(vcpu.times.sum(), vcpu.wall, "{vcpu:?}");
     let [least, most] = lasted.map(|time| time.as_nanos() as f64);
-    // Some kernels do not tell of every switch.
+    // Some kernels miss switches.
     let wall = (vcpu.wall + vcpu.unseen).0 as f64;
     assert!(wall >= least * 0.99 && wall <= most * 1.01, "{vcpu:?} of {lasted:?}");
 }
 
-/// About a tick: the kernel moves the account of what a thread ran with the tick.
+/// About a tick, at which the kernel updates the run time of a thread.
 const TICK: Nanos = Nanos::from_millis(5);
 
-/// Two threads that spin on one pCPU, and one that sleeps.
+/// Two threads spin on one pCPU, and one sleeps.
 fn stacked() -> Result<(), Skip> {
     let mut bpf = open()?;
     let (_vm, threads) = spinning(3, 2);
     bpf.watch(&watch(&threads)).expect("they can be watched");
     let span = Span::measure(&mut bpf, &threads, Duration::from_millis(1500));
     let reading = &span.reading;
-    // Some kernels do not tell of every switch.
+    // Some kernels miss switches.
     let lost = NotCounted { events: reading.lost.events, ..NotCounted::default() };
     assert_eq!(reading.lost, lost);
     for (n, vcpu) in reading.vcpus.iter().enumerate() {
         sums(vcpu, span.lasted);
         let ran = span.agrees(vcpu.times.on_pcpu(), n, |sample| sample.ran, 0.03, TICK);
         assert!(ran, "{vcpu:?}: {:?}", span.accounts);
-        // The kernel counts a wait when it is over: at each end one of some ms can be open.
+        // The kernel counts a wait when it ends: at each end, one of some ms may be pending.
         let ready = vcpu.times.ready;
         let waited = span.agrees(ready, n, |sample| sample.waited, 0.03, Nanos::from_millis(12));
         assert!(waited, "{vcpu:?}: {:?}", span.accounts);
@@ -166,7 +163,7 @@ fn stacked() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A waits beside B and C on one pCPU, C with less weight; D spins elsewhere if there is an elsewhere.
+/// A waits for B and C on one pCPU, C with less weight. D spins on another pCPU, if there is one.
 fn culprits() -> Result<(), Skip> {
     let mut bpf = open()?;
     let (mut vm, threads) = spinning(4, 3);
@@ -202,7 +199,7 @@ fn culprits() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A thread that sleeps 5 ms at a time, until the sender is gone.
+/// A thread that sleeps 5 ms at a time, until the sender is dropped.
 fn start_sleeper() -> (Tid, std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
     let (sender, until) = std::sync::mpsc::channel::<()>();
     let (tell, told) = std::sync::mpsc::channel();
@@ -244,7 +241,7 @@ fn sleeper() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Two threads that hand a token to and fro.
+/// Two threads pass a token back and forth.
 fn wakers() -> Result<(), Skip> {
     const ROUNDS: u64 = 200;
     let mut bpf = open()?;
@@ -255,7 +252,7 @@ fn wakers() -> Result<(), Skip> {
     let one = std::thread::spawn(move || {
         tell.send((0, helper::gettid())).expect("the test waits");
         while first.recv().is_ok() {
-            // So that the other sleeps when it is woken.
+            // Lets the other thread sleep before it is woken.
             sleep(Duration::from_micros(300));
             if to_second.send(()).is_err() {
                 break;
@@ -289,7 +286,7 @@ fn wakers() -> Result<(), Skip> {
         let mut links = links.filter(|link| (link.from, link.to) == (from, to));
         links.next().map_or(0, |link| link.wakes)
     };
-    // Who is busy finds the next token without having slept; nobody is woken more often than there are tokens.
+    // A busy thread takes the next token without sleeping, so there are at most as many wake-ups as tokens.
     for (from, to) in [(0, 1), (1, 0)] {
         let wakes = wakes(from, to);
         assert!(
@@ -311,7 +308,7 @@ fn ending() -> Result<(), Skip> {
     thread.join().expect("it ends");
     // The kernel ends a thread a moment after it is joined.
     let mut ended = Vec::new();
-    helper::wait_until("it is said to have ended", || {
+    helper::wait_until("it is reported as ended", || {
         ended = bpf.read().expect("a reading").vcpus;
         ended.iter().any(|vcpu| vcpu.ended)
     });
@@ -320,7 +317,7 @@ fn ending() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Indices go to other threads, and places in the maps with them.
+/// Indices and slots in the maps move to other threads.
 fn changing() -> Result<(), Skip> {
     let options = Options { max_vcpus: 3, ..Options::default() };
     let _ = open()?;
@@ -353,7 +350,7 @@ fn changing() -> Result<(), Skip> {
     Ok(())
 }
 
-/// More threads on one pCPU than can wait for it and be charged to somebody, which is `MAX_WAITING` of `bpf/model.h`.
+/// More threads wait for one pCPU than its list holds, which is `MAX_WAITING` of `bpf/model.h`.
 fn crowd() -> Result<(), Skip> {
     const CROWD: u64 = 40;
     const PLACES: u64 = 32;
@@ -362,7 +359,7 @@ fn crowd() -> Result<(), Skip> {
     let begin = Instant::now();
     bpf.watch(&watch(&threads)).expect("they can be watched");
     bpf.read().expect("a reading");
-    // A wait without a place is counted when it ends, all of it: with what it had lasted before that reading.
+    // An unlisted wait is counted in full when it ends, including its part before that reading.
     let carried = Nanos(begin.elapsed().as_nanos() as u64 * (CROWD - PLACES));
     sleep(Duration::from_millis(600));
     let reading = bpf.read().expect("a reading");
@@ -371,7 +368,7 @@ fn crowd() -> Result<(), Skip> {
     for vcpu in &reading.vcpus {
         assert_eq!(vcpu.times.sum(), vcpu.wall);
     }
-    // What nobody is charged with is what the edges lack, but for waits that are not over.
+    // The edges lack the waits without a charge, except pending ones.
     let ready: Nanos = reading.vcpus.iter().map(|vcpu| vcpu.times.ready).sum();
     let charged: Nanos = reading.edges.iter().map(|edge| edge.time).sum();
     assert!(lost.wait_time > Nanos::ZERO, "{lost:?}");
@@ -382,7 +379,7 @@ fn crowd() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Why a VM that hardly halts shows nothing: a timer that it sets has come before it can halt.
+/// Skip reason for a VM that hardly halts: its timer expires before it can halt.
 const RUNS_ALL_THE_TIME: &str =
     "exits cost so much here that a VM that halts for a third of a millisecond runs all the time";
 
@@ -400,7 +397,7 @@ fn vcpu_threads(microvm: &Microvm) -> Vec<ThreadRef> {
     tids.map(|tid| myself(Tid(tid as u32))).collect()
 }
 
-/// vCPUs that halt again and again: POLL is what KVM itself says.
+/// vCPUs halt repeatedly: POLL matches KVM's own statistics.
 fn polling() -> Result<(), Skip> {
     let mut bpf = open()?;
     let microvm = halting_microvm()?;
@@ -434,7 +431,7 @@ fn polling() -> Result<(), Skip> {
     let (Ok(before), Ok(after)) = (before, after) else {
         return Err(Skip("KVM's own figures cannot be read here".to_owned()));
     };
-    // There a pCPU stands still between any two instructions, while the emulator runs the other, and nobody counts that alike.
+    // An emulated pCPU can stop between any two instructions while the emulator runs another one, which no two clocks count alike.
     if std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG")) {
         return Err(Skip("emulated pCPUs keep no time to compare".to_owned()));
     }
@@ -444,9 +441,9 @@ fn polling() -> Result<(), Skip> {
         };
         let said = after - before;
         let on_pcpu = vcpu.times.on_pcpu();
-        // KVM counts the time of others that were let run meanwhile, too.
+        // KVM also counts the time of other threads that it let run meanwhile.
         let slack = Nanos(said.0 / 10).max(Nanos(on_pcpu.0 / 50));
-        // Without its functions, polling that failed is not seen, and a halt that found its interrupt pending is taken for one that polled.
+        // Without KVM's functions, failed polling is not seen, and a halt with a pending interrupt counts as polling.
         let (less, more) = if sees_functions {
             (slack, slack)
         } else {
@@ -483,7 +480,7 @@ fn exits() -> Result<(), Skip> {
     Ok(())
 }
 
-/// As a source: a VM of two vCPUs and another thread, all on one pCPU, beside a process of this host.
+/// The source with a VM of two vCPUs and another thread, all on one pCPU, together with a host process.
 fn source() -> Result<(), Skip> {
     let _ = open()?;
     let (mut vm, mut threads) = spinning(3, 3);
@@ -515,7 +512,7 @@ fn source() -> Result<(), Skip> {
         let io_name = |party: &Party| matches!(party, Party::VmThread { vm: VmId(7), name } if name == "bpf/vcpu2");
         let neighbour =
             |p: &Party| matches!(p, Party::Process { name: n, .. } if n == name.trim_end());
-        // Three others of equal weight, whatever else this machine does.
+        // Three others of equal weight, regardless of other load.
         let three = [
             waited_for(&|culprit| *culprit == party(sibling)),
             waited_for(&io_name),
@@ -528,7 +525,7 @@ fn source() -> Result<(), Skip> {
     }
     assert!(interval.vms[0].threads[0].name == "bpf/vcpu2", "{io:?}");
     assert!(interval.host.idle.is_some() && interval.host.tasks > Nanos::ZERO);
-    // One more vCPU: it is in the next interval but one, from its begin.
+    // An added vCPU is in the next interval but one, from its begin.
     let mut more = vms.clone();
     more[0].vcpus.push(WatchedVcpu { vcpu: VcpuId(2), thread: io });
     assert_eq!(source.interval(&more).expect("an interval").vms[0].vcpus.len(), 2);

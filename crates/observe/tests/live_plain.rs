@@ -1,7 +1,7 @@
-//! The plain source against this machine: threads that spin and sleep, and KVM vCPUs that poll.
+//! Live tests of the plain source: threads that spin and sleep, and KVM vCPUs that poll.
 //!
-//! A program of its own instead of libtest's, because it is also the VM that it looks at: it starts itself again as
-//! one. Harness and helper are those of the live tests of `tandem-linux`.
+//! It has its own harness instead of libtest, because it also restarts itself as the VM under test.
+//! Harness and helper are shared with the live tests of `tandem-linux`.
 
 use tandem_testing::{harness, helper};
 
@@ -20,11 +20,11 @@ use tandem_observe::{Interval, Plain, Source, WatchedVcpu, WatchedVm};
 use harness::{Skip, Test};
 use helper::Helper;
 
-/// All tests, in the order in which they run.
+/// All tests, in the order of execution.
 const ALL: &[(&str, Test)] = &[
     ("stacked_threads_wait_for_each_other", stacked),
-    ("times_are_those_of_the_kernels_own_accounts", accounts),
-    ("a_vm_that_sleeps_halts", sleeping),
+    ("times_match_kernel_statistics", accounts),
+    ("sleeping_vm_halts", sleeping),
     ("halted_kvm_vcpus_poll", polling),
 ];
 
@@ -44,7 +44,7 @@ fn watched(process: ThreadRef, threads: &[ThreadRef]) -> WatchedVm {
 
 const LOOK: Duration = Duration::from_millis(300);
 
-/// What one interval shows.
+/// Returns one interval.
 fn look(vms: &[WatchedVm]) -> Interval {
     let mut source = Plain::new(ProcFs::host());
     source.begin(vms).expect("it begins");
@@ -52,7 +52,7 @@ fn look(vms: &[WatchedVm]) -> Interval {
     source.interval(vms).expect("an interval")
 }
 
-/// What a thread ran and waited so far, in ns, by this test's own reading.
+/// Reads the run and wait times of a thread in ns, independently of the source.
 fn schedstat(thread: &ThreadRef) -> [u64; 2] {
     let path = format!("/proc/{}/task/{}/schedstat", thread.pid, thread.tid);
     let text = std::fs::read_to_string(path).expect("the thread lives");
@@ -67,7 +67,7 @@ fn all_accounts(threads: &[ThreadRef]) -> (Instant, Vec<[u64; 2]>) {
     (Instant::now(), threads.iter().map(schedstat).collect())
 }
 
-/// The times of a source lie between what this test reads within its interval and what it reads around it.
+/// The times of a source are between the differences of readings within its interval and around it.
 fn accounts() -> Result<(), Skip> {
     let mut vm = Helper::start("vm", &["accounts", "3"]);
     let threads = helper::vcpu_threads(vm.pid());
@@ -99,14 +99,14 @@ fn accounts() -> Result<(), Skip> {
             let is_within = (within.as_nanos()..=around.as_nanos()).contains(&wall);
             assert!(is_within, "{wall} ns of {within:?} … {around:?}");
             let ran = sum(&[State::Run, State::Poll, State::Vmm]);
-            // The kernel counts for a thread that runs at its ticks: at one end of an interval it may not have counted what it has at the other.
+            // The kernel updates a running thread's time at ticks, so it may be counted at one end of an interval and not at the other.
             let least_ran = least(0).min(vcpu.times.wall().0);
             assert!((least_ran..=most(0)).contains(&ran), "ran {ran} of {least_ran} … {}", most(0));
-            // A wait that began before the interval is cut; one that fills it the kernel has not counted yet.
+            // A wait that began before the interval is truncated; one that fills it is not yet counted by the kernel.
             let waited = sum(&[State::Ready, State::Limited]);
             let room = vcpu.times.wall().0 - ran;
             assert!(waited >= least(1).min(room), "waited {waited} of {} at least", least(1));
-            // If a thread is moved while it waits, the wait begins by one CPU's clock and ends by another's, and what was counted may even shrink.
+            // If a thread migrates while it waits, the wait begins and ends by different CPU clocks, and the counted time may even shrink.
             let clocks_apart = 2_000_000;
             assert!(
                 waited <= most(1) + clocks_apart || vcpu.runs == 0,
@@ -118,7 +118,7 @@ fn accounts() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Threads that sleep: after the first look their files are not even read.
+/// Sleeping threads, whose files are not read after the first interval.
 fn sleeping() -> Result<(), Skip> {
     let vm = Helper::start("vm", &["sleep", "2"]);
     let threads = helper::vcpu_threads(vm.pid());
@@ -138,7 +138,7 @@ fn sleeping() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Two threads that spin on one pCPU, and one that sleeps.
+/// Two threads spin on one pCPU, and one sleeps.
 fn stacked() -> Result<(), Skip> {
     let mut vm = Helper::start("vm", &["stack", "3"]);
     let threads = helper::vcpu_threads(vm.pid());
@@ -156,7 +156,7 @@ fn stacked() -> Result<(), Skip> {
     });
     let process = ThreadRef::of_process(&procfs, vm.pid()).expect("it lives");
     let vms = [watched(process, &threads)];
-    // Others may take the pCPU for a while; nobody takes it all the time.
+    // Other threads may take the pCPU for a while, but not all the time.
     helper::wait_until("both wait, for each other above all", || {
         let interval = look(&vms);
         let vcpus = &interval.vms[0].vcpus;
@@ -170,7 +170,7 @@ fn stacked() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A vCPU that halts again and again: KVM polls, unless it is told not to.
+/// A vCPU halts repeatedly: KVM polls, unless polling is disabled.
 fn polling() -> Result<(), Skip> {
     let mut config = MicrovmConfig::new("poll".parse().expect("a name"), Workload::Bursty);
     config.vcpus = 2;

@@ -1,6 +1,7 @@
-//! Traces of this machine: threads that take turns on a pCPU, one that sleeps, a buffer that is too small.
+//! Live tests of traces: threads that alternate on a pCPU, one that sleeps, and a buffer that is too small.
 //!
-//! A program of its own instead of libtest's, because it is also the VM that it looks at. Harness and helper are those of the live tests of `tandem-linux`.
+//! It has its own harness instead of libtest, because it is also the VM under test.
+//! Harness and helper are shared with the live tests of `tandem-linux`.
 
 use tandem_testing::{harness, helper};
 
@@ -19,11 +20,11 @@ use tandem_observe::{WatchedVcpu, WatchedVm};
 use harness::{Skip, Test};
 use helper::Helper;
 
-/// All tests, in the order in which they run.
+/// All tests, in the order of execution.
 const ALL: &[(&str, Test)] = &[
-    ("threads_that_take_turns_run_and_wait_for_each_other", turns),
-    ("what_finds_no_room_is_counted", no_room),
-    ("who_was_interrupted_woke_nobody", timers),
+    ("alternating_threads_run_and_wait", turns),
+    ("lost_events_are_counted", no_room),
+    ("interrupted_thread_is_not_the_waker", timers),
 ];
 
 fn main() -> ExitCode {
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The programs, or why this machine cannot have them. That the kernel refuses what we compiled is no excuse.
+/// Opens the tracer, or skips if this machine does not support it. Fails if the kernel refuses the compiled programs.
 fn open(options: TraceOptions) -> Result<Tracer, Skip> {
     match Tracer::open(ProcFs::host(), options) {
         Ok(tracer) => Ok(tracer),
@@ -43,7 +44,7 @@ fn open(options: TraceOptions) -> Result<Tracer, Skip> {
     }
 }
 
-/// A VM of three threads, of which two spin on one pCPU.
+/// Starts a VM of three threads, two of which spin on one pCPU.
 fn vm() -> (Helper, WatchedVm) {
     let mut vm = Helper::start("vm", &["trace", "3"]);
     let procfs = ProcFs::host();
@@ -88,7 +89,7 @@ fn turns() -> Result<(), Skip> {
     let vcpus = &interval.vms[0].vcpus;
     assert_eq!(vcpus.len(), 3, "{vcpus:#?}");
     let party = |vcpu| Party::Vcpu { vm: VmId(3), vcpu: VcpuId(vcpu) };
-    // There are kernels that do not tell when some threads leave: who came after them is not known for a moment.
+    // Some kernels miss the switch out of some threads: the next thread on the pCPU is then unknown for a moment.
     let walls = vcpus[..2].iter().map(|vcpu| vcpu.times.wall());
     let unknown: Nanos = walls.map(|wall| length.saturating_sub(wall)).sum();
     for (vcpu, sibling) in [(0, 1), (1, 0)] {
@@ -101,7 +102,7 @@ fn turns() -> Result<(), Skip> {
             let edges = edges.iter().filter(|edge| edge.culprit == culprit);
             edges.map(|edge| edge.time()).sum()
         };
-        // The sibling ran only there, so it is waited for as long as it ran, but for the time of the switches.
+        // The sibling ran only there, so the waiting time equals its run time, except for the time of switches.
         let ran = vcpus[sibling as usize].ran;
         let waited = waited_for(&party(sibling));
         let most = ran.0 / 50 + unknown.0;
@@ -161,7 +162,7 @@ fn timers() -> Result<(), Skip> {
         .collect();
     assert!(woken.len() > 20, "{woken:?}");
     let of_vm = woken.iter().filter(|by| by.vm() == Some(VmId(3))).count();
-    assert_eq!(of_vm, 0, "a spinning vCPU wakes nobody: {woken:?}");
+    assert_eq!(of_vm, 0, "a spinning vCPU is never the waker: {woken:?}");
     Ok(())
 }
 

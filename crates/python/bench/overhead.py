@@ -1,12 +1,12 @@
-"""What it costs to run a scenario from Python rather than by the command: CPU time of one over that of the other.
+"""Measures the overhead of running a scenario from Python: its CPU time relative to that of the command.
 
     make wheel && pip install target/wheels/tandem_sched-*.whl && cargo build --release -p tandem-cli
     TANDEM=target/release/tandem-sim python crates/python/bench/overhead.py [SCENARIO.toml] [--rounds N] [--json FILE]
 
-Each round runs both, in turn the one and the other first: the command in a process of its own (`tandem-sim run SCENARIO --json FILE`), and in
-another process `run` with the same JSON written, counted from the reading of the scenario on. So Python's start and the import of the wheel
-are no part of it; they are told beside it. CPU time is the kernel's of user and system (getrusage), of all threads. The result is the geometric
-mean of the ratios with the least and the largest of them. Both must be release builds of one version, and nothing else should run.
+Each round runs both, in alternating order and in separate processes: `tandem-sim run SCENARIO --json FILE`, and `run` in Python with the
+same JSON output. The latter is measured from the reading of the scenario, without the start of Python and the import of the wheel, which
+are reported separately. CPU time is user and system time of all threads (getrusage). The result is the geometric mean of the ratios, with
+their minimum and maximum. Both must be release builds of the same version, on an idle machine.
 """
 
 import argparse
@@ -37,7 +37,7 @@ print(before, cpu() - before)
 
 
 def cpu_of(command):
-    """The CPU time of a command in seconds, and what it said."""
+    """Returns the CPU time of a command in seconds, and its output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -70,7 +70,7 @@ def main():
             else:
                 alone, run = command(), python()
             if ours.read_bytes() != theirs.read_bytes():
-                sys.exit("the results differ: wheel and command are not of one version")
+                sys.exit("the results differ: wheel and command have different versions")
             ratios.append(run / alone)
             print(f"round {number + 1}: command {alone:.3f} s, Python {run:.3f} s, ratio {ratios[-1]:.3f}", flush=True)
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

@@ -1,10 +1,10 @@
-"""FlexW in Python: a port of `crates/policy/src/flexw.rs`, as an example of a policy that is more than a few lines.
+"""FlexW in Python: a port of `crates/policy/src/flexw.rs`, as an example of a realistic policy.
 
-Source: Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014, section 4.1, with the changes that the
-essay of the Rust file explains. Names are the same there. Times are ns within a period, weights are in the units of the host's knob.
+Source: Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014, section 4.1, with the changes that
+the essay of the Rust file explains. Names are the same as there. Times are ns within a period; weights are in the units of the host's knob.
 
-It makes the same decisions as the Rust one (a test of the wheel compares them), except that it knows no hierarchy of cgroups and no
-quotas: simulated hosts have none.
+It makes the same decisions as the Rust policy (a test of the wheel compares them), but it does not support hierarchies of cgroups and
+quotas, which simulated hosts do not have.
 
     tandem_sched.run(scenario, policy=FlexW())
 """
@@ -20,12 +20,12 @@ MAX_STEP = 2.5
 ASLEEP = 0.005
 BACKLOGGED = 0.9
 
-#: What is averaged over periods.
+#: The values that are averaged over periods.
 AVERAGES = ("received", "charged", "could_run", "backlogged", "elasticity")
 
 
 class FlexW:
-    """Weights that give each VM its fair share. Call it once per period with what the host shows."""
+    """Weights that give each VM its fair share. Call it once per period with an observation of the host."""
 
     def __init__(self, fair_window=10_000_000_000, gain=0.3, smoothing=0.3, dead_band=0.01, idle_tolerance=0.05, spread=100.0):
         self.fair_window, self.gain, self.smoothing = fair_window, gain, smoothing
@@ -52,7 +52,7 @@ class FlexW:
         return sorted(decisions, key=lambda decision: decision["target"]["vm"])
 
     def observe(self, period, vms, knob):
-        """Updates the averages, and forgets VMs that are gone."""
+        """Updates the averages, and removes VMs that no longer exist."""
         seen, is_first = {}, not self.vms
         for vm in vms:
             now = first_state(period, vm)
@@ -61,13 +61,13 @@ class FlexW:
                 state, state.comes = now, not is_first
             else:
                 if state.could_run < ASLEEP * period:
-                    # What was true before a long sleep says nothing about now.
+                    # Averages from before a long sleep are meaningless.
                     state.age = 0
                     for name in AVERAGES:
                         setattr(state, name, 0.0)
                 follow(state, now, self.smoothing)
                 state.comes = False
-            # Steps too small for the knob add up. Anything else in force than what was asked for is what counts.
+            # Steps too small for the knob accumulate. A current value other than the requested one takes precedence.
             in_force = vm["in_force"]
             if in_force.get("rotating"):
                 state.real_time = vm["weight"]
@@ -83,7 +83,7 @@ class FlexW:
         self.vms = seen
 
     def group_state(self, period, pcpus, members, idle):
-        """Is the group's pCPU time used up? With hysteresis, because idle time is coarsely measured."""
+        """Returns whether the group's pCPU time is used up, with hysteresis, because idle time is coarse."""
         received = total(self.vms[vm["vm"]].received for vm in members)
         idle_now = sum(idle.get(str(pcpu), 0) for pcpu in sorted(pcpus)) / period
         before = self.groups.get(pcpus)
@@ -93,7 +93,7 @@ class FlexW:
         return SimpleNamespace(idle=smoothed, saturated=saturated)
 
     def divide(self, period, members, group, window_over):
-        """One group's new weights."""
+        """Returns one group's new weights."""
         members = [vm for vm in members if not self.vms[vm["vm"]].idle]
         claims = [claim(period, vm, self.vms[vm["vm"]]) for vm in members]
         shares = fair_shares(sum(one.received for one in claims), period, claims)
@@ -126,7 +126,7 @@ class FlexW:
         return decisions
 
     def among_others(self, vm, members):
-        """The weight of one that comes: the geometric mean of what those on its pCPUs have of their configured weights is its own."""
+        """Returns the weight of a new VM: its configured weight times the geometric mean of real_time / configured on its pCPUs."""
         state = self.vms[vm["vm"]]
         if not (state.comes and state.adjustable):
             return None
@@ -136,7 +136,7 @@ class FlexW:
         return state.configured * math.exp(total(ratios) / len(ratios)) if ratios else None
 
     def next_weight(self, period, state, account, group, window_over):
-        """r_i for the next period before the sum is kept."""
+        """Returns r_i for the next period, before `keep_sum`."""
         configured = state.configured
         if not state.adjustable:
             return state.real_time, None
@@ -152,14 +152,14 @@ class FlexW:
         return state.real_time * self.step(state, account), because
 
     def step(self, state, account):
-        """The factor by which r_i changes: g × error ÷ elasticity, symmetric in too little and too much."""
+        """Returns the factor by which r_i changes: g × error ÷ elasticity, symmetric for positive and negative lag."""
         fair, received = float(max(account.fair, 1)), float(max(account.received, 1))
         error = min(max(fair, received) / min(fair, received) - 1.0, MAX_RELATIVE_ERROR)
         factor = min(1.0 + self.gain * error / max(state.elasticity, MIN_ELASTICITY), MAX_STEP)
         return factor if received < fair else 1.0 / factor
 
     def keep_sum(self, wanted, active, held):
-        """Scales the active VMs' weights so that they sum up to Σ w_i again, unless the smallest would fall below its clamp."""
+        """Scales the active VMs' weights so that their sum is Σ w_i again, unless the smallest would fall below its minimum."""
         configured = [self.vms[wanted[at][0]].configured for at in active]
         weights = [wanted[at][1] for at in active]
         moved = any(wanted[at][1] != self.vms[wanted[at][0]].real_time for at in active)
@@ -190,7 +190,7 @@ def first_state(period, vm):
 
 
 def could_run(period, vcpu):
-    """Time during which a vCPU could have used a pCPU. One that waits all along shows no wait: kernels count it once it is over."""
+    """Returns the runnable time of a vCPU. A wait over the whole period is not counted yet: kernels count a wait when it ends."""
     is_starved = vcpu["ran"] + vcpu["waited"] == 0 and vcpu["runnable"]
     return min(period if is_starved else vcpu["ran"] + vcpu["waited"], period)
 
@@ -206,7 +206,7 @@ def elasticity(period, vm):
 
 
 def follow(state, now, smoothing):
-    """Moves each average towards the newest period. The first periods of a VM are a plain mean."""
+    """Moves each average towards the newest period. The first periods of a VM have equal weights."""
     alpha = max(smoothing, 1.0 / (state.age + 1))
     state.age += 1
     for name in AVERAGES:
@@ -230,7 +230,7 @@ def claim(period, vm, state):
 
 
 def entitled(claim, level, period):
-    """The GPS service at a level, in ns of CPU time per unit of weight."""
+    """Returns the GPS service at a level, which is in ns of CPU time per unit of weight."""
     x = min(level * claim.weight, float(claim.peak))
     if claim.received >= x:
         return x
@@ -239,7 +239,7 @@ def entitled(claim, level, period):
 
 
 def fair_shares(capacity, period, claims):
-    """Divides a capacity by water-filling: the level at which the entitlements use it up is found by bisection."""
+    """Divides a capacity by water-filling; bisection finds the level at which the entitlements use it up."""
     if not claims:
         return []
 
@@ -262,7 +262,7 @@ def assessment(fair, received):
 
 
 def pcpus_of(text):
-    """A set of pCPUs as the kernel writes it: 0-3,7."""
+    """Parses a set of pCPUs in the kernel's format: 0-3,7."""
     ranges = (part.split("-") for part in text.split(",") if part)
     return frozenset(pcpu for ends in ranges for pcpu in range(int(ends[0]), int(ends[-1]) + 1))
 
@@ -272,7 +272,7 @@ def union(vcpus):
 
 
 def components(sets):
-    """Which sets overlap, directly or through others: their indices and their union, by the smallest index."""
+    """Groups sets that overlap, directly or through others: their indices and union, ordered by the smallest index."""
     found = []
     for at, pcpus in enumerate(sets):
         if not pcpus:
@@ -286,7 +286,7 @@ def components(sets):
 
 
 def total(numbers):
-    """A sum from left to right, which the built-in one is not from Python 3.12 on."""
+    """Returns the sum from left to right; from Python 3.12 on, the built-in sum is compensated."""
     result = 0.0
     for number in numbers:
         result += number
@@ -294,7 +294,7 @@ def total(numbers):
 
 
 def rounded(number):
-    """To the nearest whole number, halves upwards."""
+    """Rounds to the nearest whole number, halves upwards."""
     below = math.floor(number)
     return below + (number - below >= 0.5)
 
@@ -304,6 +304,6 @@ def clamp(number, least, most):
 
 
 def written(knob, weight):
-    """The nearest weight that the knob takes."""
+    """Returns the nearest weight that the knob accepts."""
     nearest = rounded(weight / knob["step"]) * knob["step"] if knob["step"] > 0 else weight
     return clamp(nearest, knob["least"], knob["most"])

@@ -1,5 +1,8 @@
-//! Our errors as exceptions: what is wrong in a scenario is a `ScenarioError` that knows file and line, a file that cannot be read an
-//! `OSError` (`FileNotFoundError`, `PermissionError`, …), any other argument that cannot be a `ValueError`.
+//! Converts errors to exceptions.
+//!
+//! An error in a scenario is a `ScenarioError` with file and line.
+//! A file error is an `OSError` (`FileNotFoundError`, `PermissionError`, …).
+//! Any other invalid argument is a `ValueError`.
 
 use std::error::Error;
 
@@ -17,10 +20,10 @@ pyo3::create_exception!(
     tandem_sched,
     ScenarioError,
     PyValueError,
-    "Something is wrong in a scenario. `file` and `line` say where, as far as it is in a file or text; else they are None."
+    "An error in a scenario, with its `file` and `line`, or None if it is not in a file or text."
 );
 
-/// What is wrong with a scenario.
+/// Converts an error in a scenario.
 pub fn load(py: Python<'_>, error: &LoadError) -> PyErr {
     if let LoadError::Read { source, .. } = error {
         return of_system(source, error.to_string());
@@ -40,12 +43,12 @@ pub fn load(py: Python<'_>, error: &LoadError) -> PyErr {
     }
 }
 
-/// An argument that cannot be.
+/// Converts an invalid argument.
 pub fn argument(error: &(dyn Error + 'static)) -> PyErr {
     PyValueError::new_err(explain(error))
 }
 
-/// A file that cannot be written, or may not be replaced.
+/// Converts the error of a file that cannot be written, or may not be replaced.
 pub fn file(error: &(dyn Error + 'static)) -> PyErr {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
     match causes.find_map(refusal) {
@@ -54,7 +57,7 @@ pub fn file(error: &(dyn Error + 'static)) -> PyErr {
     }
 }
 
-/// What the system said, where this error is that and nothing else.
+/// Returns the operating system's error if this error only wraps it.
 fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a std::io::Error> {
     let of_column = || match error.downcast_ref()? {
         ColumnError::Io(source) => Some(source),
@@ -63,7 +66,7 @@ fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a std::io::Error> {
     error.downcast_ref().or_else(of_column)
 }
 
-/// What the system refused: an `OSError` of its number, where it has one.
+/// Returns an `OSError` with the error number, if there is one.
 fn of_system(source: &std::io::Error, text: String) -> PyErr {
     match source.raw_os_error() {
         Some(number) => PyOSError::new_err((number, text)),
@@ -71,12 +74,12 @@ fn of_system(source: &std::io::Error, text: String) -> PyErr {
     }
 }
 
-/// Runs that did not end.
+/// Converts the error of runs that did not complete.
 pub fn execute(error: ExecuteError) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
-/// Why there is no comparison.
+/// Converts the error of a comparison.
 pub fn compare(py: Python<'_>, error: &CompareError) -> PyErr {
     match error {
         CompareError::Scenario(error) => load(py, error),
@@ -85,7 +88,7 @@ pub fn compare(py: Python<'_>, error: &CompareError) -> PyErr {
     }
 }
 
-/// Why there is no grid.
+/// Converts the error of a grid.
 pub fn grid(py: Python<'_>, error: &GridError) -> PyErr {
     match error {
         GridError::Scenario(error) => load(py, error),
@@ -95,7 +98,7 @@ pub fn grid(py: Python<'_>, error: &GridError) -> PyErr {
     }
 }
 
-/// Why a grid is not divided.
+/// Converts the error of the division of a grid.
 pub fn division(error: &DivisionError) -> PyErr {
     match error {
         DivisionError::Number(_) => argument(error),

@@ -1,15 +1,15 @@
 //! The simulator from Python: the native half of the wheel `tandem-sched`.
 //!
-//! - `scenario`: scenarios of TOML and dictionaries.
-//! - `simulate`: `run` and `compare` with what comes out; `sweep`: grids, whole or in shards.
+//! - `scenario`: scenarios from TOML and dictionaries.
+//! - `simulate`: `run` and `compare` with their results; `sweep`: grids, whole or in shards.
 //! - `policy`: policies written in Python.
-//! - `table`: figures as Arrow, which other libraries take without copying (the Arrow PyCapsule interface).
-//! - `watch`: work on another thread, while this one tells progress and hears Ctrl-C.
-//! - `errors`: our errors as exceptions.
+//! - `table`: figures as Arrow tables, which other libraries use without copying (the Arrow PyCapsule interface).
+//! - `watch`: work on another thread, with progress and Ctrl-C on the calling thread.
+//! - `errors`: conversion of errors to exceptions.
 //!
-//! Everything is thin: what is simulated is `tandem_experiment`, what is shown is `tandem_report`, so a result here is
-//! the command line's to the byte. Arguments in Python's own types, defaults and documentation are in
-//! `python/tandem_sched`, whose classes wrap these.
+//! This layer is thin: `tandem_experiment` simulates and `tandem_sim_report` formats results, so results equal those of the
+//! command line byte for byte.
+//! The classes in `python/tandem_sched` wrap the native ones; they have the Python types, defaults and documentation.
 
 mod errors;
 mod policy;
@@ -19,7 +19,7 @@ mod sweep;
 mod table;
 mod watch;
 
-/// What `tandem_sched` is made of; not for direct use.
+/// The native half of `tandem_sched`; not for direct use.
 #[pyo3::pymodule(name = "_native")]
 mod native {
     #[pymodule_export]

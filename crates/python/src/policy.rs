@@ -1,8 +1,8 @@
-//! Policies written in Python: each period the controller's observation goes out as JSON, and decisions come back so.
+//! Policies written in Python: each period the function receives the controller's observation as JSON, and returns decisions as JSON.
 //!
-//! Everything else is the controller that ships: when it looks, the knobs' ranges and rounding, and that what is in force is left
-//! alone. The call happens on the thread that simulates, which waits for the interpreter. The first exception ends the
-//! simulation and is raised where it was started.
+//! The controller is the daemon's: its periods, the ranges and rounding of knobs, and no writes of unchanged values.
+//! The simulating thread calls the function, and waits for the interpreter.
+//! The first exception ends the simulation and is raised in its caller.
 
 use std::ffi::c_long;
 use std::fmt;
@@ -17,28 +17,29 @@ use tandem_policy::flexw::Round;
 use tandem_policy::host::policy::Scope;
 use tandem_policy::host::{HostObservation, Policy};
 
-/// The exception that ended everything, if one did.
+/// The exception that ended the simulation, if any.
 #[derive(Clone, Default)]
 pub struct Failure {
     raised: Arc<Mutex<Option<PyErr>>>,
-    /// Python's number of the thread that the policy runs on, while it does.
+    /// Python's identifier of the thread that runs the policy, during a call.
     asking: Arc<Mutex<Option<c_long>>>,
 }
 
 impl Failure {
-    /// It, if there is one.
+    /// Takes the exception, if there is one.
     pub fn take(&self) -> Option<PyErr> {
         self.raised.lock().ok()?.take()
     }
 
-    /// Raises a KeyboardInterrupt in the policy, if it is being asked: one that does not return would never hear of Ctrl-C.
+    /// Raises a KeyboardInterrupt in the policy during a call: one that does not return would never see Ctrl-C.
     pub fn interrupt(&self, py: Python<'_>) {
-        // The interpreter is ours, so that the policy neither begins nor ends meanwhile.
+        // This thread holds the interpreter, so a call neither starts nor ends meanwhile.
         let Some(thread) = self.asking.lock().ok().and_then(|asking| *asking) else {
             return;
         };
         let exception = py.get_type::<PyKeyboardInterrupt>();
-        // SAFETY: the interpreter is ours; the exception is a live class, of which Python takes a reference of its own. A number that is no thread's is ignored.
+        // SAFETY: this thread holds the interpreter; the exception is a live class, of which Python takes its own reference. Python ignores
+        // an unknown thread.
         unsafe {
             ffi::PyThreadState_SetAsyncExc(thread, exception.as_ptr());
         }
@@ -68,7 +69,7 @@ pub struct PythonPolicy {
 }
 
 impl PythonPolicy {
-    /// One that says in `failure` why it does not go on.
+    /// Makes a policy that stores its first exception in `failure`.
     pub fn new(function: Py<PyAny>, failure: Failure) -> PythonPolicy {
         PythonPolicy { function, failure }
     }
@@ -87,7 +88,7 @@ impl PythonPolicy {
         })?;
         let decisions: Vec<Decision> = serde_json::from_str(&decisions).map_err(wrong)?;
         for decision in &decisions {
-            is_about_somebody(decision, host)?;
+            check_target(decision, host)?;
             if let Decision::SetAffinity { vcpu, pcpus, .. } = decision
                 && !pcpus.iter().any(|pcpu| host.idle.contains_key(&pcpu))
             {
@@ -100,15 +101,15 @@ impl PythonPolicy {
     }
 }
 
-/// Whether there is the VM and the vCPU that a decision is about.
-fn is_about_somebody(decision: &Decision, host: &HostObservation) -> PyResult<()> {
+/// Returns an error if the VM or a vCPU of a decision does not exist.
+fn check_target(decision: &Decision, host: &HostObservation) -> PyResult<()> {
     let refused = |text| Err(PyValueError::new_err(text));
     let vm = decision.vm();
     let Some(observed) = host.vm(vm) else {
         let vms: Vec<String> = host.vms.iter().map(|vm| vm.vm.to_string()).collect();
         let vms = vms.join(", ");
         return refused(format!(
-            "a policy decides about VM {vm}, which there is not; there are {vms}"
+            "a policy decides about VM {vm}, which does not exist; the VMs are {vms}"
         ));
     };
     let divided = match decision {
@@ -135,7 +136,7 @@ impl fmt::Debug for PythonPolicy {
 
 impl Policy for PythonPolicy {
     fn decide(&mut self, host: &HostObservation, _scope: Scope, round: &mut Round) {
-        // It sees every period, also where there is pCPU time to spare.
+        // The function sees every period, even with idle pCPU time.
         round.contended = true;
         if self.failure.is_there() {
             return;
@@ -147,7 +148,7 @@ impl Policy for PythonPolicy {
     }
 }
 
-/// Progress that ends where a policy has failed.
+/// Progress that is cancelled if a policy fails.
 pub struct UntilFailure<'a>(pub &'a dyn Progress, pub Failure);
 
 impl Progress for UntilFailure<'_> {

@@ -1,4 +1,4 @@
-//! Scenarios of TOML and dictionaries, with what is set in them.
+//! Scenarios from TOML and dictionaries, with their settings.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use tandem_sim::scenario::load::Setting;
 
 use crate::errors;
 
-/// What is simulated.
+/// A scenario.
 #[pyclass(frozen, module = "tandem_sched._native")]
 pub struct Source {
-    /// The text, and what is set in it.
+    /// The text with its settings.
     pub source: load::Source,
     /// The text, if it is not from a file.
     text: Option<String>,
@@ -28,7 +28,7 @@ impl Source {
         Source { source, text: None }.checked(py)
     }
 
-    /// Takes a text; errors call it `name`.
+    /// Reads a text; errors refer to it by `name`.
     #[staticmethod]
     fn from_toml(py: Python<'_>, text: &str, name: &str) -> PyResult<Source> {
         let source = load::Source::from_text(name, text);
@@ -37,7 +37,7 @@ impl Source {
         Source { source, text }.checked(py)
     }
 
-    /// Takes what a dictionary has, as JSON; errors call it `name` and mean lines of the TOML that is made of it.
+    /// Reads a dictionary, as JSON; errors refer to it by `name`, with lines of the TOML generated from it.
     #[staticmethod]
     fn from_json(py: Python<'_>, json: &str, name: &str) -> PyResult<Source> {
         let wrong = |error: &dyn std::fmt::Display| {
@@ -48,7 +48,7 @@ impl Source {
         Source::from_toml(py, &text, name)
     }
 
-    /// The same with settings, each a key and its value, as TOML or as a bare word.
+    /// Returns a copy with settings, each a key and its value, as TOML or as a bare word.
     fn with_settings(&self, py: Python<'_>, settings: Vec<(String, String)>) -> PyResult<Source> {
         let mut source = self.source.clone();
         for (key, value) in settings {
@@ -58,7 +58,7 @@ impl Source {
         Source { source, text }.checked(py)
     }
 
-    /// Name, what it shows, seed, simulated seconds, warm-up in seconds, pCPUs.
+    /// Returns the name, description, seed, simulated seconds, warm-up in seconds and pCPUs.
     fn facts(&self, py: Python<'_>) -> PyResult<(String, String, u64, f64, f64, u32)> {
         let scenario = self.source.scenario();
         let scenario = scenario.map_err(|error| errors::load(py, &error))?;
@@ -72,7 +72,7 @@ impl Source {
         ))
     }
 
-    /// The name of each VM with its vCPUs.
+    /// Returns the name of each VM with its vCPUs.
     fn vms(&self, py: Python<'_>) -> PyResult<Vec<(String, u32)>> {
         let scenario = self.source.scenario();
         let scenario = scenario.map_err(|error| errors::load(py, &error))?;
@@ -88,7 +88,7 @@ impl Source {
 }
 
 impl Source {
-    /// Finds what is wrong now, not when it runs.
+    /// Reports errors now rather than at the run.
     fn checked(self, py: Python<'_>) -> PyResult<Source> {
         match self.source.scenario() {
             Ok(_) => Ok(self),

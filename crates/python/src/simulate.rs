@@ -1,4 +1,4 @@
-//! `run` and `compare`, with what comes out.
+//! `run` and `compare`, with their results.
 
 use pyo3::prelude::*;
 use tandem_experiment::execute::ExecuteError;
@@ -25,36 +25,36 @@ use crate::watch::{interruptible, watched};
 pub struct Run {
     scenario: Scenario,
     results: Results,
-    /// What the controller saw and decided in each period with a decision, if that was asked for.
+    /// Observation and decisions of each period with a decision, if requested.
     decided: Vec<(HostObservation, Round)>,
 }
 
 #[pymethods]
 impl Run {
-    /// What `tandem-sim run --json` writes.
+    /// Returns the output of `tandem-sim run --json`.
     fn json(&self) -> PyResult<String> {
         let text = json::text(&tandem_sim_report::versioned(&self.results));
         text.map(|text| text + "\n").map_err(|error| errors::argument(&error))
     }
 
-    /// What `tandem-sim run` prints.
+    /// Returns the output of `tandem-sim run`.
     fn text(&self) -> String {
         run_tables::text(&self.scenario, &self.results)
     }
 
-    /// A page with charts; it says that `command` made it.
+    /// Returns a page with charts; `command` is shown as the command that made it.
     fn html(&self, command: &str) -> String {
         run_page::html(&self.scenario, &self.results, command, &tandem_sim_report::footer())
     }
 
-    /// What the controller saw and decided in each period, as JSON: a list of pairs.
+    /// Returns observation and decisions of each period as JSON: a list of pairs.
     fn decided(&self) -> PyResult<String> {
         let pairs = self.decided.iter();
         let pairs: Vec<_> = pairs.map(|(host, round)| (host, &round.decisions)).collect();
         serde_json::to_string(&pairs).map_err(|error| errors::argument(&error))
     }
 
-    /// A row for each figure.
+    /// Returns a table with a row for each figure.
     fn table(&self) -> PyResult<Table> {
         let metrics = metrics::of(&self.scenario, &self.results);
         let lines = metrics.iter().map(|metric| Line {
@@ -72,7 +72,7 @@ impl Run {
     }
 }
 
-/// Runs a scenario once, with `policy` in the place of its host policies if that is given.
+/// Runs a scenario once; `policy` replaces its host policies if it is given.
 #[pyfunction]
 #[pyo3(signature = (source, listener=None, policy=None, decisions=false))]
 pub fn run(
@@ -114,14 +114,14 @@ pub fn run(
     Ok(Run { scenario, results, decided })
 }
 
-/// Whether any host policy acts on any VM, so that there is a controller.
+/// Returns whether any host policy acts on any VM, so that there is a controller.
 fn has_controller(scenario: &Scenario) -> bool {
     let of_host = scenario.policies.host.controller.policies;
     let of_vms = scenario.vms.iter().filter_map(|vm| vm.policies);
     of_vms.fold(of_host, |used, set| used.or(set)) != PolicySet::NONE
 }
 
-/// What is varied: policies by name, then `KEY=VALUE,…`.
+/// Returns the combinations of policies by name and `KEY=VALUE,…`.
 pub fn combinations(policies: &[String], vary: &[String]) -> PyResult<Vec<Combination>> {
     let first = policies::combinations(policies).map_err(|error| errors::argument(&error))?;
     vary::combinations(first, vary).map_err(|error| errors::argument(&error))
@@ -130,9 +130,9 @@ pub fn combinations(policies: &[String], vary: &[String]) -> PyResult<Vec<Combin
 /// A comparison.
 #[pyclass(frozen, module = "tandem_sched._native")]
 pub struct Comparison {
-    /// What was compared.
+    /// The plan of the comparison.
     pub plan: compare::Plan,
-    /// What came out.
+    /// Its results.
     pub outcome: compare::Outcome,
 }
 
@@ -157,20 +157,20 @@ impl Comparison {
 
 #[pymethods]
 impl Comparison {
-    /// What `tandem-sim compare --json` writes.
+    /// Returns the output of `tandem-sim compare --json`.
     fn json(&self) -> PyResult<String> {
         let text = json::text(&self.outcome.comparison);
         text.map(|text| text + "\n").map_err(|error| errors::argument(&error))
     }
 
-    /// What `tandem-sim compare` prints.
+    /// Returns the output of `tandem-sim compare`.
     #[pyo3(signature = (metrics=None))]
     fn text(&self, metrics: Option<&str>) -> PyResult<String> {
         let shown = self.shown(metrics)?;
         Ok(comparison_table::text(&self.outcome.comparison, &shown))
     }
 
-    /// A page with charts; it says that `command` made it.
+    /// Returns a page with charts; `command` is shown as the command that made it.
     #[pyo3(signature = (command, metrics=None))]
     fn html(&self, command: &str, metrics: Option<&str>) -> PyResult<String> {
         let shown = self.shown(metrics)?;
@@ -178,7 +178,7 @@ impl Comparison {
         Ok(comparison_page::html(&data, &tandem_sim_report::footer()))
     }
 
-    /// A picture of the metrics, SVG.
+    /// Returns an SVG picture of the metrics.
     #[pyo3(signature = (metrics=None))]
     fn svg(&self, metrics: Option<&str>) -> PyResult<String> {
         let shown = self.shown(metrics)?;
@@ -186,7 +186,7 @@ impl Comparison {
         picture.map_err(|error| errors::argument(&error))
     }
 
-    /// A row for each figure of each run.
+    /// Returns a table with a row for each figure of each run.
     fn table(&self) -> PyResult<Table> {
         let rows = self.plan.rows(&self.outcome.runs).map(|row| Line {
             cell: 0,
@@ -206,7 +206,7 @@ impl Comparison {
 /// Runs every combination several times.
 #[pyfunction(name = "compare")]
 #[pyo3(signature = (source, policies, vary, runs, workers=None, watch=false, listener=None))]
-// They are those of the Python function, where they have names.
+// The arguments are those of the Python function, which has named arguments.
 #[allow(clippy::too_many_arguments)]
 pub fn run_comparison(
     py: Python<'_>,

@@ -1,8 +1,9 @@
-//! `sweep`: a grid, here or spread over other machines, and its file.
+//! `sweep`: a grid, on this or other machines, and its file.
 //!
-//! A [`Grid`] is all that there is to simulate. It runs as a whole or as a shard, into a file or not; it says into which shards it is
-//! divided and which of them are there, and joins them. Whoever spreads shards (Dask, in `python/tandem_sched/_dask.py`) does no more
-//! than call it elsewhere. A [`Sweep`] is what comes out of a whole grid or a shard.
+//! A [`Grid`] is the whole set of runs.
+//! It runs as a whole or as a shard, with or without a file; it divides itself into shards, lists the missing ones and merges them.
+//! Dask (`python/tandem_sched/_dask.py`) only calls it on other machines.
+//! A [`Sweep`] is the result of a whole grid or a shard.
 
 use std::path::{Path, PathBuf};
 
@@ -24,10 +25,10 @@ use crate::simulate::{Comparison, combinations};
 use crate::table::{Line, Table};
 use crate::watch::watched;
 
-/// What stands for a text of a damaged file.
+/// Replacement of an invalid text in a damaged file.
 const NO_TEXT: &str = "\u{fffd}";
 
-/// What a grid is made of.
+/// The arguments of a grid.
 #[derive(Clone)]
 struct Asked {
     source: load::Source,
@@ -44,7 +45,7 @@ pub struct Grid {
 
 #[pymethods]
 impl Grid {
-    /// Every combination of policies and values, `runs` times each.
+    /// Makes a grid of every combination of policies and values, `runs` times each.
     #[new]
     fn new(
         py: Python<'_>,
@@ -64,20 +65,20 @@ impl Grid {
         Ok(Grid { grid, asked })
     }
 
-    /// What tells this grid from others.
+    /// Returns the fingerprint, which identifies the grid.
     #[getter]
     fn fingerprint(&self) -> String {
         let identity = self.grid.identity(Shard::WHOLE);
         format!("{} {}", identity.version, identity.fingerprint)
     }
 
-    /// How many cells it has.
+    /// Returns the number of cells.
     #[getter]
     fn cells(&self) -> u64 {
         self.grid.cells()
     }
 
-    /// Runs it, or a shard of it, into `out` if that is given.
+    /// Runs the grid, or a shard of it; writes `out` if it is given.
     #[pyo3(signature = (workers=None, out=None, shard=None, listener=None))]
     fn run(
         &self,
@@ -91,7 +92,7 @@ impl Grid {
         let workers = input::workers(runs, workers).map_err(|error| errors::argument(&error))?;
         let shard = self.shard(py, shard)?;
         let whole = (shard == Shard::WHOLE).then(|| self.asked.clone());
-        // The file and the table of a large one take seconds, too.
+        // The file and the table of a large grid take seconds as well.
         watched(py, listener.as_ref(), |progress| {
             let figures = sweep::run(&self.grid, shard, workers, progress);
             let figures = figures.map_err(errors::execute)?;
@@ -103,8 +104,8 @@ impl Grid {
         })?
     }
 
-    /// Whether the complete file of it, or of a shard, is there; refuses a name that cannot be, and a file of something else unless
-    /// `force` says that it may be replaced.
+    /// Returns whether the complete file of the grid, or of a shard, exists.
+    /// Rejects an invalid name, and a file of something else unless `force` permits to replace it.
     #[pyo3(signature = (out, shard=None, force=false))]
     fn is_done(
         &self,
@@ -124,7 +125,7 @@ impl Grid {
         Ok(done)
     }
 
-    /// What the complete file of it, or of a shard, holds.
+    /// Reads the complete file of the grid, or of a shard.
     #[pyo3(signature = (out, shard=None))]
     fn read(&self, py: Python<'_>, out: PathBuf, shard: Option<&str>) -> PyResult<Sweep> {
         let shard = self.shard(py, shard)?;
@@ -133,8 +134,8 @@ impl Grid {
         watched(py, None, |progress| written(&out, cells, whole, &|| progress.is_cancelled()))?
     }
 
-    /// Into how many shards it is divided whose file is `out`, where their files are, and which are there. With `force` shards that
-    /// are in the way are removed.
+    /// Divides the grid with file `out` into shards; returns their files and the numbers of the missing ones.
+    /// `force` removes damaged or foreign files among the shards.
     #[pyo3(signature = (out, of=None, force=false, listener=None))]
     fn divide(
         &self,
@@ -151,7 +152,7 @@ impl Grid {
         Ok((division.files(), division.missing()))
     }
 
-    /// Joins the files of all shards into `out`.
+    /// Merges the files of all shards into `out`.
     fn merge(&self, py: Python<'_>, out: PathBuf, shards: Vec<PathBuf>) -> PyResult<()> {
         watched(py, None, |progress| {
             let mut merge = Merge::open(&out, &shards).map_err(|error| errors::file(&error))?;
@@ -159,7 +160,7 @@ impl Grid {
             if *merge.identity() != wanted {
                 let found = merge.identity();
                 return Err(PyOSError::new_err(format!(
-                    "the shards are of another sweep: {found}. Asked for is {wanted}"
+                    "the shards are of another sweep: {found}. Expected: {wanted}"
                 )));
             }
             let rows = merge.write(&out, &|| progress.is_cancelled());
@@ -169,7 +170,7 @@ impl Grid {
 }
 
 impl Grid {
-    /// What came out of runs of it.
+    /// Makes a sweep of the figures of runs.
     fn sweep(&self, figures: &sweep::Figures<'_>, whole: Option<Asked>) -> PyResult<Sweep> {
         let lines = figures.cells().flat_map(|(number, cell, metrics)| {
             metrics.iter().map(move |metric| Line {
@@ -192,7 +193,7 @@ impl Grid {
         })
     }
 
-    /// A shard as it is written; `None`: all of it.
+    /// Parses a shard; `None` is the whole grid.
     fn shard(&self, py: Python<'_>, text: Option<&str>) -> PyResult<Shard> {
         let shard: Shard = match text {
             None => Shard::WHOLE,
@@ -210,20 +211,20 @@ impl Grid {
 #[pyclass(frozen, module = "tandem_sched._native")]
 pub struct Sweep {
     table: Table,
-    /// Those of each cell, without any that no simulation has.
+    /// The figures of each cell that are valid metrics.
     figures: Vec<Vec<Metric>>,
-    /// `None`: it is a shard.
+    /// The arguments of the grid; `None` for a shard.
     whole: Option<Asked>,
 }
 
 #[pymethods]
 impl Sweep {
-    /// A row for each figure.
+    /// Returns a table with a row for each figure.
     fn table(&self) -> Table {
         self.table.clone()
     }
 
-    /// The same as a comparison of the combinations.
+    /// Returns a comparison of the combinations.
     fn comparison(&self, py: Python<'_>) -> PyResult<Comparison> {
         let Some(asked) = &self.whole else {
             return Err(PyValueError::new_err(
@@ -239,7 +240,7 @@ impl Sweep {
     }
 }
 
-/// What a complete file of these cells holds, unless nobody wants to know any more.
+/// Reads a complete file of these cells; stops early if interrupted.
 fn written(
     path: &Path,
     cells: impl Iterator<Item = u64>,
@@ -257,10 +258,10 @@ fn written(
             break;
         }
     }
-    // Whether these are the rows that were written shows at the end.
+    // The digest is checked at the end, after all rows.
     if !reader.is_at_end().map_err(|error| errors::file(&error))? {
         return Err(PyOSError::new_err(format!(
-            "{} has rows of cells that are not its own: it is damaged, make it anew with force",
+            "{} has rows of foreign cells: it is damaged; rewrite it with force",
             path.display()
         )));
     }

@@ -1,8 +1,9 @@
 //! Figures as an Arrow table, in long form: a row for each figure of each VM and run, with a column for each parameter.
 //!
-//! The columns are those of the files that `tandem-sim --table` writes. The table is handed out through the Arrow PyCapsule interface
-//! (<https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html>), so pyarrow and polars take it
-//! without copying. A schema that a consumer would rather have is not looked at, which the interface allows.
+//! The columns are those of the files of `tandem-sim --table`.
+//! The table supports the Arrow PyCapsule interface
+//! (<https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html>), so pyarrow and polars use it without copying.
+//! A schema requested by the consumer is ignored, as the interface permits.
 
 use std::sync::Arc;
 
@@ -20,29 +21,29 @@ use pyo3::types::PyCapsule;
 use tandem_experiment::columns;
 use tandem_experiment::parameters::{Column, Kind, Value};
 
-/// One figure and whose it is.
+/// One figure with its keys.
 pub struct Line<'a> {
     /// The cell of a grid.
     pub cell: u64,
     /// The scenario's name.
     pub scenario: &'a str,
-    /// What was varied.
+    /// Name of the combination.
     pub combination: &'a str,
-    /// The same, a value for each parameter.
+    /// Its value of each parameter.
     pub parameters: &'a [Value],
     /// The run's seed.
     pub seed: u64,
     /// The VM; empty: the host.
     pub vm: &'a str,
-    /// What was measured.
+    /// The metric.
     pub metric: &'a str,
-    /// In which unit.
+    /// The unit.
     pub unit: &'a str,
-    /// How much.
+    /// The value.
     pub value: f64,
 }
 
-/// A column that is being filled.
+/// A column under construction.
 enum Filling {
     Seed(Vec<u64>),
     Integer(Vec<i64>),
@@ -60,7 +61,7 @@ impl Filling {
         }
     }
 
-    /// Takes a value; one of another type than the column's is what nobody wrote.
+    /// Appends a value; in valid files its type is that of the column.
     fn push(&mut self, value: &Value) {
         match (self, value) {
             (Filling::Integer(column), Value::Integer(number)) => column.push(*number),
@@ -102,7 +103,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of these lines; with a column for the cell only of a grid.
+    /// Makes a table of lines; only grids have a column for the cell.
     pub fn new<'a>(
         has_cell: bool,
         parameters: &[Column],
@@ -149,7 +150,7 @@ fn arrow(error: ArrowError) -> PyErr {
 
 #[pymethods]
 impl Table {
-    /// The Arrow PyCapsule interface: a stream of one batch.
+    /// Arrow PyCapsule interface: a stream of one batch.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -162,7 +163,7 @@ impl Table {
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 
-    /// The Arrow PyCapsule interface: the schema.
+    /// Arrow PyCapsule interface: the schema.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let schema = FFI_ArrowSchema::try_from(self.batch.schema_ref().as_ref()).map_err(arrow)?;
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
@@ -172,7 +173,7 @@ impl Table {
         self.batch.num_rows()
     }
 
-    /// The names of the columns, in their order.
+    /// Returns the names of the columns in their order.
     #[getter]
     fn column_names(&self) -> Vec<String> {
         let schema = self.batch.schema();
@@ -180,7 +181,7 @@ impl Table {
         fields.map(|field| field.name().clone()).collect()
     }
 
-    /// A column as a list.
+    /// Returns a column as a list.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let Some(column) = self.batch.column_by_name(name) else {
             let names = self.column_names().join(", ");

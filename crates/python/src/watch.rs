@@ -1,8 +1,8 @@
-//! Work on another thread, while this one tells progress and hears Ctrl-C.
+//! Runs work on another thread, with progress and Ctrl-C on the calling thread.
 //!
-//! Python delivers signals to its main thread only, and only while that runs Python. So the work is done elsewhere, without the
-//! interpreter, and this thread looks up every [`PERIOD`]. An exception of a signal handler or of the function that hears of
-//! progress ends the work early, and is raised once it has ended.
+//! Python delivers signals only to its main thread, and only while it runs Python code.
+//! So the work runs on another thread without the interpreter, and this thread checks for signals every [`PERIOD`].
+//! An exception of a signal handler or of the progress function cancels the work, and is raised when the work has ended.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use pyo3::prelude::*;
 use tandem_experiment::progress::Progress;
 use tandem_model::Nanos;
 
-/// How often it is looked whether there is a signal, and progress is told.
+/// Interval of checks for signals and of progress reports.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// How far the work is.
+/// Progress of the work.
 #[derive(Debug, Default)]
 struct State {
     total: AtomicU64,
@@ -48,7 +48,7 @@ impl Progress for State {
 }
 
 impl State {
-    /// Calls `listener(done, total, what)`, times in simulated seconds.
+    /// Calls `listener(done, total, what)` with times in simulated seconds.
     fn tell(&self, listener: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Some(listener) = listener else {
             return Ok(());
@@ -60,7 +60,7 @@ impl State {
     }
 }
 
-/// Does the work; `listener` hears of progress.
+/// Runs the work; calls `listener` with its progress.
 pub fn watched<T: Send>(
     py: Python<'_>,
     listener: Option<&Bound<'_, PyAny>>,
@@ -69,7 +69,7 @@ pub fn watched<T: Send>(
     interruptible(py, listener, || {}, work)
 }
 
-/// The same; `interrupt` is called again and again once the work is to end, for work that runs Python itself.
+/// Runs work that may call Python; after a cancellation, calls `interrupt` periodically until the work ends.
 pub fn interruptible<T: Send>(
     py: Python<'_>,
     listener: Option<&Bound<'_, PyAny>>,
@@ -80,7 +80,7 @@ pub fn interruptible<T: Send>(
     let watcher = std::thread::current();
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            // Also where the work panics.
+            // Its drop also handles a panic of the work.
             let _ended = Ended(&state, watcher);
             work(&state)
         });
@@ -104,13 +104,13 @@ pub fn interruptible<T: Send>(
             (Some(error), _) => Err(error),
             (None, Ok(done)) => Ok(done),
             (None, Err(_)) => Err(PyRuntimeError::new_err(
-                "the simulator panicked, which is a fault of Tandem: please report it with the scenario",
+                "the simulator panicked, which is a bug in Tandem: please report it with the scenario",
             )),
         }
     })
 }
 
-/// Says that the work has ended when it goes.
+/// Signals the end of the work on drop.
 struct Ended<'a>(&'a State, std::thread::Thread);
 
 impl Drop for Ended<'_> {

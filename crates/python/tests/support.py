@@ -1,6 +1,7 @@
-"""What the tests of the wheel share: a scenario, the command to compare with, and what libraries there are.
+"""Shared fixtures of the tests of the wheel: a scenario, the command to compare with, and checks for libraries.
 
-TANDEM names the tandem-sim whose results the wheel must have to the byte, REPOSITORY the folder of its sources; scripts/test-wheel sets both.
+TANDEM is the path of the tandem-sim with which results are compared byte for byte, REPOSITORY that of its sources; scripts/test-wheel sets
+both.
 """
 
 import importlib.util
@@ -52,7 +53,7 @@ class Case(unittest.TestCase):
         self.scenario = ts.Scenario.from_file(self.file)
 
     def tandem(self, *arguments):
-        """What the command writes into a file whose name is the last argument."""
+        """Runs the command; returns the content of the file that its last argument names."""
         if not Path(TANDEM).is_file():
             self.skipTest("TANDEM names no binary to compare with")
         command = [TANDEM, *map(str, arguments)]

@@ -1,6 +1,6 @@
-"""Tests of sweeps on a Dask cluster of two local workers: the bytes of one machine, a worker that is killed, a sweep that broke off.
+"""Tests of sweeps on a Dask cluster of two local workers: equal output, a killed worker, an interrupted sweep.
 
-What they share is in support.py; scripts/test-wheel runs them.
+Shared fixtures are in support.py; scripts/test-wheel runs the tests.
 """
 
 import os
@@ -22,7 +22,7 @@ class Cluster(Case):
     def setUpClass(cls):
         from distributed import Client, LocalCluster
 
-        # No page of its own on a port of this machine, no other host.
+        # Without a dashboard on a port, and only on this host.
         cls.cluster = LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1", silence_logs=50
         )
@@ -54,10 +54,10 @@ class Cluster(Case):
         self.assertEqual(told[0], (0.0, 5.0, "shards"))
         self.assertEqual(told[-1], (5.0, 5.0, "shards"))
         self.assertEqual(max(sweep.column("cell")), 15)
-        # Nothing is left beside it, and nothing runs again.
+        # No other files remain, and nothing runs again.
         names = {name for name in os.listdir(self.path) if name.startswith("all")}
         self.assertEqual(names, {"all.parquet"})
-        # Of each of two VMs, a line with and one without the policy.
+        # For each of two VMs, a line with and one without the policy.
         self.assertEqual(sweep.picture(["work"]).svg.count("<polyline"), 4)
 
     def test_without_a_file_and_as_csv(self):
@@ -94,11 +94,11 @@ class Cluster(Case):
         folder = self.path / "all.parquet.shards"
         self.assertEqual(len(list(folder.glob("*.parquet"))), 4)
         self.assertFalse(self.out.exists())
-        # Another sweep does not take these for its own.
+        # Another sweep rejects these shards.
         with self.assertRaisesRegex(OSError, "another sweep"):
             ts.sweep(self.scenario, **arguments, seed=9)
         told = []
-        # The division is that of the shards that are there.
+        # The existing shards determine the division.
         ts.sweep(self.scenario, **arguments, progress=lambda *far: told.append(far))
         self.assertEqual(told[0], (4.0, 8.0, "shards"))
         ts.sweep(self.scenario, VARY, runs=2, out=self.whole)

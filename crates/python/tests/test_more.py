@@ -1,6 +1,6 @@
-"""Tests of the wheel tandem-sched as it is installed: objects, pictures, policies that are ports.
+"""Tests of the installed wheel tandem-sched: objects, pictures, ported policies.
 
-What they share is in support.py; scripts/test-wheel runs them.
+Shared fixtures are in support.py; scripts/test-wheel runs the tests.
 """
 
 import importlib.metadata
@@ -63,14 +63,14 @@ class Pictures(Case):
         for sweep in (ran, read):
             self.assertEqual(sweep.comparison.json(), compared.json())
             picture = sweep.picture(["work_rate"])
-            # Of each of two VMs, a line for each scheduler.
+            # For each of two VMs, a line for each scheduler.
             self.assertEqual(picture.svg.count("<polyline"), 4)
             self.assertEqual(picture._repr_svg_(), compared.svg(["work_rate"]))
         picture.save(self.path / "p.svg")
         self.assertEqual((self.path / "p.svg").read_text(), picture.svg)
         with self.assertRaisesRegex(ValueError, "x.gif cannot be a picture"):
             picture.save("x.gif")
-        # A picture that was there is kept where the new one cannot be made.
+        # An existing picture is kept if the new one cannot be made.
         kept = self.path / "p.png"
         kept.write_bytes(b"old")
         with mock.patch("subprocess.run", side_effect=FileNotFoundError):
@@ -93,7 +93,7 @@ class Pictures(Case):
 
 
 class Ports(Case):
-    """A port of FlexW to Python decides what the Rust one does."""
+    """The port of FlexW to Python makes the decisions of the Rust policy."""
 
     def setUp(self):
         super().setUp()
@@ -102,7 +102,7 @@ class Ports(Case):
         spec.loader.exec_module(self.flexw)
 
     def same(self, scenario, **settings):
-        """How many decisions, of which reasons, both made."""
+        """Checks that both make the same decisions; returns the number of decisions by reason."""
         rust = ts.run(scenario, decisions=True)
         python = ts.run(scenario, policy=self.flexw.FlexW(**settings), decisions=True)
         self.assertGreater(len(rust.decisions), 20)
@@ -110,7 +110,7 @@ class Ports(Case):
         reasons = {}
         for (host, theirs), (other, ours) in zip(rust.decisions, python.decisions):
             self.assertEqual(host, other)
-            # Reasons have fractions that are written and read once more.
+            # Fractions in reasons are converted to text and back once more.
             numbers = [[decision.pop("because") for decision in decisions] for decisions in (theirs, ours)]
             self.assertEqual(theirs, ours)
             for their, our in zip(*numbers):

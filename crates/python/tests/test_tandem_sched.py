@@ -1,6 +1,6 @@
-"""Tests of the wheel tandem-sched as it is installed: results, tables, errors, progress, Ctrl-C.
+"""Tests of the installed wheel tandem-sched: results, tables, errors, progress, Ctrl-C.
 
-What they share is in support.py; scripts/test-wheel runs them.
+Shared fixtures are in support.py; scripts/test-wheel runs the tests.
 """
 
 import contextlib
@@ -165,7 +165,7 @@ class Files(Case):
         with self.assertRaisesRegex(OSError, "another|something else"):
             sweep(seed=9)
         self.assertNotEqual(sweep(seed=9, force=True).to_dict(), first)
-        # What is damaged is not taken for complete.
+        # A damaged file does not count as complete.
         whole = out.read_bytes()
         out.write_bytes(whole.replace(b"work_rate", b"work_rats", 1))
         with self.assertRaises(OSError):
@@ -222,7 +222,7 @@ class Tables(Case):
         self.assertEqual(table.schema.field("vm.a.vcpus").type, pyarrow.int64())
         self.assertEqual(table.to_pydict(), self.table.to_dict())
         self.assertEqual(pyarrow.schema(self.table), table.schema)
-        # Each hand-out is of its own, and outlives the table.
+        # Each capsule is independent, and outlives the table.
         other = pyarrow.table(ts.run(self.scenario).table)
         self.assertEqual(other.column("scenario")[0].as_py(), "s")
 
@@ -276,7 +276,7 @@ class Policies(Case):
         self.assertAlmostEqual(shares[0], 0.8, delta=0.03)
         self.assertAlmostEqual(shares[1], 0.2, delta=0.03)
         self.assertEqual(self.received(ts.run(self.scenario))[0] > 0.6, False)
-        # Each period of 100 ms; what was decided is rounded, and then in force.
+        # One call per period of 100 ms; the decided weight is rounded and then applied.
         self.assertIn(len(seen), (29, 30))
         self.assertEqual([host for host, _ in run.decisions], seen)
         decided = [decision for _, decisions in run.decisions for decision in decisions]
@@ -359,7 +359,7 @@ class Watching(Case):
 
     def test_ctrl_c_ends_the_work(self):
         program = f"import sys, tandem_sched as ts\nprint('go', flush=True)\nts.compare(ts.Scenario.from_toml({LONG!r}), runs=4)"
-        # Jobs in the background of a shell ignore it; this one shall not.
+        # Background jobs of a shell ignore SIGINT; this child must not.
         listen = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
         pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process = subprocess.Popen([sys.executable, "-c", program], preexec_fn=listen, **pipes)
@@ -430,7 +430,7 @@ class Documents(Case):
             "from tandem_sched.objects import Machine, Vm, scenario as made\n"
             "other: ts.Scenario = made(Machine(2), [Vm('a', 1, 'burn')], duration='1s')\n"
         )
-        # The package itself, too; of other libraries types are known for some only. mypy takes files or packages.
+        # The package as well; only some other libraries have types. mypy accepts either files or packages.
         strict = [sys.executable, "-m", "mypy", "--strict", "--disable-error-code=import-untyped"]
         for what in ([str(program)], ["-p", "tandem_sched"]):
             self.typed([*strict, *what])

@@ -54,7 +54,7 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
     }
     args.output.check()?;
     let drawing = output::check_picture(args.picture.as_deref())?;
-    // The page also shows what one run of each combination has besides figures.
+    // The page also shows details of one run of each combination.
     let outcome = plan.run(workers, args.output.html.is_some(), &Bar::new())?;
     let comparison = &outcome.comparison;
     let shown = comparison.chosen(&args.metrics)?;

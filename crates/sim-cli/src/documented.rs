@@ -1,4 +1,4 @@
-//! Every `tandem-sim` command that a document, a unit of systemd or the Makefile shows parses. The test runs none of them.
+//! Parses, without running them, all `tandem-sim` commands in documents, systemd units and the Makefile.
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -13,7 +13,7 @@ fn documented_commands_parse() {
         let is_wrong = match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => false,
             ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => true,
-            // A sentence may omit arguments, and have FILE or N for a value.
+            // A sentence may omit arguments, and use FILE or N as a value.
             _ => !shown.in_sentence,
         };
         is_wrong.then(|| error.to_string())

@@ -1,4 +1,4 @@
-//! Arguments that commands share: the scenario, what is varied in it, how many runs and workers.
+//! Shared arguments of commands: the scenario with its changes, and the combinations of settings.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use tandem_experiment::vary::Combination;
 use tandem_experiment::{policies, vary};
 use tandem_sim::scenario::load::Source;
 
-/// Which scenario, and what is different in it.
+/// The scenario and its changes.
 #[derive(Debug, Args)]
 pub struct ScenarioArgs {
     /// The scenario: a TOML file, see docs/reference/scenarios.md
@@ -27,14 +27,14 @@ pub struct ScenarioArgs {
 }
 
 impl ScenarioArgs {
-    /// Reads the file and notes what is different.
+    /// Reads the scenario file, with the changes to apply.
     pub fn source(&self) -> anyhow::Result<Source> {
         let duration = self.duration.as_deref();
         Ok(source(&self.scenario, &self.settings, self.seed, duration)?)
     }
 }
 
-/// The combinations of `--policies` and `--vary`.
+/// Returns the combinations of `--policies` and `--vary`.
 pub fn combinations(policies: &[String], vary: &[String]) -> anyhow::Result<Vec<Combination>> {
     Ok(vary::combinations(policies::combinations(policies)?, vary)?)
 }

@@ -1,13 +1,14 @@
-//! The commands of `tandem-sim`: simulated hosts of any size and scheduler, the same results again for the same seed.
+//! The commands of `tandem-sim`: simulated hosts of any size and scheduler, with reproducible results per seed.
 //!
-//! - [`new`]: a commented project to begin with.
-//! - [`run`]: one scenario once; tables, JSON, Parquet, a trace for Perfetto.
-//! - [`compare`]: one scenario with every combination of some settings, several seeds each.
-//! - [`sweep`]: a grid of settings and seeds, in shards that other machines can take.
+//! - [`new`]: a commented starter project.
+//! - [`run`]: a single run of a scenario; tables, JSON, Parquet, a trace for Perfetto.
+//! - [`compare`]: a scenario with every combination of some settings, several seeds each.
+//! - [`sweep`]: a grid of settings and seeds, in shards for several machines.
 //! - [`scalability`]: how far programs scale, on hardware and in their VMs.
 //! - [`scenario`]: a recorded host as a scenario.
 //!
-//! `tandem_experiment` simulates and `tandem_sim_report` shows; here are arguments, the progress bar and output files.
+//! `tandem_experiment` runs simulations, and `tandem_sim_report` formats results.
+//! This crate has arguments, the progress bar and output files.
 //! Scenarios are described in `docs/reference/scenarios.md`.
 
 #[macro_use(note, tell)]

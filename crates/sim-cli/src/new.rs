@@ -1,4 +1,4 @@
-//! `tandem-sim new`: a commented project to begin with ([`tandem_experiment::starter`]).
+//! `tandem-sim new`: a commented starter project ([`tandem_experiment::starter`]).
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub struct NewArgs {
     folder: PathBuf,
 }
 
-/// Makes it.
+/// Makes the project.
 pub fn main(args: &NewArgs) -> anyhow::Result<()> {
     for path in starter::create(&args.folder)? {
         print(&path.display().to_string())?;

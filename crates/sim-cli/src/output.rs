@@ -21,7 +21,7 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Checks before anything runs that the files can be written.
+    /// Checks, before the first run, that the files can be written.
     pub fn check(&self) -> anyhow::Result<()> {
         check_json(self.json.as_deref())?;
         if let Some(path) = &self.table {
@@ -32,7 +32,7 @@ impl OutputArgs {
         files.map(PathBuf::as_path).try_for_each(check)
     }
 
-    /// Returns whether standard output belongs to JSON.
+    /// Returns whether JSON goes to standard output.
     pub fn json_only(&self) -> bool {
         is_stdout(self.json.as_deref())
     }

@@ -1,7 +1,8 @@
 //! The progress bar of simulations.
 //!
-//! It counts simulated time. It appears on a terminal once two seconds have gone by, so that short runs stay quiet. Where standard
-//! error is something else, such as a log, it gets a line every half minute.
+//! It counts simulated time.
+//! On a terminal, it appears after two seconds, so that short runs stay quiet.
+//! If stderr is not a terminal, such as a log, it writes a line every 30 seconds.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,17 +13,17 @@ use tandem_experiment::progress::Progress;
 use tandem_model::Nanos;
 use tandem_report::terminal::{has_colour, is_quiet};
 
-/// What runs shorter needs no bar.
-const QUIET: Duration = Duration::from_secs(2);
+/// Time after which the bar appears.
+const DELAY: Duration = Duration::from_secs(2);
 
-/// Between two lines, seconds.
-const LINE: u64 = 30;
+/// Interval of lines, in seconds.
+const LINE_INTERVAL: u64 = 30;
 
-/// The bar; goes away with this.
+/// The bar, which is removed on drop.
 #[derive(Debug)]
 pub struct Bar {
     bar: ProgressBar,
-    /// Lines written.
+    /// Number of lines written.
     lines: AtomicU64,
 }
 
@@ -33,14 +34,14 @@ impl Default for Bar {
 }
 
 impl Bar {
-    /// A bar that is not visible yet.
+    /// Returns a bar that is not visible yet.
     pub fn new() -> Bar {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let colour = if has_colour(true) { ".cyan" } else { "" };
         let style = format!(
             "{{bar:32{colour}}} {{percent:>3}} %  {{elapsed_precise}}, {{eta}} to go  {{msg}}"
         );
-        // The template is known; should it not parse, the default style serves as well.
+        // The template is valid; otherwise, the default style would do.
         if let Ok(style) = ProgressStyle::with_template(&style) {
             bar.set_style(style.progress_chars("━╸─"));
         }
@@ -48,11 +49,11 @@ impl Bar {
         Bar { bar, lines }
     }
 
-    /// Writes the line that is due, if there is one; one worker of several does.
+    /// Writes a line if the interval has passed; only one of several workers writes it.
     fn write_line(&self) {
         let elapsed = self.bar.elapsed().as_secs();
         let lines = self.lines.load(Ordering::Relaxed);
-        let due = elapsed / LINE;
+        let due = elapsed / LINE_INTERVAL;
         let is_mine = || {
             let order = Ordering::Relaxed;
             let set = self.lines.compare_exchange(lines, due, order, order);
@@ -82,7 +83,7 @@ impl Progress for Bar {
 
     fn add(&self, time: Nanos) {
         self.bar.inc(time.0);
-        if is_quiet() || !self.bar.is_hidden() || self.bar.elapsed() < QUIET {
+        if is_quiet() || !self.bar.is_hidden() || self.bar.elapsed() < DELAY {
             return;
         }
         if std::io::stderr().is_terminal() {

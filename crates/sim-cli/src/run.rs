@@ -1,4 +1,4 @@
-//! `tandem-sim run`: one scenario, once.
+//! `tandem-sim run`: a single run of a scenario.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,7 @@ pub struct RunArgs {
     trace_events: usize,
 }
 
-/// Runs it.
+/// Runs the scenario.
 pub fn main(args: &RunArgs) -> anyhow::Result<()> {
     let scenario = args.scenario.source()?.scenario()?;
     args.output.check()?;

@@ -1,7 +1,7 @@
 //! `tandem-sim scalability`: how far the programs of a scenario scale, on hardware and in their VMs
 //! ([`tandem_experiment::scalability`]).
 //!
-//! The allocation period is swept by `tandem-sim compare --vary host.cfs.latency=…`, or here by `--set`.
+//! To sweep the allocation period, use `tandem-sim compare --vary host.cfs.latency=…`, or `--set` here.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub struct ScalabilityArgs {
     json: Option<PathBuf>,
 }
 
-/// Runs what is needed and shows the analysis.
+/// Makes the necessary runs and prints the analysis.
 pub fn main(args: &ScalabilityArgs) -> anyhow::Result<()> {
     let scenario = args.scenario.source()?.scenario()?;
     output::check_json(args.json.as_deref())?;

@@ -36,7 +36,7 @@ pub struct ScenarioFromArgs {
     check: bool,
 }
 
-/// Writes the scenario, and with `--check` simulates it.
+/// Writes the scenario; with `--check`, also simulates it.
 pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
     let (record, mut recorded) = (Record::open(&args.from)?, Recorded::new());
     record.read(args.at.unwrap_or_default().of(&record)?, |_, frame| {
@@ -61,14 +61,14 @@ pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
     if args.check { check(&host, &load::read(&args.output)?) } else { Ok(()) }
 }
 
-/// Runs the scenario once, as `tandem-sim run` would, and prints it beside the record.
+/// Runs the scenario once, like `tandem-sim run`, and prints its figures next to those of the record.
 fn check(host: &RecordedHost, scenario: &Scenario) -> anyhow::Result<()> {
     let progress = Bar::new();
     progress.begin(scenario.duration);
     progress.say(&scenario.name);
     let results = execute::run(&mut World::new(scenario), scenario.duration, &progress)?;
     drop(progress);
-    let table = beside_record::table(&tandem_experiment::beside_record::beside(host, &results));
+    let table = beside_record::table(&tandem_experiment::beside_record::compare(host, &results));
     print(&format!(
         "pCPUs, the vCPUs of a VM together; simulated for {} after {} of warm-up\n\n{table}",
         results.measured, scenario.warmup

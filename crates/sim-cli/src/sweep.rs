@@ -1,8 +1,7 @@
 //! `tandem-sim sweep`: a grid of settings and seeds into a Parquet file, whole or in shards, and
 //! `tandem-sim sweep merge`: the shards' files into one ([`tandem_experiment::sweep`]).
 //!
-//! SIGINT, SIGTERM and SIGHUP while a file is being written remove what has been; before that, nothing
-//! has.
+//! On SIGINT, SIGTERM and SIGHUP an incomplete file is removed.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -29,7 +28,7 @@ use tandem_command::console::print;
 pub struct SweepArgs {
     #[command(subcommand)]
     command: Option<SweepCommand>,
-    // Beside each other: a group that holds another counts as absent.
+    // Separate fields, because clap treats a group within another group as absent.
     #[command(flatten)]
     scenario: Option<ScenarioArgs>,
     #[command(flatten)]
@@ -42,7 +41,7 @@ enum SweepCommand {
     Merge(MergeArgs),
 }
 
-/// A shard of a grid, or all of it.
+/// A whole grid, or a shard of it.
 #[derive(Debug, Args)]
 struct GridArgs {
     /// Values of the grid, such as host.scheduler=cfs,eevdf,credit; several make all combinations. Set after what --policies sets
@@ -94,7 +93,7 @@ struct MergeArgs {
     expect: Option<String>,
 }
 
-/// Carries it out.
+/// Runs the grid or merges shards.
 pub fn main(args: &SweepArgs) -> anyhow::Result<()> {
     match (&args.command, &args.scenario, &args.grid) {
         (Some(SweepCommand::Merge(args)), _, _) => merge(args),
@@ -162,7 +161,7 @@ fn merge(args: &MergeArgs) -> anyhow::Result<()> {
     print(&table(&args.out, &identity, rows, began))
 }
 
-/// Whether there is nothing to do, which is said then; refuses a file that cannot be written.
+/// Returns whether the output is complete, and then prints a message; fails if the file cannot be written.
 fn is_done(out: &Path, identity: &Identity, force: bool) -> anyhow::Result<bool> {
     place::check_name(out, identity.shard)?;
     if place::is_done(out, identity, force)? {
@@ -173,7 +172,7 @@ fn is_done(out: &Path, identity: &Identity, force: bool) -> anyhow::Result<bool>
     Ok(false)
 }
 
-/// What was written, in a line.
+/// Returns a table that describes the written file.
 fn table(out: &Path, identity: &Identity, rows: u64, began: Instant) -> String {
     let mut table = Table::new(&["file", "shard", "cells", "rows", "seconds"]);
     let cells = identity.shard.cells(identity.cells).count();

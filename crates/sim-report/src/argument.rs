@@ -1,4 +1,4 @@
-//! Which errors are about an option of the simulator's commands, and so about what was asked for, not about what happened.
+//! Classifies errors: whether an error is the fault of an option of the simulator's commands, rather than of the run.
 
 use std::error::Error;
 
@@ -11,7 +11,7 @@ use tandem_sim::scenario::load::{LoadError, Place};
 
 use crate::recording::RecordingError;
 
-/// Whether an error, its causes left aside, says what is wrong with an option.
+/// Returns whether an error reports an invalid option; its causes are not considered.
 pub fn is_of_an_argument(error: &(dyn Error + 'static)) -> bool {
     let of_setting = match error.downcast_ref() {
         Some(LoadError::Malformed(_)) => true,
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_on_the_command_line_is_an_argument_and_one_in_a_file_is_none() {
+    fn command_line_settings_are_arguments() {
         let place = |option| Place::Given { option, key: "seed".into(), value: "x".into() };
         let given = LoadError::at(&place("--set"), "no number");
         assert!(is_of_an_argument(&given));

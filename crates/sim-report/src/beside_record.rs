@@ -1,12 +1,12 @@
-//! A recorded host beside its simulation, as a table: where the time of each VM's vCPUs went in both.
+//! A recorded host compared with its simulation, as a table: how the vCPUs of each VM spent their time in both.
 
-use tandem_experiment::beside_record::{Beside, Shares};
+use tandem_experiment::beside_record::{Shares, VmComparison};
 
 use tandem_report::figure;
 use tandem_report::table::{Cell, Table, Tone};
 
-/// A row for each VM; figures are in pCPUs, all vCPUs together.
-pub fn table(vms: &[Beside]) -> Table {
+/// Returns a table with a row for each VM; figures are in pCPUs, summed over its vCPUs.
+pub fn table(vms: &[VmComparison]) -> Table {
     let mut table = Table::new(&[
         "VM",
         "vCPUs",

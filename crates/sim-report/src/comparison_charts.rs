@@ -1,5 +1,5 @@
-//! What is drawn of a comparison: the names of its combinations, its metrics relative to the first one,
-//! and where the time went.
+//! The data that charts of a comparison draw: the names of its combinations, its metrics relative to the
+//! first combination, and the breakdown of CPU time.
 
 use tandem_experiment::compare::{Comparison, Figure};
 use tandem_experiment::metrics;
@@ -9,7 +9,8 @@ use super::comparison_table::{AS_IT_IS, number};
 use super::measures::{Measure, Value, VmValues};
 use super::time::TimeOf;
 
-/// What combinations are called in charts: keys by their last word, as long as that tells them apart.
+/// Returns the names of combinations in charts.
+/// Keys are shortened to their last part if the names remain distinct.
 pub fn names(comparison: &Comparison) -> Vec<String> {
     let combinations = comparison.combinations.iter();
     let whole: Vec<&str> = combinations.map(|combination| combination.name.as_str()).collect();
@@ -38,7 +39,7 @@ fn short(name: &str) -> String {
     parts.join(" ")
 }
 
-/// A metric of some VMs (empty: of all together); `None` if there is no such metric.
+/// Returns a metric of the given VMs (empty: of all together), or `None` if there is no such metric.
 pub fn measure(comparison: &Comparison, metric: &str, vms: &[&str]) -> Option<Measure> {
     let unit = comparison
         .combinations
@@ -78,7 +79,7 @@ fn value(figure: &Figure, base: Option<&Figure>, combination: usize) -> Value {
             let half = figure.mean.ci95.map(|ci95| ci95 / size);
             return Some((1.0, half));
         }
-        // Runs that do not pair up are not compared.
+        // Only paired runs are compared.
         let difference = figure.against_first?;
         let half = difference.ci95.map(|ci95| ci95 / size);
         Some((1.0 + difference.mean / base.mean.mean, half))
@@ -100,7 +101,7 @@ fn unit_in_words(unit: &str) -> &str {
     }
 }
 
-/// Which way a metric should go, where that is plain.
+/// Returns the direction in which a metric improves, if that is clear.
 fn better(metric: &str) -> &'static str {
     const MORE: [&str; 4] = ["work", "work_rate", "work_per_cpu_second", "useful"];
     const LESS: [&str; 9] = [
@@ -124,7 +125,7 @@ fn better(metric: &str) -> &'static str {
     }
 }
 
-/// Where the time of each VM went under each combination; if VMs are shown together, of their sum.
+/// Returns the CPU time of each VM under each combination; if VMs are shown together, that of their sum.
 pub fn time(comparison: &Comparison, names: &[String], vms: &[&str]) -> Vec<(String, Vec<TimeOf>)> {
     let of = |vm: Option<&str>| {
         let row = |(combination, name): (usize, &String)| {
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_short_where_that_tells_combinations_apart() {
+    fn names_are_short_if_distinct() {
         let names = ["aple host.scheduler=cfs", "aple host.scheduler=eevdf"];
         assert_eq!(called(&names), ["aple scheduler=cfs", "aple scheduler=eevdf"]);
         let alike = ["vm.a.idle=poll", "vm.b.idle=poll"];
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_have_a_direction_only_where_it_is_plain() {
+    fn only_clear_metrics_have_a_direction() {
         assert_eq!(better("work_rate"), "more is better");
         assert_eq!(better("wake_p99"), "less is better");
         assert_eq!(better("received"), "");

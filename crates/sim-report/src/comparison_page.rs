@@ -1,5 +1,5 @@
-//! A comparison as a page: every metric under every combination, where the time went, what APLE did,
-//! who waited for whom, the table, and the command that made it.
+//! A comparison as a page: every metric under every combination, the breakdown of CPU time, APLE's windows,
+//! waits, the table, and the command that made it.
 
 use maud::{Markup, html};
 use tandem_experiment::compare::{CombinationFigures, Comparison};
@@ -12,14 +12,14 @@ use super::measures::Measure;
 use super::over_number::OverNumber;
 use super::threshold::Threshold;
 use super::time::TimeOf;
-use super::{MOST_VMS, comparison_charts, comparison_table, time, waits};
+use super::{MAX_VMS, comparison_charts, comparison_table, time, waits};
 use tandem_report::chart::{COLOURS, picture};
 use tandem_report::page;
 
-/// Why there is no picture.
+/// The reason why no picture can be drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NoPicture {
-    /// There is nothing to compare, or too much for bars.
+    /// There is only one combination, or there are too many for bars.
     #[error(
         "--picture: there is nothing to draw: it shows metrics relative to the first of 2 … {COLOURS} combinations, or over a \
          number with three values or more and at most {COLOURS} combinations of the rest; there are {0} combinations; --html \
@@ -33,18 +33,18 @@ pub enum NoPicture {
     Metrics,
 }
 
-/// What is shown.
+/// The content of a page or picture.
 #[derive(Clone, Copy, Debug)]
 pub struct Data<'a> {
     /// The figures.
     pub comparison: &'a Comparison,
-    /// What was varied.
+    /// The varied parameters.
     pub parameters: &'a Parameters,
     /// The scenario of each combination.
     pub scenarios: &'a [Scenario],
-    /// What one run of each combination has besides its figures; empty: only figures are shown.
+    /// Results of one run of each combination; empty: only the figures are shown.
     pub watched: &'a [Results],
-    /// The metrics to be shown.
+    /// The metrics to show.
     pub shown: &'a [&'a str],
     /// The command that makes the page.
     pub command: &'a str,
@@ -62,15 +62,15 @@ impl Data<'_> {
         self.shown.iter().filter_map(measure).collect()
     }
 
-    /// What is not shown, in words.
+    /// Notes that name omitted content.
     fn notes(&self) -> Vec<String> {
         let first = self.scenarios.first();
         let all = first.map_or(0, |scenario| scenario.vms.len());
         let mut notes = Vec::new();
-        if all > MOST_VMS {
+        if all > MAX_VMS {
             notes.push(format!(
-                "{all} VMs are more than the {MOST_VMS} that are shown one by one: figures are of all of \
-                 them together, and thresholds and waits of the first {MOST_VMS}"
+                "at most {MAX_VMS} VMs are shown one by one: for {all} VMs, figures are of all of them \
+                 together, and thresholds and waits of the first {MAX_VMS}"
             ));
         }
         notes
@@ -122,16 +122,17 @@ pub fn html(data: &Data<'_>, footer: &str) -> String {
     page::page(&comparison.scenario, body, footer)
 }
 
-/// Whether there can be a picture of what is varied so, found out before anything runs.
+/// Checks, before the first run, whether a picture of these parameters can be drawn.
 pub fn can_draw(parameters: &Parameters) -> Result<(), NoPicture> {
     let combinations = parameters.combinations();
-    match OverNumber::of(parameters).is_some() || (2..=COLOURS).contains(&combinations) {
-        true => Ok(()),
-        false => Err(NoPicture::Combinations(combinations)),
+    if OverNumber::of(parameters).is_some() || (2..=COLOURS).contains(&combinations) {
+        Ok(())
+    } else {
+        Err(NoPicture::Combinations(combinations))
     }
 }
 
-/// Lines over a number that was varied, or else bars relative to the first combination, as an SVG file.
+/// Draws lines over a varied number, or else bars relative to the first combination, as an SVG file.
 pub fn picture(data: &Data<'_>) -> Result<String, NoPicture> {
     can_draw(data.parameters)?;
     let names = comparison_charts::names(data.comparison);
@@ -154,9 +155,10 @@ pub fn picture(data: &Data<'_>) -> Result<String, NoPicture> {
     };
     let runs = runs_in_words(&data.comparison.seeds);
     let subtitle = format!("simulated; {runs}; whiskers: {whiskers}");
-    match panels.is_empty() {
-        true => Err(NoPicture::Metrics),
-        false => Ok(picture::svg(title, &subtitle, &panels)),
+    if panels.is_empty() {
+        Err(NoPicture::Metrics)
+    } else {
+        Ok(picture::svg(title, &subtitle, &panels))
     }
 }
 
@@ -165,8 +167,8 @@ fn times(time: &[(String, Vec<TimeOf>)]) -> Markup {
         @if !time.is_empty() {
             h2 { "Where the time went" }
             p.faint {
-                "What the vCPUs of a VM did on pCPUs, means over the runs; hollow: how long they "
-                "were runnable without one."
+                "CPU time of the vCPUs of each VM by use, means over the runs; hollow: time runnable "
+                "without a pCPU (steal)."
             }
             @for (vm, rows) in time {
                 figure {

@@ -1,18 +1,18 @@
 //! A comparison as a table: for each VM and metric a row for each combination, with the paired difference
 //! to the first one.
 //!
-//! A difference whose interval has zero in it is faint. With many VMs only all of them together are
-//! shown.
+//! A difference whose interval contains zero is faint.
+//! With many VMs only the sum over all of them is shown.
 
 use tandem_experiment::compare::{Comparison, Figure};
 use tandem_experiment::statistics::Mean;
 use tandem_model::Nanos;
 
-use super::MOST_VMS;
+use super::MAX_VMS;
 use tandem_report::figure;
 use tandem_report::table::{Cell, Table, Tone};
 
-/// What a combination is called where it has no name: the scenario as it is.
+/// Name of the combination that changes no setting of the scenario.
 pub const AS_IT_IS: &str = "as it is";
 
 /// The table with its head.
@@ -22,7 +22,7 @@ pub fn text(comparison: &Comparison, shown: &[&str]) -> String {
     format!("{}, {runs}\n\n{table}", comparison.scenario)
 }
 
-/// The VMs to be shown: all and each, or if they are too many only all.
+/// Returns the VMs to show: all together and each, or only all together if there are too many.
 pub fn vms(comparison: &Comparison) -> Vec<&str> {
     let mut vms: Vec<&str> = Vec::new();
     for figure in comparison.combinations.iter().flat_map(|c| &c.figures) {
@@ -30,7 +30,7 @@ pub fn vms(comparison: &Comparison) -> Vec<&str> {
             vms.push(&figure.vm);
         }
     }
-    if vms.len() > MOST_VMS + 1 {
+    if vms.len() > MAX_VMS + 1 {
         vms.truncate(1);
     }
     vms
@@ -57,12 +57,13 @@ pub fn table(comparison: &Comparison, shown: &[&str]) -> Table {
                     continue;
                 };
                 let base = comparison.figure(0, vm, metric);
-                let mut cells = match heading {
-                    true => vec![
+                let mut cells = if heading {
+                    vec![
                         Cell::toned(if vm.is_empty() { "all" } else { vm }, Tone::Strong),
                         format!("{metric}, {}", figure.unit).into(),
-                    ],
-                    false => vec![Cell::default(), Cell::default()],
+                    ]
+                } else {
+                    vec![Cell::default(), Cell::default()]
                 };
                 heading = false;
                 cells.push(match of.name.as_str() {
@@ -79,18 +80,19 @@ pub fn table(comparison: &Comparison, shown: &[&str]) -> Table {
     table
 }
 
-/// So many times as large as the first combination's mean a difference may be to be shown relative to it.
-const MOST_TIMES: f64 = 10.0;
+/// Maximum ratio of a difference to the first combination's mean at which it is shown relative to that mean.
+const MAX_RATIO: f64 = 10.0;
 
-/// The difference to the first combination; faint where it may be none. It is relative to the first's mean, but in the metric's unit where that mean
-/// is zero or less than a tenth of the difference: as a share of next to nothing it would say nothing.
+/// Returns the difference to the first combination; faint if its interval contains zero.
+/// It is relative to the first combination's mean.
+/// If that mean is zero or less than a tenth of the difference, it is in the metric's unit: a percentage would be meaningless.
 fn difference(figure: &Figure, base: Option<&Figure>) -> [Cell; 2] {
     let (Some(difference), Some(base)) = (figure.against_first, base) else {
         return [Cell::default(), Cell::default()];
     };
     let tone = if difference.differs_from_zero() { Tone::Plain } else { Tone::Faint };
     let size = base.mean.mean.abs();
-    let is_near_zero = size == 0.0 || difference.mean.abs() > MOST_TIMES * size;
+    let is_near_zero = size == 0.0 || difference.mean.abs() > MAX_RATIO * size;
     let (mean, width) = if is_near_zero {
         let sign = if difference.mean < 0.0 { '-' } else { '+' };
         let mean = number(difference.mean.abs(), figure.unit);
@@ -103,7 +105,7 @@ fn difference(figure: &Figure, base: Option<&Figure>) -> [Cell; 2] {
     [Cell::toned(mean, tone), Cell::toned(width, tone)]
 }
 
-/// A value in its unit as people read it.
+/// Formats a value in its unit.
 pub fn number(value: f64, unit: &str) -> String {
     match unit {
         "ns" => figure::took(nanos(value)),
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
     use tandem_experiment::compare::CombinationFigures;
 
-    /// What stands against the first combination, for two runs of each.
+    /// Returns the second combination's row for two runs of each.
     fn against_first(unit: &'static str, first: [f64; 2], second: [f64; 2]) -> String {
         let combination = |name: &str, values: [f64; 2]| CombinationFigures {
             name: name.to_owned(),
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_to_next_to_nothing_are_in_the_metrics_unit() {
+    fn differences_to_near_zero_have_a_unit() {
         let shown = against_first("ns", [2_000.0, 2_000.0], [4_002_000.0, 4_002_000.0]);
         assert!(shown.contains("+4.0") && shown.contains("ms"), "{shown}");
         assert!(!shown.contains('%'), "{shown}");

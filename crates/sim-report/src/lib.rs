@@ -1,19 +1,21 @@
-//! What simulations measured, on the terminal, as pages and as pictures: one run, or several combinations
-//! of settings side by side.
+//! Results of simulations on the terminal, as pages and as pictures: one run, or several combinations of
+//! settings compared.
 //!
 //! - [`run_tables`] and [`run_page`]: one run.
-//! - [`comparison_table`] and [`comparison_page`]: combinations against the first of them;
-//!   [`comparison_charts`] says what is drawn of them.
-//! - [`measures`]: a metric of every VM under every combination, relative to the first and as it is; [`over_number`]: as lines
-//!   over a number that was varied.
-//! - [`time`]: where the CPU time of a VM went.
+//! - [`comparison_table`] and [`comparison_page`]: combinations compared with the first of them;
+//!   [`comparison_charts`] prepares the data of their charts.
+//! - [`measures`]: a metric of every VM under every combination, relative to the first and in its unit;
+//!   [`over_number`]: as lines over a varied number.
+//! - [`time`]: the CPU time of a VM by use.
 //! - [`threshold`]: the pause-loop window that APLE set, over time.
-//! - [`waits`]: who waited for whom.
+//! - [`waits`]: waits between VMs, and between the vCPUs of a VM.
 //! - [`scalability_table`]: how far programs scale.
-//! - [`trace_names`], [`trace`] and [`trace_picture`]: a trace for Perfetto and as a picture; [`recording`]: of which time.
+//! - [`trace_names`], [`trace`] and [`trace_picture`]: a trace for Perfetto and as a picture;
+//!   [`recording`]: the interval that they cover.
 //!
-//! A comparison may hold hundreds of combinations; then the paper's form, a group of upright bars for
-//! each VM, gives way to rows, and what would make the page too large is left out and named.
+//! A comparison may hold hundreds of combinations.
+//! Rows then replace the paper's form, a group of upright bars for each VM.
+//! Content that would make the page too large is omitted, and a note names it.
 
 pub mod argument;
 pub mod beside_record;
@@ -39,26 +41,27 @@ use tandem_sim::Results;
 
 use tandem_report::json::Versioned;
 
-/// The version of a run's form in JSON (`docs/schemas`): raised when a field changes its meaning or goes; fields may be added.
+/// Version of the JSON form of a run (`docs/schemas`).
+/// It increases when a field is removed or changes its meaning, not when one is added.
 pub const RUN_SCHEMA: u32 = 1;
 
-/// The same of how far programs scale.
+/// Version of the JSON form of a scalability analysis.
 pub const SCALABILITY_SCHEMA: u32 = 1;
 
-/// VMs are shown one by one up to this many; beyond, only all of them together, and a note says so.
-pub const MOST_VMS: usize = 8;
+/// Maximum number of VMs that are shown one by one; beyond it, only their sum is shown, with a note.
+pub const MAX_VMS: usize = 8;
 
-/// The results of a run as they are written as JSON: with the version of their form.
+/// Returns the results of a run as written to JSON, with the version of their form.
 pub fn versioned(results: &Results) -> Versioned<'_, Results> {
     Versioned { schema: RUN_SCHEMA, figures: results }
 }
 
-/// The same of how far programs scale.
+/// Returns a scalability analysis as written to JSON, with the version of its form.
 pub fn versioned_analysis(analysis: &Analysis) -> Versioned<'_, Analysis> {
     Versioned { schema: SCALABILITY_SCHEMA, figures: analysis }
 }
 
-/// What stands below a page of simulations.
+/// Returns the footer of pages of simulations.
 pub fn footer() -> String {
     format!(
         "tandem {}. Simulated: docs/model.md says what the model leaves out.",

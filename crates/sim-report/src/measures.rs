@@ -1,8 +1,9 @@
 //! A metric of every VM under every combination.
 //!
-//! First as the field's papers show it: a group of upright bars for each VM, relative to the first
-//! combination, with 95 % intervals of the paired difference. Then as it is, a panel of rows for each
-//! VM with a scale of its own, because one VM counts millions of locks and another ten web pages.
+//! The first chart is the form of the field's papers: a group of upright bars for each VM, relative to the
+//! first combination, with 95 % intervals of the paired difference.
+//! Absolute values follow, a panel of rows for each VM.
+//! Each panel has its own scale, because one VM counts millions of locks and another ten web pages.
 
 use maud::{Markup, html};
 
@@ -13,16 +14,16 @@ use tandem_report::chart::rows::Row;
 use tandem_report::chart::{BarChart, COLOURS, RowChart};
 use tandem_report::{figure, page};
 
-/// Upright bars in one chart at most.
-const MOST_BARS: usize = 64;
+/// Maximum number of upright bars in one chart.
+const MAX_BARS: usize = 64;
 
-/// Width of the relative chart; its height.
+/// Width and height of the relative chart.
 const SIZE: (f64, f64) = (1000.0, 330.0);
 
-/// Width of a panel of rows, and of one with long names, which then has the page to itself.
+/// Width of a panel of rows, and of one with long names, which spans the page.
 const PANEL: (f64, f64) = (520.0, 1000.0);
 
-/// Names with more characters are long.
+/// Maximum number of characters of a short name.
 const LONG: usize = 26;
 
 /// A mean over the runs of one combination.
@@ -37,7 +38,7 @@ pub struct Value {
     /// The interval's half width as text; empty if there is none.
     pub label_half: String,
     /// The mean relative to the first combination's, and half the width of the interval of the paired
-    /// difference, relative too; `None` where the first has nothing.
+    /// difference, also relative; `None` if the first combination has no value.
     pub relative: Option<(f64, Option<f64>)>,
 }
 
@@ -57,14 +58,14 @@ pub struct Measure {
     pub name: String,
     /// Its unit.
     pub unit: String,
-    /// `more is better`, `less is better`, or nothing.
+    /// `more is better`, `less is better`, or empty.
     pub better: &'static str,
     /// The VMs.
     pub vms: Vec<VmValues>,
 }
 
 impl Measure {
-    /// Everything about it; `lines` is what is drawn of it over a number, if that is.
+    /// Returns the whole section; `lines` holds the charts over a varied number, if there are any.
     pub fn section(&self, combinations: &[String], runs: usize, lines: &Markup) -> Markup {
         let whiskers = match runs {
             1 => "one run, so no intervals".to_owned(),
@@ -104,8 +105,8 @@ impl Measure {
         }
     }
 
-    /// The chart relative to the first combination, for a picture of its own; `None` where there is
-    /// nothing to compare, or too much for bars that stand.
+    /// Returns the chart relative to the first combination, for a separate picture.
+    /// `None` if there is only one combination, or if there are too many bars.
     pub fn picture(&self, combinations: &[String]) -> Option<Panel> {
         let chart = self.relative_chart(combinations)?;
         Some(Panel {
@@ -115,7 +116,7 @@ impl Measure {
         })
     }
 
-    /// The VMs that have it.
+    /// Returns the VMs that have values of the metric.
     pub fn measured(&self) -> impl Iterator<Item = &VmValues> {
         let has = |vm: &&VmValues| vm.values.iter().any(Option::is_some);
         self.vms.iter().filter(has)
@@ -127,9 +128,10 @@ impl Measure {
             let bars: Vec<Bar> = values
                 .filter_map(|(i, (value, name))| relative_bar(i, &vm.vm, name, value.as_ref()?))
                 .collect();
-            let bars = match bars.is_empty() {
-                true => Err(format!("{} has none with the first", vm.vm)),
-                false => Ok(bars),
+            let bars = if bars.is_empty() {
+                Err(format!("{} has no value under the first combination", vm.vm))
+            } else {
+                Ok(bars)
             };
             let label = vm.vm.clone();
             BarGroup { label, bars }
@@ -137,7 +139,7 @@ impl Measure {
         let groups: Vec<BarGroup> = self.vms.iter().map(group).collect();
         let bars = groups.iter().filter_map(|group| group.bars.as_ref().ok());
         let bars: usize = bars.map(Vec::len).sum();
-        let fits = (2..=COLOURS).contains(&combinations.len()) && (1..=MOST_BARS).contains(&bars);
+        let fits = (2..=COLOURS).contains(&combinations.len()) && (1..=MAX_BARS).contains(&bars);
         fits.then(|| BarChart {
             title: format!("{} of each VM, relative to the first", self.name),
             unit: match self.better {
@@ -253,18 +255,18 @@ mod tests {
     }
 
     #[test]
-    fn few_combinations_stand_side_by_side_and_many_lie() {
+    fn many_combinations_become_rows() {
         assert!(measure(3, 4).relative_chart(&names(4)).is_some());
         assert!(measure(3, 1).relative_chart(&names(1)).is_none(), "nothing to compare");
         assert!(measure(8, 22).relative_chart(&names(22)).is_none());
         assert!(measure(40, 4).relative_chart(&names(4)).is_none());
         let many = measure(8, 22).section(&names(22), 3, &html! {}).into_string();
         assert_eq!(many.matches("<svg").count(), 8);
-        assert!(many.contains("+21.0 %"), "rows then say the difference");
+        assert!(many.contains("+21.0 %"), "rows show the difference");
     }
 
     #[test]
-    fn what_the_first_has_not_is_not_compared() {
+    fn missing_first_values_are_not_compared() {
         let mut measure = measure(1, 2);
         for value in measure.vms[0].values.iter_mut().flatten() {
             value.relative = None;

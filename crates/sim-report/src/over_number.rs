@@ -1,8 +1,9 @@
-//! A comparison over a number that was varied: lines in place of bars.
+//! A comparison over a varied number: lines in place of bars.
 //!
-//! Where a parameter has three values or more, all of them numbers (or times), each metric of each VM is drawn over it, with a line
-//! for each combination of the other parameters. Of several such parameters it is the one with most values. With more lines
-//! than there are colours nothing is drawn; the bars are there all the same.
+//! If a parameter has at least three values, all of them numbers or times, each metric of each VM is drawn over it.
+//! Each combination of the other parameters is a line.
+//! If several parameters qualify, the one with the most values is the axis.
+//! With more lines than colours only the bars are drawn.
 
 use maud::{Markup, html};
 use tandem_experiment::parameters::{Kind, Parameters};
@@ -14,48 +15,50 @@ use tandem_report::chart::picture::Panel;
 use tandem_report::chart::{COLOURS, NumberChart};
 use tandem_report::page;
 
-/// Values from which on a line says more than bars.
-const LEAST: usize = 3;
+/// Minimum number of values for which lines are drawn.
+const MIN_VALUES: usize = 3;
 
-/// How far factors may differ and be the same: values are rounded.
+/// Maximum ratio between factors that count as equal: values are rounded.
 const SAME: f64 = 1.01;
 
-/// The least factor between values that a logarithmic axis is for.
+/// Minimum factor between values for a logarithmic axis.
 const FACTOR: f64 = 1.5;
 
-/// Size of a chart beside another, and of one in a picture.
+/// Size of a chart in the grid of a page.
 const SIZE: (f64, f64) = (520.0, 260.0);
+
+/// Size of a chart in a picture.
 const PICTURE: (f64, f64) = (1000.0, 300.0);
 
-/// What is drawn over which number.
+/// The lines of a comparison over one varied number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverNumber {
-    /// What was varied, as it is called in scenarios.
+    /// The parameter's key in scenarios.
     name: String,
-    /// Its values, ascending, and how they were written.
+    /// Its values in ascending order, each with its text.
     ticks: Vec<(f64, String)>,
     logarithmic: bool,
     lines: Vec<Line>,
 }
 
-/// What was varied besides, and the combinations that have it.
+/// One combination of the other parameters.
 #[derive(Clone, Debug, PartialEq)]
 struct Line {
     name: String,
-    /// The number and the combination, by ascending number.
+    /// The number and the index of the combination, in ascending order of the number.
     points: Vec<(f64, usize)>,
 }
 
 impl OverNumber {
-    /// `None` where nothing can be drawn so.
+    /// Returns `None` if no parameter can be the axis.
     pub fn of(parameters: &Parameters) -> Option<OverNumber> {
         let columns = parameters.columns().iter().enumerate();
         let numbers = columns.filter(|(_, column)| column.kind != Kind::Text);
         let all = numbers.map(|(at, _)| (at, ticks(parameters, at)));
-        // The first of those with most values.
+        // If several have the most values, the first one.
         let (axis, ticks) = all.rev().max_by_key(|(_, ticks)| ticks.len())?;
         let lines = lines(parameters, axis);
-        let fits = ticks.len() >= LEAST && lines.len() <= COLOURS;
+        let fits = ticks.len() >= MIN_VALUES && lines.len() <= COLOURS;
         fits.then(|| OverNumber {
             name: parameters.keys()[axis].clone(),
             logarithmic: are_factors(&ticks),
@@ -64,7 +67,7 @@ impl OverNumber {
         })
     }
 
-    /// A chart for each VM.
+    /// Returns a chart for each VM.
     pub fn section(&self, measure: &Measure) -> Markup {
         html! {
             div.grid {
@@ -76,7 +79,7 @@ impl OverNumber {
         }
     }
 
-    /// The same as parts of a picture.
+    /// Returns the same charts as parts of a picture.
     pub fn panels(&self, measure: &Measure) -> Vec<Panel> {
         let panel = |vm: &VmValues| Panel {
             caption: format!("{} of {} over {}", measure.name, vm.vm, self.name),
@@ -107,7 +110,7 @@ impl OverNumber {
         }
     }
 
-    /// `None`: not measured.
+    /// Returns `None` if the value was not measured.
     fn point(&self, vm: &VmValues, line: &Line, x: f64, at: usize) -> Option<NumberPoint> {
         let value = vm.values.get(at)?.as_ref()?;
         let written = self.ticks.iter().find(|tick| tick.0 == x);
@@ -123,7 +126,7 @@ impl OverNumber {
     }
 }
 
-/// The values of a parameter once each, ascending, and how they were written.
+/// Returns the distinct values of a parameter in ascending order, each with its text.
 fn ticks(parameters: &Parameters, axis: usize) -> Vec<(f64, String)> {
     let mut ticks: Vec<(f64, String)> = Vec::new();
     for combination in 0..parameters.combinations() {
@@ -139,7 +142,7 @@ fn ticks(parameters: &Parameters, axis: usize) -> Vec<(f64, String)> {
     ticks
 }
 
-/// Whether each value is about the same multiple of the one before.
+/// Returns whether each value is about the same multiple of the previous one.
 fn are_factors(ticks: &[(f64, String)]) -> bool {
     let factors: Vec<f64> = ticks.windows(2).map(|two| two[1].0 / two[0].0).collect();
     let least = factors.iter().copied().fold(f64::INFINITY, f64::min);
@@ -147,7 +150,7 @@ fn are_factors(ticks: &[(f64, String)]) -> bool {
     ticks.first().is_some_and(|tick| tick.0 > 0.0) && least >= FACTOR && most <= least * SAME
 }
 
-/// A line for each combination of the other parameters, in the order in which they come.
+/// Returns a line for each combination of the other parameters, in their order.
 fn lines(parameters: &Parameters, axis: usize) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for combination in 0..parameters.combinations() {
@@ -169,7 +172,7 @@ fn lines(parameters: &Parameters, axis: usize) -> Vec<Line> {
     lines
 }
 
-/// What else was varied: policies by their name, keys by their last word unless another key ends so too.
+/// Names a combination of the other parameters: policies by name, keys by their last part unless two keys share it.
 fn line_name(parameters: &Parameters, combination: usize, axis: usize) -> String {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let keys = parameters.keys();
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_each_of_what_else_was_varied() {
+    fn other_parameters_become_lines() {
         let vary = ["vm.0.vcpus=8,2,4", "host.halt_poll=0,200us"];
         let over = over(&["stock", "aple"], &vary).unwrap();
         assert_eq!(over.name, "vm.0.vcpus");
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_few_numbers_or_too_many_lines_has_bars() {
+    fn few_numbers_or_many_lines_keep_bars() {
         assert_eq!(over(&[], &["vm.0.vcpus=2,4"]), None);
         assert_eq!(over(&[], &["host.scheduler=cfs,eevdf,credit"]), None);
         assert_eq!(over(&[], &[]), None);
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_end_alike_are_named_whole() {
+    fn keys_with_equal_ends_stay_whole() {
         let vary = ["host.cfs.latency=1ms,2ms,4ms", "vm.a.weight=1,2", "vm.b.weight=1,2"];
         let over = over(&[], &vary).unwrap();
         assert_eq!(over.lines[0].name, "vm.a.weight=1 vm.b.weight=1");

@@ -1,59 +1,59 @@
-//! From when on a run is recorded, and which window of it a picture shows.
+//! The start of the recording of a run, and the window that a picture shows.
 //!
-//! A picture whose window is not said shows [`WINDOW`] from the end of the warm-up on: what is not counted is seldom what a picture
-//! is for. Nothing before it is recorded then, unless a trace is wanted too, which is whole.
+//! By default, a picture shows [`WINDOW`] from the end of the warm-up, because the warm-up is not counted in results.
+//! Recording then starts there as well, unless a trace is also requested: a trace covers the whole run.
 
 use tandem_model::Nanos;
 use tandem_sim::Scenario;
 use tandem_sim::scenario::load;
 use thiserror::Error;
 
-/// How long a picture is unless it is said.
+/// Default length of the window of a picture.
 pub const WINDOW: Nanos = Nanos::from_millis(20);
 
-/// What is wrong with what is to be recorded.
+/// An invalid recording option.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RecordingError {
-    /// A begin is no time.
+    /// The start is not a time.
     #[error("--trace-from {text} is not possible: write a time such as 2s: {cause}")]
     NoTime {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// What a time is.
+        /// The reason, with the valid form.
         cause: String,
     },
-    /// A begin after the end.
+    /// The start is after the end of the simulation.
     #[error("--trace-from {text} is not possible: the simulation ends after {duration}")]
     TooLate {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// How long is simulated.
+        /// Simulated duration.
         duration: Nanos,
     },
-    /// A window is no two times in order.
+    /// The window is not two times in ascending order.
     #[error("--window {0} is not possible: write FROM-TO, such as 10ms-12ms")]
     NoWindow(String),
-    /// A window before the begin.
+    /// The window ends before recording starts.
     #[error("--window {window} is over before recording begins (--trace-from {from})")]
     Over {
-        /// What was given.
+        /// The given text.
         window: String,
-        /// When recording begins.
+        /// Start of the recording.
         from: Nanos,
     },
 }
 
-/// What is recorded, in simulated time.
+/// The recorded interval, in simulated time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recording {
-    /// From when on.
+    /// Start of the recording.
     pub from: Nanos,
-    /// Begin and end of the picture.
+    /// Start and end of the picture.
     pub window: (Nanos, Nanos),
 }
 
 impl Recording {
-    /// As `--trace-from` and `--window` say; `is_traced` where a trace is wanted too.
+    /// Parses `--trace-from` and `--window`; `is_traced`: a trace is also requested.
     pub fn of(
         from: Option<&str>,
         window: Option<&str>,
@@ -89,7 +89,7 @@ fn begin(text: &str, duration: Nanos) -> Result<Nanos, RecordingError> {
     }
 }
 
-/// The two times of a window such as `10ms-12ms`.
+/// Parses a window such as `10ms-12ms`.
 fn ends(text: &str) -> Option<(Nanos, Nanos)> {
     let (from, to) = text.split_once('-')?;
     let (from, to) = (load::time(from).ok()?, load::time(to).ok()?);
@@ -102,7 +102,7 @@ mod tests {
 
     const SECOND: Nanos = Nanos::from_millis(1000);
 
-    /// Of a second, a tenth of which is warm-up.
+    /// Returns the recording of a run of one second, the first 100 ms of which are warm-up.
     fn recording(
         from: Option<&str>,
         window: Option<&str>,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_of_what_is_counted_unless_it_is_said() {
+    fn default_picture_starts_after_warmup() {
         assert_eq!(recording(None, None, false), millis(100, (100, 120)));
         assert_eq!(recording(None, None, true), millis(0, (100, 120)));
         assert_eq!(recording(Some("50ms"), None, true), millis(50, (50, 70)));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_two_times_in_order() {
+    fn window_is_two_ascending_times() {
         for text in ["10ms", "12ms-10ms", "10-12", ""] {
             let error = recording(None, Some(text), false).unwrap_err();
             assert!(error.contains("FROM-TO"), "{error}");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn recording_begins_within_the_simulation() {
+    fn recording_starts_within_the_simulation() {
         for text in ["1s", "2s", "soon"] {
             let error = recording(Some(text), None, false).unwrap_err();
             assert!(error.contains(text), "{error}");

@@ -1,4 +1,4 @@
-//! One run as a page: where the time went, what APLE did, who waited for whom, and the tables.
+//! One run as a page: the breakdown of CPU time, APLE's windows, waits, and the tables.
 
 use maud::html;
 use tandem_experiment::metrics;
@@ -8,40 +8,38 @@ use tandem_sim::{Results, Scenario};
 
 use super::threshold::Threshold;
 use super::time::TimeOf;
-use super::{MOST_VMS, run_tables, time, waits};
+use super::{MAX_VMS, run_tables, time, waits};
 use tandem_report::{figure, page};
 
-/// Rows of the chart of VMs at most.
-const MOST_ROWS: usize = 40;
+/// Maximum number of rows of the chart of VMs.
+const MAX_ROWS: usize = 40;
 
-/// vCPUs of a VM are shown one by one from two up to this many.
-const MOST_VCPUS: usize = 16;
+/// Maximum number of vCPUs of a VM that are shown one by one.
+const MAX_VCPUS: usize = 16;
 
-/// The whole page; `command` made it.
+/// Returns the whole page; `command` is the command that made it.
 pub fn html(scenario: &Scenario, results: &Results, command: &str, footer: &str) -> String {
     let mut notes = Vec::new();
     let vms = results.vms.len();
-    if vms > MOST_ROWS {
+    if vms > MAX_ROWS {
         notes.push(format!(
-            "of {vms} VMs the first {MOST_ROWS} are in the charts; the tables have all of them"
+            "charts show the first {MAX_ROWS} of {vms} VMs; the tables have all of them"
         ));
     }
-    if vms > MOST_VMS {
-        notes.push(format!(
-            "who waited for whom, thresholds and vCPUs are shown of the first {MOST_VMS} VMs"
-        ));
+    if vms > MAX_VMS {
+        notes.push(format!("waits, thresholds and vCPUs are shown for the first {MAX_VMS} VMs"));
     }
     let in_words = format!(
         "one run, seed {}; {} of simulated time measured after {} of warm-up",
         results.seed, results.measured, scenario.warmup
     );
     let time: Vec<TimeOf> =
-        results.vms.iter().take(MOST_ROWS).map(|vm| time_of_vm(vm, results)).collect();
+        results.vms.iter().take(MAX_ROWS).map(|vm| time_of_vm(vm, results)).collect();
     let vcpus: Vec<(&str, Vec<TimeOf>)> = results
         .vms
         .iter()
-        .take(MOST_VMS)
-        .filter(|vm| (2..=MOST_VCPUS).contains(&vm.vcpus.len()))
+        .take(MAX_VMS)
+        .filter(|vm| (2..=MAX_VCPUS).contains(&vm.vcpus.len()))
         .map(|vm| (vm.name.as_str(), times_of_vcpus(vm, results)))
         .collect();
     let threshold = Threshold::of("", scenario, results);
@@ -59,7 +57,7 @@ pub fn html(scenario: &Scenario, results: &Results, command: &str, footer: &str)
         }
         h2 { "Where the time went" }
         p.faint {
-            "What the vCPUs of each VM did on pCPUs; hollow: how long they were runnable without one."
+            "CPU time of the vCPUs of each VM by use; hollow: time runnable without a pCPU (steal)."
         }
         figure {
             figcaption { "by VM" }

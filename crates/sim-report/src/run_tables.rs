@@ -1,8 +1,7 @@
-//! One run on the terminal: what each VM got and did, where its CPU time went, what it waited for,
-//! and the host.
+//! One run on the terminal: CPU time and work of each VM, the use of its CPU time, its waits, and the host.
 //!
-//! Rates are per simulated second. Where CPU time went is in per cent of the CPU time received.
-//! Columns in which no VM has anything are left out.
+//! Rates are per simulated second; uses of CPU time are in per cent of the CPU time received.
+//! Columns that are empty for all VMs are omitted.
 
 use tandem_experiment::metrics;
 use tandem_model::{Nanos, PolicySet};
@@ -13,8 +12,8 @@ use tandem_sim::{Results, Scenario};
 use tandem_report::figure;
 use tandem_report::table::{Cell, Table, Tone};
 
-/// Roles are listed up to this many; beyond, they are in the JSON.
-const MOST_ROLES: usize = 40;
+/// Maximum number of roles that are listed; beyond it, only the JSON has them.
+const MAX_ROLES: usize = 40;
 
 /// All tables of a run as text.
 pub fn text(scenario: &Scenario, results: &Results) -> String {
@@ -31,37 +30,36 @@ pub fn text(scenario: &Scenario, results: &Results) -> String {
     text
 }
 
-/// What to say where host policies are in force and never decide.
+/// Returns a remark if host policies are enabled and the run ends before their first decision.
 fn too_short(scenario: &Scenario) -> Option<String> {
     let controller = &scenario.policies.host.controller;
     let of = |vm: &Vm| vm.policies.unwrap_or(controller.policies);
     let acts = scenario.vms.iter().any(|vm| of(vm) != PolicySet::NONE);
     (acts && controller.period >= scenario.duration).then(|| {
         format!(
-            "The host's policies decided nothing: they decide once in {}, and the run is over after {}.",
+            "The host's policies made no decision: their period is {}, and the run ends after {}.",
             controller.period, scenario.duration
         )
     })
 }
 
-/// All tables of a run, with what each says.
+/// Returns all tables of a run with their captions.
 pub fn list(scenario: &Scenario, results: &Results) -> Vec<(&'static str, Table)> {
     let tables = [
-        ("What each VM got and did", work(scenario, results)),
+        ("CPU time and work of each VM", work(scenario, results)),
         ("Roles", roles(results)),
-        ("Where CPU time went, of what was received", time(results)),
-        ("What was waited for, and what happened", waiting(results)),
+        ("Use of the CPU time received", time(results)),
+        ("Waits and events", waiting(results)),
         ("The host", Some(host(results))),
     ];
     let some = |(caption, table): (&'static str, Option<Table>)| Some((caption, table?));
     tables.into_iter().filter_map(some).collect()
 }
 
-/// A column: its heading, and what it says of a VM; empty where there is nothing to say.
+/// A column: its heading, and its cell for a VM, which may be empty.
 type Column<'a> = (&'a str, Box<dyn Fn(&VmResults) -> String + 'a>);
 
-/// A row for each VM, and those columns in which some VM has something; none if there is no such
-/// column.
+/// Returns a table with a row for each VM and the columns that are not empty; `None` if all are empty.
 fn by_vm(results: &Results, columns: Vec<Column<'_>>) -> Option<Table> {
     let columns: Vec<(&str, Vec<String>)> = columns
         .into_iter()
@@ -110,7 +108,7 @@ fn work(scenario: &Scenario, results: &Results) -> Option<Table> {
 fn roles(results: &Results) -> Option<Table> {
     let several = results.vms.iter().any(|vm| vm.roles.len() > 1);
     let rows: usize = results.vms.iter().map(|vm| vm.roles.len()).sum();
-    if !several || rows > MOST_ROLES {
+    if !several || rows > MAX_ROLES {
         return None;
     }
     let mut table = Table::new(&["VM", "role", "threads", "did", "per second", "computed"]);
@@ -161,7 +159,7 @@ fn waiting(results: &Results) -> Option<Table> {
             count => rate(count, measured),
         })
     };
-    // `none` stands for a VM that had none while another had some.
+    // `none` is the cell of a VM without samples if another VM has some.
     let latency = |times: fn(&VmResults) -> &Histogram, of: f64, none: &'static str| {
         let is_measured = results.vms.iter().any(|vm| times(vm).count > 0);
         let cell = move |vm: &VmResults| match times(vm).quantile(of) {
@@ -226,20 +224,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_ends_before_the_policies_decide_says_so() {
-        let said = |duration: &str, policies: &str| {
+    fn short_run_reports_missing_decisions() {
+        let remark = |duration: &str, policies: &str| {
             let text = format!(
                 "duration = \"{duration}\"\nwarmup = \"1ms\"\npolicies = {policies}\n[machine]\npcpus = 1\n\
                 [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"burn\"\n"
             );
             too_short(&load::from_text("s.toml", &text).unwrap())
         };
-        let remark = said("90ms", "[\"fair\"]").unwrap();
+        let short = remark("90ms", "[\"fair\"]").unwrap();
         assert!(
-            remark.contains("once in 100.000 ms, and the run is over after 90.000 ms"),
-            "{remark}"
+            short.contains("period is 100.000 ms, and the run ends after 90.000 ms"),
+            "{short}"
         );
-        assert_eq!(said("200ms", "[\"fair\"]"), None);
-        assert_eq!(said("90ms", "[]"), None);
+        assert_eq!(remark("200ms", "[\"fair\"]"), None);
+        assert_eq!(remark("90ms", "[]"), None);
     }
 }

@@ -1,7 +1,6 @@
 //! How far the programs of a scenario scale, as a table.
 //!
-//! Speedups on hardware and in the VM stand beside what was really done; what could not be measured is
-//! empty.
+//! Columns "done" hold the measured speedups, on hardware and in the VM; unavailable values are empty.
 
 use tandem_experiment::scalability::{Analysis, VmScaling};
 use tandem_policy::scalability::Speedup;
@@ -10,7 +9,7 @@ use tandem_sim::Scenario;
 use tandem_report::figure;
 use tandem_report::table::{Cell, Table, Tone};
 
-/// The analysis as a table, and how to read it.
+/// Returns the analysis as a table, with an explanation of its columns.
 pub fn text(scenario: &Scenario, analysis: &Analysis) -> String {
     let mut table = Table::new(&[
         "VM",

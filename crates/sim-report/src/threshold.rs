@@ -1,19 +1,19 @@
 //! The pause-loop window that APLE set for each VM, over time.
 //!
-//! It changes at moments and holds between them, so lines are steps. A line holds `MOST_STEPS`
-//! steps at most: of changes that would lie on one another the last is drawn.
+//! The window is constant between changes, so lines are steps.
+//! A line has at most `MAX_STEPS` steps: of changes too close to distinguish only the last is drawn.
 
 use tandem_sim::results::VmResults;
 use tandem_sim::{Results, Scenario};
 
-use super::MOST_VMS;
+use super::MAX_VMS;
 use tandem_report::chart::LineChart;
 use tandem_report::chart::line::LineSeries;
 
-/// Steps of a line.
-const MOST_STEPS: usize = 600;
+/// Maximum number of steps of a line.
+const MAX_STEPS: usize = 600;
 
-/// When, in seconds, a window became how many cycles; by ascending time.
+/// Changes of a window: time in seconds, in ascending order, and the new window in cycles.
 pub type Changes = Vec<(f64, f64)>;
 
 /// The windows of one combination.
@@ -21,14 +21,14 @@ pub type Changes = Vec<(f64, f64)>;
 pub struct Threshold {
     /// The combination.
     pub combination: String,
-    /// What became of each VM's.
+    /// Each VM's name and changes.
     pub vms: Vec<(String, Changes)>,
-    /// Where the time axis ends, seconds.
+    /// End of the time axis, in seconds.
     pub until: f64,
 }
 
 impl Threshold {
-    /// The windows that APLE set for the first VMs; `None` if it set none.
+    /// Returns the windows that APLE set for the first [`MAX_VMS`] VMs; `None` if it set none.
     pub fn of(combination: &str, scenario: &Scenario, results: &Results) -> Option<Threshold> {
         let changes = |vm: &VmResults| {
             let changes = vm.windows.iter();
@@ -38,7 +38,7 @@ impl Threshold {
             .vms
             .iter()
             .filter(|vm| !vm.windows.is_empty())
-            .take(MOST_VMS)
+            .take(MAX_VMS)
             .map(|vm| (vm.name.clone(), changes(vm)))
             .collect();
         let ends = vms.iter().filter_map(|(_, changes)| changes.last());
@@ -47,13 +47,13 @@ impl Threshold {
         (!vms.is_empty()).then(|| Threshold { combination: combination.to_owned(), vms, until })
     }
 
-    /// The largest window in it, cycles.
+    /// Returns the largest window, in cycles.
     pub fn most(&self) -> f64 {
         let changes = self.vms.iter().flat_map(|(_, changes)| changes);
         changes.map(|change| change.1).fold(0.0, f64::max)
     }
 
-    /// The chart, so wide; `most` is the largest window in any chart beside it.
+    /// Returns the chart; `most` is the largest window of all charts that share its axis.
     pub fn chart(&self, most: f64, width: f64) -> LineChart {
         let (scale, unit) = time_unit(self.until);
         let line = |(i, (vm, changes)): (usize, &(String, Changes))| LineSeries {
@@ -77,17 +77,18 @@ impl Threshold {
     }
 }
 
-/// Short times are read in milliseconds.
+/// Returns the factor from seconds and the label of the time axis: milliseconds for runs under 2 s.
 fn time_unit(until: f64) -> (f64, &'static str) {
-    match until < 2.0 {
-        true => (1e3, "milliseconds of simulated time"),
-        false => (1.0, "seconds of simulated time"),
+    if until < 2.0 {
+        (1e3, "milliseconds of simulated time")
+    } else {
+        (1.0, "seconds of simulated time")
     }
 }
 
-/// The corners of the steps.
+/// Returns the corners of the steps.
 fn steps(changes: &[(f64, f64)], until: f64) -> Vec<(f64, f64)> {
-    let least = until / MOST_STEPS as f64;
+    let least = until / MAX_STEPS as f64;
     let mut corners: Vec<(f64, f64)> = Vec::new();
     let mut drawn = f64::NEG_INFINITY;
     for &(at, window) in changes {
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_holds_until_the_next() {
+    fn window_is_constant_between_changes() {
         let corners = steps(&[(0.0, 8192.0), (4.0, 9216.0)], 10.0);
         let expected = [(0.0, 8192.0), (4.0, 8192.0), (4.0, 9216.0), (10.0, 9216.0)];
         assert_eq!(corners, expected);
@@ -121,10 +122,10 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_have_no_more_steps_than_the_picture_shows() {
+    fn steps_of_long_runs_are_bounded() {
         let changes: Changes = (0..100_000).map(|i| (f64::from(i), f64::from(i))).collect();
         let corners = steps(&changes, 100_000.0);
-        assert!(corners.len() <= 2 * MOST_STEPS + 2, "{}", corners.len());
+        assert!(corners.len() <= 2 * MAX_STEPS + 2, "{}", corners.len());
         assert_eq!(corners.last(), Some(&(100_000.0, 99_999.0)));
     }
 }

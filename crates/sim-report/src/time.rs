@@ -1,5 +1,5 @@
-//! Where CPU time went: for each VM what its vCPUs did on pCPUs, and, hollow, how long they waited for
-//! one. Times are in pCPUs: one is one physical CPU all the time.
+//! The CPU time of each VM by use, and, hollow, its steal time.
+//! Times are in pCPUs: 1.0 is one physical CPU during the whole measured time.
 
 use tandem_experiment::metrics;
 use tandem_model::Nanos;
@@ -9,7 +9,7 @@ use tandem_report::chart::StackChart;
 use tandem_report::chart::stack::{Part, Whole};
 use tandem_report::figure;
 
-/// The parts, in the order of [`TimeOf::parts`], and their colours; the last is no CPU time.
+/// The parts, in the order of [`TimeOf::parts`], and their colours; the last one is not CPU time.
 const PARTS: [(&str, Option<usize>); 9] = [
     ("useful", Some(2)),
     ("spins (user)", Some(1)),
@@ -25,15 +25,15 @@ const PARTS: [(&str, Option<usize>); 9] = [
 /// The time of one VM, or of one VM under one combination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimeOf {
-    /// What the row is called.
+    /// Name of the row.
     pub name: String,
-    /// Useful, spinning in user space and in the kernel, waiting for TLB flushes, guest kernel, exits,
-    /// refilling caches, polling; waiting for a pCPU. In pCPUs.
+    /// In pCPUs: useful, spinning in user space, spinning in the kernel, waiting for TLB flushes, guest kernel,
+    /// exits, refilling caches, polling; waiting for a pCPU.
     pub parts: [f64; 9],
 }
 
 impl TimeOf {
-    /// Of what was received and what was waited for a pCPU in a time.
+    /// Divides CPU time and steal time by the measured time.
     pub fn new(name: &str, ran: &VcpuTime, steal: Nanos, measured: Nanos) -> TimeOf {
         let measured = measured.0.max(1) as f64;
         let mut parts = [0.0; 9];
@@ -45,7 +45,7 @@ impl TimeOf {
     }
 }
 
-/// A chart with a row for each.
+/// Returns a chart with a row for each VM or combination.
 pub fn chart(title: &str, rows: &[TimeOf], width: f64) -> StackChart {
     StackChart {
         title: title.to_owned(),
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_what_was_received() {
+    fn shares_are_of_received_time() {
         let row =
             TimeOf { name: "vm".to_owned(), parts: [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 6.0] };
         let svg = chart("time", &[row], 700.0).svg().into_string();

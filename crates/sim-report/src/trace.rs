@@ -1,23 +1,23 @@
 //! A simulation's trace as a Perfetto file.
 //!
-//! It has a track for each pCPU (which vCPU it runs), and for each VM a track with one for each vCPU
-//! (running, ready without a pCPU, halted, polled for; exits as instants) and one for each thread
-//! (running, spinning or blocked and for what, ready, asleep). IPIs, wake-ups and directed yields are
-//! arrows from who caused them to whom they reached.
+//! Each pCPU has a track with the vCPU that it runs.
+//! Each VM has a track for each vCPU (running, ready without a pCPU, halted, halt-polling; exits as instants)
+//! and for each thread (running, spinning or blocked with the object, ready, sleeping).
+//! IPIs, wake-ups and directed yields are arrows from their source to their target.
 //!
-//! Nothing here interprets: what is not in the events is not shown.
+//! The mapping adds no interpretation: it shows only recorded events.
 
 use tandem_sim::trace::{IpiKind, ThreadState, TraceEvent, Tracks, VcpuState};
 
 use super::trace_names::{exit_name, object_name, vcpu_name};
 use tandem_report::perfetto::{Point, Trace, TrackId, Value};
 
-/// A trace for ui.perfetto.dev.
+/// Returns a trace for ui.perfetto.dev.
 pub fn trace(tracks: &Tracks, events: &[TraceEvent]) -> Trace {
     Mapping::new(tracks).trace(events)
 }
 
-/// From the simulator's tracks to Perfetto's.
+/// Maps the simulator's tracks to Perfetto's.
 struct Mapping<'a> {
     tracks: &'a Tracks,
     trace: Trace,
@@ -32,7 +32,7 @@ impl<'a> Mapping<'a> {
         let host = trace.track(None, "Host");
         let pcpus =
             (0..tracks.pcpus).map(|pcpu| trace.track(Some(host), format!("pCPU {pcpu}"))).collect();
-        // Tracks are shown in the order in which they are added: VM by VM, vCPUs before threads.
+        // Perfetto shows tracks in the order in which they are added: VM by VM, vCPUs before threads.
         let (mut vcpus, mut threads) = (Vec::new(), Vec::new());
         for (vm, name) in (0..).zip(&tracks.vms) {
             let group = trace.track(None, format!("VM {name}"));

@@ -1,20 +1,20 @@
-//! What the tracks and events of a simulation's trace are called.
+//! Names of the tracks and events of a simulation's trace.
 
 use tandem_sim::trace::{ExitReason, Tracks};
 
-/// What a vCPU is called.
+/// Returns the name of a vCPU.
 pub(super) fn vcpu_name(tracks: &Tracks, vcpu: u32) -> String {
     let (vm, number) = tracks.vcpus[vcpu as usize];
     format!("{}/{number}", tracks.vms[vm as usize])
 }
 
-/// What an object of a VM is called.
+/// Returns the name of an object of a VM.
 pub(super) fn object_name(tracks: &Tracks, vm: u32, object: u32) -> &str {
     let objects = &tracks.objects[vm as usize];
     objects.get(object as usize).map_or("?", String::as_str)
 }
 
-/// Why a vCPU left guest mode, in words.
+/// Returns the name of an exit by its reason.
 pub(super) fn exit_name(reason: ExitReason) -> &'static str {
     match reason {
         ExitReason::PauseLoop => "exit: pause loop",

@@ -1,11 +1,11 @@
-//! The picture of a short window of a trace: pCPUs and vCPUs as lanes, what is drawn, and in which colours.
+//! The picture of a short window of a trace: its lanes (pCPUs and vCPUs), spans, arrows and colours.
 //!
-//! Where a vCPU runs while its thread spins, it is coloured as spinning; that is what the host cannot see
-//! and the guest cannot help.
+//! A vCPU that runs while its current thread spins is coloured as spinning: the host cannot see this time,
+//! and the guest cannot avoid it.
 //!
-//! Spans of running vCPUs are drawn first and what their threads did over them: spinning where the
-//! current thread spun while its vCPU was on a pCPU. Arrows of wake-ups go from the vCPU of the
-//! waker to that of the woken thread when it ran. Colours are after Okabe and Ito.
+//! Spans of running vCPUs are drawn first, spans of spinning threads over them.
+//! Arrows of wake-ups go from the waker's vCPU to the vCPU on which the woken thread runs.
+//! The colours are those of Okabe and Ito.
 
 use tandem_model::Nanos;
 use tandem_sim::trace::{ThreadState, TraceEvent, Tracks, VcpuState};
@@ -13,7 +13,7 @@ use tandem_sim::trace::{ThreadState, TraceEvent, Tracks, VcpuState};
 use super::trace_names::vcpu_name;
 use tandem_report::timeline::{Arrow, ArrowKind, Group, Kind, Lane, Span, Timeline};
 
-/// Kinds of spans, by their place in the picture's list; VMs come after them.
+/// Kinds of spans, by their index in the picture's list; the VMs' kinds follow.
 const RUNNING: usize = 0;
 const SPINNING: usize = 1;
 const STEAL: usize = 2;
@@ -26,7 +26,7 @@ const IPI: usize = 0;
 const WAKEUP: usize = 1;
 const YIELD: usize = 2;
 
-/// VMs on pCPUs; pale, so that labels are read on them.
+/// Colours of VMs on pCPUs; pale, so that labels on them are readable.
 const VM_COLOURS: [&str; 6] = ["#a6cee3", "#fdd49e", "#b2df8a", "#cab2d6", "#fbb4b9", "#e5d8bd"];
 
 /// Draws the window.
@@ -94,7 +94,7 @@ pub fn draw(tracks: &Tracks, events: &[TraceEvent], from: Nanos, to: Nanos) -> T
     for &event in events {
         if let TraceEvent::Thread { state: ThreadState::Spinning(_), vcpu, from, to, .. } = event {
             let (group, lane) = places[vcpu as usize];
-            // Who spins is current on its vCPU, but spins only while that has a pCPU.
+            // A spinning thread is current on its vCPU, and spins only while the vCPU has a pCPU.
             for &(begin, end) in within(&running[vcpu as usize], from, to) {
                 groups[group].lanes[lane].spans.push(Span {
                     from_ns: begin.max(from),
@@ -121,7 +121,7 @@ fn at_place((group, lane): (usize, usize), at: u64) -> (usize, usize, u64) {
     (group, lane, at)
 }
 
-/// Empty lanes: pCPUs, then each VM's vCPUs.
+/// Returns the empty lanes: pCPUs, then each VM's vCPUs.
 fn lanes(tracks: &Tracks) -> Vec<Group> {
     let lane = |name: String| Lane { name, ..Lane::default() };
     let host = Group {
@@ -140,7 +140,7 @@ fn lanes(tracks: &Tracks) -> Vec<Group> {
     std::iter::once(host).chain(vms).collect()
 }
 
-/// For each vCPU its group and lane.
+/// Returns the group and lane of each vCPU.
 fn places(tracks: &Tracks) -> Vec<(usize, usize)> {
     let mut filled = vec![0; tracks.vms.len()];
     tracks
@@ -153,7 +153,7 @@ fn places(tracks: &Tracks) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// For each vCPU when it ran in the window, in order of time.
+/// Returns the intervals in which each vCPU ran in the window, in order of time.
 fn of_vcpus(
     tracks: &Tracks,
     events: &[TraceEvent],
@@ -175,14 +175,14 @@ fn of_vcpus(
     running
 }
 
-/// Those of the times that overlap `from` … `to`.
+/// Returns the intervals that overlap `from` … `to`.
 fn within(times: &[(u64, u64)], from: u64, to: u64) -> &[(u64, u64)] {
     let first = times.partition_point(|&(_, end)| end <= from);
     let last = times.partition_point(|&(begin, _)| begin < to);
     times.get(first..last).unwrap_or_default()
 }
 
-/// For each thread from when on it was on which vCPU, in order of time.
+/// Returns for each thread the vCPUs that it was on, with the start of each stay, in order of time.
 fn of_threads(tracks: &Tracks, events: &[TraceEvent]) -> Vec<Vec<(u64, u32)>> {
     let mut threads = vec![Vec::new(); tracks.threads.len()];
     for &event in events {
@@ -196,7 +196,7 @@ fn of_threads(tracks: &Tracks, events: &[TraceEvent]) -> Vec<Vec<(u64, u32)>> {
     threads
 }
 
-/// Where a thread was at a time.
+/// Returns the vCPU of a thread at a time.
 fn vcpu_at(times: &[(u64, u32)], at: u64) -> Option<u32> {
     let after = times.partition_point(|&(from, _)| from <= at);
     after.checked_sub(1).map(|last| times[last].1)
@@ -216,7 +216,7 @@ fn kinds(tracks: &Tracks) -> Vec<Kind> {
         kind("halted, the host polls", "#56b4e9", true),
     ];
     for vm in 0..tracks.vms.len() {
-        // Spans on pCPUs say which vCPU they are; the legend need not.
+        // Spans on pCPUs are labelled with their vCPU, so the legend omits them.
         kinds.push(kind("", VM_COLOURS[vm % VM_COLOURS.len()], false));
     }
     kinds

@@ -1,5 +1,8 @@
-//! Who waited for whom in a simulated run, in the same section that a live host's interval has ([`waits_matrix`]), and what only a simulation
-//! knows: what was waited for spin locks and TLB flushes, split by whether the other was on a pCPU meanwhile.
+//! The waits of a simulated run.
+//!
+//! Waits between VMs have the same section as an interval of a live host ([`waits_matrix`]).
+//! A second table has figures that only a simulation can provide: time waited for spin locks and TLB flushes,
+//! split by whether the holder or answering vCPU was on a pCPU meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +11,23 @@ use tandem_model::{Nanos, VmId};
 use tandem_sim::Results;
 use tandem_sim::results::{VmResults, Waits};
 
-use super::MOST_VMS;
+use super::MAX_VMS;
 use tandem_report::table::{Align, Cell, Table, Tone};
 use tandem_report::{figure, waits_matrix};
 
-/// Combinations of a page whose matrices are shown; the table has all of them.
-pub const MOST_COMBINATIONS: usize = 12;
+/// Maximum number of combinations whose matrices a page shows; the table has all of them.
+pub const MAX_COMBINATIONS: usize = 12;
 
-/// The names of a run's VMs by their numbers.
+/// Returns the names of a run's VMs by their numbers.
 fn names(results: &Results) -> BTreeMap<VmId, String> {
     let names = results.vms.iter().map(|vm| vm.name.clone());
     (0..).map(VmId).zip(names).collect()
 }
 
-/// The whole section, of each combination's first run; nothing if nobody waited. A combination that is the only one has no name.
+/// Returns the whole section, from the first run of each combination; empty if there were no waits.
+/// A single combination has an empty name.
 pub fn section(watched: &[(&str, &Results)]) -> Markup {
-    let shown = watched.iter().take(MOST_COMBINATIONS);
+    let shown = watched.iter().take(MAX_COMBINATIONS);
     let matrices: Vec<(&str, Markup)> = shown
         .filter_map(|(combination, results)| {
             let interval = &results.observed.as_ref()?.interval;
@@ -39,26 +43,26 @@ pub fn section(watched: &[(&str, &Results)]) -> Markup {
     html! {
         @for (combination, matrix) in &matrices {
             @if combination.is_empty() { (matrix) }
-            @else { details open { summary { "Who waited for whom: " (combination) } (matrix) } }
+            @else { details open { summary { "Waits, longest first: " (combination) } (matrix) } }
         }
-        @if watched.len() > MOST_COMBINATIONS {
+        @if watched.len() > MAX_COMBINATIONS {
             p.faint {
-                "Who waited for whom is shown of the first " (MOST_COMBINATIONS) " combinations of " (watched.len())
-                ". A page of one run has it."
+                "Waits are shown for the first " (MAX_COMBINATIONS) " combinations of " (watched.len())
+                ". The page of a single run shows them for any combination."
             }
         }
         @if !within.is_empty() {
             h2 { "Spin locks and TLB flushes" }
             p.faint {
-                "What vCPUs of a VM waited for each other, on a pCPU or off it. Where the holder of a lock was off its pCPU, waiting is what \
-                 overcommit adds; where it ran, it is contention of the workload's own."
+                "Time that vCPUs of a VM waited for each other, on a pCPU or off it. If the holder of a lock was off its pCPU, overcommit \
+                 caused the wait; if it ran, the workload's own contention did."
             }
             (table(&within).html("Time waited for spin locks and TLB flushes"))
         }
     }
 }
 
-/// What the vCPUs of one VM waited for under one combination.
+/// The waits of the vCPUs of one VM under one combination.
 struct Within<'a> {
     combination: &'a str,
     vm: &'a str,
@@ -67,7 +71,7 @@ struct Within<'a> {
 }
 
 impl<'a> Within<'a> {
-    /// Of the first VMs.
+    /// Returns the waits of the first [`MAX_VMS`] VMs.
     fn all(combination: &'a str, results: &'a Results) -> Vec<Within<'a>> {
         let of = |vm: &'a VmResults| {
             Some(Within {
@@ -77,10 +81,10 @@ impl<'a> Within<'a> {
                 measured: results.measured,
             })
         };
-        results.vms.iter().take(MOST_VMS).filter_map(of).collect()
+        results.vms.iter().take(MAX_VMS).filter_map(of).collect()
     }
 
-    /// For locks that nobody held.
+    /// Time waited for locks without a holder.
     fn free(&self) -> Nanos {
         self.waits.free.iter().copied().sum()
     }
@@ -102,11 +106,11 @@ fn table(waits: &[Within<'_>]) -> Table {
         ("wait for locks", Align::Right),
         ("holder ran", Align::Right),
         ("holder off", Align::Right),
-        ("nobody held", Align::Right),
+        ("no holder", Align::Right),
         ("wait for flushes", Align::Right),
         ("answerer off", Align::Right),
     ]);
-    // The combinations of a VM stand below each other.
+    // Rows are grouped by VM.
     let mut vms: Vec<&str> = Vec::new();
     for of in waits {
         if !vms.contains(&of.vm) {
@@ -134,7 +138,7 @@ fn table(waits: &[Within<'_>]) -> Table {
     table
 }
 
-/// Time as so many vCPUs that wait all the time.
+/// Formats a time as the average number of waiting vCPUs.
 fn vcpus(time: Nanos, measured: Nanos) -> Cell {
     match time {
         Nanos::ZERO => Cell::default(),
@@ -157,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// Two VMs that compute share a pCPU.
+    /// Runs two computing VMs that share a pCPU.
     fn run(waits: bool) -> Results {
         let text = "duration = \"100ms\"\n[machine]\npcpus = 1
             [[workload]]\nname = \"hog\"\n[[workload.role]]\nthreads = \"1 per vcpu\"
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_has_the_section_of_a_live_interval_by_the_names_of_its_vms() {
+    fn single_run_has_a_live_interval_section() {
         let page = section(&[("", &run(true))]).into_string();
         assert!(page.contains("db waited "), "{page}");
         assert!(page.contains(" for web, 48.0 %"), "about half: {page}");
@@ -185,17 +189,17 @@ mod tests {
     }
 
     #[test]
-    fn each_combination_has_its_own_and_what_is_left_out_is_said() {
+    fn omitted_combinations_are_noted() {
         let results = run(true);
         let names: Vec<String> = (0..14).map(|n| format!("slice {n}")).collect();
         let all: Vec<(&str, &Results)> = names.iter().map(|n| (n.as_str(), &results)).collect();
         let page = section(&all).into_string();
-        assert_eq!(page.matches("<details open").count(), MOST_COMBINATIONS);
+        assert_eq!(page.matches("<details open").count(), MAX_COMBINATIONS);
         assert!(page.contains("first 12 combinations of 14"), "{page}");
     }
 
     #[test]
-    fn locks_are_split_by_whether_their_holder_ran() {
+    fn lock_waits_are_split_by_holder_state() {
         let mut results = run(false);
         results.vms[0].waits = Some(waits(1_000_000));
         let page = section(&[("stock", &results), ("aple", &results)]).into_string();
@@ -204,11 +208,11 @@ mod tests {
         let mut free = waits(0);
         free.free = vec![Nanos(2), Nanos(3)];
         results.vms[0].waits = Some(free);
-        assert!(section(&[("", &results)]).into_string().contains("nobody held"));
+        assert!(section(&[("", &results)]).into_string().contains("no holder"));
     }
 
     #[test]
-    fn nothing_is_said_where_nothing_was_recorded_or_nobody_waited() {
+    fn section_is_empty_without_waits() {
         let mut results = run(false);
         assert_eq!(section(&[("", &results)]).into_string(), "");
         results.vms[0].waits = Some(waits(0));

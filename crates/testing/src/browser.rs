@@ -1,7 +1,8 @@
-//! HTML pages in a real browser: what it laid out, fetched and complained about.
+//! Checks HTML pages in a real browser: layout, requests and console messages.
 //!
-//! Pages have no script, so a copy is opened with one added that measures the layout and writes it into the page, which headless
-//! Chromium prints. Where possible the browser runs without a network; it never resolves a name.
+//! Pages have no script, so a probe is added to a copy.
+//! The probe measures the layout and writes the result into the page, which headless Chromium prints.
+//! If possible, the browser runs without a network; it never resolves a name.
 //! `scripts/setup` installs Chromium on Debian.
 
 use std::path::Path;
@@ -12,7 +13,7 @@ use serde_json::Value;
 const BROWSERS: [&str; 4] =
     ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// Measures the page once it is laid out.
+/// Script that measures the page after its layout.
 const PROBE: &str = "<script>
 addEventListener('load', () => {
   const box = e => e.getBoundingClientRect();
@@ -51,7 +52,7 @@ addEventListener('load', () => {
 });
 </script></body>";
 
-/// A browser, or why there is none.
+/// Returns an installed browser, or the reason why there is none.
 pub fn browser() -> Result<&'static str, String> {
     let runs = |name: &&str| {
         let version = Command::new(name).arg("--version").output();
@@ -61,26 +62,26 @@ pub fn browser() -> Result<&'static str, String> {
         .iter()
         .copied()
         .find(|name| runs(name))
-        .ok_or_else(|| format!("none of {} is here", BROWSERS.join(", ")))
+        .ok_or_else(|| format!("none of {} is installed", BROWSERS.join(", ")))
 }
 
-/// What the browser made of a page.
+/// The result of opening a page.
 pub struct Opened {
-    /// The probe's figures.
+    /// The values of the probe.
     pub probe: Value,
-    /// Lines of the console.
+    /// Messages on the console.
     pub complaints: Vec<String>,
 }
 
 impl Opened {
-    /// A figure of the probe.
+    /// Returns a number of the probe.
     pub fn number(&self, name: &str) -> u64 {
         let value = self.probe[name].as_u64();
         value.unwrap_or_else(|| panic!("{name} in {}", self.probe))
     }
 }
 
-/// Opens a page with the probe in it.
+/// Opens a page with the probe added.
 pub fn open(browser: &str, path: &Path, width: u32, dark: bool) -> Opened {
     let text = std::fs::read_to_string(path).unwrap();
     let probed = path.with_extension(format!("{width}-{dark}.html"));
@@ -124,17 +125,17 @@ pub fn open(browser: &str, path: &Path, width: u32, dark: bool) -> Opened {
         probe: serde_json::from_str(&probe).unwrap(),
         complaints: said
             .lines()
-            // The browser complains about its own pages, too.
+            // The browser also logs messages about its own pages.
             .filter(|line| line.contains(":CONSOLE") && !line.contains("source: chrome://"))
             .map(str::to_owned)
             .collect(),
     }
 }
 
-/// Widths at which pages are opened: a phone, a small and a usual window.
+/// Widths of windows in pixels: a phone, a small and a usual window.
 const WIDTHS: [u32; 3] = [500, 800, 1280];
 
-/// Checks a page at every width, light and dark; returns the page in a usual window.
+/// Checks a page at every width, in light and dark mode; returns the page in a usual window.
 pub fn check(browser: &str, path: &Path) -> Opened {
     let text = std::fs::read_to_string(path).unwrap();
     for outside in ["http:", "https:", "src=", "href=", "@import", "url(", "<script"] {
@@ -161,7 +162,7 @@ pub fn check(browser: &str, path: &Path) -> Opened {
     std::mem::replace(&mut light[2], dark)
 }
 
-/// Checks a page if there is a browser; otherwise says that this is skipped.
+/// Checks a page if a browser is installed; otherwise prints that the check is skipped.
 pub fn check_if_there(path: &Path) {
     match browser() {
         Ok(browser) => drop(check(browser, path)),

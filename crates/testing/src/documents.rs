@@ -1,8 +1,9 @@
-//! The commands that documents show: those of shell blocks (`sh`, `console`), and `tandem …` within sentences.
+//! Commands shown in documents: those of shell blocks (`sh`, `console`), and `tandem …` within sentences.
 //!
-//! The finder knows enough of a shell's grammar for that: quotes, comments, `\` at the end of a line, `;` `&&` `|` `&`,
-//! redirections, assignments, `sudo`. A variable or `$(…)` becomes the number 1.
-//! Units of systemd and the Makefile count as documents, too.
+//! The parser supports a part of the shell's grammar: quotes, comments, `\` at the end of a line, `;` `&&` `|` `&`,
+//! redirections, assignments, `sudo`.
+//! It replaces a variable or `$(…)` by the number 1.
+//! systemd units and the Makefile count as documents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ const FOLDERS: [&str; 10] = [
     "research/docs",
     "research/schemas",
 ];
-/// A changelog describes other versions too, and the reference of commands consists of help texts.
+/// The changelog describes other versions too, and the command reference consists of help texts.
 const OMITTED: [&str; 2] = ["CHANGELOG.md", "docs/reference/cli.md"];
 const UNITS: &str = "packaging/systemd";
 
@@ -105,13 +106,13 @@ pub fn of_program(program: &str) -> Vec<Shown> {
         found.push(Shown { document: "Makefile".to_owned(), words, in_sentence: false });
     }
     found.retain(|shown| shown.words.first().is_some_and(|word| word == program));
-    // The name alone, or a placeholder, is no command.
+    // The name alone or a placeholder is not a command.
     found.retain(|shown| !shown.in_sentence || shown.words.len() > 1);
     found.retain(|shown| shown.words.get(1).is_none_or(|word| word != "COMMAND"));
     found
 }
 
-/// Panics if a document shows a command of a program that `refused` refuses, or fewer than `min` commands.
+/// Panics if documents show fewer than `min` commands of a program, or one that `refused` rejects.
 pub fn check(program: &str, min: usize, refused: impl Fn(&Shown) -> Option<String>) {
     let shown = of_program(program);
     assert!(shown.len() >= min, "only {} commands of {program} were found", shown.len());
@@ -123,7 +124,7 @@ pub fn check(program: &str, min: usize, refused: impl Fn(&Shown) -> Option<Strin
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The code within sentences: text between backquotes, outside of blocks.
+/// Returns the code within sentences: text between backquotes, outside of blocks.
 fn spans(text: &str) -> Vec<String> {
     let mut is_block = false;
     let mut found = Vec::new();
@@ -137,7 +138,7 @@ fn spans(text: &str) -> Vec<String> {
     found
 }
 
-/// The shell blocks of a document. In `console` blocks only lines after a prompt are commands.
+/// Returns the shell blocks of a document; in `console` blocks only lines after a prompt are commands.
 fn blocks(text: &str) -> Vec<String> {
     let lines = in_fences(text).into_iter().filter_map(|(kind, line)| match kind {
         "sh" => Some(line.to_owned()),
@@ -147,7 +148,7 @@ fn blocks(text: &str) -> Vec<String> {
     lines.collect()
 }
 
-/// Each line within a block, and of what kind that is.
+/// Returns each line within a block, with the kind of the block.
 fn in_fences(text: &str) -> Vec<(&str, &str)> {
     let (mut found, mut kind) = (Vec::new(), None);
     for line in text.lines() {
@@ -161,7 +162,7 @@ fn in_fences(text: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// The commands of a piece of shell, each as its words.
+/// Splits shell text into commands, each as its words.
 pub fn commands(text: &str) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     for token in tokens(text) {
@@ -173,7 +174,7 @@ pub fn commands(text: &str) -> Vec<Vec<String>> {
     all.into_iter().map(command).filter(|words| !words.is_empty()).collect()
 }
 
-/// Without assignments before it, `sudo`, and redirections.
+/// Removes leading assignments, `sudo`, and redirections.
 fn command(words: Vec<String>) -> Vec<String> {
     let is_before = |word: &String| {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';

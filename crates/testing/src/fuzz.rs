@@ -1,16 +1,16 @@
-//! What the fuzzers share: inputs by seed, mutations of real examples, and what reading one may cost.
+//! Shared code of the fuzzers: seeded inputs, mutations of real examples, and limits of memory and time per input.
 //!
-//! Each input has a seed of its own (PCG), so the same number is the same input everywhere. Without being asked for more, a fuzzer tries as many as
-//! take about a second.
+//! Each input has its own seed (PCG), so a seed means the same input on every machine.
+//! By default, a fuzzer tries as many inputs as take about a second.
 //!
-//! | variable | what it says |
+//! | variable | effect |
 //! |---|---|
-//! | `TANDEM_FUZZ_SECONDS=3600` | goes on for so long |
-//! | `TANDEM_FUZZ_SEED=N` | begins with seed N; a failure prints the line that brings it back |
-//! | `TANDEM_FUZZ_SEED=N..M` | these seeds, M left out: so several machines share the work |
+//! | `TANDEM_FUZZ_SECONDS=3600` | runs for this time |
+//! | `TANDEM_FUZZ_SEED=N` | starts with seed N; a failure prints this setting, to reproduce it |
+//! | `TANDEM_FUZZ_SEED=N..M` | runs seeds N to M - 1, to divide the work among machines |
 //!
-//! An input that takes more memory, or more time of a pCPU, than its reader may take fails as a panic does. What other threads and processes do counts
-//! for neither.
+//! An input that exceeds the limit of memory or CPU time fails like a panic.
+//! Other threads and processes do not count.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -22,13 +22,13 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The longest input, in bytes.
-pub const LONGEST: usize = 64 << 10;
+/// Maximum length of an input, in bytes.
+pub const MAX_LENGTH: usize = 64 << 10;
 
-/// The most time of a pCPU that an input may take, in a build without optimization.
-const MOST_TIME: Duration = Duration::from_secs(5);
+/// Maximum CPU time of an input, in a build without optimization.
+const MAX_TIME: Duration = Duration::from_secs(5);
 
-/// Values at the edges of types, and words that mean something to some reader.
+/// Values at the limits of types, and words with a meaning to some parser.
 const EDGES: [&str; 28] = [
     "0",
     "-1",
@@ -60,19 +60,19 @@ const EDGES: [&str; 28] = [
     "\u{1b}[2J",
 ];
 
-/// Counts what a thread has on the heap. Threads count for themselves, since tests run side by side.
+/// Allocator that counts the heap memory of each thread; tests run in parallel threads.
 #[derive(Debug)]
 pub struct Counting;
 
 thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
     static MOST_HELD: Cell<isize> = const { Cell::new(0) };
-    /// Whether the thread makes an input, which is not the reader's.
+    /// Whether the thread generates an input; this memory does not count.
     static MAKES_INPUT: Cell<bool> = const { Cell::new(false) };
 }
 
 fn count(bytes: isize) {
-    // A thread that is going has no counters any more.
+    // An exiting thread has no counters any more.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         if !MAKES_INPUT.try_with(Cell::get).unwrap_or(true) {
@@ -81,8 +81,8 @@ fn count(bytes: isize) {
     });
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator. Counting allocates nothing: the counters need neither a constructor nor
-// a destructor.
+// SAFETY: every call is forwarded unchanged to the system's allocator. Counting does not allocate: the counters have neither a constructor
+// nor a destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -104,23 +104,23 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size as isize - layout.size() as isize);
-        // SAFETY: the pointer came from System with this layout; the rest is the caller's promise.
+        // SAFETY: the pointer came from System with this layout; the caller guarantees the rest.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
-/// Says which input it was that failed.
+/// Prints the seed of the input when it panics.
 struct Input(u64);
 
 impl Drop for Input {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("again: TANDEM_FUZZ_SEED={}", self.0);
+            eprintln!("to reproduce: TANDEM_FUZZ_SEED={}", self.0);
         }
     }
 }
 
-/// The seeds that were asked for: the first, and the one at which to end.
+/// Returns the requested seeds: the first one and the end, which is exclusive.
 fn seeds() -> (u64, Option<u64>) {
     let Ok(text) = std::env::var("TANDEM_FUZZ_SEED") else {
         return (0, None);
@@ -136,13 +136,13 @@ fn seeds() -> (u64, Option<u64>) {
     }
 }
 
-/// Time that this thread ran.
+/// Returns the CPU time of this thread.
 fn ran() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
-/// The most memory that this thread held at a time for it, in bytes.
+/// Returns the peak heap memory of this thread during `run`, in bytes.
 pub fn most_held(run: impl FnOnce()) -> usize {
     let held = HELD.get();
     MOST_HELD.set(held);
@@ -150,7 +150,7 @@ pub fn most_held(run: impl FnOnce()) -> usize {
     (MOST_HELD.get() - held).unsigned_abs()
 }
 
-/// Tries inputs: so many, or as the environment says. Each may hold `most_bytes` of memory at a time.
+/// Tries `inputs` inputs, or as many as the environment requests; each has a limit of `most_bytes` of heap memory.
 pub fn each_input(what: &str, inputs: u64, most_bytes: usize, mut run: impl FnMut(&mut Pcg64)) {
     let seconds = std::env::var("TANDEM_FUZZ_SECONDS").ok();
     let length = seconds.map(|text| {
@@ -172,7 +172,7 @@ pub fn each_input(what: &str, inputs: u64, most_bytes: usize, mut run: impl FnMu
         let begun = ran();
         let bytes = most_held(|| run(&mut Pcg64::seed_from_u64(seed)));
         let took = ran() - begun;
-        assert!(took < MOST_TIME, "{what}: an input took {took:?}");
+        assert!(took < MAX_TIME, "{what}: an input took {took:?}");
         assert!(bytes <= most_bytes, "{what}: an input took {bytes} bytes");
         slowest = slowest.max((took, seed));
         largest = largest.max((bytes, seed));
@@ -189,36 +189,33 @@ pub fn each_input(what: &str, inputs: u64, most_bytes: usize, mut run: impl FnMu
     );
 }
 
-/// A number below `bound`; 0 if that is 0.
+/// Returns a random number below `bound`; 0 if `bound` is 0.
 pub fn below(random: &mut Pcg64, bound: usize) -> usize {
     (random.next_u64() % bound.max(1) as u64) as usize
 }
 
-/// Any bytes, fewer than `most`.
+/// Returns fewer than `most` random bytes.
 pub fn bytes(random: &mut Pcg64, most: usize) -> Vec<u8> {
     let length = below(random, most);
     (0..length).map(|_| random.next_u32() as u8).collect()
 }
 
-/// An empty folder that goes when it is dropped, in memory where there is such a place.
+/// Returns an empty folder that is removed on drop, in memory if `/dev/shm` exists.
 pub fn folder() -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
-    match shm.is_dir() {
-        true => tempfile::tempdir_in(shm),
-        false => tempfile::tempdir(),
-    }
-    .expect("a temporary folder")
+    let folder = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() };
+    folder.expect("a temporary folder")
 }
 
-/// Makes inputs of examples: these with changes, and now and then bytes without any.
+/// Generates inputs: changed examples, and sometimes random bytes.
 pub struct Mutator {
     examples: Vec<Vec<u8>>,
-    /// All words of the examples, and more of them.
+    /// All words of the examples, and additional words.
     words: Vec<Vec<u8>>,
 }
 
 impl Mutator {
-    /// `words` are those that the examples do not have.
+    /// Makes a mutator; `words` are additional to those of the examples.
     pub fn new<E: AsRef<[u8]>>(examples: impl IntoIterator<Item = E>, words: &[&str]) -> Mutator {
         let examples: Vec<Vec<u8>> = examples.into_iter().map(|e| e.as_ref().to_vec()).collect();
         assert!(!examples.is_empty(), "nothing to change");
@@ -230,12 +227,12 @@ impl Mutator {
         Mutator { examples, words: known.into_iter().collect() }
     }
 
-    /// An example as it is.
+    /// Returns an example without changes.
     pub fn example(&self, random: &mut Pcg64) -> &[u8] {
         &self.examples[below(random, self.examples.len())]
     }
 
-    /// An input. What it takes to make it does not count.
+    /// Returns an input; its generation does not count as memory of the input.
     pub fn input(&self, random: &mut Pcg64) -> Vec<u8> {
         MAKES_INPUT.set(true);
         let mut text = self.make(random);
@@ -251,7 +248,7 @@ impl Mutator {
         let mut text = self.example(random).to_vec();
         for _ in 0..below(random, 8) {
             self.change(random, &mut text);
-            text.truncate(LONGEST);
+            text.truncate(MAX_LENGTH);
         }
         text
     }
@@ -260,7 +257,7 @@ impl Mutator {
         &self.words[below(random, self.words.len())]
     }
 
-    /// One change, as disks, editors, other versions and attackers make them.
+    /// Makes one change such as those of disk errors, editors, other versions and attackers.
     fn change(&self, random: &mut Pcg64, text: &mut Vec<u8>) {
         let (a, b) = (place(random, text), place(random, text));
         let (from, to) = (a.min(b), a.max(b));
@@ -292,9 +289,9 @@ impl Mutator {
                 text.splice(from..from, nested);
             }
             9 => {
-                // Longer and longer, up to what is cut off.
+                // Repeat a part, up to the maximum length.
                 let copies = 1 << below(random, 12);
-                let part = text[from..to].repeat(copies.min(LONGEST / (to - from).max(1)));
+                let part = text[from..to].repeat(copies.min(MAX_LENGTH / (to - from).max(1)));
                 text.splice(from..from, part);
             }
             10 => {
@@ -313,12 +310,12 @@ impl Mutator {
     }
 }
 
-/// A place between two bytes of it.
+/// Returns a position between two bytes.
 fn place(random: &mut Pcg64, text: &[u8]) -> usize {
     below(random, text.len() + 1)
 }
 
-/// Lines, or arguments of a command line, change places or come again, once or many times.
+/// Swaps, removes or repeats lines, or arguments of a command line.
 fn change_lines(random: &mut Pcg64, text: &mut Vec<u8>) {
     let mut lines: Vec<Vec<u8>> =
         text.split_inclusive(|&byte| byte == b'\n' || byte == 0).map(Vec::from).collect();
@@ -331,7 +328,7 @@ fn change_lines(random: &mut Pcg64, text: &mut Vec<u8>) {
         1 => drop(lines.remove(one)),
         _ => {
             let copies = 1 << below(random, 9);
-            let copy = lines[one].repeat(copies.min(LONGEST / lines[one].len().max(1)));
+            let copy = lines[one].repeat(copies.min(MAX_LENGTH / lines[one].len().max(1)));
             lines.insert(other, copy);
         }
     }
@@ -342,7 +339,7 @@ fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-.+".contains(&byte) || byte >= 0x80
 }
 
-/// Where words begin and end.
+/// Returns the bounds of all words.
 fn words_of(text: &[u8]) -> impl Iterator<Item = (usize, usize)> + '_ {
     let begins = (0..text.len())
         .filter(move |&at| is_of_word(text[at]) && (at == 0 || !is_of_word(text[at - 1])));

@@ -1,24 +1,25 @@
-//! Runs live tests one after the other and prints like libtest.
+//! Runs live tests sequentially and prints like libtest.
 //!
-//! Live tests need root, KVM and a machine on which little else runs, so they run only with `--ignored` or `--include-ignored`, as tests
-//! marked `#[ignore]` do. A test that this machine cannot run prints `skipped: NAME: REASON` and is not counted as passed. Arguments
-//! that are no flags choose tests by parts of their names.
+//! Live tests need root, KVM and a mostly idle machine.
+//! Like tests with `#[ignore]`, they run only with `--ignored` or `--include-ignored`.
+//! A test that this machine cannot run prints `skipped: NAME: REASON` and does not count as passed.
+//! Arguments other than flags select tests by parts of their names.
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Why tests are ignored without `--ignored`.
+/// Reason for ignoring tests without `--ignored`.
 pub const IGNORED: &str = "needs root and KVM";
 
-/// Why a test cannot run here.
+/// Reason for skipping a test on this machine.
 #[derive(Debug)]
 pub struct Skip(pub String);
 
-/// A test: passes by returning, fails by panicking.
+/// A test; it passes if it returns and fails if it panics.
 pub type Test = fn() -> Result<(), Skip>;
 
-/// Runs the chosen ones of these tests.
+/// Runs the selected tests.
 pub fn run(all: &[(&str, Test)]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let flag = |flag: &str| arguments.iter().any(|argument| argument == flag);

@@ -1,10 +1,11 @@
-//! The processes that the live tests need besides themselves, of which the first is here.
+//! Helper processes of live tests.
 //!
-//! `vm` stands for a VMM: threads named as those of a microVM, asleep. On its standard input it is
-//! told `end N` (thread N ends), `start NAME` (thread 0 starts another) and `spin N` (thread N never sleeps again until it is told
-//! `rest N`), and ends with the input.
+//! The helper `vm` imitates a VMM: its threads have the names of a microVM's threads and sleep.
+//! It reads orders from stdin: `end N` (thread N ends), `start NAME` (thread 0 starts another thread),
+//! `spin N` (thread N spins) and `rest N` (thread N sleeps again).
+//! It exits at the end of stdin.
 //!
-//! A test program is its own helpers: it starts itself again with a variable that says which one to be.
+//! A test program starts itself again as a helper, with the role in an environment variable.
 
 use std::io::{BufRead, BufReader, Lines, Write, stdin, stdout};
 use std::path::PathBuf;
@@ -18,48 +19,48 @@ use std::{env, fs};
 use tandem_linux::ProcFs;
 use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
 
-#[allow(unused_imports, reason = "some tests kill nobody")]
+#[allow(unused_imports, reason = "some tests do not kill")]
 pub use crate::kills::{kill_often, kills};
 
-/// The variable that makes this program a helper.
+/// Environment variable with the role of a helper.
 const ROLE: &str = "TANDEM_LIVE_ROLE";
 
-/// The helper that this process is to be, if any.
+/// Returns the role of this process if it is a helper.
 pub fn role() -> Option<String> {
     env::var(ROLE).ok()
 }
 
-/// This program as a helper.
+/// Returns the command that starts this program as a helper.
 pub fn command(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(ROLE, role);
     command
 }
 
-/// A number among a helper's arguments.
+/// Parses a number in a helper's arguments.
 pub fn number(text: &str) -> u64 {
     text.parse().expect("a number")
 }
 
-/// The calling thread.
+/// Returns the id of the calling thread.
 pub fn gettid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
-/// What a thread of the VM is told.
+/// An order to a thread of the VM.
 enum Order {
     Start(String),
     Spin,
     Rest,
 }
 
-/// Starts a thread that says its number and then sleeps until it is told to end.
+/// Starts a thread, prints its id, and returns the sender of its orders; the thread ends when the sender is dropped.
 fn start_thread(name: String) -> Sender<Order> {
     let (sender, orders) = channel();
     let (tell, told) = channel();
     let body = move || {
         tell.send(gettid()).expect("the maker waits");
-        sleep_until_told(&orders);
+        follow_orders(&orders);
     };
     Builder::new().name(name).spawn(body).expect("a thread");
     println!("{}", told.recv().expect("the thread starts"));
@@ -67,7 +68,7 @@ fn start_thread(name: String) -> Sender<Order> {
     sender
 }
 
-fn sleep_until_told(orders: &Receiver<Order>) {
+fn follow_orders(orders: &Receiver<Order>) {
     let mut children = Vec::new();
     while let Ok(order) = orders.recv() {
         match order {
@@ -78,7 +79,7 @@ fn sleep_until_told(orders: &Receiver<Order>) {
     }
 }
 
-/// Is a VM: arguments NAME VCPUS.
+/// Runs the helper `vm`, with arguments NAME VCPUS.
 pub fn be_a_vm() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let (name, vcpus) = (&arguments[0], number(&arguments[1]));
@@ -99,32 +100,32 @@ pub fn be_a_vm() -> ExitCode {
                 let first = threads[0].as_ref().expect("thread 0 lives");
                 first.send(Order::Start(name.to_owned())).expect("thread 0 listens");
             }
-            _ => panic!("what is '{line}'?"),
+            _ => panic!("unknown order '{line}'"),
         }
     }
     ExitCode::SUCCESS
 }
 
-/// Long enough for anything that must happen to happen, however loaded the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of expected events, long enough for a heavily loaded machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits for what must come true.
+/// Waits for a condition; panics at the timeout.
 pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_true() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begin.elapsed() < TIMEOUT, "timeout while waiting until {what}");
         sleep(Duration::from_millis(2));
     }
 }
 
-/// The vCPU threads of a helper VM, by number.
+/// Returns the vCPU threads of a helper VM in the order of their indices.
 pub fn vcpu_threads(pid: Pid) -> Vec<ThreadRef> {
     let procfs = ProcFs::host();
     let mut threads = Vec::new();
     for entry in fs::read_dir(procfs.process(pid).join("task")).expect("its threads") {
         let name = entry.expect("an entry").file_name();
         let tid = Tid(name.to_str().and_then(|n| n.parse().ok()).expect("a number"));
-        // A thread may end while we look.
+        // A thread may end meanwhile.
         let Ok(stat) = ThreadStat::read(&procfs.task(pid, tid)) else {
             continue;
         };
@@ -137,7 +138,7 @@ pub fn vcpu_threads(pid: Pid) -> Vec<ThreadRef> {
     threads.into_iter().map(|(_, thread)| thread).collect()
 }
 
-/// A helper process, killed when it is dropped.
+/// A helper process, which is killed on drop.
 pub struct Helper {
     child: Child,
     input: Option<ChildStdin>,
@@ -150,7 +151,7 @@ impl Helper {
         Helper::started(command(role).args(arguments))
     }
 
-    /// The same as another user.
+    /// Starts a helper as another user and waits until it is ready.
     #[allow(dead_code, reason = "some tests have no other users")]
     pub fn start_as(user: u32, role: &str, arguments: &[&str]) -> Helper {
         use std::os::unix::process::CommandExt;
@@ -171,29 +172,29 @@ impl Helper {
         helper
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> Pid {
         Pid(self.child.id())
     }
 
-    /// What it says next.
+    /// Returns the next line of its output.
     pub fn next_line(&mut self) -> String {
         self.output.next().expect("the helper lives").expect("it writes text")
     }
 
-    /// Tells it something.
+    /// Sends it an order.
     pub fn tell(&mut self, order: &str) {
         let input = self.input.as_mut().expect("it listens");
         writeln!(input, "{order}").expect("it listens");
     }
 
-    /// Ends it, if it has not ended by itself.
+    /// Kills it if it is still running.
     pub fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Asks it to end, by SIGTERM, and waits.
+    /// Sends SIGTERM and waits for its exit.
     #[allow(dead_code, reason = "some tests only kill")]
     pub fn finish(mut self) -> std::process::ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
@@ -201,11 +202,11 @@ impl Helper {
         self.child.wait().expect("it is ours")
     }
 
-    /// Ends it by kill -9; it must have been alive.
+    /// Kills it with SIGKILL; panics if it has ended before.
     pub fn kill(mut self) {
         let ended = self.child.try_wait().expect("it can be asked");
         if ended.is_some() {
-            panic!("the helper ended by itself: {}", self.next_line());
+            panic!("the helper exited unexpectedly: {}", self.next_line());
         }
     }
 }
@@ -218,13 +219,13 @@ impl Drop for Helper {
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A name that no other test uses, nor another run of these tests at the same time.
+/// Returns a name that is unique among tests and concurrent runs of them.
 pub fn unique(what: &str) -> String {
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("tandem-live-{}-{what}{n}-", std::process::id())
 }
 
-/// A folder for a journal, removed when it is dropped.
+/// A folder for a journal, which is removed on drop.
 pub struct StateDir(pub PathBuf);
 
 impl Default for StateDir {
@@ -234,7 +235,7 @@ impl Default for StateDir {
 }
 
 impl StateDir {
-    /// An empty one.
+    /// Makes an empty folder.
     pub fn new() -> StateDir {
         let path = std::env::temp_dir().join(unique("state"));
         fs::create_dir_all(&path).expect("a temporary folder");

@@ -1,4 +1,4 @@
-//! A controller with a test between it and the hierarchy: the test acts after each change that was made. Live tests have it too.
+//! A CPU controller that calls a hook of the test after each successful change.
 
 use std::path::Path;
 
@@ -8,22 +8,22 @@ use tandem_linux::cgroup::{
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::Weight;
 
-/// A change that was made.
+/// A change of the hierarchy.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// A knob of a cgroup has this text.
+    /// This text was written to a knob of a cgroup.
     Knob(&'a CgroupPath, Knob, &'a str),
-    /// The cpu controller was let down from a cgroup.
+    /// The cpu controller was enabled for the children of a cgroup.
     Enabled,
-    /// It was taken back.
+    /// The cpu controller was disabled for the children of a cgroup.
     Disabled,
 }
 
-/// The controller.
+/// The controller with the hook.
 pub struct Hooked {
-    /// The one that makes the changes.
+    /// The controller that makes the changes.
     pub inner: Box<dyn CpuController>,
-    /// What is done after each that succeeded.
+    /// The hook after each successful change.
     pub after: Box<dyn Fn(Change<'_>) + Send + Sync>,
 }
 

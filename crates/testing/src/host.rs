@@ -1,5 +1,5 @@
-//! What the live tests have around them: VMs to work on, a cgroup that one of them owns, and a
-//! snapshot of all that an actuator can change, to be compared before and after.
+//! Fixtures of live tests on this host: VMs, a cgroup that one of them owns, and a snapshot of the state that an
+//! actuator can change, to compare before and after.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use tandem_linux::{ProcFs, cgroup};
 use crate::harness::Skip;
 use crate::helper::{Helper, StateDir, unique, vcpu_threads, wait_until};
 
-/// This host's controller, or why it cannot be used here.
+/// Returns this host's CPU controller, or the reason why it is unusable.
 pub fn controller() -> Result<Box<dyn CpuController>, Skip> {
     if !rustix::process::geteuid().is_root() {
         return Err(Skip("needs root to change cgroups".to_owned()));
@@ -23,35 +23,37 @@ pub fn controller() -> Result<Box<dyn CpuController>, Skip> {
     cgroup::open(&ProcFs::host()).map_err(|error| Skip(error.to_string()))
 }
 
-/// A VM that shares its cgroup with this test, and another that has one of its own.
+/// A VM in the cgroup of this test, and another VM in its own cgroup.
 pub struct LiveHost {
-    /// The VM that shares.
+    /// The VM in the cgroup of the test.
     pub shared: Helper,
-    /// The VM that does not.
+    /// The VM in its own cgroup.
     pub owner: Helper,
-    /// Another one that shares, if a test started it.
+    /// Another VM in the cgroup of the test, if the test started one.
     pub third: Option<Helper>,
-    /// The cgroup that is `owner`'s alone: a scope.
+    /// The cgroup of `owner`, a scope.
     pub own: CgroupPath,
-    /// How the names of groups begin that a test makes.
+    /// Prefix of the names of groups that a test makes.
     pub prefix: String,
-    /// What else the operator has made; put back before the VMs end.
+    /// Other changes of the operator, which are reverted before the VMs end.
     pub operator: Option<(Actuator, StateDir)>,
-    /// The folders that were made for `owner`, the highest first.
+    /// The folders made for `owner`, the topmost first.
     made: Vec<PathBuf>,
-    /// Where the operator let the cpu controller down to `own` and what is below it.
+    /// Cgroups in which the operator enabled the cpu controller for `own` and its descendants.
     enabled: Vec<CgroupPath>,
 }
 
 impl LiveHost {
-    /// Starts both VMs; the one that does not share is in a scope below the root.
+    /// Starts both VMs; `owner` is in a scope below the root.
     pub fn new() -> Result<LiveHost, Skip> {
         let own = CgroupPath(format!("/{}own.scope", unique("vm")));
         LiveHost::of(own.clone(), &own)
     }
 
-    /// Starts both VMs; the one that does not share is in cgroups as libvirt makes them: in its scope, on v2 in `libvirt` below that, there
-    /// is a cgroup for each vCPU's thread and one for all others, and the cpu controller reaches them.
+    /// Starts both VMs; `owner` is in cgroups like those of libvirt.
+    ///
+    /// Its scope (on v2: `libvirt` below it) has a cgroup for each vCPU thread and one for all other threads.
+    /// The cpu controller is enabled for them.
     pub fn like_libvirt() -> Result<LiveHost, Skip> {
         let controller = controller()?;
         let name = unique("vm").trim_end_matches('-').replace('-', "\\x2d");
@@ -71,11 +73,11 @@ impl LiveHost {
             live_host.made.push(folder(&*controller, &group));
             controller.move_thread(thread.tid, &group).expect("a move");
         }
-        live_host.lets_the_controller_down_to(&home.child("vcpu0"));
+        live_host.enable_controller_down_to(&home.child("vcpu0"));
         Ok(live_host)
     }
 
-    /// Starts both VMs, the one that does not share in `home`, which is `own` or lies below it.
+    /// Starts both VMs, `owner` in `home`, which is `own` or a descendant of it.
     fn of(own: CgroupPath, home: &CgroupPath) -> Result<LiveHost, Skip> {
         let controller = controller()?;
         let mut live_host = LiveHost {
@@ -107,38 +109,38 @@ impl LiveHost {
         }
     }
 
-    /// The vCPU threads of the VM that shares.
+    /// Returns the vCPU threads of `shared`.
     pub fn threads(&self) -> Vec<ThreadRef> {
         vcpu_threads(self.shared.pid())
     }
 
-    /// The vCPU threads of the VM that does not share.
+    /// Returns the vCPU threads of `owner`.
     pub fn own_threads(&self) -> Vec<ThreadRef> {
         vcpu_threads(self.owner.pid())
     }
 
-    /// On v2 the operator lets the cpu controller down to `own`.
-    pub fn operator_lets_the_controller_down(&mut self) {
-        self.lets_the_controller_down_to(&self.own.clone());
+    /// Enables the cpu controller for `own` on v2, as an operator does.
+    pub fn enable_controller_as_operator(&mut self) {
+        self.enable_controller_down_to(&self.own.clone());
     }
 
-    fn lets_the_controller_down_to(&mut self, cgroup: &CgroupPath) {
+    fn enable_controller_down_to(&mut self, cgroup: &CgroupPath) {
         let controller = cgroup::open(&ProcFs::host()).expect("a controller");
         for above in controller.missing_enables(cgroup).expect("the cgroup exists") {
-            controller.enable(&above).expect("the controller goes down");
+            controller.enable(&above).expect("the controller can be enabled");
             self.enabled.push(above);
         }
     }
 
-    /// The operator sets something on `own`.
+    /// Sets a knob of `own`, as an operator does.
     pub fn operator_sets(&mut self, knob: Knob, text: &str) {
-        self.operator_lets_the_controller_down();
+        self.enable_controller_as_operator();
         let controller = cgroup::open(&ProcFs::host()).expect("a controller");
         let written = controller.write_knob(&self.own, knob, text);
-        written.expect("the kernel takes it");
+        written.expect("the kernel accepts it");
     }
 
-    /// All that an actuator could have changed, as text by what it is.
+    /// Returns the state that an actuator can change, as text by description.
     pub fn snapshot(&self) -> BTreeMap<String, String> {
         let controller = cgroup::open(&ProcFs::host()).expect("a controller");
         let mut snapshot = BTreeMap::new();
@@ -172,7 +174,7 @@ impl LiveHost {
         }
         for place in places {
             let folder = folder(&*controller, &place);
-            // On v1 some of these exist, on v2 others; one that comes or goes is a difference too.
+            // Some files exist only on v1 or v2; a file that appears or disappears is a difference too.
             let mut files = vec!["cgroup.subtree_control", "cgroup.type"];
             if place.is_within(&self.own) {
                 files.extend(["cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us"]);
@@ -184,7 +186,7 @@ impl LiveHost {
                 snapshot.insert(path.display().to_string(), text.trim_end().to_owned());
             }
             let children = controller.children(&place).expect("the cgroup exists");
-            // A test's, or the fleet's: `tandem-NAME-PID`, and what begins so.
+            // Groups of a test, or of the fleet: `tandem-NAME-PID` with any suffix.
             let is_of_a_vm = |name: &str| {
                 let mut parts = name.strip_prefix("tandem-").unwrap_or("").split('-');
                 parts.any(|part| vms.iter().any(|vm| vm.pid().to_string() == part))
@@ -199,12 +201,12 @@ impl LiveHost {
     }
 }
 
-/// A cgroup's folder.
+/// Returns a cgroup's folder.
 fn folder(controller: &dyn CpuController, cgroup: &CgroupPath) -> PathBuf {
     controller.mount().join(cgroup.0.trim_start_matches('/'))
 }
 
-/// A thread's nice value, field 19 of its `stat`.
+/// Returns a thread's nice value, field 19 of its `stat`.
 pub fn nice(thread: &ThreadRef) -> i8 {
     let path = format!("/proc/{}/task/{}/stat", thread.pid, thread.tid);
     let stat = fs::read_to_string(path).expect("the thread lives");
@@ -223,13 +225,13 @@ impl Drop for LiveHost {
             if folder.starts_with(&own) {
                 wait_until("the VM's cgroup can be removed", || fs::remove_dir(folder).is_ok());
             } else {
-                // Others may have moved in meanwhile.
+                // Other processes may have moved in meanwhile.
                 let _ = fs::remove_dir(folder);
             }
         }
         for above in self.enabled.iter().rev() {
             if controller.exists(above) {
-                controller.disable(above).expect("nobody else uses it");
+                controller.disable(above).expect("it is unused");
             }
         }
     }

@@ -1,17 +1,17 @@
 //! Fixtures that the tests of several crates share; a dev-dependency only.
 //!
-//! - [`harness`]: runs live tests one after the other and prints like libtest, with skipped tests and their reasons.
+//! - [`harness`]: runs live tests sequentially and prints like libtest, with the reasons of skipped tests.
 //! - [`helper`]: helper processes of live tests: a VM's threads, a daemon to be killed.
 //! - [`host`]: this machine's cgroups and threads, with a check that everything was reverted.
-//! - [`hooked`]: a CPU controller that fails or panics at a chosen call.
+//! - [`hooked`]: a CPU controller with a hook after each change.
 //! - [`vm`]: a microVM as a process.
-//! - [`processes`]: programs that tests run, and leftovers of them.
-//! - [`schema`]: JSON against JSON Schema.
+//! - [`processes`]: commands that tests run, and searches for leftovers.
+//! - [`schema`]: validation of JSON output.
 //! - [`browser`]: HTML pages in a real browser.
-//! - [`quiet`]: measurements on a machine that others use too.
-//! - [`kills`]: how often tests kill.
-//! - [`documents`]: the commands that documents show.
-//! - [`fuzz`]: seeded inputs and the bounds of what reading one may cost.
+//! - [`quiet`]: measurements on a shared machine.
+//! - [`kills`]: number of kills in kill tests.
+//! - [`documents`]: commands shown in documents.
+//! - [`fuzz`]: seeded inputs with limits of memory and time.
 
 pub mod browser;
 pub mod documents;

@@ -1,9 +1,9 @@
-//! Programs that tests run, and what they may have left behind.
+//! Commands that tests run, and searches for leftover cgroups and processes.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Whether this process may change cgroups; says that the test is skipped if not.
+/// Returns whether this process may change cgroups; if not, prints that the test is skipped.
 pub fn may_change_cgroups() -> bool {
     if !rustix::process::getuid().is_root() {
         println!("skipped: making cgroups needs root");
@@ -18,7 +18,7 @@ pub fn may_change_cgroups() -> bool {
     }
 }
 
-/// Runs a command; panics with its error output if it fails.
+/// Runs a command; panics with its stderr if it fails.
 pub fn succeed(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -26,7 +26,7 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// Cgroups below `/sys/fs/cgroup` whose name contains `part`.
+/// Returns the cgroups below `/sys/fs/cgroup` with `part` in their names.
 pub fn cgroups_named(part: &str) -> Vec<String> {
     fn walk(folder: &Path, part: &str, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -43,7 +43,7 @@ pub fn cgroups_named(part: &str) -> Vec<String> {
     found
 }
 
-/// Processes that have `part` in their command line.
+/// Returns the processes with `part` in their command lines.
 pub fn processes_with(part: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries

@@ -1,13 +1,14 @@
-//! Measurements on a machine that others use too.
+//! Measurements on a machine with other load.
 //!
-//! A live test must not fail because something else runs. So it takes the least busy pCPUs, and [`measure`] compares the time that these
-//! pCPUs were busy (`/proc/stat`) with the time of the test's own threads (`schedstat`). If others took more than [`CALM`], the
-//! measurement is repeated, [`TRIES`] times at most; then the test is skipped with the reason. Only measurements are repeated: a
-//! test asserts on the result once.
+//! A live test must not fail because of other load, so it uses the least busy pCPUs.
+//! [`measure`] compares the busy time of these pCPUs (`/proc/stat`) with the time of the test's own threads (`schedstat`).
+//! If other load exceeds [`CALM`], it repeats the measurement, [`TRIES`] times at most, and then skips the test with the reason.
+//! Only measurements are repeated: a test asserts on the result once.
 //!
-//! A test program waits [`MAX_WAIT`] in all for quiet pCPUs, so a busy machine costs it seconds, not minutes. Loads are in pCPUs: 1.0 is
-//! one pCPU for the whole time. Time that a hypervisor below this host took counts as taken by others. Non-goal: to name
-//! the processes that disturb.
+//! A test program waits at most [`MAX_WAIT`] in total for quiet pCPUs, so a busy machine costs it seconds, not minutes.
+//! Loads are in pCPUs: 1.0 is one pCPU for the whole time.
+//! Time taken by a hypervisor below this host (steal) counts as other load.
+//! Non-goal: naming the processes that cause it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,22 +23,22 @@ use tandem_model::{PcpuId, PcpuSet};
 
 use crate::harness::Skip;
 
-/// Time that others may take of each pCPU while it is quiet, in pCPUs.
+/// Maximum other load of a quiet pCPU, in pCPUs.
 pub const CALM: f64 = 0.15;
 
-/// How long the load of pCPUs is sampled.
+/// Length of a sample of load.
 pub const SAMPLE: Duration = Duration::from_millis(500);
 
-/// How long a test program waits for quiet pCPUs, all tests together.
+/// Maximum time that a test program waits for quiet pCPUs, over all tests.
 pub const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// Maximum number of measurements.
 pub const TRIES: usize = 3;
 
-/// Time that tests of this program waited for quiet pCPUs.
+/// Time that the tests of this program have waited for quiet pCPUs.
 static WAITED: Mutex<Duration> = Mutex::new(Duration::ZERO);
 
-/// Time that pCPUs were busy since boot.
+/// Busy time of pCPUs since boot.
 struct Busy {
     at: Instant,
     seconds: BTreeMap<PcpuId, f64>,
@@ -50,7 +51,7 @@ impl Busy {
         Busy { at: Instant::now(), seconds: busy_seconds(&stat, tick) }
     }
 
-    /// Time since an earlier sample on some pCPUs, in pCPUs.
+    /// Returns the load of some pCPUs since an earlier sample, in pCPUs.
     fn load_since(&self, before: &Busy, pcpus: &PcpuSet) -> f64 {
         let busy = |sample: &Busy, pcpu| sample.seconds.get(&pcpu).copied().unwrap_or_default();
         let of_each = pcpus.iter().map(|pcpu| busy(self, pcpu) - busy(before, pcpu));
@@ -58,7 +59,7 @@ impl Busy {
     }
 }
 
-/// Busy time of each pCPU in `/proc/stat`: user, nice, system, interrupts and steal; guest time is part of user.
+/// Returns the busy time of each pCPU in `/proc/stat`: user, nice, system, interrupts and steal; guest time is part of user.
 fn busy_seconds(stat: &str, tick: f64) -> BTreeMap<PcpuId, f64> {
     let lines = stat.lines().filter_map(|line| line.strip_prefix("cpu"));
     lines
@@ -84,7 +85,7 @@ pub fn by_load() -> Vec<(PcpuId, f64)> {
     loads
 }
 
-/// Waits for a condition within the rest of [`MAX_WAIT`]; it is tried at least once.
+/// Waits for a condition within the remainder of [`MAX_WAIT`]; it is checked at least once.
 fn wait_for<T>(mut condition: impl FnMut() -> Result<T, Skip>) -> Result<T, Skip> {
     loop {
         let begin = Instant::now();
@@ -104,10 +105,10 @@ fn wait_for<T>(mut condition: impl FnMut() -> Result<T, Skip>) -> Result<T, Skip
 pub fn quiet_pcpus(count: usize) -> Result<Vec<PcpuId>, Skip> {
     wait_for(|| {
         let loads = by_load();
-        let first = loads.get(..count).ok_or_else(|| Skip(format!("it takes {count} pCPUs")))?;
+        let first = loads.get(..count).ok_or_else(|| Skip(format!("needs {count} pCPUs")))?;
         match first.iter().find(|(_, load)| *load > CALM) {
             Some((pcpu, load)) => Err(Skip(format!(
-                "{count} quiet pCPUs are needed, and others take {:.0} % of pCPU {pcpu}",
+                "{count} quiet pCPUs are needed, and other load takes {:.0} % of pCPU {pcpu}",
                 load * 100.0
             ))),
             None => Ok(first.iter().map(|(pcpu, _)| *pcpu).collect()),
@@ -115,21 +116,21 @@ pub fn quiet_pcpus(count: usize) -> Result<Vec<PcpuId>, Skip> {
     })
 }
 
-/// Waits until these pCPUs are quiet; the test has no threads on them yet.
+/// Waits until these pCPUs are quiet; the test must not have threads on them yet.
 pub fn wait_until_quiet(pcpus: &PcpuSet) -> Result<(), Skip> {
     wait_for(|| {
         let loads = by_load();
         let mut busy = loads.iter().filter(|(pcpu, load)| pcpus.contains(*pcpu) && *load > CALM);
         match busy.next() {
             Some((pcpu, load)) => {
-                Err(Skip(format!("others take {:.0} % of pCPU {pcpu}", load * 100.0)))
+                Err(Skip(format!("other load takes {:.0} % of pCPU {pcpu}", load * 100.0)))
             }
             None => Ok(()),
         }
     })
 }
 
-/// Run time in seconds of each thread of these processes that may run on these pCPUs, and of children that ended.
+/// Returns the run time in seconds of each thread of these processes that may run on these pCPUs, and of ended children.
 fn own_time(processes: &[u32], pcpus: &PcpuSet) -> BTreeMap<u32, f64> {
     let mut times = BTreeMap::new();
     for process in processes {
@@ -149,14 +150,14 @@ fn own_time(processes: &[u32], pcpus: &PcpuSet) -> BTreeMap<u32, f64> {
     times
 }
 
-/// Run time of a thread in seconds, from its folder in `/proc`; 0 if it ended.
+/// Returns the run time of a thread in seconds, from its folder in `/proc`; 0 if it ended.
 fn run_time(folder: &Path) -> f64 {
     let schedstat = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
     let nanos = schedstat.split_ascii_whitespace().next();
     nanos.and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or_default() / 1e9
 }
 
-/// Time in seconds of the children of a process that ended: fields 16 and 17 of its `stat`.
+/// Returns the CPU time in seconds of the ended children of a process: fields 16 and 17 of its `stat`.
 fn children_time(process: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
@@ -165,7 +166,7 @@ fn children_time(process: u32) -> Option<f64> {
     Some((ticks(13)? + ticks(14)?) / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// This process and its descendants.
+/// Returns this process and its descendants.
 fn family() -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let parents: BTreeMap<u32, u32> = processes
@@ -185,21 +186,21 @@ fn family() -> Vec<u32> {
     family
 }
 
-/// Measures while others leave these pCPUs alone. Threads of this process and its descendants are not others.
+/// Measures on quiet pCPUs; threads of this process and its descendants are not other load.
 pub fn measure<T>(pcpus: &PcpuSet, measurement: impl FnMut() -> T) -> Result<T, Skip> {
-    measure_beside(pcpus, family, measurement, |_| false)
+    measure_with(pcpus, family, measurement, |_| false)
 }
 
-/// Measures until the result is good, however busy the pCPUs are, or until others leave them alone.
+/// Measures until the result is good, regardless of other load, or until the pCPUs are quiet.
 pub fn measure_until<T>(
     pcpus: &PcpuSet,
     measurement: impl FnMut() -> T,
     is_good: impl Fn(&T) -> bool,
 ) -> Result<T, Skip> {
-    measure_beside(pcpus, family, measurement, is_good)
+    measure_with(pcpus, family, measurement, is_good)
 }
 
-fn measure_beside<T>(
+fn measure_with<T>(
     pcpus: &PcpuSet,
     own: impl Fn() -> Vec<u32>,
     mut measurement: impl FnMut() -> T,
@@ -222,7 +223,7 @@ fn measure_beside<T>(
         loads.push(format!("{others:.2}"));
     }
     Err(Skip(format!(
-        "others took {} pCPUs of pCPUs {pcpus} in {TRIES} measurements",
+        "other load took {} pCPUs of pCPUs {pcpus} in {TRIES} measurements",
         loads.join(", ")
     )))
 }
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_the_test_are_not_others() {
+    fn own_threads_are_not_other_load() {
         let me = std::process::id();
         let pcpus = affinity(Tid(me)).expect("an affinity");
         let before = own_time(&[me], &pcpus);
@@ -273,7 +274,7 @@ mod tests {
         let me = std::process::id();
         let pcpus = affinity(Tid(me)).expect("an affinity");
         let mut runs = 0;
-        // This process is not said to be the test's own, so it disturbs.
+        // Without own processes, this process counts as other load.
         let spin = || {
             runs += 1;
             let begin = Instant::now();
@@ -283,7 +284,7 @@ mod tests {
                 }
             });
         };
-        let disturbed = measure_beside(&pcpus, Vec::new, spin, |()| false);
+        let disturbed = measure_with(&pcpus, Vec::new, spin, |()| false);
         let Err(Skip(reason)) = disturbed else { panic!("all pCPUs are busy") };
         assert_eq!(runs, TRIES, "{reason}");
         assert!(reason.contains("in 3 measurements"), "{reason}");
@@ -293,7 +294,7 @@ mod tests {
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_millis(300) {}
         };
-        let good = measure_beside(&pcpus, Vec::new, spin_once, |()| true);
+        let good = measure_with(&pcpus, Vec::new, spin_once, |()| true);
         assert!(good.is_ok() && runs == 1, "a good result needs no quiet pCPUs");
         assert!(matches!(measure(&PcpuSet::default(), || 7), Ok(7)));
     }

@@ -1,11 +1,11 @@
-//! JSON output of programs against JSON Schema: the part of the standard that our schemas use.
+//! Validates JSON output of programs against the part of JSON Schema (draft 2020-12) that our schemas use.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Reads a schema of a folder; panics on keywords that `violations` does not know.
+/// Reads a schema of a folder; panics on keywords that `violations` does not support.
 pub fn schema(folder: &Path, name: &str) -> Value {
     let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
     let schema: Value = serde_json::from_str(&text).unwrap();
@@ -16,7 +16,7 @@ pub fn schema(folder: &Path, name: &str) -> Value {
     schema
 }
 
-/// The keywords of JSON Schema that [`violations`] knows, and those that only describe.
+/// The keywords that [`violations`] checks, and those that are only descriptive.
 const KEYWORDS: [&str; 19] = [
     "$schema",
     "$id",
@@ -39,7 +39,7 @@ const KEYWORDS: [&str; 19] = [
     "maximum",
 ];
 
-/// The schemas within a schema.
+/// Returns the schemas within a schema.
 fn inner(schema: &Value) -> Vec<&Value> {
     let values = |key: &str| schema[key].as_object().into_iter().flat_map(|all| all.values());
     let elements = |key: &str| schema[key].as_array().into_iter().flatten();
@@ -51,7 +51,7 @@ fn inner(schema: &Value) -> Vec<&Value> {
         .collect()
 }
 
-/// A keyword that is not checked would promise what nobody holds.
+/// Collects unsupported keywords, which would not be checked.
 fn check_keywords(schema: &Value, unknown: &mut BTreeSet<String>) {
     let keys = schema.as_object().into_iter().flat_map(|all| all.keys());
     let is_known = |key: &&String| KEYWORDS.contains(&key.as_str());
@@ -61,17 +61,17 @@ fn check_keywords(schema: &Value, unknown: &mut BTreeSet<String>) {
     }
 }
 
-/// What is wrong with a value, by the part of JSON Schema (draft 2020-12) that our schemas use.
+/// Returns the violations of a schema by a value.
 fn violations(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
     if schema == &json!(true) {
         return Vec::new();
     }
     if schema == &json!(false) {
-        return vec![format!("{place} should not be there")];
+        return vec![format!("{place} is not allowed")];
     }
     if let Some(reference) = schema["$ref"].as_str() {
         let target = root.pointer(reference.trim_start_matches('#'));
-        let target = target.unwrap_or_else(|| panic!("{reference} is not there"));
+        let target = target.unwrap_or_else(|| panic!("{reference} does not exist"));
         return violations(root, target, value, place);
     }
     let mut wrong = Vec::new();
@@ -88,7 +88,7 @@ fn violations(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<S
         "null" => value.is_null(),
         "number" => value.is_number(),
         "integer" => value.is_u64() || value.is_i64(),
-        kind => panic!("no type is called {kind}"),
+        kind => panic!("unknown type {kind}"),
     };
     match &schema["type"] {
         Value::Null => {}
@@ -138,7 +138,7 @@ fn violations(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<S
     wrong
 }
 
-/// Validates an output against its schema. A field more in any of its objects must be a violation.
+/// Validates an output against its schema; an additional field in any of its objects must be a violation.
 pub fn check(folder: &Path, name: &str, output: &Value) {
     let schema = schema(folder, name);
     let wrong = violations(&schema, &schema, output, "");
@@ -152,7 +152,7 @@ pub fn check(folder: &Path, name: &str, output: &Value) {
             unnoticed.insert(plain(&place));
         }
     }
-    // Of these the keys are the user's own.
+    // Users choose the keys of these objects.
     unnoticed.retain(|place| {
         !["/combinations/*/settings", "/*/ours", "/*/published"].contains(&place.as_str())
     });
@@ -160,7 +160,7 @@ pub fn check(folder: &Path, name: &str, output: &Value) {
     assert!(unnoticed.is_empty(), "{name} allows any field in {unnoticed:?}");
 }
 
-/// Pointers to the objects of a value: of a list to those of its first element and of the last.
+/// Returns pointers to the objects of a value; of a list only those in its first and last element.
 fn places(value: &Value) -> Vec<String> {
     let mut places = Vec::new();
     let mut open = vec![(String::new(), value)];
@@ -185,7 +185,7 @@ fn places(value: &Value) -> Vec<String> {
     places
 }
 
-/// A pointer with a star for each number.
+/// Replaces each number in a pointer by a star.
 fn plain(place: &str) -> String {
     let star = |part: &str| match part.parse::<usize>() {
         Ok(_) => "*".to_owned(),

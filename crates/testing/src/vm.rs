@@ -1,10 +1,10 @@
-//! A VM for tests that look at VMs from outside; it does not outlive the test.
+//! A VM for tests that observe VMs from outside.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A child that does not outlive the test.
+/// A child that is killed on drop.
 pub struct Guard(pub Child);
 
 impl Drop for Guard {
@@ -14,7 +14,7 @@ impl Drop for Guard {
     }
 }
 
-/// Starts a VM with these arguments of `tandem vm run`, and returns once its vCPUs run.
+/// Starts a VM with these arguments of `tandem vm run` and waits until it is ready.
 pub fn start_vm(tandem: &Path, name: &str, args: &[&str]) -> Guard {
     let mut child = Command::new(tandem)
         .args(["vm", "run", "--name", name, "--control-stdio"])

@@ -1,10 +1,11 @@
-//! Where the time of threads goes by the BPF programs, beside `perf sched` in the same seconds: `beside_perf SECONDS TID…`
+//! Compares run time and ready time (RDY) of threads in the BPF programs and in `perf sched`: `beside_perf SECONDS TID…`
 //!
-//! perf records by CLOCK_MONOTONIC, which is the programs' clock, from a second before the interval until a second after it. `perf sched timehist
-//! --time` then cuts that to the interval, from one reading of the programs to the other: so both tell of the same seconds, to the time that a
-//! reading takes, which is printed. Its summary has for each thread the time that it ran, and its RDY in two parts: preempted, and from the
-//! wake-up on. A wait that began before the interval counts with perf in whole, and one that is not over at its end not at all. Needs perf, and
-//! root.
+//! perf records on CLOCK_MONOTONIC, the clock of the BPF programs, from one second before the interval to one second after it.
+//! `perf sched timehist --time` then cuts the record to the interval between the two readings of the programs.
+//! Both sources thus cover the same seconds, up to the duration of a reading, which is printed.
+//! perf splits ready time into preempted time and wake-up delay.
+//! perf counts a wait that began before the interval in full, and omits a wait that outlasts it.
+//! Needs perf and root.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -16,13 +17,13 @@ use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::{VcpuId, VmId};
 use tandem_observe::bpf::{Bpf, BpfReading, Options, Watch};
 
-/// By number: how long a thread ran and waited, in ms.
+/// Run time and ready time in ms, by TID.
 type Figures = BTreeMap<u32, (f64, f64)>;
 
-/// What the summary says, line by line: `COMM[TID/PID] PARENT SCHED-IN RUN-TIME SLEEP IOWAIT PREEMPT DELAY`, times in ms.
+/// Parses the lines of the summary: `COMM[TID/PID] PARENT SCHED-IN RUN-TIME SLEEP IOWAIT PREEMPT DELAY`, times in ms.
 fn figures(text: &str) -> Figures {
     let line = |line: &str| {
-        // A name may have anything in it.
+        // A thread name may contain any character.
         let (_, rest) = line.rsplit_once('[')?;
         let (numbers, rest) = rest.split_once(']')?;
         let tid = numbers.split('/').next()?.parse().ok()?;
@@ -42,7 +43,7 @@ fn now() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Reads the programs: when, in the middle of the reading, and how long that took, in ns.
+/// Reads the programs, and returns the midpoint and the duration of the reading in ns.
 fn read(bpf: &mut Bpf) -> Result<(BpfReading, u64, u64), Box<dyn std::error::Error>> {
     let begun = now();
     let reading = bpf.read()?;
@@ -50,7 +51,7 @@ fn read(bpf: &mut Bpf) -> Result<(BpfReading, u64, u64), Box<dyn std::error::Err
     Ok((reading, begun + took / 2, took))
 }
 
-/// A time as perf takes it.
+/// Formats a time for perf.
 fn in_seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
@@ -64,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let tid = tid?;
         threads.push(Watch {
             index,
-            // `/proc` has each thread under its own number too.
+            // `/proc/TID` exists for each thread.
             thread: ThreadRef::read(&ProcFs::host(), Pid(tid), Tid(tid))?,
             vm: VmId(1),
             vcpu: VcpuId(index),
@@ -81,7 +82,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .arg(&data)
         .args(["--", "sleep", &(seconds + 2).to_string()])
         .spawn()?;
-    // perf begins within this time as a rule.
+    // perf usually starts within this time.
     std::thread::sleep(Duration::from_secs(1));
     let (_, start, first) = read(&mut bpf)?;
     std::thread::sleep(Duration::from_secs(seconds.into()));

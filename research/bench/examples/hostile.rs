@@ -1,16 +1,18 @@
-//! The daemon beside tenants that hold as much as they can: how long it decided nothing, and how much memory it took.
+//! Measures the daemon's longest decision gap and its memory on a host with hostile tenants.
 //!
 //! ```text
 //! cargo build --release -p tandem-cli
 //! sudo cargo run --release -p tandem-bench --example hostile -- [SECONDS [FILE.json [LOAD …]]]
 //! ```
 //!
-//! Beside each load stand two VMs, of weights 1 and 2, on which the daemon acts; it selects every VM. Loads are as large as this machine allows, and the
-//! figures say how large that was. Where a load is `named`, the operator named its user, so that its threads count as vCPUs without KVM: the worst that
-//! can be selected. The gap is the daemon's own metric `tandem_period_gap_longest_seconds`, from its first period on; if its page stands still for longer,
-//! that. Each load is watched for SECONDS (20). Nothing is judged: `docs/threat-model.md` says what is promised.
+//! Next to each load run two VMs of weights 1 and 2; the daemon selects all VMs and acts on these two.
+//! Loads are as large as this machine allows, and the figures contain their sizes.
+//! For a `named` load the operator named its user, so its threads count as vCPUs without KVM: the worst case of selection.
+//! The gap is the daemon's metric `tandem_period_gap_longest_seconds`, or the age of its metrics page if that is larger.
+//! The program watches each load for SECONDS (20).
+//! It judges no figure; `docs/threat-model.md` states the limits.
 //!
-//! VMs and daemon are `tandem vm run` and `tandem host run` of the binary beside the folder of this program, or that TANDEM names.
+//! VMs and daemon are `tandem vm run` and `tandem host run` of the binary one folder above this program, or of the binary in TANDEM.
 
 use std::io::{Read, Write, stdin, stdout};
 use std::os::unix::net::UnixListener;
@@ -38,38 +40,38 @@ use tandem_report::{explain, json};
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// How long a hostile process may take to become what it is to be.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum start-up time of a hostile process.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The page of metrics in the state directory.
 const PAGE: &str = "page";
 
-/// The daemon beside one load.
+/// The daemon's figures with one load.
 #[derive(Debug, Serialize)]
 struct Figures {
-    /// Which.
+    /// Name of the load.
     load: &'static str,
-    /// Its processes, and what they hold together: descriptors, threads, KiB of arguments.
+    /// Its processes, and their total of descriptors, threads or KiB of arguments.
     processes: usize,
     held: u64,
     /// Whether the operator named its user.
     named: bool,
-    /// How long it was watched, in seconds.
+    /// Length of the measurement in seconds.
     seconds: u64,
-    /// Accounting periods, and those that began late.
+    /// Accounting periods, and late ones among them.
     periods: f64,
     periods_late: f64,
     /// The longest time without a decision, in seconds.
     longest_gap_s: f64,
-    /// What the daemon used.
+    /// Resources of the daemon.
     daemon: Usage,
-    /// How many VMs and vCPUs it had under care.
+    /// Managed VMs and their vCPUs.
     vms: f64,
     vcpus: f64,
-    /// What it said was wrong: how many lines, and the first.
+    /// Number of error lines that it logged, and the first one.
     errors: usize,
     first_error: Option<String>,
-    /// How long it took to put everything back and end, in seconds; `None` if it had to be killed, after which the rest was put back.
+    /// Time to revert all changes and exit, in seconds; `None` if it had to be killed, after which the remaining changes were reverted.
     ended_in_s: Option<f64>,
 }
 
@@ -86,7 +88,7 @@ struct Document {
 struct Load {
     name: &'static str,
     named: bool,
-    /// How many processes, and what each is told to be.
+    /// Returns the number of processes and the arguments of each.
     make: fn(&Machine) -> Processes,
     /// Arguments of the daemon.
     extra: &'static [&'static str],
@@ -110,7 +112,7 @@ fn be(what: &[&str]) -> Vec<String> {
     [&["be"][..], what].concat().into_iter().map(str::to_owned).collect()
 }
 
-/// What this machine has.
+/// Limits of this machine.
 struct Machine {
     free_bytes: u64,
     threads: u64,
@@ -133,19 +135,19 @@ impl Machine {
     }
 }
 
-/// A hundred processes of 500,000 descriptors each: eight bytes apiece in the table of a process.
+/// 100 processes with 500,000 descriptors each; a descriptor takes 8 bytes in the process's table.
 fn descriptors(machine: &Machine) -> Processes {
     let each = (machine.free_bytes / 4 / 100 / 16).min(500_000);
     (100, be(&["hoard", &each.to_string()]))
 }
 
-/// 32,768 threads that are called as vCPUs are, as many in a process as are looked at: with stacks of the kernel some 32 KiB each.
+/// 32,768 threads with names of vCPUs, as many per process as the daemon reads; each takes about 32 KiB with its kernel stack.
 fn threads(machine: &Machine) -> Processes {
     let all = (machine.free_bytes / 4 / (32 << 10)).min(machine.threads / 2).min(32_768);
     (8, be(&["crowd", &(all / 8).to_string()]))
 }
 
-/// A thousand processes of nearly 2 MB of arguments each, which is the most with a stack of 8 MiB.
+/// 1,000 processes with nearly 2 MB of arguments each, the maximum with a stack of 8 MiB.
 fn arguments(machine: &Machine) -> Processes {
     let long = "x".repeat(120 << 10);
     let count = (machine.free_bytes / 4 / (3 << 20)).min(1_000) as usize;
@@ -153,7 +155,7 @@ fn arguments(machine: &Machine) -> Processes {
     (count, be(&["fat"]).into_iter().chain(words).collect())
 }
 
-/// A thousand VMs at once.
+/// 1,000 VMs at once.
 fn vms(machine: &Machine) -> Processes {
     let count = (machine.free_bytes / 4 / (2 << 20)).min(1_000) as usize;
     (count, be(&["fat"]))
@@ -217,7 +219,7 @@ fn main() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Watches the daemon beside a load.
+/// Measures the daemon with one load.
 fn watch(
     load: &Load,
     seconds: u64,
@@ -235,7 +237,7 @@ fn watch(
             arguments.push(dir.logs().join(format!("{number}.qmp")).display().to_string());
         }
         let mut process = Running::start(load.name, &arguments, log)?;
-        held += process.line(PATIENCE)?.trim().parse::<u64>()?;
+        held += process.line(START_TIMEOUT)?.trim().parse::<u64>()?;
         processes.push(process);
     }
     let mut vms = Vec::new();
@@ -318,7 +320,7 @@ fn watch(
     Ok(row)
 }
 
-/// Is a hostile process until its input ends. It first says how much it holds.
+/// Plays a hostile process until stdin closes. It first prints how much it holds.
 fn role(arguments: &[String]) -> Result<(), AnyError> {
     let argument = arguments.get(1).map_or("", String::as_str);
     match arguments.first().map(String::as_str) {
@@ -339,7 +341,7 @@ fn role(arguments: &[String]) -> Result<(), AnyError> {
             Builder::new().spawn(move || talk(&listener))?;
             stay(0)
         }
-        other => Err(format!("nobody is called {other:?}").into()),
+        other => Err(format!("unknown role {other:?}").into()),
     }
 }
 
@@ -347,17 +349,17 @@ fn stay(held: u64) -> Result<(), AnyError> {
     println!("{held}");
     stdout().flush()?;
     stdin().read_to_end(&mut Vec::new())?;
-    // Without waiting for threads.
+    // Do not wait for the threads.
     std::process::exit(0)
 }
 
-/// As many descriptors of one file.
+/// Opens up to `most` descriptors of one file.
 fn hoard(most: u64) -> Result<u64, AnyError> {
     let most_here = fs::read_to_string("/proc/sys/fs/nr_open")?.trim().parse()?;
     let limit = Some((most + 16).min(most_here));
     let wanted = Rlimit { current: limit, maximum: limit };
     if setrlimit(Resource::Nofile, wanted).is_err() {
-        // As an ordinary user: as many as there may be.
+        // Without privileges: up to the hard limit.
         let maximum = getrlimit(Resource::Nofile).maximum;
         let current = maximum;
         setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
@@ -370,7 +372,7 @@ fn hoard(most: u64) -> Result<u64, AnyError> {
     Ok(held)
 }
 
-/// As many threads that are called as vCPUs are, four to a VM.
+/// Starts up to `most` threads with names of vCPUs, four per VM.
 fn crowd(most: u64) -> u64 {
     let started =
         (0..most).map_while(|n| start_thread(&format!("db-{}/vcpu{}", n / 4, n % 4)).ok());
@@ -389,7 +391,7 @@ fn stand_still() {
     }
 }
 
-/// Threads that are called as vCPUs are start and end, one after the other.
+/// Starts and ends threads with names of vCPUs, one after the other.
 fn come_and_go(between: Duration) {
     for n in 0u64.. {
         let thread = Builder::new().name(format!("churn/vcpu{}", n % 64));
@@ -399,18 +401,18 @@ fn come_and_go(between: Duration) {
     }
 }
 
-/// Answers whoever asks for vCPUs with four megabytes of numbers.
+/// Answers each QMP client with four megabytes of numbers.
 fn talk(listener: &UnixListener) {
     let numbers = "0,".repeat((4 << 20) / 2 - 200);
     let reply =
         format!("{{\"QMP\": {{}}}}\r\n{{\"return\": {{}}}}\r\n{{\"return\": [{numbers}0]}}\r\n");
     for client in listener.incoming() {
-        // Who has heard enough hangs up.
+        // A client may close the connection early.
         let _ = client.and_then(|mut client| client.write_all(reply.as_bytes()));
     }
 }
 
-/// The binary whose VMs and daemon are measured.
+/// Path of the measured `tandem` binary.
 fn tandem() -> Result<PathBuf, AnyError> {
     let named = env::var_os("TANDEM").map(PathBuf::from);
     let program = env::current_exe()?;

@@ -1,12 +1,13 @@
-//! What an interval of the source without BPF costs: 1,000 processes of 8 threads each, taken for VMs.
+//! Measures the CPU cost of an interval of the source without BPF, with 1,000 processes of 8 threads each as VMs.
 //!
 //! ```text
 //! cargo run --release -p tandem-bench --example plain_cost [-- PROCESSES THREADS MOVING]
 //! ```
 //!
-//! It starts the processes (itself, again). The threads of MOVING of them (all, unless given) wake up twice a second, those of the
-//! others sleep. It prints the CPU time of this process per interval of a second, and what that is of one pCPU. CPU time, not time by
-//! the clock, so that other load on the machine shows little.
+//! It starts copies of itself as the processes.
+//! The threads of MOVING processes (default: all) wake up twice a second; the others sleep.
+//! It prints its own CPU time per interval of a second, also as a fraction of one pCPU.
+//! It counts CPU time rather than wall time, so that other load on the machine has little effect.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -19,7 +20,7 @@ use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::{VcpuId, VmId};
 use tandem_observe::{Plain, Source, WatchedVcpu, WatchedVm};
 
-/// How many intervals are measured.
+/// Number of measured intervals.
 const INTERVALS: u32 = 16;
 
 type AnyError = Box<dyn std::error::Error>;
@@ -51,10 +52,10 @@ fn main() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// CPU time of the beginning and of each interval, in ms.
+/// Returns the CPU time of the start and the mean of an interval, in ms.
 fn measure(children: &[Child], threads: u32) -> Result<(f64, f64), AnyError> {
     let procfs = ProcFs::host();
-    // Every process has its threads by now: it says so before it sleeps.
+    // `vm` waits until the threads of a process exist.
     let vms = (1..)
         .zip(children)
         .map(|(number, child)| vm(&procfs, VmId(number), Pid(child.id()), threads))
@@ -105,7 +106,7 @@ fn start_vm(threads: u32, moves: bool) -> Result<Child, AnyError> {
         .spawn()?)
 }
 
-/// Threads that sleep, or wake up twice a second, until nobody holds the other end of stdin.
+/// Runs threads that sleep, or wake up twice a second, until stdin closes.
 fn be_a_vm(threads: u32, moves: bool) -> Result<(), AnyError> {
     for _ in 0..threads {
         thread::Builder::new().stack_size(64 << 10).spawn(move || {

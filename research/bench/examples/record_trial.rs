@@ -1,12 +1,14 @@
-//! Recorded programs in the simulator against the programs ([`tandem_bench::record_trial`]): a table, and JSON if a file is named.
+//! Compares recorded programs in the simulator with the programs ([`tandem_bench::record_trial`]); prints a table, and writes JSON if a file is named.
 //!
 //! ```text
 //! sudo cargo run --release -p tandem-bench --example record_trial -- [ROUNDS [SECONDS [FILE.json [PROGRAM...]]]]
 //! ```
 //!
-//! Its programs are of Debian packages that `scripts/setup bench` installs. It needs a quiet machine with two CPUs. Each program is recorded once and runs
-//! ROUNDS times in four settings, for SECONDS as recorded, and up to four times as long in the others: the usual 3 rounds of 4 s are some 12 minutes. Where
-//! TANDEM_KEEP names a folder, the scenarios are kept there.
+//! The programs come from Debian packages that `scripts/setup bench` installs.
+//! It needs an otherwise idle machine with two CPUs.
+//! It records each program once, then runs it ROUNDS times in four settings.
+//! A run takes SECONDS in the recorded setting, and up to four times as long in the others: the default of 3 rounds of 4 s takes about 12 minutes.
+//! If TANDEM_KEEP names a folder, the scenarios are kept there.
 
 use std::path::Path;
 use std::{env, thread};
@@ -48,7 +50,7 @@ fn main() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Computes on each of these CPUs, for ever.
+/// Computes on each of these CPUs forever.
 fn hog(cpus: &[String]) -> Result<(), AnyError> {
     let cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.parse()).collect::<Result<_, _>>()?;
     let threads = cpus.into_iter().map(|cpu| {

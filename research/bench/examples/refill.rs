@@ -1,14 +1,12 @@
-//! What it costs on this machine to fill a private cache again, in ns a KiB.
+//! Measures the cost of refilling a private cache on this machine, in ns per KiB.
 //!
 //! `cargo run --release -p tandem-bench --example refill`
 //!
-//! Reads one word of every line of a working set, in a shuffled order: after nothing else, and after
-//! going through another buffer that pushes the working set out, of 4 MiB (it stays in a last-level
-//! cache that is larger) and of 64 MiB (it comes from memory). Once so that each address is known
-//! only when the load before it has ended, as in lists and jumps, and once so that loads do not wait
-//! for each other, as in arrays. The difference is the refill; medians of 301 times. These are the
-//! sources of `refill_per_kib`, `refill_kernel_per_kib` and `refill_far_per_kib` of the simulator's
-//! table of costs.
+//! It reads one word of every line of a working set in shuffled order, warm and after reading a second buffer that evicts the set.
+//! The buffer has 4 MiB (the set stays in a larger last-level cache) or 64 MiB (the set comes from memory).
+//! Loads are either dependent (each yields the next address, as in lists) or independent (as in arrays).
+//! The difference is the refill; figures are medians of 301 repetitions.
+//! They are the sources of `refill_per_kib`, `refill_kernel_per_kib` and `refill_far_per_kib` in the simulator's table of costs.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -25,7 +23,7 @@ const LINES: usize = 16;
 const TIMES: usize = 301;
 
 struct WorkingSet {
-    /// The first word of each line says where the next one is.
+    /// The first word of each line holds the index of the next one.
     words: Vec<u32>,
     order: Vec<u32>,
 }
@@ -66,7 +64,7 @@ fn push_out(other: &[u8]) {
     }
 }
 
-/// ns a KiB that reading the working set takes longer when it was pushed out.
+/// Additional time to read the evicted working set, in ns per KiB.
 fn refill(set: &WorkingSet, other: &[u8], read: fn(&WorkingSet)) -> f64 {
     let median = |before: &dyn Fn()| {
         let mut took: Vec<u128> = (0..TIMES)

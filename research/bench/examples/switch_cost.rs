@@ -1,12 +1,19 @@
-//! What the BPF programs cost a program that switches: `switch_cost [SECONDS [ROUNDS [RATE [COMMAND…]]]]`
+//! Measures the cost of the BPF programs for context switches: `switch_cost [SECONDS [ROUNDS [RATE [COMMAND…]]]]`
 //!
-//! On each pCPU two threads hand a byte to and fro through pipes, which is two switches a round. Their rate is measured in turn:
-//! without the programs; with the programs, watching nothing; watching all of them, and reading once a second; the same while the kernel
-//! counts what the programs take, which is shown too; and beside each COMMAND (a shell's), such as `perf sched record -o /dev/null`. The
-//! order changes from round to round, and medians are shown, of how much slower each was than without in the same round.
+//! On each pCPU two threads pass a byte back and forth through pipes, which is two switches per round trip.
+//! Their rate is measured in turn:
 //!
-//! With a RATE other than 0 the threads compute between switches, so that there are about so many switches per second on all pCPUs
-//! together; what is slower then is that computing.
+//! - without the programs;
+//! - with the programs, watching no thread;
+//! - watching all threads, with one reading per second;
+//! - the same while the kernel counts the programs' own time, which is shown too;
+//! - with each shell COMMAND running, such as `perf sched record -o /dev/null`.
+//!
+//! The order changes from round to round.
+//! Figures are medians of the slowdown relative to the run without programs in the same round.
+//!
+//! With a RATE other than 0 the threads compute between switches, to reach about RATE switches per second on all pCPUs together.
+//! The slowdown is then that of the computation.
 
 use std::io::{Read, Write, pipe};
 use std::os::unix::process::CommandExt;
@@ -26,24 +33,24 @@ use tandem_observe::bpf::{Bpf, BpfCost, Options, Watch};
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// What is measured against what.
+/// A setting in which the rate is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Setting {
     Without,
     Nothing,
     All,
     AllCosts,
-    /// Without the programs, beside a shell's command.
+    /// Without the programs, while a shell command runs.
     Beside(String),
 }
 
-/// What the threads share.
+/// State shared by the threads.
 #[derive(Debug, Default)]
 struct Shared {
     ends: AtomicBool,
-    /// Each is two switches.
+    /// Round trips of a byte, of two switches each.
     rounds: AtomicU64,
-    /// Steps of computing before each switch.
+    /// Steps of computation before each switch.
     steps: AtomicU64,
 }
 
@@ -53,26 +60,26 @@ impl Shared {
     }
 }
 
-/// What one setting showed.
+/// Figures of one run of a setting.
 #[derive(Debug, Default)]
 struct Shown {
     /// Switches per second.
     rate: f64,
     costs: Vec<BpfCost>,
-    /// CPU time that reading took, in pCPUs.
+    /// CPU time of the readings, in pCPUs.
     reading: f64,
     /// Waits, edges, links and events that were not counted.
     lost: u64,
 }
 
-/// Work that takes a time in proportion to `steps`.
+/// Computes for a time proportional to `steps`.
 fn compute(steps: u64) {
     for step in 0..steps {
         std::hint::black_box(step);
     }
 }
 
-/// A thread of this process.
+/// Identifies a thread of this process.
 fn myself(tid: Tid) -> ThreadRef {
     ThreadRef::read(&ProcFs::host(), Pid(std::process::id()), tid).expect("it lives")
 }
@@ -81,13 +88,13 @@ fn gettid() -> Tid {
     Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32)
 }
 
-/// A pair on a pCPU.
+/// Starts a pair of threads pinned to a pCPU.
 fn start_pair(pcpu: PcpuId, tids: &Sender<Tid>, shared: &Arc<Shared>) -> Vec<JoinHandle<()>> {
     let (mut from_first, mut to_second) = pipe().expect("a pipe");
     let (mut from_second, mut to_first) = pipe().expect("a pipe");
     let pin = move |tids: &Sender<Tid>| {
         set_affinity(gettid(), &[pcpu].into_iter().collect()).expect("it may be pinned");
-        tids.send(gettid()).expect("who asked waits");
+        tids.send(gettid()).expect("the receiver waits");
     };
     let (ours, theirs) = (tids.clone(), tids.clone());
     let (mine, others) = (shared.clone(), shared.clone());
@@ -114,7 +121,7 @@ fn start_pair(pcpu: PcpuId, tids: &Sender<Tid>, shared: &Arc<Shared>) -> Vec<Joi
     vec![first, second]
 }
 
-/// Switches per second; each second `each` is called.
+/// Returns the switches per second; calls `each` every second.
 fn rate(shared: &Shared, time: Duration, mut each: impl FnMut()) -> f64 {
     let (begin, before) = (Instant::now(), shared.rounds.load(Ordering::Relaxed));
     while let Some(left) = time.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
@@ -125,7 +132,7 @@ fn rate(shared: &Shared, time: Duration, mut each: impl FnMut()) -> f64 {
     switches as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// Sets the steps so that there are about `wanted` switches per second on `pcpus` pCPUs.
+/// Sets the steps for about `wanted` switches per second on `pcpus` pCPUs together.
 fn pace(shared: &Shared, wanted: f64, pcpus: usize) {
     let begin = Instant::now();
     compute(10_000_000);
@@ -144,7 +151,7 @@ fn cpu_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The rate while a shell's command runs.
+/// Returns the rate while a shell command runs.
 fn beside(command: &str, shared: &Shared, time: Duration) -> Result<f64, AnyError> {
     let mut child = Command::new("sh")
         .args(["-c", &format!("exec {command}")])
@@ -153,11 +160,11 @@ fn beside(command: &str, shared: &Shared, time: Duration) -> Result<f64, AnyErro
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()?;
-    // It takes a while to start.
+    // Let the command start.
     std::thread::sleep(Duration::from_secs(3));
     let rate = rate(shared, time, || ());
     if let Some(status) = child.try_wait()? {
-        return Err(format!("`{command}` ended by itself: {status}").into());
+        return Err(format!("`{command}` exited early: {status}").into());
     }
     let group = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process_group(group, rustix::process::Signal::INT)?;
@@ -165,7 +172,7 @@ fn beside(command: &str, shared: &Shared, time: Duration) -> Result<f64, AnyErro
     Ok(rate)
 }
 
-/// What one setting shows.
+/// Measures one setting.
 fn measure(
     setting: &Setting,
     watched: &[Watch],
@@ -242,12 +249,12 @@ fn main() -> Result<(), AnyError> {
         for turn in 0..settings.len() {
             let at = (repeat + turn) % settings.len();
             shown[at].push(measure(&settings[at], &watched, &shared, time)?);
-            // The kernel takes a moment to detach.
+            // Let the kernel detach the programs.
             std::thread::sleep(Duration::from_millis(200));
         }
     }
     for (setting, runs) in settings.iter().zip(&shown) {
-        // Each run against the one without in its round.
+        // Compare each run with the one without programs in its round.
         let pairs = runs.iter().zip(&shown[0]);
         let mut slower: Vec<f64> =
             pairs.map(|(with, without)| (1.0 - with.rate / without.rate) * 100.0).collect();

@@ -1,4 +1,4 @@
-//! Watches threads by number and prints where their time goes, each second: `watch_threads SECONDS TID…`
+//! Prints the CPU states of threads each second: `watch_threads SECONDS TID…`
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         threads.push(Watch {
             index,
             thread: {
-                // `/proc` has each thread under its own number too.
+                // `/proc/TID` exists for each thread.
                 let tid = tid?;
                 ThreadRef::read(&ProcFs::host(), Pid(tid), Tid(tid))?
             },

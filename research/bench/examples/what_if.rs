@@ -1,13 +1,14 @@
-//! What-ifs of recorded hosts against the hosts ([`tandem_bench::what_if`]): a table, and JSON if a file is named.
+//! Compares what-if simulations of recorded hosts with the hosts ([`tandem_bench::what_if`]); prints a table, and writes JSON if a file is named.
 //!
 //! ```text
 //! cargo build --release -p tandem-cli
 //! sudo cargo run --release -p tandem-bench --example what_if -- [ROUNDS [SECONDS [FILE.json]]]
 //! ```
 //!
-//! Its VMs and its daemon are `tandem vm run` and `tandem host run`, of the binary that stands beside the folder of this program, or that
-//! TANDEM names. It needs a quiet host. Each round runs each of three mixes four times, for SECONDS and 5 s more: the usual 3 rounds of 8 s are about
-//! 8 minutes, and the simulations in between about one.
+//! VMs and daemon are `tandem vm run` and `tandem host run` of the binary one folder above this program, or of the binary in TANDEM.
+//! It needs an otherwise idle host.
+//! Each round runs each of three mixes four times, for SECONDS and 5 s more.
+//! The default of 3 rounds of 8 s takes about 8 minutes, and the simulations in between about one.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -52,7 +53,7 @@ fn main() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// The binary whose VMs and daemon are measured.
+/// Path of the measured `tandem` binary.
 fn tandem() -> Result<PathBuf, AnyError> {
     let named = env::var_os("TANDEM").map(PathBuf::from);
     let program = env::current_exe()?;

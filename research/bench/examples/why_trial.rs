@@ -1,11 +1,14 @@
-//! Runs the mixes of [`tandem_bench::why_trial`] one after the other, asks `tandem host why` about each, and writes what it named.
+//! Runs the mixes of [`tandem_bench::why_trial`] one after the other, runs `tandem host why` on each, and writes its findings.
 //!
 //! ```text
 //! why_trial --tandem target/release/tandem [-o FILE] [--seconds 5] [--source plain] [MIX …]
 //! ```
 //!
-//! For a quiet host with KVM, two pCPUs and root: about three minutes with a look of 5 s, and no mix may take longer than its look and 40 s. Each VM gets a cgroup of its own; all that is made goes at the end, also on an error, and
-//! after kill -9 with the next start. With `--hog PART` as its first arguments the program is a hog that ends with its stdin.
+//! Needs an otherwise idle host with KVM, two pCPUs and root.
+//! With intervals of 5 s it takes about three minutes; no mix may take longer than its interval and 40 s.
+//! Each VM gets its own cgroup.
+//! The program removes everything it creates at its end, also on an error, and after kill -9 with the next start.
+//! With `--hog PART` as its first arguments the program is a hog that runs until stdin closes.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
@@ -29,25 +32,25 @@ use tandem_model::{Nice, PcpuId, PcpuSet};
 
 type Failure = Box<dyn Error>;
 
-/// Where the cgroups' journal is.
+/// Directory of the cgroups' journal.
 const STATE: &str = "/run/tandem-why-trial";
 
-/// After VMs have booted, until they are looked at.
+/// Warm-up between the boot of the VMs and the interval.
 const WARM: Duration = Duration::from_secs(1);
 
-/// A VM that has not booted by then does not.
+/// Maximum boot time of a VM.
 const BOOT: Duration = Duration::from_secs(20);
 
-/// An answer may take so much longer than its look.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time of an answer in addition to its interval.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A hog is busy and sleeps in turn within this.
+/// Period in which a hog is busy, then sleeps.
 const HOG_PERIOD: Duration = Duration::from_millis(10);
 
 /// The kernel's default period of quotas.
 const PERIOD_US: u64 = 100_000;
 
-/// A child that does not outlive this program's use of it.
+/// A child that is killed on drop.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -57,7 +60,7 @@ impl Drop for Guard {
     }
 }
 
-/// What was asked for.
+/// The arguments.
 struct Options {
     tandem: PathBuf,
     output: Option<PathBuf>,
@@ -118,7 +121,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Is busy for a part of the time, until stdin ends.
+/// Computes for a fraction of the time, until stdin closes.
 fn hog(part: &str) -> Result<(), Failure> {
     let busy = HOG_PERIOD.mul_f64(part.parse::<f64>()?.clamp(0.0, 1.0));
     std::thread::spawn(move || {
@@ -152,9 +155,10 @@ fn run(options: &Options) -> Result<(), Failure> {
     for (mix, seed) in mixes.iter().zip(1..) {
         let seconds = begin.elapsed().as_secs();
         eprintln!("{seed} of {count}, after {seconds} s: {} …", mix.name);
-        let result = match pcpus.len() < mix.pcpus() {
-            true => Err(format!("it takes {} pCPUs", mix.pcpus()).into()),
-            false => measure(options, mix, seed, &pcpus),
+        let result = if pcpus.len() < mix.pcpus() {
+            Err(format!("it takes {} pCPUs", mix.pcpus()).into())
+        } else {
+            measure(options, mix, seed, &pcpus)
         };
         let result =
             result.unwrap_or_else(|error: Failure| MixResult::not_run(mix, error.to_string()));
@@ -198,7 +202,7 @@ fn line(result: &MixResult) -> String {
     )
 }
 
-/// Starts a mix, asks about it, and takes it away.
+/// Starts a mix, runs `tandem host why` on it, and removes it.
 fn measure(
     options: &Options,
     mix: &Mix,
@@ -222,7 +226,7 @@ fn measure(
     command
         .args(["host", "why", "--json", "--source", &options.source])
         .args(["--interval", &options.seconds.to_string()]);
-    let limit = Duration::from_secs_f64(options.seconds) + PATIENCE;
+    let limit = Duration::from_secs_f64(options.seconds) + ANSWER_TIMEOUT;
     let answer = why_trial::ask(&mut command, limit);
     let running = mix.vm.iter().zip(&vms).map(|(vm, (guard, _))| Running {
         name: vm.name.clone(),
@@ -234,7 +238,7 @@ fn measure(
     Ok(MixResult::of(mix, &running, &hogs, answer))
 }
 
-/// The pCPUs with these numbers among those that may be used.
+/// Returns the usable pCPUs with these indices.
 fn places(pins: &[usize], pcpus: &[PcpuId]) -> Vec<PcpuId> {
     pins.iter().map(|pin| pcpus[*pin]).collect()
 }
@@ -268,7 +272,7 @@ fn start(
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = BufReader::new(stdout).read_line(&mut line);
-        // Nobody waits for it any more.
+        // The receiver may have timed out.
         let _ = tell.send(read.map(|_| line));
     });
     let line = told
@@ -279,7 +283,7 @@ fn start(
     Ok((guard, ready))
 }
 
-/// Gives a VM a cgroup with its weight and quota, for its vCPUs.
+/// Moves a VM's vCPUs into a cgroup with its weight and quota.
 fn confine(actuator: &mut Actuator, vm: &MixVm, pid: u32, ready: &Ready) -> Result<(), Failure> {
     let procfs = ProcFs::host();
     let vcpus = ready.vcpus.iter();
@@ -309,7 +313,7 @@ fn start_hog(hog: &Hog, pcpus: &[PcpuId]) -> Result<Guard, Failure> {
     let guard = Guard(child);
     let pid = Pid(guard.0.id());
     let place: PcpuSet = places(&hog.pin, pcpus).into_iter().collect();
-    // Its second thread is there by now.
+    // Its second thread exists by now.
     sleep(HOG_PERIOD * 5);
     for task in std::fs::read_dir(ProcFs::host().process(pid).join("task"))? {
         let tid = Tid(task?.file_name().to_string_lossy().parse()?);

@@ -1,7 +1,7 @@
 //! A bench as a page: the finding, key figures, charts of bars, tables, and how it was measured.
 //!
-//! It knows nothing of what was measured: whoever measured brings titles, bars and tables. Bars are
-//! relative to something whose bar is 1, which is the dashed line.
+//! The bench supplies titles, bars and tables.
+//! Bars are relative to a baseline of 1, the dashed line.
 
 use maud::{Markup, html};
 
@@ -17,9 +17,9 @@ const WIDTH: f64 = 760.0;
 /// Bars with a title.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bars {
-    /// What they show.
+    /// Title of the chart.
     pub title: String,
-    /// How to read them.
+    /// Explanation of the chart.
     pub remark: String,
     /// Unit of the values.
     pub unit: String,
@@ -27,52 +27,52 @@ pub struct Bars {
     pub rows: Vec<Row>,
 }
 
-/// Things before and after, with a title.
+/// Before-and-after pairs with a title.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pairs {
-    /// What they show.
+    /// Title of the chart.
     pub title: String,
-    /// How to read them.
+    /// Explanation of the chart.
     pub remark: String,
-    /// What the axis is.
+    /// Label of the axis.
     pub unit: String,
-    /// The things.
+    /// The pairs.
     pub rows: Vec<Pair>,
 }
 
 /// A key figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tile {
-    /// What it is.
+    /// Name of the figure.
     pub name: String,
-    /// The figure, as it is to be read.
+    /// The formatted figure.
     pub figure: String,
-    /// What stands beside it.
+    /// Caption next to the figure.
     pub beside: String,
 }
 
-/// All that is on the page.
+/// Contents of the page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BenchPage {
-    /// Its title.
+    /// Title of the page.
     pub title: String,
     /// The result in words.
     pub lead: String,
-    /// What a reader must know to judge the figures.
+    /// Caveats of the figures.
     pub notes: Vec<String>,
     /// Key figures.
     pub tiles: Vec<Tile>,
     /// Charts of bars.
     pub bars: Vec<Bars>,
-    /// Charts of things before and after.
+    /// Charts of before-and-after pairs.
     pub pairs: Vec<Pairs>,
     /// Tables.
     pub sections: Vec<Section>,
-    /// How it was measured: a term, and what is to be said of it.
+    /// How it was measured: terms and their descriptions.
     pub how: Vec<(String, String)>,
 }
 
-/// The whole page.
+/// Renders the page.
 pub fn html(bench: &BenchPage, footer: &str) -> String {
     let body = html! {
         h1 { (bench.title) }
@@ -129,7 +129,7 @@ mod tests {
     use tandem_report::table::Table;
 
     #[test]
-    fn everything_is_on_the_page_and_escaped() {
+    fn page_has_all_parts_escaped() {
         let mut table = Table::new(&["program"]);
         table.row(["pipe"]);
         let page = html(
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_bench_is_a_page() {
+    fn empty_bench_renders() {
         assert!(html(&BenchPage::default(), "f").contains("How it was measured"));
     }
 }

@@ -1,13 +1,14 @@
-//! How soon VMs are fair again after one of them starts, sleeps, wakes, stops.
+//! Measures how soon VMs are fair again after one of them starts, sleeps, wakes, stops.
 //!
-//! Two VMs burn (2 vCPUs and 1, pinned to two pCPUs as operators do) under the daemon. A third starts;
-//! later it sleeps for a while (it is stopped by SIGSTOP, which to the host looks as a sleeping guest
-//! does), wakes, and in the end stops. After each change the VMs' shares are read every 100 ms.
+//! Two VMs burn (2 vCPUs and 1, pinned to two pCPUs as operators do) under the daemon.
+//! A third VM starts, sleeps, wakes and stops.
+//! SIGSTOP makes it sleep, which looks to the host like a sleeping guest.
+//! After each change the bench reads the VMs' shares every 100 ms.
 //!
-//! *Fair after* is the earliest moment from which on every VM's share over the following second is
-//! within 5 % of what it is due; "not within the phase" if there is none. *Least share of the others*
-//! is the smallest share, relative to what it is due, that any other VM had over the first second: it
-//! shows whether a VM that slept starves the others.
+//! *Fair after* is the earliest time from which every VM's share over the following second stays within 5 % of its fair share.
+//! It is "not within the phase" if there is no such time.
+//! *Least share of the others* is the smallest share over the first second of the first two VMs, relative to the fair share.
+//! It shows whether a VM that slept starves the others.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -37,45 +38,45 @@ use tandem_demo::vm_process::{VmError, VmProcess, stop_all};
 const NAMES: &str = "chg*";
 /// Time between two readings.
 const STEP: Duration = Duration::from_millis(100);
-/// Readings that make up the second over which shares are judged.
+/// Steps in the second over which shares are judged.
 const JUDGED: usize = 10;
-/// How close to what it is due a share must be.
+/// Maximum relative distance of a share to its fair share.
 const NEAR: f64 = 0.05;
-/// vCPUs of the VMs; the last one is the one that comes and goes.
+/// vCPUs of the VMs; the last VM is the one that starts and stops.
 const VCPUS: [u32; 3] = [2, 1, 1];
 
-/// What to measure.
+/// Settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Repetitions.
     pub runs: u32,
     /// Seconds after each change; the third VM sleeps that long.
     pub seconds: u32,
-    /// What runs the vCPUs.
+    /// Backend of the vCPUs.
     pub backend: Backend,
-    /// How the daemon is started.
+    /// Options of the daemon.
     pub daemon: DaemonPlan,
-    /// Where the experiment works.
+    /// Directory for journals and logs.
     pub state_dir: PathBuf,
 }
 
 impl Settings {
-    /// How many steps of progress the measurement has.
+    /// Number of progress steps.
     pub fn steps(&self) -> u64 {
         u64::from(self.runs) * 4
     }
 }
 
-/// What one change led to, in one run.
+/// Effect of one change in one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Which run.
+    /// Number of the run.
     pub run: u32,
-    /// What the third VM does.
+    /// The change of the third VM.
     pub change: &'static str,
     /// Seconds until all are fair; none if not within the phase.
     pub fair_after: Option<f64>,
-    /// Smallest share ÷ due of the VMs that did not change, over the first second.
+    /// Smallest share relative to the fair share of the VMs that did not change, over the first second.
     pub least_of_others: f64,
 }
 
@@ -84,7 +85,7 @@ pub struct Change {
 pub struct Changes {
     /// The host.
     pub host: Host,
-    /// What ran the vCPUs.
+    /// Backend of the vCPUs.
     pub backend: Backend,
     /// Seconds after each change.
     pub seconds: u32,
@@ -92,13 +93,13 @@ pub struct Changes {
     pub changes: Vec<Change>,
 }
 
-/// What ends the measurement.
+/// Error that ends the measurement.
 #[derive(Debug, Error)]
 pub enum ChangesError {
-    /// The pCPUs are not known.
+    /// Reading the usable pCPUs failed.
     #[error(transparent)]
     Pcpus(#[from] PcpusError),
-    /// It has nowhere to work.
+    /// Opening the state directory failed.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
     /// A VM failed.
@@ -107,19 +108,19 @@ pub enum ChangesError {
     /// The daemon failed.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// CPU time could not be read.
+    /// Reading CPU times failed.
     #[error(transparent)]
     Reading(#[from] ReadingError),
-    /// Somebody asked for the end.
+    /// Interrupted by a signal.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// The third VM cannot be told to sleep.
+    /// The third VM has an invalid process id.
     #[error("the VM's process id: {0} is not one")]
     NoProcess(Pid),
-    /// The same.
+    /// Sending SIGSTOP failed.
     #[error("cannot stop the VM")]
     Stop(#[source] Errno),
-    /// It cannot be woken.
+    /// Sending SIGCONT failed.
     #[error("cannot wake the VM")]
     Wake(#[source] Errno),
 }
@@ -176,7 +177,7 @@ impl Experiment<'_> {
         let sleeper = RawPid::from_raw(pid.0 as i32).ok_or(ChangesError::NoProcess(pid))?;
         kill_process(sleeper, Signal::STOP).map_err(ChangesError::Stop)?;
         let asleep = self.phase(&vms, &[0, 1]);
-        // Also where the phase was interrupted: a stopped process would never end.
+        // Also after an interrupt: a stopped process would never end.
         kill_process(sleeper, Signal::CONT).map_err(ChangesError::Wake)?;
         note("sleeps", asleep?);
 
@@ -201,8 +202,8 @@ impl Experiment<'_> {
             weight: 1.0,
             workload: "burn".to_owned(),
             settings: Vec::new(),
-            // Each VM starts one pCPU further than the one before, but for the first two, whose
-            // meeting on one pCPU is what makes equal weights unfair.
+            // The first two VMs start on the same pCPU, which makes equal weights unfair.
+            // The third starts on the next pCPU.
             pins: (0..VCPUS[index] as usize)
                 .map(|vcpu| all[(vcpu + index / 2) % all.len()])
                 .collect(),
@@ -212,8 +213,8 @@ impl Experiment<'_> {
         Ok(vm)
     }
 
-    /// Reads shares for the length of a phase; returns when the `awake` VMs were fair, and the least
-    /// that the first two had, relative to what they were due, in the first second.
+    /// Reads shares during a phase.
+    /// Returns the time after which the `awake` VMs were fair, and the least share of the first two in the first second, relative to the fair share.
     fn phase(
         &self,
         vms: &[VmProcess],
@@ -231,8 +232,8 @@ impl Experiment<'_> {
     }
 }
 
-/// What each of `awake` had of what it was due, between two readings. All have the same weight, and
-/// on two pCPUs nobody's share is infeasible: what they received is due in equal parts.
+/// Returns the share of each of the `awake` VMs between two readings, relative to its fair share.
+/// All VMs have the same weight and every share is feasible on two pCPUs, so the fair share is the mean.
 fn parts(from: &Reading, to: &Reading, awake: &[usize]) -> Vec<f64> {
     let shares = to.shares_since(from);
     let due = awake.iter().map(|&vm| shares[vm]).sum::<f64>() / awake.len() as f64;
@@ -277,17 +278,17 @@ mod tests {
     }
 
     #[test]
-    fn fair_is_from_when_on_every_second_is_fair() {
+    fn fair_after_waits_for_lasting_fairness() {
         let mut steps = vec![(80, 20); 5];
         steps.extend([(50, 50); 30]);
         let (after, least) = judge(&readings(&steps), &[0, 1]);
-        // Half a second of 80:20 is forgotten when less than 17 ms of it are left in the second.
+        // A window is fair once the 80:20 part has left it.
         assert_eq!(after, Some(0.5));
         assert!((least - 0.7).abs() < 1e-9, "{least}");
     }
 
     #[test]
-    fn never_fair_is_said_so() {
+    fn unfair_phase_has_no_time() {
         let (after, least) = judge(&readings(&[(80, 20); 30]), &[0, 1]);
         assert_eq!(after, None);
         assert!((least - 0.4).abs() < 1e-9, "{least}");

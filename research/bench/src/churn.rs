@@ -1,10 +1,11 @@
-//! What stays behind after many VMs have come and gone under the daemon.
+//! Measures resource leaks of the daemon over many VM starts and stops.
 //!
-//! VMs start and stop one after the other, a few at a time, each long enough for the daemon to find
-//! it and to act on it. Before and after, with no VM running, the daemon's open files, memory,
-//! cgroups and journal are counted; the most cgroups seen in between shows that it did act. Nothing
-//! may grow with the number of starts. The same is counted now and then in between, and the first quarter of the time
-//! held against the last ([`crate::traces`]): spread over an hour, that is a soak.
+//! VMs start and stop one after the other, a few at a time, each long enough for the daemon to find it and act on it.
+//! Before and after, without VMs, the bench counts the daemon's open files, memory, cgroups and journal.
+//! None of them may grow with the number of starts.
+//! The maximum of cgroups in between shows that the daemon acted.
+//! The bench also samples the counts while VMs run, and compares the first quarter of the time with the last ([`crate::traces`]).
+//! Spread over an hour, it is a soak test.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -25,46 +26,47 @@ use tandem_demo::plan::{DaemonPlan, VmPlan};
 use tandem_demo::state_dir::{StateDir, StateDirError};
 use tandem_demo::vm_process::{VmError, VmProcess, stop_all};
 
-/// How many VMs run at a time.
+/// Number of VMs that run at a time.
 const TOGETHER: usize = 4;
 
-/// The least time between two starts.
+/// Minimum time between two starts.
 const STEP: Duration = Duration::from_millis(150);
 
-/// So many samples are taken, if the time allows.
+/// Maximum number of samples.
 const SAMPLES: u32 = 240;
 
-/// The least time between two samples.
+/// Minimum time between two samples.
 const BETWEEN_SAMPLES: Duration = Duration::from_secs(1);
 
-/// Time for the daemon to notice that VMs are gone, before it is counted.
+/// Time for the daemon to notice departed VMs before its resources are counted.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// Names of this bench's VMs begin so. Another one at the same time has other names, so neither's daemon takes the other's VMs.
-/// Seven characters, as pids have at most 22 bits: a VM's name may have eight.
+/// Returns the prefix of this bench's VM names.
+/// It contains the PID, so the daemons of two concurrent benches do not select each other's VMs.
+/// It has seven characters because PIDs have at most 22 bits; a VM name may have eight.
 fn prefix() -> String {
     format!("c{:06x}", std::process::id())
 }
 
-/// What to measure.
+/// Settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Number of VM starts.
     pub starts: u32,
-    /// Over how many minutes they are spread; without that, one follows the other.
+    /// Minutes over which the starts are spread; `None`: as fast as the minimum step allows.
     pub minutes: Option<u32>,
     /// vCPUs of each VM.
     pub vcpus: u32,
-    /// What runs the vCPUs; without one, KVM if there is KVM.
+    /// Backend of the vCPUs; `None`: KVM if available.
     pub backend: Option<Backend>,
-    /// How the daemon is started.
+    /// Options of the daemon.
     pub daemon: DaemonPlan,
-    /// Where the experiment works.
+    /// Directory for journals and logs.
     pub state_dir: PathBuf,
 }
 
 impl Settings {
-    /// How many steps of progress the measurement has.
+    /// Number of progress steps.
     pub fn steps(&self) -> u64 {
         u64::from(self.starts)
     }
@@ -76,37 +78,37 @@ impl Settings {
     }
 }
 
-/// What stayed behind.
+/// Figures of the bench.
 #[derive(Clone, Debug, Serialize)]
 pub struct Churn {
     /// The host.
     pub host: Host,
-    /// What ran the vCPUs.
+    /// Backend of the vCPUs.
     pub backend: Backend,
     /// Number of VM starts.
     pub starts: u32,
     /// vCPUs of each VM.
     pub vcpus: u32,
-    /// After the first few VMs, so that what is allocated once is not taken for a leak.
+    /// Counts after the first few VMs, so that one-time allocations do not appear as leaks.
     pub before: Traces,
-    /// After all of them.
+    /// Counts after all VMs.
     pub after: Traces,
-    /// The most cgroups of Tandem's in between.
+    /// Maximum number of Tandem's cgroups in between.
     pub most_cgroups: usize,
-    /// From the first start to the end of the last VM, in seconds.
+    /// Seconds from the first start to the end of the last VM.
     pub seconds: f64,
-    /// The same in between, while VMs run.
+    /// Counts while VMs run.
     pub samples: Vec<Sample>,
-    /// These figures in the first and in the last quarter of the time; `None` if there are too few samples to say.
+    /// Samples of the first and of the last quarter of the time; `None` if there are too few.
     pub quarters: Option<Vec<Quarters>>,
-    /// The lines in which the daemon reported errors.
+    /// Error lines of the daemon.
     pub daemon_errors: Vec<String>,
 }
 
-/// What ends the measurement.
+/// Error that ends the measurement.
 #[derive(Debug, Error)]
 pub enum ChurnError {
-    /// It has nowhere to work.
+    /// Opening the state directory failed.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
     /// A VM failed.
@@ -115,10 +117,10 @@ pub enum ChurnError {
     /// The daemon failed.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// What the daemon holds and leaves is not known.
+    /// Reading the daemon's resources failed.
     #[error(transparent)]
     Traces(#[from] TracesError),
-    /// Somebody asked for the end.
+    /// Interrupted by a signal.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
@@ -133,7 +135,7 @@ pub fn measure(
     let backend = settings.backend.unwrap_or_else(|| usable_backend(&dir, progress));
 
     let selected = Selected::Names(format!("{}*", prefix()));
-    // Looking often for VMs makes each one's short life long enough to be acted on.
+    // Frequent scans let the daemon act on a VM within its short life.
     let plan = DaemonPlan { scan_ms: Some(100), ..settings.daemon.clone() };
     let mut daemon = DaemonProcess::start(&selected, &plan, &[], &dir.daemon())?;
     let mut churner = Churner {
@@ -176,7 +178,7 @@ pub fn measure(
     })
 }
 
-/// KVM if there is KVM: tried with one VM that the daemon does not select.
+/// Returns KVM if a probe VM starts with it; the daemon does not select the probe.
 fn usable_backend(dir: &StateDir, progress: &Progress) -> Backend {
     let probe = || -> Result<(), VmError> {
         let mut vm = VmProcess::start(&vm("probe", 1), Backend::Kvm, 1, dir.logs())?;
@@ -217,7 +219,7 @@ struct Churner<'a> {
 }
 
 impl Churner<'_> {
-    /// Starts this many VMs, one in each step, and ends with none running. Of the daemon, if one is given, samples are taken.
+    /// Starts `starts` VMs, one per step, and stops all of them. Samples the daemon, if given.
     fn run(
         &mut self,
         starts: u32,
@@ -231,13 +233,13 @@ impl Churner<'_> {
         let mut running: VecDeque<VmProcess> = VecDeque::new();
         for start in 1..=starts {
             progress.detail(&format!("VM {start} of {starts}"));
-            // Names come again, as they do when a VM is restarted.
+            // Names recur, as when a VM is restarted.
             let plan = vm(&format!("{}{}", prefix(), self.next % 10), self.vcpus);
             let mut vm = VmProcess::start(&plan, self.backend, self.next, self.dir.logs())?;
             vm.ready()?;
             self.next += 1;
             running.push_back(vm);
-            // Who is behind catches up, but gives each VM its time.
+            // A late start is caught up, but each VM runs for at least STEP.
             let end = (begin + step * start).max(Instant::now() + STEP);
             while let Some(daemon) = daemon.filter(|_| next_sample < end) {
                 self.interrupt.sleep_until(next_sample)?;
@@ -268,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn starts_are_spread_over_the_minutes_and_never_hurried() {
+    fn starts_spread_evenly_with_minimum_step() {
         let step = |starts, minutes| {
             let daemon = DaemonPlan {
                 period_ms: None,

@@ -1,8 +1,16 @@
-//! Lags over named mixes of VMs, several runs each, stock against Tandem.
+//! Measures lags of named mixes of VMs, several runs each, with Tandem and in stock.
 //!
-//! Every run is a demo of its own with fresh VMs ([`tandem_demo::demo`]). Per mix: mean and maximum
-//! of |lag| over all VMs and runs, for stock weights and for Tandem; useful work of Tandem against
-//! stock; idle pCPU time under a hard cap; the worst windows of any VM; work of what shares deserve; completion times of bursts. Lags and comparisons are fractions in the JSON form.
+//! Every run is a separate demo with fresh VMs ([`tandem_demo::demo`]).
+//! Figures of a mix:
+//!
+//! - mean and maximum of |lag| over all VMs and runs, in each mode;
+//! - useful work of each mode relative to stock;
+//! - idle pCPU time;
+//! - the worst windows of any VM;
+//! - work relative to the work that the share deserves;
+//! - completion times of bursts.
+//!
+//! Lags and ratios are fractions in the JSON form.
 
 use serde::Serialize;
 use tandem_linux::interrupt::Interrupt;
@@ -19,17 +27,17 @@ use tandem_demo::mode::Mode;
 use tandem_demo::plan::Plan;
 use tandem_demo::{demo, host_facts};
 
-/// What to measure: mixes, each as it will run on this host.
+/// Settings of the suite: mixes, each with its plan on this host.
 #[derive(Clone, Debug)]
 pub struct Settings {
     runs: u32,
-    /// What is the same for all mixes.
+    /// Settings shared by all mixes.
     plan: Plan,
     mixes: Vec<(Mix, Plan)>,
 }
 
 impl Settings {
-    /// So many runs of each of these mixes, which take the place of the VMs of `plan`.
+    /// `runs` runs of each of these mixes; the VMs of a mix replace those of `plan`.
     pub fn new(runs: u32, mixes: Vec<Mix>, plan: Plan) -> Result<Settings, MixError> {
         let with_plan = |mix: Mix| {
             let vms = mix.vms(&plan.pcpus)?;
@@ -39,7 +47,7 @@ impl Settings {
         Ok(Settings { runs, mixes: mixes.collect::<Result<_, MixError>>()?, plan })
     }
 
-    /// How many steps of progress the suite has.
+    /// Number of progress steps.
     pub fn steps(&self) -> u64 {
         let plans = self.mixes.iter().map(|(_, plan)| demo::steps(plan));
         let alone = demo::steps_alone(self.mixes.iter().map(|(_, plan)| plan));
@@ -52,13 +60,13 @@ impl Settings {
 pub struct Suite {
     /// The host.
     pub host: Host,
-    /// pCPUs that may be used.
+    /// Number of usable pCPUs.
     pub pcpus: usize,
     /// Runs of each mix.
     pub runs: u32,
     /// Seconds counted per mode and run.
     pub seconds: f64,
-    /// Seconds to settle before, not counted.
+    /// Seconds of settling before, not counted.
     pub settle_seconds: f64,
     /// The mixes.
     pub mixes: Vec<MixFigures>,
@@ -69,19 +77,19 @@ pub struct Suite {
 pub struct MixFigures {
     /// Its name.
     pub mix: &'static str,
-    /// What is in it.
+    /// Description of the VMs.
     pub what: &'static str,
     /// Whether vCPUs are pinned.
     pub pinned: bool,
-    /// What ran the vCPUs.
+    /// Backend of the vCPUs.
     pub backend: String,
     /// The modes.
     pub modes: Vec<ModeSummary>,
-    /// What a reader must know to judge the figures.
+    /// Caveats of the figures.
     pub notes: Vec<String>,
 }
 
-/// One mode over all runs of a mix; what no run measured is absent.
+/// One mode over all runs of a mix; figures that no run measured are absent.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModeSummary {
     /// Its name.
@@ -91,24 +99,24 @@ pub struct ModeSummary {
     /// Mean of |lag| over VMs and runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_abs_lag: Option<f64>,
-    /// The greatest |lag|.
+    /// Maximum |lag|.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_abs_lag: Option<f64>,
-    /// Idle time in pCPUs, the mean of the runs.
+    /// Idle time in pCPUs, mean of the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<f64>,
-    /// Useful work against stock, the mean of the runs.
+    /// Useful work relative to stock, mean of the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_vs_stock: Option<f64>,
-    /// Work of what the VMs' shares deserve, the geometric mean over VMs and runs; absent where VMs were not measured alone.
+    /// Work relative to the work that the VMs' shares deserve, geometric mean over VMs and runs; absent if VMs were not measured alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deserved_work: Option<f64>,
-    /// CPU time against its due over short windows: the least and the greatest part that any VM received in any run.
+    /// CPU time relative to the fair share over short windows: minimum and maximum of any VM in any run.
     pub windows: Vec<WindowFigures>,
-    /// How long bursts and requests took, of the VMs that have any.
+    /// Completion times of bursts and requests, for VMs that have any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub completion: Vec<VmCompletion>,
-    /// Why it was not, in the other runs.
+    /// Reasons why other runs have no figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_measured: Vec<String>,
     /// The VMs of each run.
@@ -207,7 +215,7 @@ fn summary(mode: Mode, experiments: &[Experiment]) -> ModeSummary {
     }
 }
 
-/// The completion times of each VM that has any, over the runs.
+/// Returns the completion times of each VM that has any, over the runs.
 fn completion_of(runs: &[&Figures]) -> Vec<VmCompletion> {
     let Some(first) = runs.first() else {
         return Vec::new();
@@ -222,7 +230,7 @@ fn completion_of(runs: &[&Figures]) -> Vec<VmCompletion> {
     first.vms.iter().enumerate().filter_map(of_vm).collect()
 }
 
-/// Fills in [`CompletionOfRuns::p99_vs_stock`] of every mode, once all are there.
+/// Sets [`CompletionOfRuns::p99_vs_stock`] of every mode.
 fn compare_completion(modes: &mut [ModeSummary]) {
     let stock = modes.iter().find(|mode| mode.mode == STOCK);
     let Some(stock) = stock.map(|mode| mode.completion.clone()) else {
@@ -259,7 +267,7 @@ mod tests {
             work_of_alone: None,
             windows: Vec::new(),
             waits: Waits { runs: 0, mean_ns: None },
-            // Only what lags has bursts here: one for each hundredth, a millisecond each.
+            // Here only VMs with a positive lag have bursts: one for each hundredth of lag.
             completion: (lag > 0.0).then_some(Completion {
                 count: (lag * 100.0) as u64,
                 dropped: 0,
@@ -296,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn mean_and_maximum_are_over_vms_and_runs() {
+    fn lags_cover_vms_and_runs() {
         let runs = [experiment(Ok([0.01, -0.01])), experiment(Ok([0.04, -0.02]))];
         let summary = summary(Mode::Tandem, &runs);
         assert_eq!(summary.mean_abs_lag, Some(0.02));
@@ -305,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn completion_times_are_medians_over_runs_and_compared_with_stock() {
+    fn completion_times_are_medians_over_runs() {
         let runs = [
             experiment(Ok([0.01, -0.01])),
             experiment(Ok([0.04, -0.02])),
@@ -327,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_absent() {
+    fn unmeasured_figures_are_absent() {
         let summary = summary(Mode::Tandem, &[experiment(Err("no root"))]);
         assert_eq!(summary.mean_abs_lag, None);
         assert_eq!(summary.not_measured, ["tandem: no root"]);

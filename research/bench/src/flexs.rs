@@ -1,16 +1,20 @@
-//! FlexS on a live host: VMs that wait for themselves with a spin barrier, beside VMs that compute on one of their pCPUs.
+//! FlexS on a live host: VMs with a spin barrier compete with VMs that compute on one of their pCPUs.
 //!
 //! ```text
 //! mixes ──► demo runs, mode by mode ──► work, shares, verdicts against the truth ──► medians, sums ──► tables, JSON
 //! ```
 //!
-//! Each run of a mix is a demo of its own with fresh VMs ([`tandem_demo::demo`]) that goes through the modes: stock (a cgroup of equal weight per VM, as
-//! libvirt makes it), the daemon with the policy `fair`, and the daemon with `fair,flexs` on synthetic counters
-//! ([`tandem_linux::branch_counters::microvm`]). The counters are made up from what guests count of themselves, and that is also the truth which the
-//! daemon's verdicts are held against: a vCPU spun in a period if it did not one step of its work in it. So this measures the whole loop (count,
-//! judge, choose of two, swap, gain), and not how well hardware counters tell spinning from work.
+//! Each run of a mix is a separate demo with fresh VMs ([`tandem_demo::demo`]) that goes through three modes:
 //!
-//! [`mix`] has what is run, [`measure`] runs it, [`figures`] are the JSON form, [`output`] shows it; [`verdicts`] are sums and rates.
+//! - stock: a cgroup of equal weight per VM, as libvirt makes it;
+//! - the daemon with the policy `fair`;
+//! - the daemon with `fair,flexs` on synthetic counters ([`tandem_linux::branch_counters::microvm`]).
+//!
+//! The synthetic counters derive from the guests' own counts, which also serve as ground truth for the daemon's verdicts.
+//! A vCPU spun in a period if it completed no step of its work in it.
+//! The bench measures the whole loop (count, judge, choose of two, swap, gain), not how well hardware counters tell spinning from work.
+//!
+//! [`mix`] defines the mixes, [`measure`] runs them, [`figures`] is the JSON form, [`output`] prints it; [`verdicts`] has sums and rates.
 
 pub mod figures;
 pub mod measure;

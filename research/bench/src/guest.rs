@@ -1,14 +1,13 @@
-//! The programs of [`program::PROGRAMS`] on this machine, stock against the guest agent and against what an
-//! administrator would set by hand: `tandem-lab bench guest`.
+//! Compares stock with the guest agent and with settings made by hand, for the programs of [`program::PROGRAMS`]: `tandem-lab bench guest`.
 //!
-//! Each program runs alone, in turn in stock and in every variant ([`measure`]), for some seconds each
-//! time; the figures are medians of paired ratios with intervals ([`crate::interval`]), CPU time and
-//! awake time per unit of work ([`counters`]), and means over the set. What cannot run here is left out with
-//! its reason and counted; it is no failure. A program that should run and does not is one.
+//! Each program runs alone for some seconds, in turn in stock and in every variant ([`measure`]).
+//! Figures are medians of paired ratios with intervals ([`crate::interval`]), CPU time and awake time per unit of work ([`counters`]), and means over the set.
+//! Programs that cannot run on this machine are skipped with a reason; that is no failure.
+//! A program that should run and does not is a failure.
 //!
-//! The agent is `tandem guest run`, started anew for each run, so its time to settle is in every
-//! figure. It changes vCPUs and idle settings, journals that, and puts it back; this bench changes
-//! nothing but its own folder. Run it on an otherwise idle machine.
+//! The agent is `tandem guest run`, restarted for each run, so every figure includes its time to settle.
+//! It changes vCPUs and idle settings, journals the changes, and reverts them; the bench itself changes only its own folder.
+//! Run it on an otherwise idle machine.
 
 pub mod account;
 pub mod counters;

@@ -1,17 +1,17 @@
 //! Medians of paired ratios with an interval from order statistics.
 //!
-//! The interval of the median of n values in order is from the k-th smallest to the k-th largest, with
-//! the greatest k for which it covers the true median with at least 95 %: each value lies below the
-//! median with probability ½, so the coverage is 1 − 2 P(B < k) with B binomial of n and ½. It holds
-//! for any distribution and needs no random numbers. Ten values give the 2nd and the 9th (97.9 %). Fewer
-//! than six have no such interval; then it is all of them, and [`Interval::coverage`] says how little
-//! that is worth (five: 93.8 %, one: 0).
+//! The interval of the median of n values extends from the k-th smallest to the k-th largest value.
+//! k is the largest value for which the interval covers the true median with at least 95 %.
+//! Each value lies below the median with probability ½, so the coverage is 1 − 2 P(B < k) with B binomial of n and ½.
+//! It holds for any distribution and needs no random numbers.
+//! Ten values give the 2nd and the 9th (97.9 %).
+//! Fewer than six values have no such interval: it then spans all of them, and [`Interval::coverage`] is lower (five: 93.8 %, one: 0).
 
 use serde::{Deserialize, Serialize};
 
 use tandem_model::averages::middle;
 
-/// What an interval should cover.
+/// Minimum coverage of an interval.
 const WANTED: f64 = 0.95;
 
 /// A median and its interval.
@@ -23,12 +23,12 @@ pub struct Interval {
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
-    /// The probability with which it covers the true median.
+    /// Probability that it covers the true median.
     pub coverage: f64,
 }
 
 impl Interval {
-    /// The median of some values; `None` if there are none or one is no number.
+    /// Computes the interval of values; `None` if there are none or one is NaN.
     pub fn of(values: &[f64]) -> Option<Interval> {
         if values.iter().any(|value| value.is_nan()) {
             return None;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ten_pairs_give_the_second_and_the_ninth() {
+    fn ten_values_yield_second_and_ninth() {
         let values: Vec<f64> = (1..=10).rev().map(f64::from).collect();
         let interval = Interval::of(&values).unwrap();
         assert_eq!((interval.median, interval.low, interval.high), (5.5, 2.0, 9.0));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ranks_are_those_of_the_tables() {
+    fn ranks_match_sign_test_tables() {
         // n: rank of the lower end, from tables of the sign test
         for (n, rank) in [(6, 1), (8, 1), (9, 2), (12, 3), (15, 4), (20, 6), (25, 8)] {
             let values: Vec<f64> = (1..=n).map(f64::from).collect();
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn few_values_say_how_little_they_cover() {
+    fn few_values_have_low_coverage() {
         let five = Interval::of(&[1.0, 5.0, 3.0, 2.0, 4.0]).unwrap();
         assert_eq!((five.low, five.high, five.coverage), (1.0, 5.0, 0.9375));
         let one = Interval::of(&[2.0]).unwrap();

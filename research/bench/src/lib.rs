@@ -1,10 +1,15 @@
 //! Measurements on live hosts: real VMs with the daemon next to them, programs under the agent.
 //!
-//! `tandem_demo` starts VMs and daemons as processes and measures them; the experiments here use it:
-//! [`fairness`] over [`mixes`], [`work`], [`flexs`], [`overhead`], [`changes`], [`churn`]; [`guest`], programs under the agent;
-//! [`what_if`], the simulator's answers for recorded hosts; [`simulator`], the speed of the simulator; [`why_trial`], how often
-//! `tandem host why` names the right cause.
-//! They print progress only; [`tables`] shows their figures. They judge nothing: a figure outside its promise is shown as it is.
+//! `tandem_demo` starts VMs and daemons as processes and measures them; these experiments use it:
+//!
+//! - [`fairness`] over [`mixes`], [`work`], [`flexs`], [`overhead`], [`changes`], [`churn`];
+//! - [`guest`]: programs under the agent;
+//! - [`what_if`] and [`record_trial`]: accuracy of the simulator for recorded hosts and programs;
+//! - [`simulator`]: speed of the simulator;
+//! - [`why_trial`]: accuracy of the causes that `tandem host why` names.
+//!
+//! They print only progress; [`tables`] shows their figures.
+//! A figure outside its target is no failure.
 
 #![allow(
     clippy::result_large_err,

@@ -1,8 +1,8 @@
-//! The mixes of the fairness suite: what operators run, and what is known to be hard.
+//! The mixes of the fairness suite: typical mixes of operators, and known hard cases.
 //!
-//! Pinned mixes have vCPU i on pCPU i mod P, P being all pCPUs of the host. The two accounting
-//! groups have the lower half of the pCPUs and the upper half to themselves. Weights are relative
-//! to the kernel's default.
+//! Pinned mixes have vCPU i on pCPU i mod P, P being the number of usable pCPUs.
+//! The two accounting groups each have one half of the pCPUs to themselves.
+//! Weights are relative to the kernel's default.
 
 use tandem_model::PcpuSet;
 use thiserror::Error;
@@ -10,16 +10,16 @@ use thiserror::Error;
 use tandem_demo::plan::{Pinning, PlanError, VmPlan, place, vms_of_mix};
 use tandem_demo::vm_spec::{VmSpec, WORKLOAD};
 
-/// Why a mix cannot run.
+/// Error of a mix.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum MixError {
-    /// There is none of the name.
+    /// Unknown name of a mix.
     #[error("'{0}' is no mix; the mixes are {known}", known = MIXES.map(|mix| mix.name).join(", "))]
     Unknown(String),
     /// The host is too small for two groups.
     #[error("two accounting groups need two pCPUs; this process may use {0}")]
     TwoGroups(PcpuSet),
-    /// Its VMs cannot be.
+    /// Invalid VMs.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
@@ -27,9 +27,9 @@ pub enum MixError {
 /// A named mix.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
-    /// Its name in arguments and reports.
+    /// Name in arguments and reports.
     pub name: &'static str,
-    /// What is in it.
+    /// Description of the VMs.
     pub what: &'static str,
     vcpus: &'static str,
     weights: Option<&'static str>,
@@ -45,9 +45,9 @@ enum Kind {
     Unpinned,
     /// The first VM sleeps and wakes.
     Bursty,
-    /// The first two VMs and the others have pCPUs of their own.
+    /// The first two VMs and the others have disjoint pCPUs.
     TwoGroups,
-    /// Pinned, and each VM has a workload of its own, with its settings.
+    /// Pinned, with a workload and settings for each VM.
     Programs(&'static [Program]),
 }
 
@@ -139,12 +139,12 @@ const BARRIER: Program = ("barrier", &["wait=block"]);
 const BURN: Program = ("burn", &[]);
 
 impl Mix {
-    /// Whether vCPUs are pinned.
+    /// Returns whether vCPUs are pinned.
     pub fn pinned(&self) -> bool {
         self.kind != Kind::Unpinned
     }
 
-    /// Its VMs on this host.
+    /// Places its VMs on this host.
     pub fn vms(&self, pcpus: &PcpuSet) -> Result<Vec<VmPlan>, MixError> {
         let mut specs = vms_of_mix(self.vcpus, self.weights, WORKLOAD)?;
         match self.kind {
@@ -163,8 +163,8 @@ impl Mix {
     }
 }
 
-/// A burst of 20 million cycles (some milliseconds) every 200 million: a tenth of a pCPU per vCPU,
-/// less than its share on any host that is overcommitted no more than tenfold.
+/// Sets bursts of 20 million cycles (some milliseconds) every 200 million: a tenth of a pCPU per vCPU.
+/// That is below the fair share on any host that is overcommitted at most tenfold.
 fn make_bursty(specs: &mut [VmSpec]) {
     if let Some(first) = specs.first_mut() {
         first.workload = "bursty".to_owned();
@@ -184,7 +184,7 @@ fn split(specs: &mut [VmSpec], pcpus: &PcpuSet) -> Result<(), MixError> {
     Ok(())
 }
 
-/// The mixes of these names, or all.
+/// Returns the mixes of these names, or all.
 pub fn chosen(names: Option<&str>) -> Result<Vec<Mix>, MixError> {
     let Some(names) = names else {
         return Ok(MIXES.to_vec());
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mix_can_be_placed_on_a_small_and_a_large_host() {
+    fn mixes_fit_small_and_large_hosts() {
         for pcpus in ["0-1", "0-15"] {
             let pcpus: PcpuSet = pcpus.parse().unwrap();
             for mix in MIXES {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_of_a_mix_has_a_vm_and_knows_its_settings() {
+    fn programs_have_vms_and_valid_settings() {
         let pcpus: PcpuSet = "0-1".parse().unwrap();
         let mut programs = 0;
         for mix in MIXES {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn two_groups_share_no_pcpu() {
+    fn two_groups_have_disjoint_pcpus() {
         let pcpus: PcpuSet = "0-3".parse().unwrap();
         let vms = chosen(Some("two-groups")).unwrap()[0].vms(&pcpus).unwrap();
         let of = |range: std::ops::Range<usize>| -> PcpuSet {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_mixes_list_what_there_is() {
+    fn unknown_mix_lists_known_mixes() {
         let error = chosen(Some("2+1,9+9")).unwrap_err().to_string();
         assert!(error.contains("'9+9' is no mix; the mixes are 2+1, 3+1"), "{error}");
         assert_eq!(chosen(None).unwrap().len(), MIXES.len());

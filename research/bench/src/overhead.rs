@@ -1,9 +1,8 @@
-//! What the daemon costs with many vCPUs.
+//! Measures the cost of the daemon with many vCPUs.
 //!
-//! Starts many VMs of plain threads that sleep most of the time, as most VMs of a host do, runs the
-//! daemon beside them, and counts the daemon's CPU time over a window that begins when it has found
-//! them all and has acted for some periods. The VMs' own CPU time is reported beside, because a
-//! daemon has more to do where more happens.
+//! It starts many VMs of plain threads that sleep most of the time, like most VMs of a host, and runs the daemon.
+//! It counts the daemon's CPU time over a window that begins after the daemon has found all VMs and acted for some periods.
+//! It also reports the VMs' own CPU time, because active VMs cause more work for the daemon.
 
 use std::io;
 use std::path::PathBuf;
@@ -31,81 +30,81 @@ use tandem_demo::vm_process::{VmError, VmProcess, stop_all};
 /// Names of this bench's VMs, for the daemon's selection.
 const NAMES: &str = "ovh*";
 
-/// The daemon's start (finding VMs, making cgroups) is no part of what it costs to run.
+/// Time before the window, which excludes the daemon's start (finding VMs, creating cgroups).
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// A burst of about a millisecond every two seconds or so.
 const SETTINGS: [&str; 2] = ["work=2000000", "period=5000000000"];
 
-/// What to measure.
+/// Settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Number of VMs.
     pub vms: u32,
-    /// vCPUs of each.
+    /// vCPUs of each VM.
     pub vcpus: u32,
-    /// How long to count.
+    /// Length of the window.
     pub window: Duration,
-    /// How the daemon is started.
+    /// Options of the daemon.
     pub daemon: DaemonPlan,
-    /// Where the experiment works.
+    /// Directory for journals and logs.
     pub state_dir: PathBuf,
 }
 
 impl Settings {
-    /// How many steps of progress the measurement has.
+    /// Number of progress steps.
     pub fn steps(&self) -> u64 {
         u64::from(self.vms) + (SETTLE + self.window).as_secs()
     }
 }
 
-/// What the daemon cost.
+/// Figures of the bench.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overhead {
     /// The host.
     pub host: Host,
-    /// pCPUs that may be used.
+    /// Number of usable pCPUs.
     pub pcpus: usize,
     /// Number of VMs.
     pub vms: u32,
-    /// vCPUs of each.
+    /// vCPUs of each VM.
     pub vcpus_per_vm: u32,
-    /// vCPUs of all.
+    /// vCPUs of all VMs.
     pub vcpus: u32,
     /// The daemon's accounting period.
     pub period_ms: u64,
-    /// How long was counted.
+    /// Length of the window.
     pub seconds: f64,
-    /// CPU time of the daemon, as a part of one pCPU.
+    /// CPU time of the daemon, as a fraction of one pCPU.
     pub daemon_cpu: f64,
     /// CPU time of the daemon per accounting period, in seconds.
     pub daemon_cpu_per_period: f64,
     /// CPU time of all VMs together, in pCPUs.
     pub vms_cpu: f64,
-    /// Decisions since the daemon's start, by its own metrics.
+    /// Decisions since the daemon's start, from its metrics.
     pub decisions: Option<u64>,
-    /// Those that took at most 5 ms.
+    /// Decisions that took at most 5 ms.
     pub decisions_in_5_ms: Option<u64>,
-    /// What the daemon used in the end.
+    /// Resources of the daemon at the end.
     pub daemon: Usage,
-    /// The lines in which the daemon reported errors.
+    /// Error lines of the daemon.
     pub daemon_errors: Vec<String>,
 }
 
-/// What ends the measurement.
+/// Error that ends the measurement.
 #[derive(Debug, Error)]
 pub enum OverheadError {
-    /// It has nowhere to work.
+    /// Opening the state directory failed.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
     /// One of the VMs did not boot.
     #[error("VM {number} of {vms}")]
     Boot {
-        /// Which.
+        /// Number of the VM.
         number: u32,
-        /// Of how many.
+        /// Number of VMs.
         vms: u32,
-        /// Why.
+        /// Its error.
         source: VmError,
     },
     /// A VM failed.
@@ -114,24 +113,24 @@ pub enum OverheadError {
     /// The daemon failed.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// The pCPUs are not known.
+    /// Reading the usable pCPUs failed.
     #[error(transparent)]
     Pcpus(#[from] PcpusError),
-    /// What the daemon uses could not be read.
+    /// Reading the daemon's resources failed.
     #[error(transparent)]
     Usage(#[from] UsageError),
-    /// CPU time could not be read.
+    /// Reading CPU times failed.
     #[error(transparent)]
     Reading(#[from] ReadingError),
-    /// The daemon's metrics could not be read.
+    /// Reading the daemon's metrics failed.
     #[error("cannot read {}", path.display())]
     Metrics {
-        /// Their file.
+        /// Path of the metrics.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// Somebody asked for the end.
+    /// Interrupted by a signal.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
@@ -192,7 +191,7 @@ pub fn measure(
     })
 }
 
-/// A count in a page of OpenMetrics text.
+/// Returns a count from a page of OpenMetrics text.
 fn metric(page: &str, series: &str) -> Option<u64> {
     let line = page.lines().find_map(|line| line.strip_prefix(series))?;
     line.trim().parse().ok()
@@ -244,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_is_found_among_the_metrics() {
+    fn metric_finds_counts() {
         let page = "# TYPE tandem_decision_seconds histogram\n\
                     tandem_decision_seconds_bucket{le=\"0.005\"} 41\n\
                     tandem_decision_seconds_count 42\n";

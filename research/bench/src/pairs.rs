@@ -1,8 +1,7 @@
-//! Before and after: one row for each thing, a ring where it was, a dot where it is, a line between them, and a tick where it
-//! should be.
+//! Chart of before-and-after pairs: one row per pair, a ring at the old value, a dot at the new value, a line between them, and a tick at the target.
 //!
-//! This is the form for many things under two settings, where the way from one to the other is the point. Both values are written
-//! to the right.
+//! It suits many pairs of two settings in which the change matters.
+//! Both values are printed to the right.
 
 use maud::{Markup, html};
 
@@ -14,29 +13,29 @@ use tandem_report::figure::NOT_MEASURED;
 
 const NAMES: f64 = 0.42;
 
-/// One thing, before and after.
+/// A value before and after a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
-    /// Its name.
+    /// Name of the row.
     pub name: String,
-    /// Where it was; `None`: not measured.
+    /// Old value; `None`: not measured.
     pub before: Option<f64>,
-    /// Where it is.
+    /// New value; `None`: not measured.
     pub after: Option<f64>,
-    /// Where it should be.
+    /// Target.
     pub due: Option<f64>,
-    /// Both values as written to the right.
+    /// Text of both values, to the right.
     pub label: String,
-    /// The row in words.
+    /// Description of the row.
     pub tooltip: String,
 }
 
 /// A chart of pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairChart {
-    /// What it shows, for screen readers.
+    /// Title, for screen readers.
     pub title: String,
-    /// What the axis is, written above the rows.
+    /// Label of the axis, above the rows.
     pub unit: String,
     /// The rows, from top to bottom.
     pub rows: Vec<Pair>,
@@ -45,7 +44,7 @@ pub struct PairChart {
 }
 
 impl PairChart {
-    /// The chart as an `<svg>` element.
+    /// Renders the chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
         let frame = Frame { title: &self.title, unit: &self.unit, width: self.width };
@@ -104,7 +103,7 @@ mod tests {
 
     fn chart(values: &[(Option<f64>, Option<f64>)]) -> String {
         let row = |&(before, after): &(Option<f64>, Option<f64>)| Pair {
-            name: "barrier-spin, 2 vCPUs, free, beside 1 burn".to_owned(),
+            name: "barrier-spin, 2 vCPUs, free, with 1 burn".to_owned(),
             before,
             after,
             due: Some(0.5),
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_has_a_ring_a_dot_a_way_and_a_due() {
+    fn row_has_ring_dot_line_and_tick() {
         let svg = chart(&[(Some(0.02), Some(0.43)), (Some(0.3), None)]);
         assert_eq!(svg.matches("class=\"ring s1\"").count(), 2);
         assert_eq!(svg.matches("class=\"bar s0\"").count(), 1);
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_breaks_the_picture() {
+    fn missing_and_infinite_values_render() {
         let svg = chart(&[(None, None), (Some(f64::NAN), Some(f64::INFINITY))]);
         assert_eq!(svg.matches(NOT_MEASURED).count(), 2);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

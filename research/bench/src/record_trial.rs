@@ -1,15 +1,20 @@
-//! Are recorded programs true of the programs? The simulator's answers for other settings, against what the programs then get done here.
+//! Validates simulations of recorded programs: compares predicted with measured throughput in other settings.
 //!
-//! Each program is recorded once, alone on two CPUs, as `tandem guest record` does. Its scenario is simulated as it was recorded and in three other settings:
-//! on one vCPU, beside a VM of the same weight that computes, and both. The program itself runs in the same four. Compared is what
-//! it gets done in a second, relative to the recorded setting. Beside each answer stands that of a naive one: it gets half for half of the CPUs, and half
-//! beside a hog.
+//! Each program is recorded once, alone on two CPUs, as `tandem guest record` does.
+//! Its scenario is simulated in the recorded setting and in three others: on one vCPU, with a computing VM of the same weight, and both.
+//! The program itself runs in the same four settings.
+//! The trial compares throughput relative to the recorded setting.
+//! The baseline is a naive prediction: half the throughput on half of the CPUs, and half with a hog.
 //!
-//! No guest has an operating system here, so what a VM does to a program is done without one: the program's cgroup stands for the VM, the CPUs that its
-//! threads are bound to (`taskset`) for the vCPUs, and a program that computes on each of these CPUs, in a cgroup of the same weight, for the other VM. What this
-//! lacks of a VM: exits, a guest's own scheduler, and vCPUs that are preempted unseen by it.
+//! The guests here have no operating system, so cgroups stand for VMs:
 //!
-//! It needs root, for cgroups and tracing, and a quiet machine; the load average before and after is in the figures.
+//! - the program's cgroup for its VM;
+//! - the CPUs to which its threads are bound (`taskset`) for the vCPUs;
+//! - a program that computes on each of these CPUs, in a cgroup of the same weight, for the other VM.
+//!
+//! This lacks exits, a guest scheduler, and vCPU preemption that the guest does not see.
+//!
+//! It needs root, for cgroups and tracing, and an otherwise idle machine; the figures contain the load average before and after.
 
 mod figures;
 mod place;
@@ -69,76 +74,76 @@ pub const PROGRAMS: [(&str, Load); 8] = [
 /// Seeds of each simulation.
 const SEEDS: u64 = 3;
 
-/// A run of this part of the time is long enough to size the others by.
+/// Minimum length of a sizing run, as a fraction of the requested time.
 const ENOUGH: f64 = 0.3;
 
-/// A run that takes so many times as long as it should is stuck.
-const PATIENCE: u64 = 20;
+/// A run times out after this multiple of the requested time, and a minute.
+const TIMEOUT_FACTOR: u64 = 20;
 
-/// What to measure.
+/// Settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How often each program runs in each setting.
+    /// Runs of each program in each setting.
     pub rounds: u32,
-    /// About how long it runs as recorded, and for how long it is recorded.
+    /// Approximate length of the recording and of a run in the recorded setting.
     pub seconds: u32,
-    /// Names of programs; none: all.
+    /// Names of programs; empty: all.
     pub programs: Vec<String>,
-    /// The program that computes for ever when it is run with `hog N`: on N CPUs.
+    /// Program that computes forever on CPUs A, B, … when it is run with `hog A B …`.
     pub hog: PathBuf,
-    /// Where the journal of cgroups is.
+    /// Directory of the cgroups' journal.
     pub state_dir: PathBuf,
-    /// Where scenarios are kept, to be looked at; `None`: nowhere.
+    /// Folder in which scenarios are kept for inspection, if any.
     pub keep: Option<PathBuf>,
 }
 
-/// What ends the measurement.
+/// Error that ends the measurement.
 #[derive(Debug, Error)]
 pub enum TrialError {
-    /// Nothing is measured in no time.
+    /// Too few rounds or seconds.
     #[error("{rounds} rounds of {seconds} s are not possible: at least 1 round of at least 2 s")]
     Settings {
-        /// Rounds.
+        /// Number of rounds.
         rounds: u32,
-        /// Seconds of each.
+        /// Seconds of a round.
         seconds: u32,
     },
-    /// No program of that name.
+    /// Unknown name of a program.
     #[error("'{0}' is no program of the trial; they are {known}", known = PROGRAMS.map(|(name, _)| name).join(", "))]
     NoProgram(String),
     /// Too few CPUs.
     #[error("the trial needs 2 CPUs; this process may use {0}")]
     Cpus(usize),
-    /// Which there are is not known.
+    /// Reading the usable CPUs failed.
     #[error(transparent)]
     Pcpus(#[from] host_facts::PcpusError),
-    /// Which scheduler the kernel has cannot be told.
+    /// The scheduler of this kernel is unknown.
     #[error(transparent)]
     Release(#[from] UnknownRelease),
-    /// Somebody asked for the end.
+    /// Interrupted by a signal.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// The journal has no place.
+    /// Opening the state directory failed.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
-    /// The cgroups of this host.
+    /// Reading the cgroups of this host failed.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The same.
+    /// Creating the cgroups failed.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// The same, in the end.
+    /// Removing the cgroups failed.
     #[error(transparent)]
     PutBack(#[from] PutBackError),
-    /// This process.
+    /// Reading this process failed.
     #[error(transparent)]
     Thread(#[from] ThreadError),
-    /// Where programs work.
+    /// Creating the temporary folder failed.
     #[error(transparent)]
     Folder(#[from] FolderError),
 }
 
-/// Why there is no row for a program.
+/// Error that skips a program.
 #[derive(Debug, Error)]
 enum ProgramError {
     #[error(transparent)]
@@ -159,7 +164,7 @@ enum ProgramError {
     NoWork,
 }
 
-/// The two cgroups, of equal weight; removed in the end.
+/// The two cgroups, of equal weight.
 struct Groups {
     actuator: Actuator,
     program: PathBuf,
@@ -188,18 +193,19 @@ impl Groups {
     }
 }
 
-/// A command in a cgroup, bound to the first so many of these CPUs. `quiet`: what it prints is nobody's.
+/// Wraps a command to run in a cgroup, bound to these CPUs. `quiet` discards its output.
 fn wrapped(argv: &[String], entrance: &Path, cpus: &[PcpuId], quiet: bool) -> Vec<String> {
     let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
-    let enter = match quiet {
-        true => "echo $$ >\"$0\" && exec taskset -c \"$@\" >/dev/null 2>&1",
-        false => "echo $$ >\"$0\" && exec taskset -c \"$@\"",
+    let enter = if quiet {
+        "echo $$ >\"$0\" && exec taskset -c \"$@\" >/dev/null 2>&1"
+    } else {
+        "echo $$ >\"$0\" && exec taskset -c \"$@\""
     };
     let before = ["sh", "-c", enter, &entrance.to_string_lossy(), &cpus.join(",")];
     before.into_iter().map(str::to_owned).chain(argv.iter().cloned()).collect()
 }
 
-/// A hog, ended on drop.
+/// A hog, killed on drop.
 struct Hog(Child);
 
 impl Drop for Hog {
@@ -262,7 +268,7 @@ fn chosen(names: &[String]) -> Result<Vec<(&'static str, Load)>, TrialError> {
 }
 
 impl Stage<'_> {
-    /// All of these programs. What goes wrong with one leaves it out.
+    /// Measures these programs; skips a program that fails.
     fn all(
         &self,
         programs: &[(&'static str, Load)],
@@ -297,7 +303,7 @@ impl Stage<'_> {
             for (at, place) in &places {
                 runs[*at].push(self.run(load, count, *place)?);
             }
-            // What drifts favours none.
+            // Alternate the order, so that drift favours no setting.
             places.reverse();
         }
         let mut simulated = Vec::new();
@@ -313,7 +319,7 @@ impl Stage<'_> {
         Ok(Row::new(name, load, &profile, answers.collect()))
     }
 
-    /// The count with which a program that takes one runs for about the time that is wanted.
+    /// Finds the count with which a program runs for about the requested time.
     fn size(&self, load: Load) -> Result<u64, ProgramError> {
         let Some((least, most)) = load.counts() else {
             return Ok(1);
@@ -351,7 +357,7 @@ impl Stage<'_> {
         let cpus = &self.cpus[..place.cpus];
         let (argv, folder) = self.setting(load, count)?;
         let hog = place.has_hog.then(|| self.hog(cpus)).transpose()?;
-        let limit = Duration::from_secs(60 + u64::from(self.settings.seconds) * PATIENCE);
+        let limit = Duration::from_secs(60 + u64::from(self.settings.seconds) * TIMEOUT_FACTOR);
         let argv = wrapped(&argv, &self.groups.program, cpus, false);
         let run = process::run(&argv, self.folder, limit, self.interrupt)?;
         drop(hog);
@@ -401,7 +407,7 @@ impl Stage<'_> {
         Ok(profile)
     }
 
-    /// What the recorded program gets done per second of simulated time, as CPU time.
+    /// Returns the simulated throughput of the recorded program, in CPU time per second.
     fn simulate(&self, name: &str, profile: &Profile, place: Place) -> Result<f64, ProgramError> {
         let setting = Simulated {
             vcpus: place.cpus as u32,
@@ -415,7 +421,7 @@ impl Stage<'_> {
         if let Some(folder) = &self.settings.keep {
             let hog = if place.has_hog { "-hog" } else { "" };
             let path = folder.join(format!("{name}-{}{hog}.toml", place.cpus));
-            // To look at only.
+            // For inspection only, so errors do not matter.
             let _ = std::fs::write(path, &text);
         }
         let scenario = load::from_text(name, &text)?;
@@ -433,7 +439,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_eight_and_an_unknown_one_lists_them() {
+    fn unknown_program_lists_the_eight() {
         let names: std::collections::BTreeSet<_> = PROGRAMS.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), 8);
         assert_eq!(chosen(&[]).unwrap().len(), 8);
@@ -443,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_enters_the_cgroup_before_it_is_bound_and_started() {
+    fn command_enters_cgroup_and_is_bound() {
         let argv = wrapped(
             &["a b".to_owned(), "c".to_owned()],
             Path::new("/group/cgroup.procs"),

@@ -1,12 +1,11 @@
-//! How fast the simulator is: events per second and memory, on one core.
+//! Measures the speed of the simulator: events per second and memory, on one core.
 //!
-//! Each scenario runs in a process of its own, so that its peak memory is its own; several runs, of
-//! which the median counts. Beside it, in the same process, the bare event queue: as many slots set
-//! as the scenario keeps pending, each popped event sets its slot again a random time later, and
-//! nothing else happens. That is the most that any simulation on this queue could reach.
+//! Each scenario runs in its own process, to separate peak memory; the figure is the median of several runs.
+//! The same process also measures the bare event queue, with as many pending slots as the scenario.
+//! Each popped event only sets its slot again a random time later.
+//! This rate is the upper limit of any simulation on the queue.
 //!
-//! Without scenarios it measures the two of the simulator's promise: 16 pCPUs
-//! with fine-grained locks, and 4,096 vCPUs on 256 pCPUs.
+//! Without scenarios it measures the two reference scenarios: 16 pCPUs with fine-grained locks, and 4,096 vCPUs on 256 pCPUs.
 
 use std::hint::black_box;
 use std::io;
@@ -25,41 +24,41 @@ use tandem_sim::scenario::load::{LoadError, Setting, Source};
 use tandem_sim::{Scenario, World};
 use thiserror::Error;
 
-/// The scenarios of the promise, by the name that stands for each in the arguments.
+/// The reference scenarios, by name in the arguments.
 const OWN: [(&str, &str); 2] = [
     ("bench-locks", include_str!("../../../scenarios/bench-locks.toml")),
     ("bench-scale", include_str!("../../../scenarios/bench-scale.toml")),
 ];
 
-/// Portions of a run after which it is asked how much is pending.
+/// Portions of a run; pending events are counted after each.
 const PORTIONS: u64 = 50;
 
-/// Events of the bare queue's own measurement.
+/// Events in the measurement of the bare queue.
 const QUEUE_EVENTS: u64 = 10_000_000;
 
-/// A scenario with what is set in it.
+/// A scenario with settings.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// One of our own by its name, or any other by its file.
+    /// Name of a built-in scenario, or path of a file.
     pub name: String,
-    /// What the settings are called together; empty without one.
+    /// Name of the combination of settings; empty without settings.
     pub set: String,
     /// The settings.
     pub settings: Vec<Setting>,
 }
 
 impl Case {
-    /// A scenario as it is.
+    /// Creates a case without settings.
     pub fn new(name: &str) -> Case {
         Case { name: name.to_owned(), set: String::new(), settings: Vec::new() }
     }
 
-    /// The names of the scenarios that are built in.
+    /// Returns the names of the built-in scenarios.
     pub fn own() -> impl Iterator<Item = &'static str> {
         OWN.iter().map(|(name, _)| *name)
     }
 
-    /// The scenario itself.
+    /// Loads the scenario.
     pub fn scenario(&self) -> Result<Scenario, LoadError> {
         let name = &self.name;
         let mut source = match OWN.iter().find(|(own, _)| own == name) {
@@ -73,65 +72,65 @@ impl Case {
     }
 }
 
-/// What was measured of a scenario.
+/// Figures of a scenario.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figures {
     /// The scenario's name.
     pub scenario: String,
-    /// What was varied in it, by key.
+    /// Varied settings, by key.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub set: String,
     /// vCPUs of all its VMs.
     pub vcpus: u32,
-    /// Events handled in a run.
+    /// Events of a run.
     pub events: u64,
-    /// How long the median run took.
+    /// Median time of a run.
     pub seconds: f64,
-    /// Events handled per second.
+    /// Events per second.
     pub events_per_second: f64,
-    /// The most memory the process ever had.
+    /// Peak resident memory of the process.
     pub peak_rss_bytes: u64,
     /// Simulated time of a run.
     pub simulated_seconds: f64,
     /// Pending events, mean over the run.
     pub pending: u64,
-    /// What the bare queue does with as many.
+    /// Events per second of the bare queue with as many pending events.
     pub queue_events_per_second: f64,
 }
 
-/// Why a process gave no figures.
+/// Error of a measuring process.
 #[derive(Debug, Error)]
 pub enum ProcessError {
-    /// This program does not know its own file.
+    /// The path of this program is unknown.
     #[error("cannot tell which program this is")]
     Program(#[source] io::Error),
-    /// It did not start.
+    /// The process did not start.
     #[error("cannot start a process to measure {scenario}")]
     Start {
-        /// What it was to measure.
+        /// The scenario.
         scenario: String,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// It ended in an error.
+    /// The process failed.
     #[error("measuring {scenario} failed: {status}")]
     Failed {
-        /// What it was to measure.
+        /// The scenario.
         scenario: String,
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
     },
-    /// It said something else.
+    /// Its output has no figures.
     #[error("measuring {scenario} gave no figures")]
     NoFigures {
-        /// What it was to measure.
+        /// The scenario.
         scenario: String,
-        /// What is wrong with what it said.
+        /// The parser's error.
         source: serde_json::Error,
     },
 }
 
-/// Measures a case in a process of its own: `tandem-lab bench sim --here`.
+/// Measures a case in a separate process: `tandem-lab bench sim --here`.
 pub fn measure_apart(case: &Case, runs: u32) -> Result<Figures, ProcessError> {
     let scenario = || case.name.clone();
     let program = std::env::current_exe().map_err(ProcessError::Program)?;
@@ -152,7 +151,7 @@ pub fn measure_apart(case: &Case, runs: u32) -> Result<Figures, ProcessError> {
     Ok(Figures { set, ..figures })
 }
 
-/// Measures a scenario in this process, whose peak memory it is.
+/// Measures a scenario in this process.
 pub fn measure(scenario: &Scenario, runs: u32) -> Result<Figures, UsageError> {
     let mut seconds = Vec::new();
     let (mut events, mut pending, mut asked) = (0, 0, 0);
@@ -185,10 +184,10 @@ pub fn measure(scenario: &Scenario, runs: u32) -> Result<Figures, UsageError> {
     })
 }
 
-/// Events per second of a queue that has so many pending and does nothing about them.
+/// Returns the events per second of a bare queue with `pending` events.
 fn queue_alone(pending: usize) -> f64 {
     let mut stream = Stream::new(1, "bench", 0);
-    // Drawn before: what randomness costs is not the queue's.
+    // Draw random numbers beforehand, to exclude their cost.
     let times: Vec<u64> =
         (0..4096).map(|_| 1 + Dist::Exponential(1_000_000).draw(&mut stream)).collect();
     let mut queue = EventQueue::new(pending);
@@ -208,7 +207,7 @@ fn queue_alone(pending: usize) -> f64 {
     events as f64 / began.elapsed().as_secs_f64()
 }
 
-/// A row for each scenario.
+/// Tabulates the scenarios.
 pub fn table(figures: &[Figures]) -> Table {
     let mut table = Table::new(&[
         "scenario",
@@ -240,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scenarios_of_the_promise_are_as_large_as_it_says() {
+    fn reference_scenarios_have_documented_sizes() {
         let size = |name: &str| {
             let scenario = Case::new(name).scenario().unwrap();
             let vcpus: u32 = scenario.vms.iter().map(|vm| vm.vcpus).sum();
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_alone_does_something() {
+    fn bare_queue_handles_events() {
         assert!(queue_alone(16) > 0.0);
     }
 }

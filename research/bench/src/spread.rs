@@ -1,21 +1,21 @@
-//! Figures over several runs of the same thing: the middle, and how far apart they lie.
+//! Median and range of figures over several runs.
 
 use serde::Serialize;
 use tandem_report::service::{Completion, WindowFigures};
 
-/// The middle of several runs, and how far they lie apart.
+/// Median and range of several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Half of the runs are at most this; of an even number the mean of the two in the middle.
+    /// Median; for an even number of runs, the mean of the two middle values.
     pub median: f64,
-    /// The least.
+    /// Minimum.
     pub least: f64,
-    /// The greatest.
+    /// Maximum.
     pub greatest: f64,
 }
 
 impl Spread {
-    /// Of these values; none of nothing.
+    /// Computes the spread of values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -24,16 +24,17 @@ impl Spread {
         Some(Spread { median: (low + high) / 2.0, least, greatest })
     }
 
-    /// The median, and the range if there is one.
+    /// Formats the median, and the range if there is one.
     pub fn text(&self) -> String {
         let Spread { median, least, greatest } = self;
-        match least == greatest {
-            true => format!("{median:.2}"),
-            false => format!("{median:.2} ({least:.2} … {greatest:.2})"),
+        if least == greatest {
+            format!("{median:.2}")
+        } else {
+            format!("{median:.2} ({least:.2} … {greatest:.2})")
         }
     }
 
-    /// In another unit.
+    /// Multiplies all values by a factor.
     pub fn scaled(self, factor: f64) -> Spread {
         Spread {
             median: self.median * factor,
@@ -43,26 +44,26 @@ impl Spread {
     }
 }
 
-/// Completion times of a VM in one mode, over all its runs; a run in which nothing was done has no part in the times.
+/// Completion times of a VM in one mode, over all its runs. Runs without completed bursts do not contribute to the times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CompletionOfRuns {
-    /// Bursts or requests that were done, in all runs.
+    /// Completed bursts or requests, in all runs.
     pub count: u64,
-    /// How many were given up because too many were late, in all runs.
+    /// Bursts or requests that were dropped because too many were late, in all runs.
     pub dropped: u64,
-    /// The medians of the runs, in nanoseconds.
+    /// Medians of the runs, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_ns: Option<Spread>,
-    /// What 99 of 100 took at most in each run, in nanoseconds.
+    /// 99th percentiles of the runs, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_ns: Option<Spread>,
-    /// The median of `p99_ns` against that in stock: 1 is as long, 2 twice as long.
+    /// Median of `p99_ns` relative to that in stock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_vs_stock: Option<f64>,
 }
 
 impl CompletionOfRuns {
-    /// Of these runs; none of VMs that have no bursts.
+    /// Computes the figures of these runs; `None` for VMs without bursts.
     pub fn of<'a>(runs: impl IntoIterator<Item = &'a Completion>) -> Option<CompletionOfRuns> {
         let runs: Vec<&Completion> = runs.into_iter().collect();
         (!runs.is_empty()).then(|| CompletionOfRuns {
@@ -74,14 +75,14 @@ impl CompletionOfRuns {
         })
     }
 
-    /// How long its p99 is against that of `stock`, by the medians of the runs.
+    /// Returns its p99 relative to that of `stock`, from the medians of the runs.
     pub fn against(&self, stock: &CompletionOfRuns) -> Option<f64> {
         let (ours, stock) = (self.p99_ns?.median, stock.p99_ns?.median);
         (stock > 0.0).then_some(ours / stock)
     }
 }
 
-/// The worst and the best of several runs, by length.
+/// Returns the minimum and maximum of several runs, for each window length.
 pub fn windows_over_runs<'a>(
     runs: impl Iterator<Item = &'a [WindowFigures]>,
 ) -> Vec<WindowFigures> {
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_even_number_of_runs_has_a_middle_too() {
+    fn even_number_of_runs_has_a_median() {
         let spread = Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap();
         assert_eq!((spread.median, spread.least, spread.greatest), (2.5, 1.0, 4.0));
         assert_eq!(spread.scaled(0.1).text(), "0.25 (0.10 … 0.40)");
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_have_a_middle_and_those_without_bursts_do_not_count() {
+    fn runs_without_bursts_do_not_count() {
         let run = |p99_ns: Option<f64>| Completion {
             count: u64::from(p99_ns.is_some()),
             dropped: 1,

@@ -1,4 +1,4 @@
-//! The figures of the benches on live hosts as tables for the terminal.
+//! Tables of the benches on live hosts, for the terminal.
 
 use tandem_report::experiment::STOCK;
 use tandem_report::experiment_table::tone;
@@ -13,7 +13,7 @@ use crate::spread::{CompletionOfRuns, Spread};
 use crate::traces::Quarters;
 use tandem_demo::mode::Mode;
 
-/// Lags of every mix: stock beside Tandem.
+/// Tabulates lags of every mix, in stock and with Tandem.
 pub fn fairness(suite: &Suite) -> Table {
     let mut table = Table::new(&[
         "mix",
@@ -46,7 +46,7 @@ pub fn fairness(suite: &Suite) -> Table {
     table
 }
 
-/// Work and windows of every mix: stock beside Tandem.
+/// Tabulates work and windows of every mix, in stock and with Tandem.
 pub fn fairness_service(suite: &Suite) -> Table {
     let mut table = Table::new(&[
         "mix",
@@ -78,7 +78,7 @@ pub fn fairness_service(suite: &Suite) -> Table {
     table
 }
 
-/// Completion times of every VM that has bursts: stock beside Tandem, in milliseconds; none where no mix has such a VM.
+/// Tabulates completion times of every VM with bursts, in stock and with Tandem, in milliseconds; `None` if no mix has such a VM.
 pub fn fairness_completion(suite: &Suite) -> Option<Table> {
     let mut table = Table::new(&[
         "mix",
@@ -88,8 +88,8 @@ pub fn fairness_completion(suite: &Suite) -> Option<Table> {
         "stock p99",
         "Tandem p99",
         "p99 vs stock",
-        "stock, given up",
-        "Tandem, given up",
+        "stock, dropped",
+        "Tandem, dropped",
     ]);
     let mut any = false;
     for mix in &suite.mixes {
@@ -109,7 +109,7 @@ pub fn fairness_completion(suite: &Suite) -> Option<Table> {
                 spread.map_or_else(absent, |spread| spread.scaled(1e-6).text().into())
             };
             let ratio = tandem.and_then(|times| times.p99_vs_stock);
-            let given_up = |times: Option<&CompletionOfRuns>| {
+            let dropped = |times: Option<&CompletionOfRuns>| {
                 times.map_or_else(absent, |times| times.dropped.to_string().into())
             };
             any = true;
@@ -121,8 +121,8 @@ pub fn fairness_completion(suite: &Suite) -> Option<Table> {
                 time(stock.and_then(|times| times.p99_ns)),
                 time(tandem.and_then(|times| times.p99_ns)),
                 ratio.map_or_else(absent, |ratio| format!("{ratio:.2}").into()),
-                given_up(stock),
-                given_up(tandem),
+                dropped(stock),
+                dropped(tandem),
             ]);
         }
     }
@@ -133,7 +133,7 @@ fn absent() -> Cell {
     Cell::toned(figure::NOT_MEASURED, Tone::Faint)
 }
 
-/// What the daemon cost.
+/// Tabulates the cost of the daemon.
 pub fn overhead(figures: &Overhead) -> Table {
     let mut table = Table::new(&["figure", "value"]);
     let usage = &figures.daemon;
@@ -163,7 +163,7 @@ pub fn overhead(figures: &Overhead) -> Table {
     table
 }
 
-/// When VMs were fair again.
+/// Tabulates the times after which VMs were fair again.
 pub fn changes(figures: &Changes) -> Table {
     let mut table =
         Table::new(&["run", "the third VM", "fair after s", "least share of the others"]);
@@ -180,7 +180,7 @@ pub fn changes(figures: &Changes) -> Table {
     table
 }
 
-/// What stayed behind.
+/// Tabulates the daemon's resources before and after.
 pub fn churn(figures: &Churn) -> Table {
     let mut table = Table::new(&["figure", "before", "after"]);
     let (before, after) = (&figures.before, &figures.after);
@@ -205,7 +205,7 @@ pub fn churn(figures: &Churn) -> Table {
     table
 }
 
-/// What the daemon held and left in the first quarter of the time, and in the last.
+/// Tabulates the daemon's resources in the first and in the last quarter of the time.
 pub fn churn_quarters(quarters: &[Quarters]) -> Table {
     let mut table = Table::new(&[
         "figure while VMs come and go",

@@ -1,7 +1,8 @@
-//! What the daemon holds and leaves, moment by moment, and whether that grows.
+//! Samples of the daemon's resources and of its traces on the host, to detect leaks.
 //!
-//! While VMs come and go at a steady rate, what the daemon holds goes up and down with them. What grows shows when the first quarter of the time is held
-//! against the last: by the mean, and by the most. The quarters are those of the time in which VMs started; nothing is judged here.
+//! While VMs come and go at a steady rate, the daemon's resources rise and fall with them.
+//! A leak shows in the comparison of the first quarter of the time with the last, by mean and maximum.
+//! The time is that in which VMs started.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,43 +15,44 @@ use thiserror::Error;
 
 use tandem_demo::daemon_process::DaemonProcess;
 
-/// Fewer samples than that in a quarter say nothing.
-const FEWEST: usize = 5;
+/// Minimum number of samples in a quarter.
+const MIN_SAMPLES: usize = 5;
 
-/// The daemon and its traces at one moment.
+/// Resources and traces of the daemon at one time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Traces {
-    /// What it uses.
+    /// Resources of the daemon.
     pub daemon: Usage,
-    /// Files that the daemon keeps open; those it reads at the moment are not among them.
+    /// Files that the daemon keeps open, without those that it is just reading.
     pub open_files: usize,
-    /// Cgroups of Tandem's.
+    /// Tandem's cgroups.
     pub cgroups: usize,
     /// Size of its journal.
     pub journal_bytes: u64,
 }
 
-/// Why the traces are not known.
+/// Error in reading traces.
 #[derive(Debug, Error)]
 pub enum TracesError {
-    /// What the daemon uses could not be read.
+    /// Reading the daemon's resources failed.
     #[error(transparent)]
     Usage(#[from] UsageError),
-    /// There are no cgroups to count.
+    /// The host has no cgroups.
     #[error(transparent)]
     Cgroups(#[from] CgroupError),
-    /// The daemon's journal could not be measured.
+    /// Reading the size of the daemon's journal failed.
     #[error("cannot look at {}", path.display())]
     Journal {
         /// The journal.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
 }
 
 impl Traces {
-    /// Those of this moment, of VMs whose names begin so; it takes a sixth of a second, to tell files that are kept open from others.
+    /// Reads the traces of VMs whose names begin with `names`.
+    /// Takes about 150 ms, to tell files that are kept open from others.
     pub fn read(daemon: &DaemonProcess, names: &str) -> Result<Traces, TracesError> {
         let journal = daemon.journal();
         let journal_bytes = std::fs::metadata(&journal)
@@ -65,7 +67,7 @@ impl Traces {
     }
 }
 
-/// The traces while VMs come and go.
+/// A sample while VMs come and go.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
     /// Seconds since the first start.
@@ -77,21 +79,21 @@ pub struct Sample {
     pub traces: Traces,
 }
 
-/// A figure over a part of the time.
+/// A figure over a quarter of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quarter {
-    /// Its mean.
+    /// Mean.
     pub mean: f64,
-    /// The most.
+    /// Maximum.
     pub most: f64,
 }
 
 /// A figure in the first and in the last quarter of the time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quarters {
-    /// What it is.
+    /// Name of the figure.
     pub figure: &'static str,
-    /// Its unit; empty for numbers.
+    /// Unit; empty for counts.
     pub unit: &'static str,
     /// In the first quarter.
     pub first: Quarter,
@@ -99,7 +101,7 @@ pub struct Quarters {
     pub last: Quarter,
 }
 
-/// Each figure in the first and in the last quarter. `None` where there are too few samples to say.
+/// Returns each figure in the first and in the last quarter; `None` if there are too few samples.
 pub fn quarters(samples: &[Sample]) -> Option<Vec<Quarters>> {
     let end = samples.last()?.seconds;
     let within = |from: f64, to: f64| -> Vec<Sample> {
@@ -107,7 +109,7 @@ pub fn quarters(samples: &[Sample]) -> Option<Vec<Quarters>> {
         samples.iter().filter(inside).copied().collect()
     };
     let (first, last) = (within(0.0, end / 4.0), within(end * 3.0 / 4.0, end));
-    if first.len() < FEWEST || last.len() < FEWEST {
+    if first.len() < MIN_SAMPLES || last.len() < MIN_SAMPLES {
         return None;
     }
     type Figure = (&'static str, &'static str, fn(&Traces) -> f64);
@@ -135,13 +137,13 @@ pub fn quarters(samples: &[Sample]) -> Option<Vec<Quarters>> {
     Some(quarters.to_vec())
 }
 
-/// How many cgroups of Tandem's there are for VMs whose names begin so, and below those.
+/// Counts Tandem's cgroups for VMs whose names begin with `names`, and the cgroups below them.
 pub fn cgroups(names: &str) -> Result<usize, CgroupError> {
     let ours = format!("tandem-{names}");
     Ok(count(cgroup::open(&ProcFs::host())?.mount(), &ours))
 }
 
-/// Folders whose names begin so, and those below them. They come and go while we look; what is gone does not count.
+/// Counts folders whose names begin with `ours`, and all folders below them. Folders that vanish meanwhile do not count.
 fn count(folder: &Path, ours: &str) -> usize {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return 0;
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_shows_in_the_last_quarter() {
+    fn growth_shows_in_the_last_quarter() {
         let samples: Vec<Sample> = (0..=100u32)
             .map(|n| sample(f64::from(n), 5_000 + u64::from(n), (n % 2) as usize * 4))
             .collect();
@@ -196,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn few_samples_say_nothing() {
+    fn few_samples_have_no_quarters() {
         assert_eq!(quarters(&[]), None);
         let samples: Vec<Sample> = (0..12).map(|n| sample(f64::from(n), 1, 1)).collect();
         assert_eq!(quarters(&samples), None);
     }
 
     #[test]
-    fn tandems_cgroups_of_these_vms_are_counted_at_any_depth() {
+    fn cgroups_are_counted_at_any_depth() {
         let dir = tempfile::tempdir().unwrap();
         for path in [
             "tandem-a0-1",

@@ -1,5 +1,6 @@
-//! What a process uses: CPU time, memory, open files. Sources: `/proc/PID/task/*/schedstat`,
-//! `/proc/PID/status`, `/proc/PID/fd`.
+//! Resources of a process: CPU time, memory, open files.
+//!
+//! Sources: `/proc/PID/task/*/schedstat`, `/proc/PID/status`, `/proc/PID/fd`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,18 +15,18 @@ use tandem_linux::ProcFs;
 use tandem_linux::sampler::{SampleError, Sampler};
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 
-/// Why it is not known what a process uses.
+/// Error in reading a process's resources.
 #[derive(Debug, Error)]
 pub enum UsageError {
-    /// A folder or file of the process.
+    /// Reading a folder or file of the process failed.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// A figure is not in its file.
+    /// A file lacks a figure.
     #[error("{} has no {key}", path.display())]
     Absent {
         /// The file.
@@ -33,7 +34,7 @@ pub enum UsageError {
         /// The figure.
         key: &'static str,
     },
-    /// A thread's time.
+    /// Reading a thread's time failed.
     #[error(transparent)]
     Sample(#[from] SampleError),
 }
@@ -44,23 +45,23 @@ impl UsageError {
     }
 }
 
-/// A process at one moment.
+/// Resources of a process at one time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Usage {
-    /// CPU time of all threads it has now since they started, in seconds.
+    /// CPU time of its current threads since their start, in seconds.
     pub cpu_seconds: f64,
-    /// Memory that is in RAM now, in KiB.
+    /// Resident memory, in KiB.
     pub rss_kib: u64,
-    /// The most memory that was ever in RAM, in KiB.
+    /// Peak resident memory, in KiB.
     pub peak_rss_kib: u64,
-    /// Open files, with those open only for a moment.
+    /// Open descriptors, including briefly open ones.
     pub fds: usize,
     /// Threads.
     pub threads: usize,
 }
 
 impl Usage {
-    /// Reads what `pid` uses now.
+    /// Reads the resources of `pid`.
     pub fn read(pid: Pid) -> Result<Usage, UsageError> {
         let procfs = ProcFs::host();
         let folder = procfs.process(pid);
@@ -73,7 +74,7 @@ impl Usage {
                 .and_then(|thread| Ok(sampler.sample(&thread)?.ran));
             match ran {
                 Ok(ran) => (cpu, threads) = (cpu + ran, threads + 1),
-                // It ended since the folder was read.
+                // The thread ended meanwhile.
                 Err(_) if !folder.join(format!("task/{tid}")).exists() && folder.exists() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -92,19 +93,19 @@ impl Usage {
     }
 }
 
-/// How often [`files_kept_open`] looks.
+/// Number of readings in [`files_kept_open`].
 const LOOKS: u32 = 10;
 
-/// Time between two looks.
+/// Time between two readings.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(17);
 
-/// How many files `pid` keeps open: descriptors seen at every one of several looks, each time of the
-/// same file. What is opened, read and closed again does not count.
+/// Counts the files that `pid` keeps open: descriptors of the same file in all of several readings.
+/// Files that are opened, read and closed again do not count.
 pub fn files_kept_open(pid: Pid) -> Result<usize, UsageError> {
     let folder = ProcFs::host().process(pid).join("fd");
     let look = || -> Result<BTreeSet<(u32, PathBuf)>, UsageError> {
         let open = numbers(&folder)?.into_iter().filter_map(|number| {
-            // Closed since the folder was read.
+            // The file may be closed meanwhile.
             let file = std::fs::read_link(folder.join(number.to_string())).ok()?;
             Some((number, file))
         });
@@ -119,7 +120,7 @@ pub fn files_kept_open(pid: Pid) -> Result<usize, UsageError> {
     Ok(kept.len())
 }
 
-/// The entries of a folder whose entries are numbers.
+/// Returns the numeric entries of a folder.
 fn numbers(folder: &Path) -> Result<Vec<u32>, UsageError> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(UsageError::reading(folder))? {
@@ -139,14 +140,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_uses_something() {
+    fn this_process_has_usage() {
         let usage = Usage::read(Pid(std::process::id())).unwrap();
         assert!(usage.rss_kib > 0 && usage.peak_rss_kib >= usage.rss_kib);
         assert!(usage.fds >= 3 && usage.threads >= 1);
     }
 
     #[test]
-    fn a_file_open_for_a_moment_is_not_kept() {
+    fn briefly_open_file_is_not_kept() {
         let kept_by = |script: &str| {
             let mut process = std::process::Command::new("sh")
                 .args(["-c", script])
@@ -168,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_format_is_read() {
+    fn status_lines_are_parsed() {
         let status = "Name:\tx\nVmHWM:\t    5120 kB\nVmRSS:\t 4096 kB\n";
         assert_eq!(kib(status, "VmRSS"), Some(4096));
         assert_eq!(kib(status, "VmSwap"), None);
     }
 
     #[test]
-    fn a_process_that_is_gone_is_an_error() {
+    fn missing_process_is_an_error() {
         assert!(Usage::read(Pid(u32::MAX)).is_err());
     }
 }

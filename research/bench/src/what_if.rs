@@ -1,14 +1,15 @@
-//! Are what-ifs of recorded hosts true of the hosts? The simulator's answers against what happens when it is done.
+//! Validates what-if simulations of recorded hosts: compares predictions with the effect on the host.
 //!
-//! Each mix of microVMs runs on this host, each VM in a cgroup of its own, and is recorded as `tandem host record` does. The record is made a
-//! scenario ([`tandem_observe::recorded`]), and each [`WhatIf`] is done twice: to the scenario, and to the mix on this
-//! host. Compared is what each VM got done relative to before: in the simulator time that its threads computed, on the host its
-//! own counter of work. Beside the error of each answer stands that of a naive one ([`WhatIf::naive`]), which takes no simulation: being right
-//! counts where that one is wrong.
+//! Each mix of microVMs runs on this host, each VM in its own cgroup, and is recorded as `tandem host record` does.
+//! The record becomes a scenario ([`tandem_observe::recorded`]).
+//! Each [`WhatIf`] is applied both to the scenario and to the mix on this host.
+//! The trial compares each VM's throughput relative to the unchanged mix.
+//! Throughput is the compute time of its threads in the simulator, and its own counter of work on the host.
+//! The baseline is a naive prediction without simulation ([`WhatIf::naive`]); a correct prediction is informative if the naive one is wrong.
 //!
-//! Rounds take everything in turn, every other one in the reverse order, so that a machine that becomes slower harms both sides of a
-//! ratio alike. What the simulator is told of this host beside the record is its scheduler and its tick. It needs a quiet machine: what else
-//! runs is background in the record, and in the runs after it is as it happens to be.
+//! Rounds run all cases in turn, every other round in reverse order, so that a drift of the machine affects both sides of a ratio alike.
+//! In addition to the record, the simulator gets this host's scheduler and tick.
+//! It needs an otherwise idle machine: other tasks appear in the record as background, but vary in later runs.
 
 mod figures;
 mod outcome;
@@ -55,12 +56,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Seeds of each simulation.
 const SEEDS: u64 = 3;
 
-/// A mix of VMs; the first is the one whose what-ifs are asked.
+/// A mix of VMs; what-ifs concern the first VM.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
-    /// Its name.
+    /// Name of the mix.
     pub name: &'static str,
-    /// What is in it.
+    /// Description of the VMs.
     pub what: &'static str,
     vms: &'static [&'static str],
     pinning: Pinning,
@@ -97,7 +98,7 @@ pub const MIXES: [Mix; 3] = [
 ];
 
 impl WhatIf {
-    /// The VMs then, on this host.
+    /// Applies the what-if to the plan for this host.
     fn plan(self, recorded: &Plan) -> Plan {
         let mut plan = recorded.clone();
         match self {
@@ -116,7 +117,7 @@ impl WhatIf {
         plan
     }
 
-    /// The same in the simulator.
+    /// Applies the what-if to the recorded host for the simulator.
     fn host(self, recorded: &RecordedHost, plan: &Plan) -> Result<RecordedHost, NoSuchVm> {
         let (mut host, then) = (recorded.clone(), self.plan(plan));
         match self {
@@ -144,67 +145,67 @@ impl WhatIf {
     }
 }
 
-/// What to measure.
+/// Settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Rounds, each with a record of its own.
+    /// Number of rounds, each with its own record.
     pub rounds: u32,
-    /// How long is recorded and counted, in whole seconds.
+    /// Length of the record and of the measured time, in whole seconds.
     pub seconds: u64,
-    /// How long VMs run before that.
+    /// Run time of the VMs before that.
     pub settle: Duration,
-    /// Where the experiment works.
+    /// Directory for journals and logs.
     pub state_dir: PathBuf,
 }
 
-/// What ends the measurement.
+/// Error that ends the measurement.
 #[derive(Debug, Error)]
 pub enum WhatIfError {
-    /// Nothing is measured in no time.
+    /// Too few rounds or seconds.
     #[error("{rounds} rounds of {seconds} s are not possible: at least 1 round of at least 8 s")]
     Settings {
-        /// Rounds.
+        /// Number of rounds.
         rounds: u32,
-        /// Seconds of each.
+        /// Seconds of a round.
         seconds: u64,
     },
-    /// It has nowhere to work.
+    /// Opening the state directory failed.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
-    /// The VMs of a mix cannot be.
+    /// The VMs of a mix are invalid.
     #[error(transparent)]
     Spec(#[from] VmSpecError),
-    /// The same, on this host.
+    /// The VMs of a mix do not fit this host.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Which pCPUs there are is not known.
+    /// Reading the usable pCPUs failed.
     #[error(transparent)]
     Pcpus(#[from] host_facts::PcpusError),
-    /// Which scheduler the kernel has cannot be told.
+    /// The scheduler of this kernel is unknown.
     #[error(transparent)]
     Release(#[from] UnknownRelease),
     /// A VM failed.
     #[error(transparent)]
     Vm(#[from] VmError),
-    /// The VMs' cgroups, or the daemon.
+    /// The VMs' cgroups or the daemon failed.
     #[error(transparent)]
     Mode(#[from] ModeFailure),
-    /// The host cannot be measured.
+    /// Opening the source of measurements failed.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// The host cannot be looked at.
+    /// Recording the host failed.
     #[error(transparent)]
     Look(#[from] WhyError),
-    /// The record makes no scenario.
+    /// The record yields no scenario.
     #[error(transparent)]
     Recorded(#[from] RecordedError),
     /// A VM is not in the record.
     #[error(transparent)]
     NoSuchVm(#[from] NoSuchVm),
-    /// The scenario cannot be read.
+    /// Loading the scenario failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Nothing to compare.
+    /// A VM did no work.
     #[error("in mix {mix}, {vm} got nothing done; record for longer")]
     NoWork {
         /// The mix.
@@ -212,12 +213,12 @@ pub enum WhatIfError {
         /// The VM.
         vm: String,
     },
-    /// Somebody asked for the end.
+    /// Interrupted by a signal.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
 
-/// What the VMs of a plan got done per second in a run, in their order; and the record, if there was one.
+/// Work per second of the VMs of a plan, in their order, and the record, if the run was recorded.
 struct Live {
     work: Vec<f64>,
     recorded: Option<Recorded>,
@@ -259,7 +260,7 @@ pub fn measure(
     Ok(figures)
 }
 
-/// A mix on this host.
+/// Places a mix on this host.
 fn plan(mix: &Mix, settings: &Settings) -> Result<Plan, WhatIfError> {
     let pcpus = host_facts::usable_pcpus()?;
     let specs = mix.vms.iter().map(|text| text.parse());
@@ -294,7 +295,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Records the mix, and does all what-ifs twice.
+    /// Records the mix, and applies all what-ifs to the host and to the scenario.
     fn round(&self, mix: &Mix, plan: &Plan, round: u64, part: &str) -> Result<Round, WhatIfError> {
         let mut cases = vec![None];
         cases.extend(WhatIf::ALL.map(Some));
@@ -334,15 +335,18 @@ impl Stage<'_> {
                 continue;
             };
             let then = simulate(&what_if.host(&host, plan)?)?;
-            // VMs that are gone have nothing to compare.
+            // Removed VMs are not compared.
             for (at, ((vm, before), after)) in plan.vms.iter().zip(&before).zip(&after).enumerate()
             {
                 let throughput = |all: &[Results]| {
                     mean(all, |results| results.throughput(&vm.name).unwrap_or(0.0))
                 };
-                let ratio = |after: f64, before: f64| match before > 0.0 && after > 0.0 {
-                    true => Ok(after / before),
-                    false => Err(WhatIfError::NoWork { mix: mix.name, vm: vm.name.clone() }),
+                let ratio = |after: f64, before: f64| {
+                    if before > 0.0 && after > 0.0 {
+                        Ok(after / before)
+                    } else {
+                        Err(WhatIfError::NoWork { mix: mix.name, vm: vm.name.clone() })
+                    }
                 };
                 all.outcomes.push(Outcome {
                     what_if,
@@ -356,7 +360,7 @@ impl Stage<'_> {
         Ok(all)
     }
 
-    /// The record as a host that the simulator knows the scheduler of.
+    /// Converts the record to a host with this kernel's scheduler and tick.
     fn host(&self, recorded: Recorded) -> Result<RecordedHost, WhatIfError> {
         let settle = Nanos(self.settings.settle.as_nanos() as u64);
         Ok(RecordedHost {
@@ -368,7 +372,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Runs the mix on this host, and records it as it is.
+    /// Runs the mix on this host; records it if there is no what-if.
     fn live(&self, case: Option<WhatIf>, plan: &Plan, seed: u64) -> Result<Live, WhatIfError> {
         let plan = case.map_or_else(|| plan.clone(), |case| case.plan(plan));
         let mut vms = boot(&plan.vms, plan.backend, seed, self.dir)?.vms;
@@ -419,14 +423,14 @@ fn counters(vms: &mut [VmProcess]) -> Result<Vec<Snapshot>, VmError> {
     vms.iter_mut().map(VmProcess::counters).collect()
 }
 
-/// Some runs of a host, each with another seed.
+/// Simulates a host with several seeds.
 fn simulate(host: &RecordedHost) -> Result<Vec<Results>, LoadError> {
     let scenario = load::from_text("what-if", &host.toml())?;
     let run = |seed| {
         let scenario = Scenario { seed, ..scenario.clone() };
         World::new(&scenario).run()
     };
-    // Each seed by itself: what comes out does not depend on how many run at once.
+    // The seeds are independent, so the results do not depend on parallelism.
     let all = std::thread::scope(|scope| {
         let run = &run;
         let seeds: Vec<_> = (1..=SEEDS).map(|seed| scope.spawn(move || run(seed))).collect();
@@ -441,7 +445,7 @@ fn mean(all: &[Results], of: impl Fn(&Results) -> f64) -> f64 {
     all.iter().map(of).sum::<f64>() / all.len().max(1) as f64
 }
 
-/// What a VM received, in pCPUs.
+/// Returns the CPU time that a VM received, in pCPUs.
 fn received(results: &Results, name: &str) -> f64 {
     let vm = results.vms.iter().find(|vm| vm.name == name);
     let received = vm.map_or(Nanos::ZERO, |vm| vm.received);
@@ -479,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_to_the_host_is_done_to_the_scenario() {
+    fn changes_apply_to_host_and_scenario_alike() {
         let plan = test_plan::plan("2,2,1", "1,1,1", "burn", "0-1");
         let recorded = host(&plan);
         for what_if in WhatIf::ALL {
@@ -499,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mix_can_be_placed_and_is_simulated() {
+    fn mixes_can_be_placed_and_simulated() {
         for mix in MIXES {
             let specs = mix.vms.iter().map(|text| text.parse().unwrap()).collect();
             let pcpus = "0-1".parse().unwrap();

@@ -1,11 +1,12 @@
-//! A blind trial of `tandem host why`: mixes of microVMs with a known first cause, and whether it was named.
+//! A blind trial of `tandem host why`, with mixes of microVMs that have a known primary cause.
 //!
-//! The mixes are data (`crates/bench/why-trial.toml`); the program `examples/why_trial.rs` runs them and writes a [`Document`]. What is
-//! found, and from when on, is never tuned on these mixes: they are there to say how often it is right on what it has not seen.
+//! The mixes are data (`research/bench/why-trial.toml`); the program `examples/why_trial.rs` runs them and writes a [`Document`].
+//! Findings and their thresholds are never tuned on these mixes, which measure accuracy on unseen cases.
 //!
-//! Right is the strict thing: the *first* finding of the VM that has the cause is of that kind; and where nothing is wrong, no VM of
-//! the mix has any finding, though the answer says that it looked at all of them. No answer is a wrong one: who crashes, hangs or says
-//! something else has not named the cause. A mix whose VMs do not start is neither right nor wrong, and is counted apart.
+//! An answer is right if the *first* finding of the VM with the cause is of that kind.
+//! For a mix without a cause, it is right if it covers all VMs of the mix and has no finding about them.
+//! A missing answer is wrong: a crash, a timeout, or invalid output.
+//! A mix whose VMs do not start is neither right nor wrong, and is counted separately.
 
 mod answer;
 
@@ -17,38 +18,38 @@ use thiserror::Error;
 
 pub use answer::{Answer, AskError, Found, ask};
 
-/// The version of mixes and documents.
+/// Version of mixes and documents.
 pub const SCHEMA: u32 = 1;
 
-/// The mixes that are shipped.
+/// The built-in mixes.
 pub const MIXES: &str = include_str!("../why-trial.toml");
 
-/// Why mixes are none.
+/// Error in the mixes.
 #[derive(Debug, Error)]
 pub enum TrialError {
-    /// They are not TOML of this form.
+    /// Invalid TOML.
     #[error("the mixes are not what is expected: {0}")]
     Form(#[from] toml::de::Error),
-    /// They have another version.
+    /// Unsupported version.
     #[error("schema = {0}; this program knows {SCHEMA}")]
     Schema(u32),
     /// A mix contradicts itself.
     #[error("mix '{mix}': {what}")]
     Mix {
-        /// Which.
+        /// Name of the mix.
         mix: String,
-        /// What is wrong with it.
+        /// The contradiction.
         what: String,
     },
 }
 
-/// What is wrong in a mix.
+/// The known cause in a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// No VM has anything.
+    /// No VM has a finding.
     Nothing,
-    /// A VM has this.
+    /// A VM has a finding of this kind.
     #[serde(untagged)]
     Of(Kind),
 }
@@ -57,20 +58,20 @@ pub enum Cause {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixVm {
-    /// Its name within the mix.
+    /// Name within the mix.
     pub name: String,
-    /// How many vCPUs it has.
+    /// Number of vCPUs.
     #[serde(default = "one")]
     pub vcpus: u32,
-    /// What its guest does.
+    /// The guest's workload.
     pub workload: String,
     /// The workload's settings, `key=value`.
     #[serde(default)]
     pub set: Vec<String>,
-    /// pCPUs of its vCPUs in turn, counted from 0 among those that may be used; free if there are none.
+    /// pCPUs of its vCPUs in turn, as indices among the usable pCPUs; empty: not pinned.
     #[serde(default)]
     pub pin: Vec<usize>,
-    /// The weight of its cgroup, 1 = the kernel's default.
+    /// The weight of its cgroup; 1 is the kernel's default.
     #[serde(default = "usual")]
     pub weight: f64,
     /// The quota of its cgroup, in pCPUs.
@@ -85,30 +86,30 @@ fn usual() -> f64 {
     1.0
 }
 
-/// A process of the host that takes time.
+/// A process of the host that takes CPU time.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hog {
-    /// Busy for this part of the time.
+    /// Fraction of the time for which it is busy.
     pub busy: f64,
-    /// Where it runs, as the VMs' pins.
+    /// Its pCPUs, like the VMs' pins.
     pub pin: Vec<usize>,
     /// Its nice value.
     #[serde(default)]
     pub nice: i8,
 }
 
-/// VMs, processes, and what is wrong.
+/// A mix of VMs and processes with a known cause.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mix {
-    /// Its name.
+    /// Name of the mix.
     pub name: String,
-    /// What is wrong first.
+    /// The primary cause.
     pub cause: Cause,
-    /// With which VM; none where nothing is.
+    /// The VM with the cause, if there is one.
     pub of: Option<String>,
-    /// Why that is the cause.
+    /// Explanation of the cause.
     pub because: String,
     /// The VMs.
     pub vm: Vec<MixVm>,
@@ -124,7 +125,7 @@ struct File {
     mix: Vec<Mix>,
 }
 
-/// Reads mixes, and checks that each is possible.
+/// Parses and checks mixes.
 pub fn read(text: &str) -> Result<Vec<Mix>, TrialError> {
     let file: File = toml::from_str(text)?;
     if file.schema != SCHEMA {
@@ -132,9 +133,10 @@ pub fn read(text: &str) -> Result<Vec<Mix>, TrialError> {
     }
     let mut names = BTreeSet::new();
     for mix in &file.mix {
-        let offence = match names.insert(&mix.name) {
-            true => mix.offence(),
-            false => Some("its name is there twice".to_owned()),
+        let offence = if names.insert(&mix.name) {
+            mix.offence()
+        } else {
+            Some("its name is there twice".to_owned())
         };
         if let Some(what) = offence {
             let mix = mix.name.clone();
@@ -145,7 +147,7 @@ pub fn read(text: &str) -> Result<Vec<Mix>, TrialError> {
 }
 
 impl Mix {
-    /// What is wrong with it, if anything is.
+    /// Returns a contradiction in it, if there is one.
     fn offence(&self) -> Option<String> {
         let names: BTreeSet<&str> = self.vm.iter().map(|vm| vm.name.as_str()).collect();
         if names.len() != self.vm.len() {
@@ -166,13 +168,14 @@ impl Mix {
             }
         }
         let is_part = |hog: &Hog| hog.busy > 0.0 && hog.busy <= 1.0 && !hog.pin.is_empty();
-        match self.hog.iter().all(is_part) {
-            true => None,
-            false => Some("a hog is busy for 0 < busy ≤ 1, and has a pin".to_owned()),
+        if self.hog.iter().all(is_part) {
+            None
+        } else {
+            Some("a hog is busy for 0 < busy ≤ 1, and has a pin".to_owned())
         }
     }
 
-    /// How many pCPUs it takes.
+    /// Returns the number of pCPUs that it needs, at least 2.
     pub fn pcpus(&self) -> usize {
         let pins = self.vm.iter().flat_map(|vm| &vm.pin);
         let pins = pins.chain(self.hog.iter().flat_map(|hog| &hog.pin));
@@ -180,16 +183,16 @@ impl Mix {
     }
 }
 
-/// A finding, as far as it counts here.
+/// The relevant part of a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Named {
     /// The VM's name within the mix.
     pub vm: String,
-    /// What was found.
+    /// Kind of the finding.
     pub kind: Kind,
-    /// What it costs the VM, in ns per second.
+    /// Time that the VM loses, in ns per second.
     pub lost_per_second: u64,
-    /// What it burns of the host's time, in ns per second, where the VM loses nothing.
+    /// Time of the host that it burns, in ns per second, if the VM loses none.
     pub burned_per_second: Option<u64>,
 }
 
@@ -204,13 +207,13 @@ pub struct Running {
     pub pid: u32,
 }
 
-/// What a VM of the n-th mix is called on the host, where others may have short names, too.
+/// Returns the name on the host of a VM of the n-th mix. A prefix avoids clashes with other VMs.
 pub fn called(n: u64, vm: &MixVm) -> String {
     format!("w{n}-{}", vm.name)
 }
 
-/// Whether the cause was named first: by the names of the mix's VMs that were looked at, and by their findings, in the order in which
-/// they were given.
+/// Returns whether the cause was named first.
+/// `looked_at` has the VMs of the mix that the answer covers, and `found` their findings in the order of the answer.
 pub fn judge(mix: &Mix, looked_at: &[String], found: &[Named]) -> bool {
     match mix.cause {
         Cause::Nothing => found.is_empty() && mix.vm.iter().all(|vm| looked_at.contains(&vm.name)),
@@ -221,31 +224,31 @@ pub fn judge(mix: &Mix, looked_at: &[String], found: &[Named]) -> bool {
     }
 }
 
-/// What came of a mix.
+/// Result of a mix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MixResult {
     /// The mix.
     pub mix: String,
-    /// What was wrong.
+    /// The known cause.
     pub cause: Cause,
-    /// With which VM.
+    /// The VM with the cause.
     pub of: Option<String>,
-    /// Which of its VMs the answer says it looked at.
+    /// VMs of the mix that the answer covers.
     pub looked_at: Vec<String>,
-    /// All that was found, in the order in which it was given.
+    /// All findings, in the order of the answer.
     pub found: Vec<Named>,
     /// Whether the cause was named first; `None` if the mix did not run.
     pub right: Option<bool>,
-    /// What others of the host took meanwhile, in pCPUs: neither VMs nor hogs of the mix. `None` if there is no answer.
+    /// CPU time of other tasks of the host (neither VMs nor hogs of the mix), in pCPUs; `None` without an answer.
     pub others: Option<f64>,
-    /// Why there is no answer, which is wrong.
+    /// Reason for a missing answer, which is wrong.
     pub failed: Option<String>,
-    /// Why the mix did not run, so that nobody was asked.
+    /// Reason why the mix did not run.
     pub not_run: Option<String>,
 }
 
 impl MixResult {
-    /// Nobody was asked, since the mix did not run.
+    /// Result of a mix that did not run.
     pub fn not_run(mix: &Mix, why: String) -> MixResult {
         MixResult {
             mix: mix.name.clone(),
@@ -260,7 +263,7 @@ impl MixResult {
         }
     }
 
-    /// What was answered about these VMs, while these processes were the mix's hogs; or why nothing was.
+    /// Result of an answer about these VMs, with these processes as the mix's hogs.
     pub fn of(
         mix: &Mix,
         vms: &[Running],
@@ -308,26 +311,26 @@ pub struct Document {
     pub schema: u32,
     /// The kernel's release.
     pub kernel: String,
-    /// How many pCPUs the host has.
+    /// Number of usable pCPUs.
     pub pcpus: usize,
-    /// What measured.
+    /// Source of the measurements.
     pub source: String,
-    /// How long each look took, in s.
+    /// Length of each interval, in s.
     pub seconds: f64,
-    /// How many mixes there are.
+    /// Number of mixes.
     pub mixes: usize,
-    /// How many of them ran, so that somebody was asked.
+    /// Mixes that ran.
     pub run: usize,
-    /// Of how many there was no answer, though they ran: wrong, all of them.
+    /// Mixes that ran without an answer, which is wrong.
     pub failed: usize,
-    /// Of how many the cause was named first.
+    /// Mixes whose cause was named first.
     pub right: usize,
     /// Each mix.
     pub results: Vec<MixResult>,
 }
 
 impl Document {
-    /// Of these results.
+    /// Creates the document of these results.
     pub fn new(
         kernel: String,
         pcpus: usize,
@@ -360,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mixes_that_are_shipped_can_be_run() {
+    fn built_in_mixes_are_valid() {
         let mixes = read(MIXES).unwrap();
         assert_eq!(mixes.len(), 20);
         let quiet = mixes.iter().filter(|mix| mix.cause == Cause::Nothing);
@@ -389,7 +392,7 @@ mod tests {
     const A: &str = "vm = [{ name = \"a\", workload = \"burn\" }]\n";
 
     #[test]
-    fn a_mix_that_contradicts_itself_is_refused() {
+    fn contradictory_mixes_are_refused() {
         assert!(mix(&format!("cause = \"quota\"\nof = \"a\"\n{A}")).is_ok());
         for (text, said) in [
             ("cause = \"nothing\"\nof = \"a\"\n", "of no VM"),
@@ -418,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn right_is_what_names_the_cause_first() {
+    fn answer_is_right_if_cause_comes_first() {
         let quota = &mix(&format!("cause = \"quota\"\nof = \"a\"\n{A}")).unwrap()[0];
         let (a, b) = (named("a", Kind::Quota), named("a", Kind::Neighbour));
         let judge = |mix: &Mix, found: &[Named]| judge(mix, &names(&["a"]), found);
@@ -434,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_wrong_only_where_all_was_looked_at() {
+    fn quiet_mix_needs_all_vms_covered() {
         let two =
             "vm = [{ name = \"a\", workload = \"burn\" }, { name = \"b\", workload = \"burn\" }]\n";
         let quiet = &mix(&format!("cause = \"nothing\"\n{two}")).unwrap()[0];
@@ -452,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_of_the_vms_of_the_mix() {
+    fn answer_counts_only_vms_of_the_mix() {
         let quota = &mix(&format!("cause = \"quota\"\nof = \"a\"\n{A}")).unwrap()[0];
         let answer = Answer {
             seconds: 1.0,
@@ -466,7 +469,7 @@ mod tests {
             (&result.looked_at, &result.found),
             (&names(&["a"]), &vec![named("a", Kind::Quota)])
         );
-        // Another VM of the host has that name: nobody says that the mix's was looked at.
+        // Another VM of the host has that name; the answer does not cover the mix's.
         let quiet = &mix(&format!("cause = \"nothing\"\n{A}")).unwrap()[0];
         let other = Answer { vms: names(&["a"]), findings: Vec::new(), ..answer };
         let result = MixResult::of(quiet, &[running("a", 7)], &[], Ok(other));
@@ -474,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_wrong_and_a_mix_that_did_not_run_is_counted_apart() {
+    fn missing_answers_are_wrong() {
         let quota = &mix(&format!("cause = \"quota\"\nof = \"a\"\n{A}")).unwrap()[0];
         let quiet = &mix(&format!("cause = \"nothing\"\n{A}")).unwrap()[0];
         let answer = |vms: &[&str], findings: Vec<Found>| {

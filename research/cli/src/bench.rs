@@ -1,16 +1,17 @@
-//! `tandem-lab bench`: the measurements behind the numeric promises, each of which anyone can run again.
+//! `tandem-lab bench`: the reproducible measurements behind the numeric targets.
 //!
-//! - [`fairness`]: lags over named mixes of VMs, stock against Tandem.
+//! - [`fairness`]: lags over named mixes of VMs, in stock and with Tandem.
 //! - [`work`]: work of every workload with competing VMs relative to running alone, in every mode.
-//!   In the same file `asymmetric`: the same of VMs whose vCPUs need unequal time.
+//!   The same file has `asymmetric`: the same for VMs whose vCPUs need unequal CPU time.
 //! - [`flexs`]: spinning VMs competing with computing VMs, with and without FlexS.
-//! - [`overhead`]: what the daemon costs with many vCPUs.
-//! - [`changes`]: how soon VMs are fair again after one starts, sleeps, wakes or stops.
-//! - [`churn`]: what stays behind after many VMs have come and gone.
-//! - [`guest`]: programs in this VM, stock against the guest agent.
+//! - [`overhead`]: cost of the daemon with many vCPUs.
+//! - [`changes`]: time until VMs are fair again after one starts, sleeps, wakes or stops.
+//! - [`churn`]: leftover state after many VM starts and stops.
+//! - [`guest`]: programs in this VM, in stock and with the guest agent.
 //!
-//! The crate [`tandem_bench`] measures; here are the arguments. They print tables, and with `--json PATH`
-//! write their figures to a file. They judge nothing: a figure outside its promise is shown as it is.
+//! The crate [`tandem_bench`] measures; these modules have the arguments.
+//! They print tables, and with `--json PATH` write their figures to a file.
+//! A figure outside its target is no failure.
 
 pub mod changes;
 pub mod churn;
@@ -45,13 +46,13 @@ pub enum BenchCommand {
     Guest(guest::GuestArgs),
     /// Measure the speed of the simulator
     Sim(simulator::BenchArgs),
-    /// Two threads that hand on a token: a program of `guest`
+    /// Two threads that pass a token: a program of `guest`
     #[command(hide = true)]
     GuestToken(token::TokenArgs),
-    /// Pieces of work by timers: a program of `guest --one-vcpu`
+    /// Work items by timers: a program of `guest --one-vcpu`
     #[command(hide = true)]
     GuestPaced { name: String, seconds: f64 },
-    /// How long vCPUs were awake since boot: a part of `guest`
+    /// Awake time of vCPUs since boot: a part of `guest`
     #[command(hide = true)]
     GuestCounters,
 }

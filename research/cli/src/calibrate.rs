@@ -1,5 +1,6 @@
-//! `tandem-lab calibrate`: is what the simulator says of VMs true of real ones on this machine?
-//! Arguments and printing; the rest is [`tandem_validate::calibrate`].
+//! `tandem-lab calibrate`: compares simulated VMs with real ones on this machine.
+//!
+//! Arguments and printing; the rest is in [`tandem_validate::calibrate`].
 
 use std::path::PathBuf;
 
@@ -44,7 +45,7 @@ pub struct CalibrateArgs {
     state_dir: Option<PathBuf>,
 }
 
-/// Carries it out.
+/// Runs the comparison.
 pub fn main(args: &CalibrateArgs) -> anyhow::Result<()> {
     calibrate::check_seconds(args.seconds)?;
     let workloads = workloads(&args.only)?;
@@ -71,7 +72,7 @@ pub fn main(args: &CalibrateArgs) -> anyhow::Result<()> {
     output::write_json(args.json.as_deref(), &calibrated)
 }
 
-/// The workloads asked for; all that can be compared, if none was named.
+/// Returns the named workloads, or all comparable ones if none is named.
 fn workloads(only: &[String]) -> anyhow::Result<Vec<Workload>> {
     if only.is_empty() {
         return Ok(COMPARED.to_vec());
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads_are_named_once_and_wrong_names_refused() {
+    fn workloads_are_unique_and_known() {
         let named =
             |names: &[&str]| workloads(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
         assert_eq!(named(&["mutex", "burn", "mutex"]).unwrap(), [Workload::Mutex, Workload::Burn]);
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_lengths_are_refused_before_anything_starts() {
+    fn invalid_lengths_are_refused_at_once() {
         for seconds in [0.0, -1.0, 601.0, f64::NAN] {
             let args =
                 CalibrateArgs { runs: 2, seconds, only: Vec::new(), json: None, state_dir: None };

@@ -1,4 +1,4 @@
-//! Every `tandem-lab` command that a document, a unit of systemd or the Makefile shows parses. The test runs none of them.
+//! Parses every `tandem-lab` command in documents, systemd units and the Makefile, without running it.
 
 use clap::Parser;
 use clap::error::ErrorKind;

@@ -1,5 +1,6 @@
-//! `tandem-lab emulate`: experiments in whole emulated machines. Arguments and printing; the rest is
-//! [`tandem_emulated`].
+//! `tandem-lab emulate`: experiments in emulated machines.
+//!
+//! Arguments and printing; the rest is in [`tandem_emulated`].
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ pub enum LabCommand {
     Run(Box<RunArgs>),
     /// List the experiments and the machines
     List(ListArgs),
-    /// Inside a machine: carry out a job and print what came out
+    /// Inside a machine: run a job and print its results
     #[command(hide = true)]
     Guest(GuestArgs),
 }
@@ -94,10 +95,10 @@ pub struct ListArgs {
 /// `tandem-lab emulate guest`
 #[derive(Debug, Args)]
 pub struct GuestArgs {
-    /// Where the job is; none: wait for it in memory
+    /// File of the job [default: wait for it in memory]
     #[arg(long)]
     job: Option<PathBuf>,
-    /// Where the answers go: a serial port
+    /// File for the answers: a serial port
     #[arg(long)]
     answers: PathBuf,
 }
@@ -106,7 +107,7 @@ fn seeds() -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(1..=1_000_000)
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn main(command: LabCommand) -> anyhow::Result<()> {
     match command {
         LabCommand::Run(args) => run(*args),
@@ -143,7 +144,7 @@ fn run(args: RunArgs) -> anyhow::Result<()> {
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
-    let mut experiments = Table::new(&["experiment", "machine", "variants", "what it is about"]);
+    let mut experiments = Table::new(&["experiment", "machine", "variants", "description"]);
     for name in experiment::names(&args.lab)? {
         let experiment = Experiment::read(&args.lab, &name)?;
         experiments.row(vec![
@@ -153,7 +154,7 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
             experiment.title,
         ]);
     }
-    let mut machines = Table::new(&["machine", "pCPUs", "MHz", "what it is", "can run here"]);
+    let mut machines = Table::new(&["machine", "pCPUs", "MHz", "description", "can run here"]);
     for name in machine::names(&args.lab)? {
         let machine = Machine::read(&args.lab, &name)?;
         machines.row(vec![
@@ -170,7 +171,7 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
     print(&format!("{}\n{}", experiments.text(look()), machines.text(look())))
 }
 
-/// How tables look on standard output.
+/// Returns the look of tables on standard output.
 fn look() -> Look {
     Look::of(std::io::stdout().is_terminal())
 }

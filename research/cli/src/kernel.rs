@@ -1,5 +1,6 @@
-//! `tandem-lab kernel`: does the simulator schedule threads as the kernel that runs here does?
-//! Arguments and printing; the rest is [`tandem_validate::kernel`].
+//! `tandem-lab kernel`: compares the simulator's scheduling of threads with the running kernel's.
+//!
+//! Arguments and printing; the rest is in [`tandem_validate::kernel`].
 
 use std::path::PathBuf;
 
@@ -24,7 +25,7 @@ pub struct KernelArgs {
     json: Option<PathBuf>,
 }
 
-/// Carries it out.
+/// Runs the comparison.
 pub fn main(args: &KernelArgs) -> anyhow::Result<()> {
     output::check_json(args.json.as_deref())?;
     let workloads = kernel::read(&args.workloads)?;

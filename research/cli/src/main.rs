@@ -1,6 +1,6 @@
 //! `tandem-lab`: the measurements behind Tandem's figures. Arguments and wiring.
 //!
-//! It starts VMs, daemons and agents as processes of its own, so it knows the commands of `tandem` that run them.
+//! It starts VMs, daemons and agents as copies of itself, so it has the commands of `tandem` that run them.
 
 #[macro_use(note, tell)]
 extern crate tandem_command;

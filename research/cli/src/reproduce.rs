@@ -1,4 +1,4 @@
-//! `tandem-lab reproduce`: published figures against the simulator's ([`tandem_papers::reproduce`]).
+//! `tandem-lab reproduce`: compares the simulator's figures with published ones ([`tandem_papers::reproduce`]).
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ pub struct ReproduceArgs {
     html: Option<PathBuf>,
 }
 
-/// Runs what the claims need and judges them.
+/// Runs the trials of the claims and judges them.
 pub fn main(args: &ReproduceArgs) -> anyhow::Result<()> {
     let workers = input::workers(args.runs, args.workers)?;
     output::check_json(args.json.as_deref())?;

@@ -1,8 +1,6 @@
-//! `tandem-lab survey`: every policy with every program, on a host that is overcommitted more and more
-//! ([`tandem_papers::survey`] says what is measured).
+//! `tandem-lab survey`: every policy with every program, on a host with increasing overcommit ([`tandem_papers::survey`]).
 //!
-//! The figures can be kept (`--json`) and shown again without simulating (`--from`), also as a document
-//! (`--markdown`) or a page (`--html`).
+//! The figures can be saved (`--json`) and shown again without simulation (`--from`), also as a document (`--markdown`) or a page (`--html`).
 
 use std::path::PathBuf;
 
@@ -53,7 +51,7 @@ pub struct SurveyArgs {
     html: Option<PathBuf>,
 }
 
-/// Runs the survey, or reads one, and shows it.
+/// Runs or reads a survey, and shows it.
 pub fn main(args: &SurveyArgs) -> anyhow::Result<()> {
     output::check_json(args.json.as_deref())?;
     let before = match &args.markdown {

@@ -1,11 +1,10 @@
-//! The agent inside an emulated machine (`tandem-lab emulate guest`): gets a job, runs its VMs as KVM VMs of
-//! this machine, reads what KVM counted, and answers line by line.
+//! The agent inside an emulated machine (`tandem-lab emulate guest`): gets a job, runs its VMs on this machine's KVM, reads KVM's counters, and answers line by line.
 //!
-//! It is the machine's only program, started by the initramfs's init. All VMs of a run are in its
-//! own process, each vCPU a thread; to the scheduler that is the same as a process for each VM,
-//! since there are no cgroups between them.
+//! It is the machine's only program, started by the initramfs's init.
+//! All VMs of a run are in its own process, with a thread for each vCPU.
+//! Without cgroups the scheduler treats them like a process for each VM.
 //!
-//! What it does not do: decide what is run, or judge what came out. That is the host's side.
+//! The host decides which runs the job has, and evaluates the results.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,19 +31,19 @@ use crate::settings::SettingError;
 use crate::trace::TraceError;
 use crate::{counters, settings, trace};
 
-/// Why a job, or a run of it, failed.
+/// Error of a job, or of a run of it.
 #[derive(Debug, Error)]
 pub enum AgentError {
-    /// A file, or the serial port, could not be read or written.
+    /// Accessing a file or the serial port failed.
     #[error(transparent)]
     File(#[from] FileError),
     /// No job arrived.
     #[error(transparent)]
     Mailbox(#[from] MailboxError),
-    /// What arrived is no job.
-    #[error("the job is not as it should be: {0}")]
+    /// The job is invalid.
+    #[error("the job is invalid: {0}")]
     Job(#[source] serde_json::Error),
-    /// The job names a calibration that is none.
+    /// The job's calibration is invalid.
     #[error(transparent)]
     Calibration(#[from] NotACalibration),
     /// An answer cannot be written as JSON.
@@ -53,62 +52,62 @@ pub enum AgentError {
     /// A VM is pinned to a pCPU that the machine does not have.
     #[error("VM {vm}: pins has {pin}, but the machine has {open} pCPUs for VMs, from 0")]
     Pin {
-        /// Which VM.
+        /// Name of the VM.
         vm: String,
         /// The pCPU.
         pin: u32,
-        /// How many there are.
+        /// Number of pCPUs for VMs.
         open: usize,
     },
-    /// So long cannot be waited.
-    #[error("{seconds} s is no time: {source}")]
+    /// A time is invalid.
+    #[error("{seconds} s is no valid time: {source}")]
     Time {
-        /// How long.
+        /// The time.
         seconds: f64,
-        /// Why not.
+        /// The reason.
         source: TryFromFloatSecsError,
     },
-    /// A parameter of the kernel could not be set.
+    /// Setting a kernel parameter failed.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// The daemon of the run did not do its work.
+    /// The daemon of the run failed.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// KVM does not say what it counts.
+    /// Accessing KVM's counters failed.
     #[error(transparent)]
     Counter(#[from] CounterError),
-    /// There is no trace.
+    /// Tracing failed.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A VM cannot be as the job has it.
+    /// A VM of the job is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its workload cannot either.
+    /// A parameter of a workload is invalid.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
-    /// The pCPUs open to VMs cannot be found out.
+    /// Reading the pCPUs for VMs failed.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
     /// A VM did not start.
     #[error("VM {vm} did not start: {source}")]
     Start {
-        /// Which.
+        /// Name of the VM.
         vm: String,
-        /// Why.
+        /// The reason.
         source: StartError,
     },
     /// A VM stopped.
     #[error("VM {vm}: {failure}")]
     Stopped {
-        /// Which.
+        /// Name of the VM.
         vm: String,
-        /// Why.
+        /// The reason.
         failure: String,
     },
 }
 
-/// Runs the agent. The job is in the file `job`, or will be in this program's memory; answers go to the
-/// file `answers`, a serial port.
+/// Runs the agent. The job is in the file `job`, or arrives in this program's memory.
+/// Answers go to the file `answers`, a serial port.
 pub fn run(job: Option<&Path>, answers: &Path) -> Result<(), AgentError> {
     let mut host = Host::open(answers)?;
     let done = carry_out(job, &mut host);
@@ -173,7 +172,7 @@ fn facts(calibration: &Calibration) -> Result<Facts, AgentError> {
     };
     let modules = ["kvm_intel", "kvm_amd"];
     let loaded = |name: &&&str| Path::new("/sys/module").join(name).join("parameters").exists();
-    // Both are built in; which one serves is seen by the processor's flags.
+    // Both modules are built in; the processor's flags tell which one is in use.
     let flags = line("/proc/cpuinfo")?;
     let serves = |name: &&&str| match **name {
         "kvm_intel" => flags.contains(" vmx"),
@@ -193,7 +192,7 @@ fn facts(calibration: &Calibration) -> Result<Facts, AgentError> {
     })
 }
 
-/// The pCPUs of a VM's pins, which count the pCPUs that are open to VMs from 0.
+/// Converts a VM's pins, which are indices among the pCPUs for VMs, to pCPUs.
 fn pins(vm: &Vm, open: &PcpuSet) -> Result<Vec<u32>, AgentError> {
     vm.pins
         .iter()
@@ -204,7 +203,7 @@ fn pins(vm: &Vm, open: &PcpuSet) -> Result<Vec<u32>, AgentError> {
         .collect()
 }
 
-/// A VM that runs, and KVM's folder about it.
+/// A running VM and KVM's folder of it.
 struct Running {
     vm: Microvm,
     folder: PathBuf,
@@ -284,7 +283,7 @@ fn start(vm: &Vm, calibration: Calibration) -> Result<Running, AgentError> {
     Ok(Running { vm: running, folder, timeline: Vec::new() })
 }
 
-/// Waits until the time is up, and notes what there is to see meanwhile.
+/// Waits until the end of the run; samples timelines and checks for failures meanwhile.
 fn watch(
     run: &Run,
     vms: &mut [Running],
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn pins_count_the_pcpus_that_vms_may_use() {
+    fn pins_are_indices_among_usable_pcpus() {
         let open = "1-4".parse().unwrap();
         assert_eq!(pins(&vm("[3, 0]"), &open).unwrap(), [4, 1]);
         let error = pins(&vm("[4]"), &open).unwrap_err().to_string();

@@ -1,14 +1,12 @@
-//! The machine `bochs`: Bochs 2.7 with several Intel processors that have VMX, EPT and pause-loop
-//! exiting, so that kvm_intel runs in it as on hardware.
+//! The machine `bochs`: Bochs 2.7 with several Intel processors that have VMX, EPT and pause-loop exiting, so that kvm_intel runs in it.
 //!
-//! One instruction takes one cycle, on every processor in turn; all clocks (TSC, APIC timer, HPET)
-//! count those cycles; nothing depends on the host's time. The same machine with the same job does
-//! the same again, and cycles between two points are instructions. What that leaves out: caches, memory
-//! latency, and what an exit costs the hardware itself, so that an exit is cheaper here.
+//! One instruction takes one cycle, on every processor in turn.
+//! All clocks (TSC, APIC timer, HPET) count those cycles, independently of the host's time.
+//! So runs are deterministic, and cycles between two points are instructions.
+//! The model lacks caches, memory latency, and the hardware cost of an exit, so exits are cheaper than on hardware.
 //!
-//! Bochs boots from a CD (isolinux), wants a terminal for its display `term`, of which nothing is
-//! shown, and starts in its debugger. A boot takes minutes; see `snapshot` for how it is
-//! paid once.
+//! Bochs boots from a CD (isolinux), needs a terminal for its display `term`, which is not shown, and starts in its debugger.
+//! A boot takes minutes; `snapshot` saves the booted machine.
 
 mod folder;
 mod process;
@@ -21,14 +19,14 @@ use crate::machine::Machine;
 use crate::payload;
 use crate::payload::PayloadError;
 
-/// What draws on the terminal.
+/// Plugin that draws on the terminal.
 const PLUGIN: &str = "/usr/lib/x86_64-linux-gnu/bochs/plugins/libbx_term_gui.so";
 
 /// Steps of the workloads' chain in 2^20 cycles: a step is four instructions (`guest/compute.h` of
 /// the microVM), and an instruction a cycle.
 const STEPS_PER_MEBICYCLE: u64 = (1 << 20) / 4;
 
-/// Whether it can run here.
+/// Checks whether Bochs is installed on this host.
 pub fn check() -> Result<(), EmulatorError> {
     need(
         "Bochs",
@@ -44,13 +42,13 @@ pub fn check() -> Result<(), EmulatorError> {
     )
 }
 
-/// The job with the calibration that this machine has by its nature.
+/// Returns the job with the calibration that follows from this machine's clock.
 fn calibrated(machine: &Machine, job: &Job) -> Job {
     let khz = u64::from(machine.mhz.unwrap_or_default()) * 1000;
     Job { calibration: Some(format!("{khz}:{STEPS_PER_MEBICYCLE}")), ..job.clone() }
 }
 
-/// Boots or restores, does the job, ends.
+/// Boots or restores the machine, runs the job, and ends the machine.
 pub fn run(machine: &Machine, boot: &Boot) -> Result<Answers, BootError> {
     let job = calibrated(machine, boot.job);
     let saved = if boot.snapshots { snapshot::find_or_make(machine, boot)? } else { None };

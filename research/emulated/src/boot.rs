@@ -1,4 +1,4 @@
-//! One boot of a machine, whichever emulator runs it: what it needs, and why it may fail.
+//! One boot of a machine, independent of the emulator: inputs and errors.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,79 +15,79 @@ use crate::job::Job;
 use crate::mailbox::MailboxError;
 use crate::payload::PayloadError;
 
-/// What a machine needs to boot, and what it is to do.
+/// Inputs of a boot.
 pub struct Boot<'a> {
-    /// The lab's folder, where templates are.
+    /// Folder of the lab, with templates.
     pub lab: &'a Path,
     /// The kernel's image.
     pub kernel: &'a Path,
     /// The initramfs.
     pub payload: &'a Path,
-    /// Parameters on the kernel's command line besides the machine's own.
+    /// Parameters on the kernel's command line in addition to the machine's own.
     pub parameters: &'a BTreeMap<String, String>,
-    /// What to do.
+    /// The job.
     pub job: &'a Job,
-    /// Where logs go.
+    /// Folder for logs and the machine's files.
     pub work: &'a Path,
-    /// Longest time on the host.
+    /// Maximum time on the host.
     pub patience: Duration,
-    /// Whether a saved machine may be used.
+    /// Whether snapshots may be used.
     pub snapshots: bool,
-    /// Who hears what happens meanwhile.
+    /// Callback for events.
     pub tell: Tell<'a>,
 }
 
-/// Why a boot did not bring all answers.
+/// Error of a boot.
 #[derive(Debug, Error)]
 pub enum BootError {
-    /// A file could not be read or written, or a program not run.
+    /// Accessing a file or running a program failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The initramfs could not be put together.
+    /// Building the initramfs failed.
     #[error(transparent)]
     Payload(#[from] PayloadError),
-    /// The emulator did not start, or not end as it should.
+    /// The emulator failed.
     #[error(transparent)]
     Emulator(#[from] EmulatorError),
-    /// A saved machine could not be given its job.
+    /// Posting the job to a snapshot failed.
     #[error(transparent)]
     Mailbox(#[from] MailboxError),
-    /// There is no terminal for Bochs to draw on.
+    /// Opening a terminal for Bochs failed.
     #[error("cannot open a pseudo terminal for Bochs: {0}")]
     Terminal(#[source] io::Error),
-    /// Standard input, output and errors cannot all be the terminal.
+    /// Duplicating the terminal for standard input, output and errors failed.
     #[error("cannot duplicate a terminal: {0}")]
     Duplicate(#[source] io::Error),
-    /// No CD to boot from could be made.
+    /// Writing the boot CD failed.
     #[error("genisoimage failed ({status}): {text}")]
     Cd {
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
-        /// What it said.
+        /// Its stderr.
         text: String,
     },
-    /// The library that makes Bochs save does not compile.
+    /// Compiling the library that makes Bochs save failed.
     #[error("cannot compile {path}: {text}")]
     Compile {
         /// Its source.
         path: PathBuf,
-        /// What the compiler said.
+        /// The compiler's stderr.
         text: String,
     },
-    /// Bochs was asked to save the machine and did not.
+    /// Bochs did not save the machine.
     #[error("Bochs could not save the machine ({0}); --no-snapshot boots every time")]
     NotSaved(ExitStatus),
-    /// Nobody says where saved machines may lie.
-    #[error("neither XDG_CACHE_HOME nor HOME says where to keep saved machines")]
+    /// The environment has no cache folder.
+    #[error("no folder for snapshots: neither XDG_CACHE_HOME nor HOME is set")]
     NoCache,
-    /// A saved machine could not be copied.
+    /// Copying a snapshot failed.
     #[error("cannot copy {from} to {to}: {source}")]
     Copy {
-        /// The saved machine's folder.
+        /// Folder of the snapshot.
         from: PathBuf,
-        /// The copy's.
+        /// Folder of the copy.
         to: PathBuf,
-        /// What the system said.
+        /// OS error.
         source: io::Error,
     },
 }

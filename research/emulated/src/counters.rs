@@ -1,9 +1,8 @@
-//! What KVM counts for one VM, from its folder in the debug file system
-//! (`/sys/kernel/debug/kvm/PID-FD`): counters, of which the growth counts, and levels, of which the
-//! value does.
+//! KVM's figures of one VM, from its folder in debugfs (`/sys/kernel/debug/kvm/PID-FD`).
 //!
-//! A folder is found as the one that appears while a VM starts. Files that this kernel does not have
-//! are no error: a stock kernel has no threshold.
+//! Counters are reported by their growth, levels by their value.
+//! The folder of a VM is the one that appears while the VM starts.
+//! Missing files are no error: a stock kernel has no threshold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,33 +10,33 @@ use std::{fs, io};
 
 use thiserror::Error;
 
-/// Why KVM's folder about a VM is of no use.
+/// Error of a VM's folder.
 #[derive(Debug, Error)]
 pub enum CounterError {
-    /// There is none.
+    /// No folder appeared.
     #[error(
         "no folder for the VM appeared in {0}; is debugfs mounted, and is this kernel's KVM built in?"
     )]
     NoFolder(PathBuf),
-    /// Nobody can tell which it is.
+    /// Several folders appeared.
     #[error("more than one VM appeared in {0}")]
     Several(PathBuf),
-    /// A file in it did not take a value.
+    /// Writing to a file in the folder failed.
     #[error("cannot write {value} to {path}; does this kernel have it?: {source}")]
     Write {
-        /// What was written.
+        /// The value.
         value: String,
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
 }
 
-/// Where KVM's folders are.
+/// KVM's folder in debugfs.
 pub const KVM: &str = "/sys/kernel/debug/kvm";
 
-/// Counters worth a line on a slow serial port.
+/// Reported counters, limited because the serial port is slow.
 const COUNTERS: [&str; 19] = [
     "exits",
     "halt_exits",
@@ -60,17 +59,17 @@ const COUNTERS: [&str; 19] = [
     "preemption_reported",
 ];
 
-/// Values that go up and down.
+/// Reported levels, which rise and fall.
 const LEVELS: [&str; 3] = ["aple_threshold", "aple_base", "aple_inefficiency"];
 
-/// The folders of all VMs now.
+/// Returns the folders of all current VMs.
 pub fn folders(kvm: &Path) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(kvm).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     folders.map(|entry| entry.path()).collect()
 }
 
-/// The folder that is there now and was not `before`.
+/// Returns the folder that has appeared since `before`.
 pub fn appeared(kvm: &Path, before: &BTreeSet<PathBuf>) -> Result<PathBuf, CounterError> {
     let now = folders(kvm);
     let mut new = now.difference(before);
@@ -81,12 +80,12 @@ pub fn appeared(kvm: &Path, before: &BTreeSet<PathBuf>) -> Result<PathBuf, Count
     }
 }
 
-/// The counters of a VM now.
+/// Returns the current counters of a VM.
 pub fn counters(folder: &Path) -> BTreeMap<String, u64> {
     read(folder, &COUNTERS)
 }
 
-/// The levels of a VM now.
+/// Returns the current levels of a VM.
 pub fn levels(folder: &Path) -> BTreeMap<String, u64> {
     read(folder, &LEVELS)
 }
@@ -100,8 +99,7 @@ fn read(folder: &Path, names: &[&str]) -> BTreeMap<String, u64> {
     known.collect()
 }
 
-/// How much each counter grew, for those that did. Those the patched kernel adds are kept at zero:
-/// that they did not grow says something.
+/// Returns the growth of each counter that grew, and of `ple_exits` even if it is zero.
 pub fn growth(
     first: &BTreeMap<String, u64>,
     last: &BTreeMap<String, u64>,
@@ -128,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_of_a_vm_is_the_one_that_appeared() {
+    fn new_folder_belongs_to_the_vm() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("10-4")).unwrap();
         fs::write(root.path().join("exits"), "3\n").unwrap();
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_counted_from_the_start_and_zeros_are_left_out() {
+    fn growth_omits_zeros() {
         let root = tempfile::tempdir().unwrap();
         let put = |name: &str, value: &str| fs::write(root.path().join(name), value).unwrap();
         put("exits", "100\n");

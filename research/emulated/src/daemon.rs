@@ -1,8 +1,8 @@
-//! Tandem's daemon inside an emulated machine, beside the VMs of a run.
+//! Tandem's daemon inside an emulated machine, for the VMs of a run.
 //!
-//! It is the same binary as the agent, started as an operator would start it (`tandem host run`), for all VMs. The machine has no service manager and no
-//! cgroups mounted, so the cpu controller is mounted first, as cgroup v1: the agent's VMs are threads of one process, which v2 would not
-//! divide without threaded groups.
+//! It is the agent's binary, started like an operator's daemon (`tandem host run`) and for all VMs.
+//! The machine has no service manager and no cgroup mount, so the agent mounts the cpu controller first.
+//! It mounts cgroup v1: the agent's VMs are threads of one process, which v2 divides only with threaded groups.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,24 +15,24 @@ use std::{io, thread};
 use rustix::process::{Pid, Signal, kill_process};
 use thiserror::Error;
 
-/// Where the cpu controller is mounted.
+/// Mount point of the cpu controller.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Where the daemon keeps its journal.
+/// State directory of the daemon.
 const STATE: &str = "/run/tandem";
-/// What it says.
+/// Log of the daemon.
 const LOG: &str = "/tmp/daemon.log";
-/// It acts within a second on a slow emulated machine.
+/// Maximum time until the daemon is ready; it takes about a second on a slow emulated machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Why there is no daemon.
+/// Error of the daemon.
 #[derive(Debug, Error)]
 pub enum DaemonError {
-    /// A program of the machine cannot be started, or waited for.
+    /// Starting or waiting for a program of the machine failed.
     #[error("{what}: {source}")]
     Program {
-        /// Which.
+        /// The program.
         what: &'static str,
-        /// What the system said.
+        /// OS error.
         source: io::Error,
     },
     /// The kernel has no cpu controller.
@@ -40,20 +40,20 @@ pub enum DaemonError {
         "cannot mount the cpu controller at {CGROUPS}: does the kernel have CONFIG_FAIR_GROUP_SCHED?"
     )]
     NoController,
-    /// It does not say that it acts.
+    /// The daemon was not ready in time.
     #[error("tandem host run {arguments} was not ready within {READY_WITHIN:?}: {said}")]
     NotReady {
-        /// What it was given.
+        /// Its arguments.
         arguments: String,
-        /// Its last words.
+        /// The last line of its log.
         said: String,
     },
-    /// It ended before it was told to.
+    /// The daemon ended early, or with an error.
     #[error("tandem host run {arguments} ended: {said}")]
     Ended {
-        /// What it was given.
+        /// Its arguments.
         arguments: String,
-        /// Its last words.
+        /// The last line of its log.
         said: String,
     },
 }
@@ -64,14 +64,14 @@ impl DaemonError {
     }
 }
 
-/// A daemon that runs.
+/// A running daemon.
 pub struct Daemon {
     child: Child,
     arguments: String,
 }
 
 impl Daemon {
-    /// Starts it with these arguments of `tandem host run`, and waits until it acts.
+    /// Starts it with these arguments of `tandem host run`, and waits until it is ready.
     pub fn start(arguments: &[String]) -> Result<Daemon, DaemonError> {
         mount()?;
         let log = File::create(LOG).map_err(DaemonError::of(LOG))?;
@@ -85,13 +85,13 @@ impl Daemon {
             .spawn()
             .map_err(DaemonError::of("tandem host run"))?;
         let stdout = child.stdout.take();
-        // Dropped on an error, it is ended.
+        // Dropping it on an error ends it.
         let daemon = Daemon { child, arguments: arguments.join(" ") };
         let (said, hears) = mpsc::channel();
         thread::spawn(move || {
             let mut line = String::new();
             let read = stdout.map(|stdout| BufReader::new(stdout).read_line(&mut line));
-            // Whoever waited for this has given up.
+            // Fails if the receiver has timed out.
             let _ = said.send(read.transpose().map(|_| line));
         });
         match hears.recv_timeout(READY_WITHIN) {
@@ -107,31 +107,32 @@ impl Daemon {
         }
     }
 
-    /// Ends it, once it has put everything back. An error: it had ended before, or could not put everything back.
+    /// Stops it and waits until it has reverted all changes. Fails if it had ended before, or could not revert all changes.
     pub fn stop(mut self) -> Result<(), DaemonError> {
         let pid = Pid::from_child(&self.child);
-        // One that is gone is seen by its exit status.
+        // Fails if it has ended; its exit status tells.
         let _ = kill_process(pid, Signal::INT);
         let status = self.child.wait().map_err(DaemonError::of("tandem host run"))?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(DaemonError::Ended {
+        if status.success() {
+            Ok(())
+        } else {
+            Err(DaemonError::Ended {
                 arguments: std::mem::take(&mut self.arguments),
                 said: last_words(),
-            }),
+            })
         }
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // After an error elsewhere; after `stop` there is nothing left to end.
+        // Fails after `stop`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Mounts the cpu controller, unless it is.
+/// Mounts the cpu controller, unless it is mounted.
 fn mount() -> Result<(), DaemonError> {
     if Path::new(CGROUPS).join("cpu.shares").exists() {
         return Ok(());
@@ -143,9 +144,9 @@ fn mount() -> Result<(), DaemonError> {
     if mounted.success() { Ok(()) } else { Err(DaemonError::NoController) }
 }
 
-/// What the daemon said last.
+/// Returns the last line of the daemon's log.
 fn last_words() -> String {
     let said = std::fs::read_to_string(LOG).unwrap_or_default();
     let last = said.lines().rfind(|line| !line.trim().is_empty());
-    last.unwrap_or("it said nothing").to_owned()
+    last.unwrap_or("its log is empty").to_owned()
 }

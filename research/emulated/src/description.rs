@@ -1,5 +1,6 @@
-//! The lab's descriptions of experiments and machines: TOML files in a folder for each kind, named
-//! by their file names.
+//! The lab's descriptions of experiments and machines: TOML files in a folder for each kind.
+//!
+//! The file name is the name of the experiment or machine.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -10,45 +11,45 @@ use thiserror::Error;
 
 use crate::file::FileError;
 
-/// Why a description could not be read.
+/// Error of a description.
 #[derive(Debug, Error)]
 pub enum DescriptionError {
-    /// There is none of that name.
+    /// Unknown name.
     #[error("there is no {kind} {name} ({path}); the {kind}s are {known}")]
     Missing {
         /// `experiment` or `machine`.
         kind: &'static str,
-        /// What was asked for.
+        /// The name.
         name: String,
-        /// Where it would be.
+        /// Path of the missing file.
         path: PathBuf,
-        /// The names there are.
+        /// Known names.
         known: String,
     },
-    /// The folder of descriptions is not there.
+    /// The folder of descriptions does not exist.
     #[error(
         "there is no lab in {folder}; run from the top of Tandem's source, or give --lab: {source}"
     )]
     NoLab {
-        /// Which folder.
+        /// Path of the folder.
         folder: PathBuf,
-        /// What the system said.
+        /// OS error.
         source: io::Error,
     },
-    /// It cannot be read.
+    /// Reading the file failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is no TOML, or has other keys than it should.
+    /// Invalid TOML or an unknown key.
     #[error("in {path}: {source}")]
     Toml {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What and where.
+        /// The parser's error.
         source: Box<toml::de::Error>,
     },
 }
 
-/// Reads the description of `name` from `path`; `folder` is where all of its kind are.
+/// Reads the description of `name` from `path`; `folder` has all descriptions of its kind.
 pub fn read<T: DeserializeOwned>(
     kind: &'static str,
     name: &str,
@@ -77,7 +78,7 @@ pub fn read<T: DeserializeOwned>(
     })
 }
 
-/// The names of all descriptions in a folder, sorted.
+/// Returns the sorted names of all descriptions in a folder.
 pub fn names(folder: &Path) -> Result<Vec<String>, DescriptionError> {
     let entries = fs::read_dir(folder)
         .map_err(|source| DescriptionError::NoLab { folder: folder.to_owned(), source })?;

@@ -1,7 +1,7 @@
-//! An emulator as a child process, and the agent's answers from the file that its serial port is.
+//! An emulator as a child process, and the agent's answers from the file of its serial port.
 //!
-//! The child dies with us, whatever ends us. It is ended as soon as the agent says that all is done:
-//! nothing of the machine is needed any more, and shutting down an emulated machine takes long.
+//! The child dies with this process.
+//! It is killed as soon as the agent reports the end of the job, because shutting down an emulated machine takes long.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,101 +14,101 @@ use thiserror::Error;
 
 use crate::job::{Facts, Failed, Line, MARK, Outcome};
 
-/// Why an emulator brought no answers.
+/// Error of an emulator.
 #[derive(Debug, Error)]
 pub enum EmulatorError {
-    /// Something that it needs is missing.
+    /// A requirement is missing.
     #[error(
         "{what_for} is not installed; on Debian: apt-get install {packages} (scripts/setup lab does it)"
     )]
     Missing {
-        /// What cannot run.
+        /// Name of the emulator.
         what_for: String,
-        /// The packages that have what is missing.
+        /// Missing packages.
         packages: String,
     },
-    /// It did not start.
+    /// The emulator did not start.
     #[error("cannot start {name}: {source}")]
     Start {
-        /// Which.
+        /// Name of the emulator.
         name: &'static str,
-        /// What the system said.
+        /// OS error.
         source: io::Error,
     },
-    /// The agent said something that is not in the language of jobs.
+    /// An answer of the agent is invalid.
     #[error("the machine answered something unknown: {start}: {source}")]
     Answer {
-        /// How it begins.
+        /// Start of the answer.
         start: String,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// Whether it still runs cannot be found out.
+    /// Waiting for the emulator failed.
     #[error("cannot wait for a child: {0}")]
     Wait(#[source] io::Error),
-    /// It ended before all was said.
+    /// The emulator ended before the job.
     #[error("{name} ended too early ({status}){last_words}")]
     EndedEarly {
-        /// Which.
+        /// Name of the emulator.
         name: &'static str,
-        /// How.
+        /// Exit status.
         status: ExitStatus,
         /// The ends of its logs.
         last_words: String,
     },
-    /// It takes too long.
+    /// The job timed out.
     #[error("no end after {seconds} s of this host's time; --patience gives it more{last_words}")]
     TooLong {
-        /// How long was waited.
+        /// The timeout.
         seconds: u64,
         /// The ends of its logs.
         last_words: String,
     },
-    /// It could not be told something.
+    /// Sending a signal failed.
     #[error("cannot signal {name}: {source}")]
     Signal {
-        /// Which.
+        /// Name of the emulator.
         name: &'static str,
-        /// What the system said.
+        /// OS error.
         source: io::Error,
     },
-    /// It was told to end and did not.
+    /// The emulator did not end in time.
     #[error("{name} did not end within {seconds} s")]
     NoEnd {
-        /// Which.
+        /// Name of the emulator.
         name: &'static str,
-        /// How long was waited.
+        /// The timeout.
         seconds: u64,
     },
 }
 
-/// How often the answers are looked at.
+/// Interval between readings of the answers.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// Lines of a console that an error quotes.
 const QUOTED: usize = 15;
 
-/// What the agent said.
+/// Answers of the agent.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
-    /// It has booted and waits for its job.
+    /// Whether the machine has booted and waits for its job.
     pub ready: bool,
-    /// What the machine is.
+    /// Facts about the machine.
     pub facts: Option<Facts>,
-    /// What came out of the runs.
+    /// Results of the runs.
     pub outcomes: Vec<Outcome>,
-    /// What failed.
+    /// Failures.
     pub failed: Vec<Failed>,
-    /// The job is done.
+    /// Whether the job is done.
     pub ended: bool,
-    /// Seconds of the host that the job took, the boot included where there was one.
+    /// Time of the job on the host in seconds, including the boot if there was one.
     pub host_seconds: f64,
     /// Whether the machine was restored instead of booted.
     pub restored: bool,
 }
 
 impl Answers {
-    /// Reads what has been said so far. A line that is not whole yet is left for later.
+    /// Parses the answers so far. Ignores an incomplete last line.
     pub fn parse(text: &str) -> Result<Answers, EmulatorError> {
         let mut answers = Answers::default();
         for line in text.split_inclusive('\n') {
@@ -138,15 +138,15 @@ impl Answers {
 pub struct Emulator {
     child: Child,
     name: &'static str,
-    /// Where the agent's answers appear.
+    /// File of the agent's answers.
     answers: PathBuf,
-    /// Files that say what went wrong.
+    /// Log files, for errors.
     logs: Vec<PathBuf>,
     begin: Instant,
 }
 
 impl Emulator {
-    /// Starts it.
+    /// Starts the emulator.
     pub fn start(
         name: &'static str,
         mut command: Command,
@@ -157,22 +157,22 @@ impl Emulator {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
                 .map_err(io::Error::from)
         };
-        // What an earlier machine said in the same folder is none of this one's; there may be none.
+        // Remove answers of an earlier machine in the same folder.
         let _ = fs::remove_file(&answers);
-        // SAFETY: one system call, which is allowed between fork and exec.
+        // SAFETY: the closure makes one system call, which is allowed between fork and exec.
         unsafe { command.pre_exec(death) };
         let child = command.spawn().map_err(|source| EmulatorError::Start { name, source })?;
         Ok(Emulator { child, name, answers, logs, begin: Instant::now() })
     }
 
-    /// Waits until `enough`.
+    /// Waits until the answers satisfy `enough`.
     pub fn wait_until(
         &mut self,
         patience: Duration,
         enough: impl Fn(&Answers) -> bool,
     ) -> Result<Answers, EmulatorError> {
         loop {
-            // Before the look, so that what was said before the end is seen.
+            // Check for the end first, so that the last answers are not missed.
             let ended = self.child.try_wait().map_err(EmulatorError::Wait)?;
             let text = fs::read(&self.answers).unwrap_or_default();
             let mut answers = Answers::parse(&String::from_utf8_lossy(&text))?;
@@ -197,14 +197,14 @@ impl Emulator {
         }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the emulator.
     pub fn signal(&self, signal: Signal) -> Result<(), EmulatorError> {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal)
             .map_err(|error| EmulatorError::Signal { name: self.name, source: error.into() })
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the emulator exits.
     pub fn wait_for_end(&mut self, patience: Duration) -> Result<ExitStatus, EmulatorError> {
         let begin = Instant::now();
         loop {
@@ -238,13 +238,13 @@ impl Drop for Emulator {
     }
 }
 
-/// Whether a program is in PATH.
+/// Returns whether a program is in PATH.
 pub fn in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Fails with the Debian packages of what is missing: each a program, or a file, and its package.
+/// Checks requirements, which are programs or files with their Debian packages; an error names the missing packages.
 pub fn need(what_for: &str, needs: &[(&str, &str)]) -> Result<(), EmulatorError> {
     let there =
         |name: &str| if name.starts_with('/') { Path::new(name).exists() } else { in_path(name) };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_between_other_text_and_half_a_line_waits() {
+    fn parse_skips_noise_and_incomplete_lines() {
         let answers = Answers::parse(
             "boot noise\r\ntandem-lab: \"ready\"\r\ntandem-lab: {\"failed\":{\"variant\":\"x\",\
              \"error\":\"no\"}}\ntandem-lab: \"en",
@@ -289,9 +289,9 @@ mod tests {
     }
 
     #[test]
-    fn an_emulator_is_followed_to_its_end() {
+    fn wait_until_returns_at_the_end() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        // Of an earlier machine: were it read, the end would be seen without an answer.
+        // An answer of an earlier machine must be ignored.
         fs::write(file.path(), "tandem-lab: \"end\"\n").unwrap();
         let script = format!(
             "sleep 0.2; echo 'tandem-lab: \"ready\"\ntandem-lab: \"end\"' >{}; sleep 60",
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_ends_too_early_or_never_is_an_error_with_its_last_words() {
+    fn early_end_and_timeout_are_errors() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let script = format!("echo 'Kernel panic' >{}; exit 3", file.path().display());
         let error = shell(&script, file.path())
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_its_package() {
+    fn missing_packages_are_named() {
         assert!(need("the shell", &[("sh", "dash"), ("/bin", "base-files")]).is_ok());
         let needs = [("no-such-program", "two"), ("/no/such/file", "one")];
         let error = need("the lab", &needs).unwrap_err().to_string();

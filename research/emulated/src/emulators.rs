@@ -1,11 +1,11 @@
-//! Which emulator runs a machine: the one place that knows them both.
+//! Dispatch from a machine to its emulator.
 
 use crate::boot::{Boot, BootError};
 use crate::emulator::{Answers, EmulatorError};
 use crate::machine::{Emulator, Machine};
 use crate::{bochs, qemu};
 
-/// Says what is missing on this host to run the machine, with the Debian package that has it.
+/// Checks whether this host can run the machine; an error names the missing Debian packages.
 pub fn check(machine: &Machine) -> Result<(), EmulatorError> {
     match machine.emulator {
         Emulator::Qemu => qemu::check(),
@@ -13,7 +13,7 @@ pub fn check(machine: &Machine) -> Result<(), EmulatorError> {
     }
 }
 
-/// Boots the machine and has the job done.
+/// Boots the machine and runs the job.
 pub fn run(machine: &Machine, boot: &Boot) -> Result<Answers, BootError> {
     match machine.emulator {
         Emulator::Qemu => qemu::run(machine, boot),

@@ -1,57 +1,57 @@
-//! What a run has to tell while it lasts: minutes go by in which nothing else is seen of it.
+//! Events of a run, as progress during a run of minutes.
 //!
-//! Whoever starts a run hands in what to do with these; the command line prints them on stderr.
+//! The caller supplies a callback for events; the command line prints them on stderr.
 
 use std::fmt;
 
-/// Something that happened during a run.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A variant needs the patched kernel, and the run has another.
+    /// A variant is skipped, because it needs the patched kernel.
     PassedOver {
-        /// Which variant.
+        /// Name of the variant.
         variant: String,
     },
     /// A kernel is being built.
     BuildingKernel {
-        /// Which: `stock`, `patched` and so on.
+        /// The kind: `stock`, `patched` and so on.
         kind: String,
     },
-    /// A boot begins, or the restoring of a saved machine, with its runs.
+    /// A machine boots, or is restored, for its runs.
     Running {
-        /// On which machine.
+        /// Name of the machine.
         machine: String,
-        /// With which kernel.
+        /// The kernel.
         kernel: String,
-        /// Which variants.
+        /// Names of the variants.
         variants: Vec<String>,
-        /// With how many seeds each.
+        /// Seeds per variant.
         seeds: u64,
     },
-    /// The machine boots in order to be saved.
+    /// The machine boots for a snapshot.
     BootingToSave,
-    /// It has been saved.
+    /// The snapshot is complete.
     Saved {
-        /// Seconds of this host from its start.
+        /// Time on the host since the start, in seconds.
         host_seconds: f64,
     },
-    /// It cannot be saved: there is no compiler for the library that does it.
+    /// There is no snapshot, because there is no compiler for its library.
     NoCompiler,
     /// All runs of a boot are done.
     Done {
-        /// Seconds of this host that they took.
+        /// Time on the host, in seconds.
         host_seconds: f64,
     },
 }
 
-/// What is done with events.
+/// Callback for events.
 pub type Tell<'a> = &'a dyn Fn(Event);
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::PassedOver { variant } => {
-                write!(f, "variant '{variant}' needs the patched kernel: passed over")
+                write!(f, "variant '{variant}' needs the patched kernel: skipped")
             }
             Event::BuildingKernel { kind } => {
                 write!(f, "building the {kind} kernel, which takes some ten minutes on two cores")

@@ -1,9 +1,8 @@
-//! Experiments: `research/lab/experiments/NAME.toml`, which say what question is asked, which VMs run, and which
-//! variants of the kernel's parameters are compared.
+//! Experiments (`research/lab/experiments/NAME.toml`): a question, VMs, and variants of kernel parameters to compare.
 //!
-//! Each variant runs the same VMs with the same seeds, and again with others if asked to. A variant may
-//! ask for the patched kernel; with the stock kernel it is passed over, and said so. Times are seconds
-//! of the emulated machine.
+//! Each variant runs the same VMs with the same seeds, and optionally with further seeds.
+//! A variant may require the patched kernel; with the stock kernel the run skips and reports it.
+//! Times are seconds of the emulated machine.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -19,50 +18,50 @@ use crate::kernel::Kind;
 use crate::settings::SettingError;
 use crate::{description, settings};
 
-/// Why an experiment cannot be used.
+/// Error of an experiment.
 #[derive(Debug, Error)]
 pub enum ExperimentError {
-    /// Its description cannot be read.
+    /// Reading the description failed.
     #[error(transparent)]
     Description(#[from] DescriptionError),
-    /// It asks for something impossible.
+    /// The description is invalid.
     #[error("in {path}: {source}")]
     Impossible {
-        /// Which description.
+        /// Path of the description.
         path: PathBuf,
-        /// What it asks for.
+        /// The invalid part.
         source: Box<Impossible>,
     },
 }
 
-/// What an experiment cannot ask for.
+/// An invalid part of a description.
 #[derive(Debug, Error)]
 pub enum Impossible {
     /// A time below zero, or of more than an hour.
     #[error("{0} s is no time to run; give seconds and warm_up from 0 to 3600")]
     Time(f64),
-    /// Nothing would be run, or nothing counted.
+    /// There are no seconds, VMs or variants.
     #[error("an experiment needs seconds above 0, at least one [[vm]] and one [[variant]]")]
     Nothing,
-    /// A VM that cannot be.
+    /// A VM is invalid.
     #[error(transparent)]
     Vm(#[from] ConfigError),
-    /// Not a parameter of a kernel.
+    /// A kernel parameter is invalid.
     #[error("variant '{variant}': {source}")]
     Setting {
-        /// Which variant.
+        /// Name of the variant.
         variant: String,
-        /// What it sets.
+        /// The error.
         source: SettingError,
     },
-    /// Not a parameter of the workload, or not a value for it.
+    /// A parameter of the workload, or its value, is invalid.
     #[error("variant '{variant}', VM {vm}: {source}")]
     Parameter {
-        /// Which variant.
+        /// Name of the variant.
         variant: String,
-        /// Which VM.
+        /// Name of the VM.
         vm: String,
-        /// What it sets.
+        /// The error.
         source: ParameterError,
     },
 }
@@ -71,72 +70,72 @@ pub enum Impossible {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// What it is about, in a line.
+    /// Title in one line.
     pub title: String,
-    /// What it is to answer, and how to read the answer.
+    /// The question, and how to read the answer.
     pub question: String,
-    /// The machine, unless another is asked for.
+    /// Default machine.
     #[serde(default = "bochs")]
     pub machine: String,
-    /// Clock of an emulated pCPU in MHz; none: the machine's own.
+    /// Clock of an emulated pCPU in MHz; `None`: the machine's own.
     pub mhz: Option<u32>,
-    /// How long the VMs run before anything is counted.
+    /// Warm-up of the VMs before the measured time, in seconds.
     #[serde(default = "tenth")]
     pub warm_up: f64,
-    /// How long is counted.
+    /// Measured time, in seconds.
     pub seconds: f64,
-    /// How often the timeline is read; zero: never.
+    /// Interval of the timeline in ms; 0: no timeline.
     #[serde(default)]
     pub sample_ms: u64,
     /// Whether pause-loop exits are traced.
     #[serde(default)]
     pub trace: bool,
-    /// The VMs that run side by side.
+    /// The VMs, which run concurrently.
     #[serde(rename = "vm")]
     pub vms: Vec<Vm>,
-    /// What is compared.
+    /// The variants to compare.
     #[serde(rename = "variant")]
     pub variants: Vec<Variant>,
 }
 
-/// One of the things compared.
+/// A variant of an experiment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// Its name in tables.
+    /// Name in tables.
     pub name: String,
-    /// Which kernel has what it sets.
+    /// The required kernel.
     #[serde(default)]
     pub kernel: Need,
     /// Parameters of the kernel.
     #[serde(default)]
     pub set: BTreeMap<String, Value>,
-    /// Values for every VM's files in KVM's debug file system.
+    /// Values for every VM's files in debugfs.
     #[serde(default)]
     pub kvm: BTreeMap<String, Value>,
     /// Parameters of every VM's workload.
     #[serde(default)]
     pub workload: BTreeMap<String, Value>,
-    /// Arguments of the daemon (`tandem host run`) beside the VMs; none: there is no daemon.
+    /// Arguments of the daemon (`tandem host run`); empty: no daemon.
     #[serde(default)]
     pub daemon: Vec<String>,
-    /// vCPUs of every VM, in place of the experiment's.
+    /// vCPUs of every VM, instead of the experiment's.
     pub vcpus: Option<u32>,
 }
 
-/// Which kernel a variant can run with.
+/// The kernel that a variant requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Need {
     /// Any kernel.
     #[default]
     Any,
-    /// Only one with Tandem's patches.
+    /// A kernel with Tandem's patches.
     Patched,
 }
 
-/// From a VM's seed in one run to that in the next: more than VMs in an experiment, so that none runs
-/// with the seed of another.
+/// Step of a VM's seed from one run to the next.
+/// It exceeds the number of VMs in an experiment, so that no VM gets the seed of another.
 const BETWEEN_SEEDS: u64 = 1000;
 
 fn bochs() -> String {
@@ -148,11 +147,12 @@ fn tenth() -> f64 {
 }
 
 impl Experiment {
-    /// Reads the experiment `name` of the lab in `lab`, or the file that `name` is.
+    /// Reads the experiment `name` of the lab in `lab`, or the file `name` if it ends in `.toml`.
     pub fn read(lab: &Path, name: &str) -> Result<Experiment, ExperimentError> {
-        let path = match name.ends_with(".toml") {
-            true => PathBuf::from(name),
-            false => folder(lab).join(name).with_extension("toml"),
+        let path = if name.ends_with(".toml") {
+            PathBuf::from(name)
+        } else {
+            folder(lab).join(name).with_extension("toml")
         };
         let experiment: Experiment = description::read("experiment", name, &path, &folder(lab))?;
         match experiment.check() {
@@ -198,7 +198,7 @@ impl Experiment {
         Ok(())
     }
 
-    /// The VMs as `variant` has them.
+    /// Returns the VMs with the changes of `variant`.
     pub fn vms_of(&self, variant: &Variant) -> Vec<Vm> {
         let change = |vm: &Vm| {
             let mut vm = vm.clone();
@@ -210,9 +210,9 @@ impl Experiment {
         self.vms.iter().map(change).collect()
     }
 
-    /// The runs of the variants that `kernel` can serve, each with what it needs at boot, and the
-    /// names of those it cannot. Each variant runs once for each of `seeds`; all run for one seed
-    /// before any does for the next, so that what a run leaves behind is no matter of its variant.
+    /// Plans the runs of the variants that `kernel` supports, with their boot parameters, and names the unsupported variants.
+    /// Each variant runs once per seed.
+    /// All variants run with one seed before the next, so that side effects of earlier runs affect all variants alike.
     pub fn plan(
         &self,
         kernel: &Kind,
@@ -238,7 +238,7 @@ impl Experiment {
                 sample_ms: self.sample_ms,
                 trace: self.trace,
                 daemon: variant.daemon.clone(),
-                vms: self.vms_of(variant).into_iter().map(|vm| moved_on(vm, seed)).collect(),
+                vms: self.vms_of(variant).into_iter().map(|vm| with_seed(vm, seed)).collect(),
             };
             plan.add(boot, run);
         }
@@ -246,18 +246,18 @@ impl Experiment {
     }
 }
 
-/// The VM for the run of this seed: the first is as the experiment has it.
-fn moved_on(mut vm: Vm, seed: u64) -> Vm {
+/// Returns the VM for the run with this seed; seed 1 leaves it unchanged.
+fn with_seed(mut vm: Vm, seed: u64) -> Vm {
     vm.seed = vm.seed.wrapping_add(seed.wrapping_sub(1).wrapping_mul(BETWEEN_SEEDS));
     vm
 }
 
-/// What is run, boot by boot.
+/// The runs of an experiment, by boot.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Boots of the machine: parameters on the kernel's command line, and the runs.
     pub boots: Vec<(BTreeMap<String, String>, Vec<Run>)>,
-    /// Variants that this kernel cannot serve.
+    /// Variants that this kernel does not support.
     pub passed_over: Vec<String>,
 }
 
@@ -270,12 +270,12 @@ impl Plan {
     }
 }
 
-/// Where the lab keeps its experiments.
+/// Returns the lab's folder of experiments.
 fn folder(lab: &Path) -> PathBuf {
     lab.join("experiments")
 }
 
-/// The names of all experiments, sorted.
+/// Returns the sorted names of all experiments.
 pub fn names(lab: &Path) -> Result<Vec<String>, DescriptionError> {
     description::names(&folder(lab))
 }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_that_differ_at_run_time_share_a_boot() {
+    fn run_time_variants_share_a_boot() {
         let experiment = experiment(TEXT).unwrap();
         let plan = experiment.plan(&Kind::Stock, &[], 1..=1);
         let names =
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn every_variant_runs_for_one_seed_before_any_does_for_the_next() {
+    fn plan_runs_all_variants_per_seed() {
         let plan = experiment(TEXT).unwrap().plan(&Kind::Stock, &[], 3..=4);
         let runs = &plan.boots[0].1;
         let seen: Vec<(&str, u64, u64)> =
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_experiment_cannot_be_is_said() {
+    fn invalid_experiments_are_refused() {
         let error = |from: &str, to: &str| {
             let text = TEXT.replacen(from, to, 1);
             experiment(&text).unwrap_err().to_string()

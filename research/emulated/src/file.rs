@@ -1,24 +1,24 @@
-//! Errors of files, folders and programs that name which it was.
+//! Errors of files, folders and programs, with the path.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Something could not be done with a file, a folder or a program.
+/// Error of an action on a file, a folder or a program.
 #[derive(Debug, Error)]
 #[error("cannot {action} {path}: {source}")]
 pub struct FileError {
-    /// What was tried, such as `read`.
+    /// The action, such as `read`.
     pub action: &'static str,
-    /// With which file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What the system said.
+    /// OS error.
     pub source: io::Error,
 }
 
 impl FileError {
-    /// The error of trying `action` with `path`, once the system has said why.
+    /// Returns a function that converts an OS error of `action` on `path`.
     pub fn of(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
         move |source| FileError { action, path: path.to_owned(), source }
     }

@@ -1,9 +1,8 @@
-//! What an emulated machine is told to do, and what it answers: the one language of `tandem-lab emulate run`
-//! on the host and of the agent inside.
+//! The protocol between `tandem-lab emulate run` on the host and the agent in an emulated machine.
 //!
-//! A job is a list of runs; the agent answers with one line of JSON for itself, one for each run,
-//! and one for the end, so that what was finished is known whatever happens later. Lines are short
-//! because the machine's serial port is slow: counters that stayed at zero are left out.
+//! A job is a list of runs.
+//! The agent answers with a line of JSON for the machine, one for each run, and one for the end, so that a later failure loses no finished run.
+//! Lines are short because the machine's serial port is slow: counters that remain zero are omitted.
 //!
 //! Times are seconds or milliseconds of the emulated machine.
 
@@ -14,40 +13,40 @@ use tandem_microvm::{Ring, Workload};
 
 use crate::trace::Traced;
 
-/// What starts a line for the host on the machine's second serial port.
+/// Prefix of a line for the host on the machine's second serial port.
 pub const MARK: &str = "tandem-lab: ";
 
-/// Runs, one after the other in one boot of the machine.
+/// Sequential runs in one boot of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// The runs, in order.
     pub runs: Vec<Run>,
-    /// KHZ:STEPS of the machine, where it is known without measuring.
+    /// Calibration of the machine (KHZ:STEPS), if it is known without measurement.
     #[serde(default)]
     pub calibration: Option<String>,
 }
 
-/// Some VMs that run side by side for a time.
+/// Concurrent VMs that run for a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Which variant of the experiment it is.
+    /// Name of the variant.
     pub variant: String,
-    /// Which of several runs of the variant: its VMs' seeds are theirs, moved on by this.
+    /// Number of the variant's run, from which its VMs' seeds derive.
     #[serde(default = "one")]
     pub seed: u64,
     /// Parameters of the machine's kernel, set before the VMs start: MODULE.NAME or sched.NAME.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// How long the VMs run before anything is counted.
+    /// Warm-up of the VMs before the measured time, in seconds.
     pub warm_up: f64,
-    /// How long is counted.
+    /// Measured time, in seconds.
     pub seconds: f64,
-    /// How often the timeline is read; zero: never.
+    /// Interval of the timeline in ms; 0: no timeline.
     pub sample_ms: u64,
-    /// Whether the kernel traces pause-loop exits and wake-ups, which costs each some time.
+    /// Whether the kernel traces pause-loop exits and wake-ups, which slows them down.
     #[serde(default)]
     pub trace: bool,
-    /// Arguments of the daemon (`tandem host run`) beside the VMs; none: there is no daemon.
+    /// Arguments of the daemon (`tandem host run`); empty: no daemon.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub daemon: Vec<String>,
     /// The VMs.
@@ -58,25 +57,25 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vm {
-    /// Its name, as `tandem vm run --name`.
+    /// Name, as in `tandem vm run --name`.
     pub name: String,
-    /// How many vCPUs.
+    /// Number of vCPUs.
     pub vcpus: u32,
-    /// What they do.
+    /// The workload.
     pub workload: Workload,
-    /// At which privilege level.
+    /// Privilege level.
     #[serde(default)]
     pub ring: Ring,
-    /// Where random sizes start.
+    /// Seed of random sizes.
     #[serde(default = "one")]
     pub seed: u64,
-    /// pCPUs that its vCPUs are pinned to in turn; none: not pinned.
+    /// pCPUs to which its vCPUs are pinned in turn; empty: not pinned.
     #[serde(default)]
     pub pins: Vec<u32>,
     /// Parameters of the workload.
     #[serde(default)]
     pub set: BTreeMap<String, Value>,
-    /// Values for the VM's files in KVM's debug file system, such as `aple_threshold`.
+    /// Values for the VM's files in debugfs, such as `aple_threshold`.
     #[serde(default)]
     pub kvm: BTreeMap<String, Value>,
 }
@@ -85,11 +84,11 @@ fn one() -> u64 {
     1
 }
 
-/// A value, written as a number, a word or a truth.
+/// A value, written as a number, text or Boolean.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// `true` and `false`: 1 and 0.
+    /// `true` and `false`, for 1 and 0.
     Truth(bool),
     /// A number.
     Number(i64),
@@ -98,7 +97,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value as the kernel and the command line read it.
+    /// Formats the value for the kernel and the command line.
     pub fn text(&self) -> String {
         match self {
             Value::Truth(truth) => u8::from(*truth).to_string(),
@@ -114,9 +113,9 @@ impl Value {
 pub enum Line {
     /// The machine has booted and waits for its job.
     Ready,
-    /// What the machine is.
+    /// Facts about the machine.
     Machine(Facts),
-    /// What came out of a run.
+    /// Result of a run.
     Run(Box<Outcome>),
     /// A run, or the job, failed.
     Failed(Failed),
@@ -124,7 +123,7 @@ pub enum Line {
     End,
 }
 
-/// What the agent finds the machine to be.
+/// Facts about the machine, as seen by the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// `uname -r`, with the build's version.
@@ -133,81 +132,81 @@ pub struct Facts {
     pub pcpus: u32,
     /// KVM's module: kvm_intel or kvm_amd.
     pub kvm: String,
-    /// The TSC against the kernel's clock, in kHz.
+    /// TSC frequency by the kernel's clock, in kHz.
     pub tsc_khz: u64,
-    /// What the VMs' sizes are reckoned with.
+    /// Calibration from which the VMs' sizes are computed.
     pub calibration: String,
 }
 
-/// A failure, and where.
+/// A failure of a variant or of the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failed {
-    /// The variant, or nothing for the whole job.
+    /// The variant; `None` for the whole job.
     pub variant: Option<String>,
-    /// What went wrong.
+    /// The error.
     pub error: String,
 }
 
-/// What came out of a run.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Which variant.
+    /// Name of the variant.
     pub variant: String,
-    /// Which of its runs.
+    /// Number of its run.
     #[serde(default = "one")]
     pub seed: u64,
-    /// The kernel parameters that matter, as the kernel gave them while the VMs ran.
+    /// Relevant kernel parameters, read while the VMs ran.
     pub parameters: BTreeMap<String, String>,
-    /// How long was counted.
+    /// Measured time, in seconds.
     pub seconds: f64,
-    /// Each VM.
+    /// The VMs.
     pub vms: Vec<VmOutcome>,
-    /// What the kernel's trace said, where there was one.
+    /// Figures of the kernel's trace, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traced: Option<Traced>,
 }
 
-/// What a VM did.
+/// Result of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmOutcome {
-    /// Its name.
+    /// Name of the VM.
     pub name: String,
-    /// What it ran.
+    /// Its workload.
     pub workload: Workload,
-    /// Items of work finished in the time.
+    /// Work items finished in the measured time.
     pub work: u64,
-    /// The same per second.
+    /// Work items per second.
     pub work_per_second: f64,
-    /// The items of each vCPU.
+    /// Work items of each vCPU.
     pub vcpu_work: Vec<u64>,
     /// Time of all vCPUs on pCPUs, in milliseconds.
     pub cpu_ms: f64,
     /// Time of all vCPUs runnable but not on a pCPU, in milliseconds.
     pub wait_ms: f64,
-    /// Times vCPUs halted.
+    /// Halts of vCPUs.
     pub halts: u64,
-    /// Interrupts that vCPUs sent each other.
+    /// IPIs between vCPUs.
     pub ipis: u64,
-    /// Broken invariants: other than zero only by a bug.
+    /// Broken invariants; non-zero only by a bug.
     pub violations: u64,
-    /// How much KVM's counters of this VM grew; those that did not are left out.
+    /// Growth of KVM's counters of this VM, without zeros.
     pub counters: BTreeMap<String, u64>,
     /// Levels of this VM in KVM at the end, such as its threshold.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub levels: BTreeMap<String, u64>,
-    /// What it was meanwhile.
+    /// Samples during the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Sample>,
 }
 
-/// A VM at a moment of a run.
+/// A sample of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Milliseconds since counting began.
+    /// Milliseconds since the start of the measured time.
     pub ms: f64,
-    /// Items of work until then.
+    /// Work items so far.
     pub work: u64,
-    /// Levels then.
+    /// Current levels.
     #[serde(flatten)]
     pub levels: BTreeMap<String, u64>,
 }
@@ -217,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_written_as_the_kernel_reads_them() {
+    fn values_format_for_the_kernel() {
         let text = |json: &str| serde_json::from_str::<Value>(json).unwrap().text();
         assert_eq!(text("true"), "1");
         assert_eq!(text("-3"), "-3");
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_of_a_job_needs_no_more_than_what_it_runs() {
+    fn vm_fields_have_defaults() {
         let vm: Vm = serde_json::from_str(r#"{"name":"a","vcpus":2,"workload":"burn"}"#).unwrap();
         assert_eq!((vm.ring, vm.seed), (Ring::User, 1));
         let error = serde_json::from_str::<Vm>(r#"{"name":"a","vcpu":2,"workload":"burn"}"#);

@@ -1,4 +1,4 @@
-//! Which kernel a machine boots: one of those that `kernel/build` makes, or an image of one's own.
+//! The kernel that a machine boots: one that `kernel/build` builds, or any image.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
@@ -9,49 +9,49 @@ use crate::file::FileError;
 use crate::script;
 use crate::script::ScriptError;
 
-/// Why there is no kernel to boot.
+/// Error of a kernel.
 #[derive(Debug, Error)]
 pub enum KernelError {
-    /// One of ours could not be built.
+    /// Building one of Tandem's kernels failed.
     #[error(
         "there is no {kind} kernel; --kernel PATH takes the image of another (those of Tandem are \
          built by {script}): {source}"
     )]
     Build {
-        /// Which.
+        /// Kind of the kernel.
         kind: String,
-        /// What builds it.
+        /// The build script.
         script: PathBuf,
-        /// What went wrong.
+        /// Its error.
         source: ScriptError,
     },
-    /// There is no such file.
+    /// The image does not exist.
     #[error(
         "there is no kernel image {0}; write stock, patched, small, debug, or the path of a bzImage"
     )]
     NoImage(PathBuf),
-    /// The image's full path cannot be found out.
+    /// Resolving the image's path failed.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// A kernel, as asked for.
+/// A requested kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Linux as Debian has it, with the lab's configuration.
+    /// Debian's Linux with the lab's configuration.
     Stock,
-    /// The same with Tandem's series.
+    /// The same with Tandem's patch series.
     Patched,
-    /// The series in a kernel with little else.
+    /// A minimal kernel with the series.
     Small,
-    /// The series, with lockdep and KASAN.
+    /// A kernel with the series, lockdep and KASAN.
     Debug,
-    /// An image; what it has is found out by running it.
+    /// An image with unknown features.
     Image(PathBuf),
 }
 
 impl Kind {
-    /// From the argument of `--kernel`.
+    /// Parses the argument of `--kernel`.
     pub fn parse(text: &str) -> Kind {
         match text {
             "stock" => Kind::Stock,
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// The image, built first if it has not been. `top` is the top of Tandem's source.
+    /// Returns the image, and builds it if necessary. `top` is the top of Tandem's source.
     pub fn image(&self, top: &Path, tell: Tell) -> Result<PathBuf, KernelError> {
         let image = match self {
             Kind::Image(path) => path.clone(),
@@ -87,7 +87,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The image of a kernel that `script` builds; said first if that takes its time.
+/// Returns the image of a kernel that `script` builds; reports an event before a build.
 fn build(script: &Path, kind: &str, tell: Tell) -> Result<PathBuf, KernelError> {
     let failed =
         |source| KernelError::Build { kind: kind.to_owned(), script: script.to_owned(), source };
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_is_built_only_if_it_has_not_been() {
+    fn kernel_is_built_once() {
         let folder = tempfile::tempdir().unwrap();
         let (script, image) = (folder.path().join("build"), folder.path().join("bzImage"));
         let text = format!(
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_is_not_there_is_named() {
+    fn missing_image_is_named() {
         let error = Kind::parse("/nowhere/bzImage").image(Path::new("."), &|_| ());
         let error = error.unwrap_err().to_string();
         assert!(error.contains("/nowhere/bzImage") && error.contains("stock, patched, small"));

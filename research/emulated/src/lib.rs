@@ -1,23 +1,24 @@
-//! Experiments in whole emulated machines, which boot a real Linux kernel and run KVM VMs in it, so
-//! that changes to KVM can be measured anywhere and again with the same result. `tandem-lab emulate` on the
-//! command line.
+//! Experiments in emulated machines, which boot a real Linux kernel and run KVM VMs in it: `tandem-lab emulate`.
+//!
+//! They measure changes to KVM on any host, with reproducible results.
 //!
 //! ```text
 //! experiment (TOML) ─► plan ─► jobs ─► machine: qemu | bochs ─► agent in the guest ─► report (JSON)
 //! ```
 //!
-//! - [`experiment`]: what is run, from `research/lab/experiments/NAME.toml`; [`mod@run`]: from an order to a
+//! - [`experiment`]: experiments from `research/lab/experiments/NAME.toml`; [`mod@run`]: from an order to a
 //!   [`report`], whose text is in [`tables`].
-//! - [`job`]: what the machine is told, and what it answers; [`agent`]: the program in it that does it.
+//! - [`job`]: the protocol between host and machine; [`agent`]: the program in the machine that runs a job.
 //! - [`machine`]: descriptions from `research/lab/machines/NAME.toml`; [`emulators`] runs them, by [`qemu`] or
 //!   [`bochs`].
-//! - [`payload`]: the initramfs and what is added to it; [`kernel`]: which kernel is booted.
-//! - [`mailbox`]: how a machine that was saved after its boot gets its job.
-//! - [`trace`]: what a pause-loop exit costs, from the kernel's own trace.
+//! - [`payload`]: the initramfs and the job in it; [`kernel`]: the kernel to boot.
+//! - [`mailbox`]: delivers the job to a restored snapshot.
+//! - [`trace`]: cost of a pause-loop exit, from the kernel's own trace.
 //!
-//! Nothing here prints: what there is to tell during a run is an [`event::Event`]. Times are those of
-//! the emulated machine unless a name says `host`. What it does not do: build kernels (`kernel/build`
-//! does), or claim that emulated time is real time.
+//! The crate prints nothing; it reports progress as an [`event::Event`].
+//! Times are those of the emulated machine unless a name contains `host`.
+//! `kernel/build` builds kernels.
+//! Emulated time does not predict real time.
 
 pub mod agent;
 pub mod bochs;

@@ -1,7 +1,7 @@
-//! Machines that can be emulated: `research/lab/machines/NAME.toml`.
+//! Emulated machines (`research/lab/machines/NAME.toml`).
 //!
-//! A description says which emulator, how many pCPUs, how much memory, which clock, and what the
-//! kernel is told of it. What runs it: [`mod@crate::emulators`].
+//! A description has the emulator, pCPUs, memory, clock and the kernel's command line.
+//! [`mod@crate::emulators`] runs it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,58 +12,58 @@ use thiserror::Error;
 use crate::description;
 use crate::description::DescriptionError;
 
-/// Why a machine cannot be used.
+/// Error of a machine.
 #[derive(Debug, Error)]
 pub enum MachineError {
-    /// Its description cannot be read.
+    /// Reading the description failed.
     #[error(transparent)]
     Description(#[from] DescriptionError),
-    /// Bochs counts cycles, so that it must know how many make a second.
+    /// A Bochs machine has no clock, which Bochs needs to convert cycles to seconds.
     #[error("{0}: a Bochs machine needs mhz, its clock")]
     NoClock(PathBuf),
-    /// So many pCPUs cannot be emulated.
+    /// The number of pCPUs is out of range.
     #[error("{path}: pcpus = {pcpus}; give 1 to 16")]
     Pcpus {
-        /// Which description.
+        /// Path of the description.
         path: PathBuf,
-        /// What it says.
+        /// The number.
         pcpus: u32,
     },
-    /// So many further pCPUs cannot be emulated.
+    /// The number of spare pCPUs is out of range.
     #[error("{path}: spare_pcpus = {spare_pcpus}; give 0 to 16")]
     SparePcpus {
-        /// Which description.
+        /// Path of the description.
         path: PathBuf,
-        /// What it says.
+        /// The number.
         spare_pcpus: u32,
     },
-    /// All pCPUs of a Bochs machine run VMs.
+    /// A Bochs machine has spare pCPUs.
     #[error("{0}: spare_pcpus is for QEMU; leave it out for a Bochs machine")]
     SpareInBochs(PathBuf),
 }
 
-/// A description.
+/// A machine.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What it is good for, in a line.
+    /// Purpose in one line.
     pub title: String,
-    /// What runs it.
+    /// The emulator.
     pub emulator: Emulator,
-    /// Its pCPUs, as far as VMs run on them.
+    /// pCPUs for VMs.
     pub pcpus: u32,
-    /// pCPUs besides, those with the lowest numbers, on which no VM runs.
+    /// Additional pCPUs with the lowest numbers, on which no VM runs.
     #[serde(default)]
     pub spare_pcpus: u32,
-    /// Its memory.
+    /// Memory in MiB.
     pub memory_mib: u32,
-    /// Clock of a pCPU in MHz, where the emulator has one.
+    /// Clock of a pCPU in MHz, if the emulator has one.
     pub mhz: Option<u32>,
-    /// What the kernel is told, with `{khz}` and `{lpj}` from the clock.
+    /// Command line of the kernel, with `{khz}` and `{lpj}` from the clock.
     pub arguments: String,
 }
 
-/// What runs a machine.
+/// Emulator of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Emulator {
@@ -96,15 +96,15 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The kernel's command line.
+    /// Returns the kernel's command line.
     pub fn command_line(&self, parameters: &BTreeMap<String, String>) -> String {
-        // lpj: the kernel's delay loop by the TSC, per tick of 4 ms.
+        // lpj: TSC cycles of the kernel's delay loop per tick of 4 ms.
         let khz = u64::from(self.mhz.unwrap_or_default()) * 1000;
         let own = self
             .arguments
             .replace("{khz}", &khz.to_string())
             .replace("{lpj}", &(khz * 4).to_string());
-        // For init, which lets nothing run on the others.
+        // init runs all programs on these pCPUs only.
         let spare = match self.spare_pcpus {
             0 => String::new(),
             spare => format!(" lab.cpus={:x}", ((1u64 << self.pcpus) - 1) << spare),
@@ -118,7 +118,7 @@ fn folder(lab: &Path) -> PathBuf {
     lab.join("machines")
 }
 
-/// The names of all machines, sorted.
+/// Returns the sorted names of all machines.
 pub fn names(lab: &Path) -> Result<Vec<String>, DescriptionError> {
     description::names(&folder(lab))
 }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_follows_the_clock() {
+    fn command_line_follows_clock() {
         let machine = Machine {
             title: String::new(),
             emulator: Emulator::Bochs,

@@ -1,12 +1,11 @@
-//! How a machine that was saved after its boot gets its job.
+//! Delivers a job to a machine that is restored from a snapshot.
 //!
-//! The agent keeps some pages of its memory, each of which starts with a mark and its number, and
-//! looks at them now and then. The host finds those pages in the file that holds the saved machine's
-//! memory, and writes the job into a copy of it; the machine that is restored from the copy finds the
-//! job where the marks were. Nothing is typed, no clock of the host is involved: two machines that
-//! are restored with the same job do the same.
+//! The agent polls some pages of its memory, each of which starts with a mark and its number.
+//! The host finds those pages in a copy of the snapshot's memory file, and writes the job there.
+//! The restored machine finds the job in the pages.
+//! This involves no input device and no clock of the host, so two machines restored with the same job behave identically.
 //!
-//! The mark is put together at run time, so that the program's file has no page that looks like one.
+//! The mark is computed at run time, so that the program's file contains no page with it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,37 +18,37 @@ use thiserror::Error;
 
 use crate::file::FileError;
 
-/// Why a job did not arrive.
+/// Error of a mailbox.
 #[derive(Debug, Error)]
 pub enum MailboxError {
-    /// The mailbox holds a length that cannot be.
+    /// The length in the mailbox is out of range.
     #[error("the mailbox says {0} bytes, more than it holds")]
     Length(usize),
-    /// What arrived is no text.
+    /// The job is not UTF-8.
     #[error("the job in the mailbox is not text: {0}")]
     Text(#[from] FromUtf8Error),
     /// The job does not fit.
     #[error("the job has {bytes} bytes, and a mailbox holds {room}; run fewer variants at a time")]
     Full {
-        /// The job's length.
+        /// Length of the job.
         bytes: usize,
-        /// The longest.
+        /// Maximum length.
         room: usize,
     },
-    /// The saved memory could not be read or written.
+    /// Accessing the saved memory failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A page is missing, or there are several that look like it.
+    /// A page is missing or not unique.
     #[error(
         "page {page} of the mailbox is in {path} {times} times, not once; remove the snapshot, and \
-         the machine will boot anew"
+         the machine boots again"
     )]
     Page {
-        /// Which page.
+        /// Number of the page.
         page: usize,
-        /// The saved memory.
+        /// Path of the saved memory.
         path: PathBuf,
-        /// How often it is there.
+        /// Number of occurrences.
         times: usize,
     },
 }
@@ -60,19 +59,19 @@ const PAGE: usize = 4096;
 /// Pages of a mailbox: a job may have this many times [`ROOM`] bytes.
 const PAGES: usize = 16;
 
-/// What a page starts with: mark, number of the page, state, length of the whole job.
+/// Size of a page's header: mark, number of the page, state, length of the whole job.
 const HEADER: usize = 32;
 
 /// Bytes of a job in one page.
 const ROOM: usize = PAGE - HEADER;
 
-/// How often the agent looks.
+/// Polling interval of the agent.
 const PERIOD: Duration = Duration::from_millis(2);
 
 const EMPTY: u64 = 0;
 const FULL: u64 = 1;
 
-/// "TANDEMbx", with every bit turned: see above.
+/// Returns the mark: "TANDEMbx" with inverted bits.
 fn mark() -> u64 {
     !0x5441_4e44_454d_6278_u64
 }
@@ -95,7 +94,7 @@ fn set_word(page: &mut [u8], place: usize, value: u64) {
 pub struct Mailbox(Vec<Page>);
 
 impl Default for Mailbox {
-    /// An empty one.
+    /// Creates an empty mailbox.
     fn default() -> Mailbox {
         let mut pages = vec![Page([0; PAGE]); PAGES];
         for (number, page) in pages.iter_mut().enumerate() {
@@ -110,8 +109,8 @@ impl Default for Mailbox {
 impl Mailbox {
     /// Waits for the job.
     pub fn wait(&self) -> Result<String, MailboxError> {
-        // SAFETY: the address of a u64 within the first page, which is aligned; volatile because
-        // it changes under us, while the machine is not running.
+        // SAFETY: the pointer is to an aligned u64 within the first page. The read is volatile because
+        // the host changes the value while the machine is not running.
         while unsafe { ptr::read_volatile(self.0[0].0.as_ptr().cast::<u64>().add(2)) } == EMPTY {
             thread::sleep(PERIOD);
         }
@@ -126,7 +125,7 @@ impl Mailbox {
     }
 }
 
-/// Writes `job` into the mailbox that is somewhere in the memory in `file`.
+/// Writes `job` into the mailbox within the memory file `file`.
 pub fn post(file: &Path, job: &str) -> Result<(), MailboxError> {
     if job.len() > PAGES * ROOM {
         return Err(MailboxError::Full { bytes: job.len(), room: PAGES * ROOM });
@@ -138,7 +137,7 @@ pub fn post(file: &Path, job: &str) -> Result<(), MailboxError> {
         .map_err(FileError::of("open the saved memory", file))?;
     let places = find(&memory).map_err(FileError::of("read", file))?;
     let mut chunks = job.as_bytes().chunks(ROOM);
-    // The first page last would be safer on a live machine; this one stands still.
+    // The order of the pages does not matter, because the machine is not running.
     for (number, place) in places.iter().enumerate() {
         let [place] = place[..] else {
             return Err(MailboxError::Page {
@@ -160,7 +159,7 @@ pub fn post(file: &Path, job: &str) -> Result<(), MailboxError> {
     Ok(())
 }
 
-/// Where each page of the mailbox is, looked for at every multiple of a page.
+/// Returns the offsets of each page of the mailbox; searches page-aligned offsets.
 fn find(memory: &File) -> std::io::Result<Vec<Vec<u64>>> {
     const CHUNK: usize = 256 * PAGE;
     let mut places = vec![Vec::new(); PAGES];
@@ -186,7 +185,7 @@ fn find(memory: &File) -> std::io::Result<Vec<Vec<u64>>> {
 mod tests {
     use super::*;
 
-    /// A file as an emulator saves it: the mailbox's pages in any order among others.
+    /// A memory file with the mailbox's pages in reverse order among others.
     fn saved(mailbox: &Mailbox) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
         let memory = file.as_file();
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_arrives_whatever_the_order_of_the_pages() {
+    fn job_arrives_with_unordered_pages() {
         let mut mailbox = Mailbox::default();
         let file = saved(&mailbox);
         let job: String = (0..9_000).map(|n| char::from(b'a' + (n % 26) as u8)).collect();
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_without_a_mailbox_and_a_job_too_long_are_refused() {
+    fn missing_mailbox_and_long_job_are_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(10 * PAGE as u64).unwrap();
         let error = post(file.path(), "{}").unwrap_err().to_string();

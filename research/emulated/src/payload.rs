@@ -1,8 +1,8 @@
-//! What is given to an emulated machine besides its kernel: the initramfs that `research/lab/initramfs/build`
-//! makes (static busybox, static `tandem`, init), and a second archive behind it with the job.
+//! The initramfs of an emulated machine, and an appended archive with the job.
 //!
-//! The kernel unpacks archives that follow one another into one tree. Format: cpio "newc",
-//! Documentation/driver-api/early-userspace/buffer-format.rst of Linux.
+//! `research/lab/initramfs/build` builds the initramfs (static busybox, static `tandem`, init).
+//! The kernel unpacks consecutive archives into one tree.
+//! Format: cpio "newc", Documentation/driver-api/early-userspace/buffer-format.rst of Linux.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -14,32 +14,32 @@ use crate::job::Job;
 use crate::script;
 use crate::script::ScriptError;
 
-/// Why there is no initramfs, or none with a job.
+/// Error of the initramfs.
 #[derive(Debug, Error)]
 pub enum PayloadError {
-    /// It could not be built.
+    /// Building it failed.
     #[error("there is no initramfs; --initramfs FILE takes one that is built already: {0}")]
     Build(#[source] ScriptError),
-    /// It is not there.
+    /// The file does not exist.
     #[error("there is no initramfs {path}: {source}")]
     Missing {
-        /// Where it was looked for.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// OS error.
         source: io::Error,
     },
-    /// It cannot be read.
+    /// Reading it failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The job cannot be written as JSON.
+    /// Serializing the job failed.
     #[error("cannot write the job: {0}")]
     Job(#[from] serde_json::Error),
 }
 
-/// Where init finds the job.
+/// Path of the job in the initramfs.
 const JOB: &str = "job.json";
 
-/// The initramfs, built first if it has to be. `top` is the top of Tandem's source.
+/// Returns the path of the initramfs, and builds it if necessary. `top` is the top of Tandem's source.
 pub fn initramfs(top: &Path, given: Option<&Path>) -> Result<PathBuf, PayloadError> {
     let path = match given {
         Some(path) => path.to_owned(),
@@ -49,17 +49,17 @@ pub fn initramfs(top: &Path, given: Option<&Path>) -> Result<PathBuf, PayloadErr
     fs::canonicalize(&path).map_err(|source| PayloadError::Missing { path, source })
 }
 
-/// The initramfs with a job behind it.
+/// Returns the initramfs with an appended job.
 pub fn with_job(initramfs: &Path, job: &Job) -> Result<Vec<u8>, PayloadError> {
     let mut bytes = fs::read(initramfs).map_err(FileError::of("read the initramfs", initramfs))?;
-    // Each archive starts at a multiple of four; zeros between them are passed over.
+    // Each archive starts at a multiple of four; the kernel skips zeros between them.
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     let text = serde_json::to_string(job)?;
     bytes.extend(archive(JOB, text.as_bytes()));
     Ok(bytes)
 }
 
-/// An archive with one file.
+/// Returns an archive with one file.
 fn archive(name: &str, data: &[u8]) -> Vec<u8> {
     const FILE_READABLE: u32 = 0o100_644;
     let mut bytes = entry(name, FILE_READABLE, data);
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_is_as_the_kernel_reads_it() {
+    fn archive_has_newc_format() {
         let bytes = archive("job.json", b"{}");
         let text = String::from_utf8_lossy(&bytes);
         // Magic, then thirteen fields of eight digits: inode, mode, …, size, …, length of the name.
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_job_stands_behind_the_initramfs() {
+    fn job_follows_the_initramfs() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), [0x1f, 0x8b, 1, 2, 3]).unwrap();
         let job = Job { runs: Vec::new(), calibration: None };

@@ -1,7 +1,7 @@
 //! The machine `qemu`: QEMU's translator (TCG) with AMD's virtualization, so that kvm_amd runs in it.
 //!
-//! It boots in seconds and serves for what works or does not. It is not for figures: it has no pause
-//! filter, so that pause loops do not exit, and its time is that of the host.
+//! It boots in seconds and serves functional tests.
+//! Its figures are not meaningful: it has no pause filter, so pause loops do not exit, and its time is that of the host.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -14,12 +14,12 @@ use crate::payload;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// Whether it can run here.
+/// Checks whether QEMU is installed on this host.
 pub fn check() -> Result<(), EmulatorError> {
     need("QEMU", &[(PROGRAM, "qemu-system-x86")])
 }
 
-/// Boots, does the job, ends.
+/// Boots the machine, runs the job, and ends the machine.
 pub fn run(machine: &Machine, boot: &Boot) -> Result<Answers, BootError> {
     let initramfs = boot.work.join("initramfs");
     let bytes = payload::with_job(boot.payload, boot.job)?;

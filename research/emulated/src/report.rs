@@ -1,5 +1,4 @@
-//! What a run of an experiment gave: the figures of every variant with what they were measured on, as
-//! they are written as JSON.
+//! Report of a run of an experiment in its JSON form: figures of every variant, machine and kernel.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -9,92 +8,92 @@ use crate::job::{Failed, Outcome};
 /// Version of the report.
 pub const FORMAT: &str = "tandem-lab/1";
 
-/// Why a report is not one to rely on. What did not fail is in it all the same.
+/// Reason why a report is incomplete or unreliable. The report contains the successful runs nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Verdict {
-    /// Some of it failed.
+    /// Some runs failed.
     #[error("{count} of the runs failed; the first: {whose}: {error}")]
     Failed {
-        /// How many.
+        /// Number of failures.
         count: usize,
-        /// The variant of the first, or `the job`.
+        /// Variant of the first failure, or `the job`.
         whose: String,
-        /// What went wrong.
+        /// The first error.
         error: String,
     },
-    /// The workloads saw what may not happen.
+    /// The workloads detected broken invariants.
     #[error("the workloads saw {0} broken invariants: a bug of Tandem or of that kernel")]
     Broken(u64),
-    /// Nothing was run.
+    /// The kernel supports no variant.
     #[error("no variant of {0} runs with this kernel")]
     Nothing(String),
 }
 
-/// What is written as JSON.
+/// The report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Version of this form.
+    /// Version of the report.
     pub format: &'static str,
-    /// Which experiment.
+    /// Name of the experiment.
     pub experiment: String,
-    /// What it is about.
+    /// Title of the experiment.
     pub title: String,
-    /// What it is to answer.
+    /// Question of the experiment.
     pub question: String,
     /// The machine.
     pub machine: MachineReport,
     /// The kernel.
     pub kernel: KernelReport,
-    /// Seconds of the machine that were counted in each run.
+    /// Measured seconds of each run.
     pub seconds: f64,
-    /// Seconds of the machine before.
+    /// Seconds of warm-up before that.
     pub warm_up: f64,
     /// Seed of the first run of each variant.
     pub seed: u64,
-    /// How often each variant was run.
+    /// Runs of each variant.
     pub repeat: u64,
-    /// What came out, by seed and then in the experiment's order.
+    /// Results, by seed and then in the experiment's order.
     pub runs: Vec<Outcome>,
-    /// What failed.
+    /// Failures.
     pub failed: Vec<Failed>,
-    /// Variants that this kernel cannot serve.
+    /// Variants that this kernel does not support.
     pub passed_over: Vec<String>,
-    /// Seconds of the host in all.
+    /// Total time on the host, in seconds.
     pub host_seconds: f64,
 }
 
 /// The machine, in a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct MachineReport {
-    /// Its name.
+    /// Name of the machine.
     pub name: String,
-    /// What it is good for.
+    /// Purpose of the machine.
     pub title: String,
     /// Its pCPUs.
     pub pcpus: u32,
-    /// The clock it was given, where it has one.
+    /// Its configured clock, if it has one.
     pub mhz: Option<u32>,
-    /// What its kernel found the TSC to be.
+    /// TSC frequency measured by its kernel.
     pub tsc_khz: Option<u64>,
     /// KVM's module in it.
     pub kvm: Option<String>,
-    /// Boots that were restored instead.
+    /// Boots that were replaced by a restored snapshot.
     pub restored: usize,
-    /// Boots in all.
+    /// Number of boots, including restored ones.
     pub boots: usize,
 }
 
 /// The kernel, in a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelReport {
-    /// As asked for.
+    /// The requested kernel.
     pub asked: String,
-    /// As it names itself.
+    /// Its own release string.
     pub release: Option<String>,
 }
 
 impl Report {
-    /// An error if something failed.
+    /// Returns an error if the report is incomplete or unreliable.
     pub fn verdict(&self) -> Result<(), Verdict> {
         if let Some(failed) = self.failed.first() {
             let whose = failed.variant.as_deref().unwrap_or("the job");

@@ -1,7 +1,7 @@
-//! From an order to a report: an experiment, a machine, a kernel.
+//! Runs an order (an experiment, a machine, a kernel) and returns a report.
 //!
-//! Variants that need other parameters at boot get a boot of their own; all others of a kernel run one
-//! after the other in one boot, each for itself.
+//! Variants with different boot parameters get separate boots.
+//! All other variants run one after the other in one boot.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,103 +22,103 @@ use crate::report::{FORMAT, KernelReport, MachineReport, Report};
 use crate::settings::SettingError;
 use crate::{emulators, payload, settings};
 
-/// What is to be run.
+/// An order to run an experiment.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// Which experiment: a name of the lab's, or a TOML file.
+    /// The experiment: a name in the lab, or a TOML file.
     pub experiment: String,
-    /// On which machine; none: the experiment's.
+    /// The machine; `None`: the experiment's.
     pub machine: Option<String>,
-    /// With which kernel: `stock`, `patched`, `small`, `debug`, or the path of a bzImage.
+    /// The kernel: `stock`, `patched`, `small`, `debug`, or the path of a bzImage.
     pub kernel: String,
-    /// Kernel parameters that every variant gets, as `MODULE.NAME=VALUE`.
+    /// Kernel parameters for every variant, as `MODULE.NAME=VALUE`.
     pub settings: Vec<String>,
-    /// Only these variants; empty: all.
+    /// Variants to run; empty: all.
     pub variants: Vec<String>,
-    /// Which seed the first run of each variant gets; 1 is the experiment as it is written.
+    /// Seed of the first run of each variant; 1 is the unchanged experiment.
     pub seed: u64,
-    /// How often each variant is run, with one seed after the other.
+    /// Number of runs of each variant, with consecutive seeds.
     pub repeat: u64,
-    /// Seconds of the machine that are counted; none: the experiment's.
+    /// Measured seconds of the machine; `None`: the experiment's.
     pub seconds: Option<f64>,
-    /// Clock of the machine's pCPUs; none: the experiment's, or the machine's.
+    /// Clock of the machine's pCPUs in MHz; `None`: the experiment's, or the machine's.
     pub mhz: Option<u32>,
-    /// Whether pause-loop exits are traced even if the experiment does not ask for it.
+    /// Whether to trace pause-loop exits even if the experiment does not.
     pub trace: bool,
-    /// Whether a machine may be saved after its boot, and restored.
+    /// Whether snapshots may be used.
     pub snapshots: bool,
-    /// How long a boot with its runs may take on this host.
+    /// Maximum time of a boot with its runs on this host.
     pub patience: Duration,
-    /// Where the lab is.
+    /// Folder of the lab.
     pub lab: PathBuf,
-    /// An initramfs that is built already.
+    /// Path of a prebuilt initramfs.
     pub initramfs: Option<PathBuf>,
-    /// Where logs and the machine's files are kept; none: in a temporary folder, removed after.
+    /// Folder for logs and the machine's files; `None`: a temporary folder, removed at the end.
     pub work: Option<PathBuf>,
 }
 
-/// Why an order gave no report.
+/// Error of an order.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// There is no such experiment, or it cannot be.
+    /// The experiment is unknown or invalid.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
-    /// There is no such machine, or it cannot be.
+    /// The machine is unknown or invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The experiment has no such variant.
     #[error("experiment {experiment} has no variant '{variant}'; it has {known}")]
     Variant {
-        /// Which experiment.
+        /// Name of the experiment.
         experiment: String,
-        /// What was asked for.
+        /// The requested variant.
         variant: String,
-        /// What there is.
+        /// Known variants.
         known: String,
     },
-    /// So long cannot be counted.
+    /// The time is out of range.
     #[error("--seconds {0} is no time to run; give a number above 0, up to 3600")]
     Seconds(f64),
-    /// So fast cannot be emulated.
+    /// The clock is out of range.
     #[error("{asked} MHz is no clock (the machine's own is {own}); give 50 to 10000")]
     Clock {
-        /// What was asked for.
+        /// The requested clock.
         asked: u32,
-        /// What the machine's description says.
+        /// The clock in the machine's description.
         own: u32,
     },
-    /// The machine's time is that of the host.
+    /// The machine has no clock of its own.
     #[error("machine {0} has no clock of its own: --mhz is for bochs")]
     NoClock(String),
-    /// Not a parameter of a kernel.
+    /// A kernel parameter is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// The machine cannot run here.
+    /// This host cannot run the machine.
     #[error(transparent)]
     Emulator(#[from] EmulatorError),
-    /// The lab's full path cannot be found out.
+    /// Resolving the lab's path failed.
     #[error("cannot resolve the lab's folder: {0}")]
     Lab(#[source] io::Error),
-    /// The full path of the folder for logs cannot.
+    /// Resolving the path of the folder for logs failed.
     #[error("cannot resolve a folder: {0}")]
     Work(#[source] io::Error),
-    /// There is no kernel to boot.
+    /// Building or finding the kernel failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// There is no initramfs.
+    /// Building or finding the initramfs failed.
     #[error(transparent)]
     Payload(#[from] PayloadError),
-    /// A folder cannot be made.
+    /// Creating a folder failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A boot did not bring all answers.
+    /// A boot failed.
     #[error(transparent)]
     Boot(#[from] BootError),
 }
 
-/// Carries out an order. What failed within the machine is in the report.
+/// Runs an order. The report contains failures within the machine.
 pub fn run(order: &Order, tell: Tell) -> Result<Report, RunError> {
-    let (experiment, machine_name, machine) = what(order)?;
+    let (experiment, machine_name, machine) = resolve(order)?;
     let kind = Kind::parse(&order.kernel);
     let settings = order.settings.iter().map(|text| settings::parse(text));
     let settings = settings.collect::<Result<Vec<_>, _>>()?;
@@ -163,7 +163,7 @@ pub fn run(order: &Order, tell: Tell) -> Result<Report, RunError> {
     Ok(report(order, &experiment, machine_name, &machine, &kind, all, plan.passed_over))
 }
 
-fn what(order: &Order) -> Result<(Experiment, String, Machine), RunError> {
+fn resolve(order: &Order) -> Result<(Experiment, String, Machine), RunError> {
     let mut experiment = Experiment::read(&order.lab, &order.experiment)?;
     if !order.variants.is_empty() {
         let all = std::mem::take(&mut experiment.variants);
@@ -222,7 +222,7 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         if self.temporary {
-            // What is left is in the temporary folder.
+            // On an error the files remain in the temporary folder.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

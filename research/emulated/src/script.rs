@@ -1,4 +1,4 @@
-//! The lab's scripts that build something and print where it is.
+//! Scripts of the lab that build a file and print its path.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -7,28 +7,28 @@ use thiserror::Error;
 
 use crate::file::FileError;
 
-/// Why a script gave no path.
+/// Error of a script.
 #[derive(Debug, Error)]
 pub enum ScriptError {
-    /// It did not start.
+    /// The script did not start.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It failed.
+    /// The script failed.
     #[error("{script} failed ({status}): {last}")]
     Failed {
-        /// Which.
+        /// Path of the script.
         script: PathBuf,
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
         /// Its last line.
         last: String,
     },
-    /// It printed nothing.
+    /// The script printed nothing.
     #[error("{0} printed no path")]
     Silent(PathBuf),
 }
 
-/// Runs a script whose last line on stdout is a path. What it says on stderr is shown.
+/// Runs a script and returns the path in its last line on stdout. The script inherits stderr.
 pub fn printed_path(script: &Path, arguments: &[&str]) -> Result<PathBuf, ScriptError> {
     let output = Command::new(script)
         .args(arguments)

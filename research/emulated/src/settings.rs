@@ -1,9 +1,7 @@
-//! Parameters of the emulated machine's kernel: `MODULE.NAME` (module parameters) and `sched.NAME`
-//! (the scheduler's, in the debug file system).
+//! Parameters of the emulated machine's kernel: `MODULE.NAME` (module parameters) and `sched.NAME` (of the scheduler, in debugfs).
 //!
-//! Some module parameters can be given at boot only; a variant that sets one needs a boot of its own
-//! ([`boot_only`]). The others are written while the machine runs, and put back after the run, so
-//! that runs in one boot do not depend on their order.
+//! Some module parameters can be set only at boot ([`boot_only`]), so a variant that sets one needs a separate boot.
+//! The agent writes the others before a run and reverts them after it, so that runs in one boot do not depend on their order.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,43 +9,43 @@ use std::{fs, io};
 
 use thiserror::Error;
 
-/// Why a parameter cannot be set.
+/// Error of a parameter.
 #[derive(Debug, Error)]
 pub enum SettingError {
-    /// It is not written like one.
+    /// The setting is malformed.
     #[error(
         "'{0}' is not a setting; write MODULE.NAME=VALUE such as kvm.aple=1, or sched.NAME=VALUE \
          such as sched.base_slice_ns=3000000"
     )]
     Form(String),
-    /// Its name is not that of a parameter.
+    /// The name is malformed.
     #[error("'{0}' is not a parameter; write MODULE.NAME or sched.NAME")]
     Name(String),
-    /// This kernel does not have it.
+    /// This kernel lacks the parameter.
     #[error(
         "this kernel has no parameter {name} ({path}); is it the patched kernel that was meant?"
     )]
     Unknown {
-        /// Which.
+        /// Name of the parameter.
         name: String,
-        /// Where it would be.
+        /// Path of the missing file.
         path: PathBuf,
     },
-    /// The kernel does not take the value.
+    /// The kernel refused the value.
     #[error("the kernel refused {name}={value} ({path}): {source}")]
     Refused {
-        /// Which.
+        /// Name of the parameter.
         name: String,
-        /// What it was to be.
+        /// The value.
         value: String,
-        /// Where it is.
+        /// Path of its file.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
 }
 
-/// Parameters that stock KVM has read-only (arch/x86/kvm/vmx/vmx.c and svm/svm.c of Linux 6.12).
+/// Read-only parameters of stock KVM (arch/x86/kvm/vmx/vmx.c and svm/svm.c of Linux 6.12).
 const BOOT_ONLY: [&str; 12] = [
     "kvm_intel.ple_gap",
     "kvm_intel.ple_window",
@@ -63,7 +61,7 @@ const BOOT_ONLY: [&str; 12] = [
     "kvm.mmio_caching",
 ];
 
-/// Parameters that a report names, where the kernel has them.
+/// Parameters in a report, if the kernel has them.
 pub const REPORTED: [&str; 16] = [
     "kvm_intel.ple_gap",
     "kvm_intel.ple_window",
@@ -83,12 +81,12 @@ pub const REPORTED: [&str; 16] = [
     "sched.features",
 ];
 
-/// Whether a parameter has to be on the kernel's command line.
+/// Returns whether a parameter must be on the kernel's command line.
 pub fn boot_only(name: &str) -> bool {
     BOOT_ONLY.contains(&name)
 }
 
-/// Splits `MODULE.NAME=VALUE`.
+/// Parses `MODULE.NAME=VALUE`.
 pub fn parse(text: &str) -> Result<(String, String), SettingError> {
     let parts = text.split_once('=').filter(|(name, value)| {
         let simple = |part: &str| {
@@ -105,7 +103,7 @@ pub fn parse(text: &str) -> Result<(String, String), SettingError> {
     }
 }
 
-/// Where the kernel below `root` keeps a parameter.
+/// Returns the file of a parameter below `root`.
 fn path(root: &Path, name: &str) -> Result<PathBuf, SettingError> {
     match name.split_once('.') {
         Some(("sched", name)) => Ok(root.join("sys/kernel/debug/sched").join(name)),
@@ -116,13 +114,13 @@ fn path(root: &Path, name: &str) -> Result<PathBuf, SettingError> {
     }
 }
 
-/// A parameter's value now; none where this kernel has no such parameter.
+/// Returns a parameter's current value; `None` if this kernel lacks it.
 pub fn read(root: &Path, name: &str) -> Option<String> {
     let text = fs::read_to_string(path(root, name).ok()?).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Sets the parameters; what they were before.
+/// Sets the parameters and returns their previous values.
 pub fn apply(
     root: &Path,
     settings: &BTreeMap<String, String>,
@@ -145,8 +143,8 @@ pub fn apply(
     Ok(before)
 }
 
-/// All reported parameters that this kernel has. Of the scheduler's features only those about
-/// buddies, which decide whether a directed yield is honoured.
+/// Returns all reported parameters that this kernel has.
+/// The scheduler's features are limited to those about buddies, which affect directed yields.
 pub fn report(root: &Path) -> BTreeMap<String, String> {
     let known = REPORTED.iter().filter_map(|name| {
         let value = read(root, name)?;
@@ -168,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_name_a_module_and_a_parameter() {
+    fn parse_needs_module_and_name() {
         assert_eq!(parse("kvm.aple=1").unwrap(), ("kvm.aple".to_owned(), "1".to_owned()));
         for bad in ["aple=1", "kvm.aple", "kvm.aple=", "kvm./etc=1", "kvm.a=1 b"] {
             let error = parse(bad).unwrap_err().to_string();
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_that_the_kernel_lacks_is_named() {
+    fn missing_parameter_is_named() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("sys/module/kvm/parameters");
         fs::create_dir_all(&folder).unwrap();

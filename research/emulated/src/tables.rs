@@ -1,8 +1,7 @@
-//! A lab report as text: a line about the machine, then a row for each VM of each variant, or, where
-//! variants ran with several seeds, the means of those runs with their 95 % intervals.
+//! Text form of a lab report: lines about machine and kernel, then a row for each VM of each variant.
 //!
-//! Columns that no run of the report fills are left out, so that a stock kernel's table has no empty
-//! thresholds.
+//! If variants ran with several seeds, rows have means with 95 % intervals.
+//! Columns without values are omitted, such as thresholds with a stock kernel.
 
 use tandem_experiment::statistics::Mean;
 use tandem_report::table::{Look, Table};
@@ -10,7 +9,7 @@ use tandem_report::table::{Look, Table};
 use crate::job::{Outcome, VmOutcome};
 use crate::report::Report;
 
-/// The text of a report.
+/// Renders a report.
 pub fn text(report: &Report, look: Look) -> String {
     let mut text = head(report);
     let main = match report.repeat {
@@ -51,7 +50,7 @@ fn head(report: &Report) -> String {
         machine.pcpus,
         clock,
         report.kernel.asked,
-        report.kernel.release.as_deref().unwrap_or("it did not say"),
+        report.kernel.release.as_deref().unwrap_or("unknown release"),
         machine.kvm.as_deref().unwrap_or("no KVM"),
         report.host_seconds,
     )
@@ -105,7 +104,7 @@ fn table(runs: &[Outcome]) -> Table {
     table
 }
 
-/// The work per second of the VMs whose name is `vm` (none: of all) in each run of `variant`.
+/// Returns the work per second of the VM `vm` (`None`: of all VMs) in each run of `variant`.
 fn rates(runs: &[Outcome], variant: &str, vm: Option<&str>) -> Vec<f64> {
     let of = |run: &Outcome| {
         let those = run.vms.iter();
@@ -116,7 +115,7 @@ fn rates(runs: &[Outcome], variant: &str, vm: Option<&str>) -> Vec<f64> {
     mine.map(of).collect()
 }
 
-/// The mean of a counter over the runs of `variant`; nothing where no run has it.
+/// Returns the mean of a counter over the runs of `variant`; `None` if it is zero.
 fn mean_count(runs: &[Outcome], variant: &str, vm: Option<&str>, name: &str) -> Option<f64> {
     let mine = runs.iter().filter(|run| run.variant == variant);
     let values: Vec<f64> = mine
@@ -185,7 +184,7 @@ fn means(runs: &[Outcome]) -> Table {
     table
 }
 
-/// What something cost that happened so often.
+/// Formats the cost of an event that occurred `times` times.
 fn cost(times: u64, cycles: f64) -> String {
     match times {
         0 => "not measured".to_owned(),
@@ -197,10 +196,10 @@ fn pauses(runs: &[Outcome]) -> Table {
     let mut table = Table::new(&[
         "variant",
         "PAUSE exits seen",
-        "stayed, nobody asked",
+        "stayed, no IPI",
         "cycles, median",
         "mean",
-        "stayed, pCPU asked",
+        "stayed, IPI sent",
         "cycles, median",
         "mean",
         "switched",
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_are_compared_with_the_first_and_empty_columns_left_out() {
+    fn table_compares_variants_with_the_first() {
         let runs = [outcome("stock", 1000.0, None), outcome("APLE", 1250.0, Some(7))];
         let text = table(&runs).text(Look::Plain);
         assert!(text.contains("+25.0 %") && text.contains("+0.0 %"), "{text}");
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_with_several_seeds_are_given_as_means_with_intervals() {
+    fn means_have_intervals_over_seeds() {
         let mut runs = Vec::new();
         for (seed, stock, aple) in [(1, 900.0, 1100.0), (2, 1100.0, 1300.0)] {
             for (variant, rate) in [("stock", stock), ("APLE", aple)] {
@@ -303,12 +302,12 @@ mod tests {
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(text.contains(" 1000 ") && text.contains(" 1200 "), "{text}");
         assert!(text.contains("+20.0 %") && text.contains(" 15 "), "{text}");
-        // Two values 200 apart: Student's 12.706 times a standard error of 100.
+        // Two values that differ by 200: Student's 12.706 times a standard error of 100.
         assert!(text.contains("1270.6"), "{text}");
     }
 
     #[test]
-    fn costs_have_a_table_of_their_own() {
+    fn costs_have_their_own_tables() {
         let mut run = outcome("stock", 1.0, None);
         run.traced = Some(Traced {
             lost: 0,

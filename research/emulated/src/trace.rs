@@ -1,16 +1,18 @@
-//! What pause-loop exits cost, and how long woken vCPUs wait, from the kernel's trace (tracefs). Each
-//! `kvm_exit` for PAUSE is paired with the `kvm_entry` of the same vCPU thread that follows, each
-//! wake-up of a vCPU thread with the switch to it.
+//! Costs of pause-loop exits and wake-up latencies of vCPUs, from the kernel's trace (tracefs).
 //!
-//! The trace clock is the TSC. On Bochs, where one instruction takes one cycle, the cycles between
-//! the two are the instructions that KVM executed, those of the two trace points included: the same
-//! for every kernel, so that kernels compare. An exit during which the thread was switched out
-//! (a directed yield that was taken, or the end of its slice) is counted apart: its cycles would be
-//! those of somebody else. So is one during which another pCPU was sent an IPI, which is how a yield
-//! has a vCPU run that waits there: policies find somebody to yield to more or less often, and what it
-//! costs to do so, and to find nobody, are two things.
+//! Each `kvm_exit` for PAUSE is paired with the next `kvm_entry` of the same vCPU thread.
+//! Each wake-up of a vCPU thread is paired with the switch to it.
 //!
-//! The buffer of each pCPU keeps the latest events; what was lost is said.
+//! The trace clock is the TSC.
+//! On Bochs one instruction takes one cycle, so the cycles of a pair are KVM's instructions.
+//! They include both trace points, which cost the same in every kernel.
+//!
+//! Two kinds of exits are counted separately:
+//!
+//! - The thread was switched out (a successful directed yield, or the end of its slice): the cycles include other threads.
+//! - KVM sent an IPI to another pCPU, to run a vCPU that waits there: policies differ in how often they find a yield target, so the costs of yields and of failed searches are separate figures.
+//!
+//! The buffer of each pCPU keeps the latest events; lost events are counted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,40 +23,40 @@ use thiserror::Error;
 
 use crate::file::FileError;
 
-/// Why there is no trace.
+/// Error of tracing.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// A file of tracefs did not take a value.
+    /// Writing to a file of tracefs failed.
     #[error(
         "cannot write '{value}' to {path}; tracing needs tracefs and a kernel with KVM's trace \
          points: {source}"
     )]
     Write {
-        /// What was written.
+        /// The value.
         value: String,
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// What was traced cannot be read.
+    /// Reading the trace failed.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// Where tracefs is mounted.
+/// Mount point of tracefs.
 const TRACING: &str = "/sys/kernel/tracing";
 
-/// Per pCPU: enough for some thousand exits.
+/// Buffer size per pCPU, sufficient for some thousand exits.
 const BUFFER_KIB: u32 = 512;
 
 /// PAUSE in `exit_reason` of VMX (40) and of SVM (0x77).
 const PAUSE_EXIT: &str = "exit_reason==40||exit_reason==119";
 
-/// What the trace says. Cycles are those of the TSC.
+/// Figures of a trace. Cycles are those of the TSC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traced {
-    /// Events that the buffers lost.
+    /// Lost events.
     pub lost: u64,
     /// Pause-loop exits.
     pub pauses: Pauses,
@@ -62,46 +64,46 @@ pub struct Traced {
     pub wakes: BTreeMap<String, Wakes>,
 }
 
-/// How long vCPUs that were woken waited for their pCPU.
+/// Wake-up latencies of vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wakes {
     /// Wake-ups.
     pub wakes: u64,
     /// Median cycles from the wake-up to the switch.
     pub median: u64,
-    /// 99th percentile of the same.
+    /// 99th percentile of these cycles.
     pub p99: u64,
 }
 
-/// What pause-loop exits cost.
+/// Costs of pause-loop exits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pauses {
     /// Exits in the trace.
     pub exits: u64,
-    /// Exits after which the vCPU went on, and nothing was asked of another pCPU.
+    /// Exits after which the vCPU continued, without an IPI to another pCPU.
     pub stayed: u64,
-    /// Median cycles of those, from exit to entry.
+    /// Their median cycles from exit to entry.
     pub stayed_median: u64,
-    /// Mean cycles of those.
+    /// Their mean cycles from exit to entry.
     pub stayed_mean: f64,
-    /// Exits after which the vCPU went on, and another pCPU was sent an IPI.
+    /// Exits after which the vCPU continued, with an IPI to another pCPU.
     #[serde(default)]
     pub asked: u64,
-    /// Median cycles of those, from exit to entry.
+    /// Their median cycles from exit to entry.
     #[serde(default)]
     pub asked_median: u64,
-    /// Mean cycles of those.
+    /// Their mean cycles from exit to entry.
     #[serde(default)]
     pub asked_mean: f64,
     /// Exits during which the vCPU was switched out.
     pub switched: u64,
-    /// Of those, to a vCPU of the same VM.
+    /// Exits during which the vCPU was switched out for a vCPU of the same VM.
     pub switched_to_sibling: u64,
     /// Median cycles from such an exit to the switch.
     pub switch_median: u64,
 }
 
-/// Starts to trace.
+/// Starts tracing.
 pub fn start() -> Result<(), TraceError> {
     put("tracing_on", "0")?;
     put("trace_clock", "x86-tsc")?;
@@ -117,13 +119,13 @@ pub fn start() -> Result<(), TraceError> {
     put("tracing_on", "1")
 }
 
-/// Stops to trace. What was traced is kept.
+/// Stops tracing. Keeps the trace.
 pub fn stop() -> Result<(), TraceError> {
     put("tracing_on", "0")?;
     put("events/enable", "0")
 }
 
-/// What was traced says. Reading takes the machine long: better when no VM runs any more.
+/// Evaluates and clears the trace. Reading is slow, so call it after the VMs have ended.
 pub fn result() -> Result<Traced, TraceError> {
     let root = Path::new(TRACING);
     let path = root.join("trace");
@@ -149,7 +151,7 @@ fn overrun(stats: &str) -> u64 {
     line.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// One line of the trace.
+/// An event of the trace.
 struct Event<'a> {
     thread: &'a str,
     time: u64,
@@ -157,7 +159,7 @@ struct Event<'a> {
     rest: &'a str,
 }
 
-/// `   a/vcpu0-70      [002] d....  5368709: kvm_exit: vcpu 0 reason PAUSE_INSTRUCTION …`
+/// Parses a line: `   a/vcpu0-70      [002] d....  5368709: kvm_exit: vcpu 0 reason PAUSE_INSTRUCTION …`
 fn parse(line: &str) -> Option<Event<'_>> {
     let (thread, rest) = line.split_once(" [")?;
     let (_, rest) = rest.split_once("] ")?;
@@ -167,12 +169,12 @@ fn parse(line: &str) -> Option<Event<'_>> {
     Some(Event { thread: thread.trim(), time, name: name.trim(), rest })
 }
 
-/// The VM that a thread `NAME/vcpuN…` belongs to.
+/// Returns the VM of a thread `NAME/vcpuN…`.
 fn vm(thread: &str) -> Option<&str> {
     thread.split_once("/vcpu").map(|(vm, _)| vm)
 }
 
-/// An exit whose entry has not been seen yet.
+/// An exit without its entry.
 struct Pending {
     time: u64,
     switched: bool,
@@ -187,12 +189,12 @@ struct Costs<'a> {
     asked: Vec<u64>,
     switches: Vec<u64>,
     to_sibling: u64,
-    /// Threads that were woken and have not run yet, by their number.
+    /// Times of wake-ups of threads that have not run yet, by TID.
     woken: BTreeMap<&'a str, u64>,
     waits: BTreeMap<&'a str, Vec<u64>>,
 }
 
-/// Reads the trace of all pCPUs, which the kernel gives in the order of time.
+/// Parses the trace of all pCPUs, which is in the order of time.
 fn read(text: &str, lost: u64) -> Traced {
     let mut costs = Costs::default();
     for event in text.lines().filter_map(parse) {
@@ -216,7 +218,7 @@ fn read(text: &str, lost: u64) -> Traced {
     costs.sum(lost)
 }
 
-/// The word behind `name` in the fields of an event.
+/// Returns the value of the field `name` (with `=`) of an event.
 fn field<'a>(rest: &'a str, name: &str) -> Option<&'a str> {
     let mut words = rest.split_whitespace();
     words.find_map(|word| word.strip_prefix(name))
@@ -282,12 +284,12 @@ impl<'a> Costs<'a> {
     }
 }
 
-/// The mean; zero of none.
+/// Returns the mean; 0 without values.
 fn mean(values: &[u64]) -> f64 {
     values.iter().sum::<u64>() as f64 / values.len().max(1) as f64
 }
 
-/// The value that `percent` of the values are below; zero of none.
+/// Returns the value that `percent` of the values are below; 0 without values.
 fn quantile(values: &mut [u64], percent: usize) -> u64 {
     values.sort_unstable();
     let place = values.len() * percent / 100;
@@ -326,7 +328,7 @@ mod tests {
 ";
 
     #[test]
-    fn exits_are_paired_with_the_entry_of_the_same_thread() {
+    fn exits_pair_with_entry_of_same_thread() {
         let traced = read(TRACE, 3);
         let sum = traced.pauses;
         assert_eq!((sum.exits, sum.stayed, sum.switched), (5, 2, 2));
@@ -337,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn wake_ups_are_paired_with_the_switch_to_the_thread_that_was_woken() {
+    fn wake_ups_pair_with_switch_to_thread() {
         let traced = read(WAKES, 0);
         let expected = Wakes { wakes: 2, median: 4000, p99: 4000 };
         assert_eq!(traced.wakes, BTreeMap::from([("s".to_owned(), expected)]));
     }
 
     #[test]
-    fn lines_that_are_no_events_are_passed_over() {
+    fn other_lines_are_skipped() {
         assert!(parse("# entries-in-buffer/entries-written: 5/5   #P:4").is_none());
         assert!(parse("CPU:2 [LOST 55 EVENTS]").is_none());
         assert_eq!(overrun("entries: 4\noverrun: 17\n"), 17);

@@ -1,4 +1,4 @@
-//! Options of `tandem host run` that are keys of the settings file since 0.2. They stay for one release, hidden.
+//! Options of `tandem host run` that are keys of the settings file since 0.2; they remain for one release, hidden.
 
 use clap::Args;
 use tandem_command::number::{real, whole};
@@ -47,7 +47,7 @@ pub struct ExpertArgs {
     counters: Option<CounterChoice>,
 }
 
-/// Sets a value that was given, and adds its key.
+/// Sets a value if it is given, and adds its key.
 fn set<T>(slot: &mut T, given: Option<T>, key: &'static str, keys: &mut Vec<&'static str>) {
     if let Some(given) = given {
         *slot = given;
@@ -56,7 +56,7 @@ fn set<T>(slot: &mut T, given: Option<T>, key: &'static str, keys: &mut Vec<&'st
 }
 
 impl ExpertArgs {
-    /// Overrides settings of the file; returns the keys of those.
+    /// Overrides settings of the file; returns their keys.
     pub fn apply(self, config: &mut HostConfig) -> Vec<&'static str> {
         let mut keys = Vec::new();
         set(&mut config.period_ms, self.period_ms, "period_ms", &mut keys);
@@ -74,7 +74,7 @@ impl ExpertArgs {
     }
 }
 
-/// Prints one line that names the keys for options that were given.
+/// Prints a line with the keys that replace the given options.
 pub fn hint(keys: &[&str]) {
     if keys.is_empty() || tandem_command::console::level() == Level::Quiet {
         return;
@@ -82,7 +82,7 @@ pub fn hint(keys: &[&str]) {
     let options: Vec<String> =
         keys.iter().map(|key| format!("--{}", key.replace('_', "-"))).collect();
     tell!(
-        "tandem: set {} in the section [host] of a settings file (--config) instead of {}; these options go with the next release",
+        "tandem: set {} in the section [host] of a settings file (--config) instead of {}; the next release removes these options",
         keys.join(", "),
         options.join(", ")
     );

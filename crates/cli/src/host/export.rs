@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tandem_host::config::DEFAULT_STATE_DIR;
-use tandem_host::export::{DEFAULT_LISTEN, Detail, Export, ExportConfig, MOST_CULPRITS};
+use tandem_host::export::{DEFAULT_LISTEN, Detail, Export, ExportConfig, MAX_CULPRITS};
 use tandem_host::select::VmPattern;
 use tandem_linux::service::Console;
 
@@ -36,7 +36,7 @@ pub struct ExportArgs {
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = interval, allow_negative_numbers = true, help_heading = MEASUREMENT)]
     interval: Duration,
     /// Maximum number of culprits per VM, and of host processes, with their own series, 0 … 100; the others are summed
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = whole((0, MOST_CULPRITS), "culprits"), help_heading = OUTPUT)]
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = whole((0, MAX_CULPRITS), "culprits"), help_heading = OUTPUT)]
     culprits: u64,
     /// Export series of each vCPU, too
     #[arg(long, help_heading = OUTPUT)]

@@ -1,4 +1,4 @@
-//! What subcommands that look at the host share: how VMs are found, and how text looks.
+//! Shared arguments of subcommands that observe the host: discovery and selection of VMs, source, style of text.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use tandem_command::number::{duration, not_possible};
 pub const SELECTION: &str = "Selection";
 /// Heading of options for VMMs that discovery does not know.
 const DISCOVERY: &str = "Discovery";
-/// Heading of options about what is printed.
+/// Heading of options about output.
 pub const OUTPUT: &str = "Output";
-/// Heading of options about what is measured.
+/// Heading of options about measurements.
 pub const MEASUREMENT: &str = "Measurement";
 
 /// How VMs and their vCPU threads are found.
 #[derive(Clone, Debug, Args)]
 pub struct FindArgs {
-    // clap takes {n} for a newline, unless a style that changes nothing stands within.
+    // clap replaces {n} by a newline; an escape sequence without effect within it prevents that.
     #[arg(
         long,
         value_name = "GLOB",
@@ -41,7 +41,7 @@ pub struct FindArgs {
 }
 
 impl FindArgs {
-    /// For discovery.
+    /// Returns the options of discovery.
     pub fn options(&self) -> DiscoveryOptions {
         DiscoveryOptions {
             thread_pattern: self.thread_pattern.clone(),
@@ -70,7 +70,7 @@ enum SourceName {
 }
 
 impl SourceArgs {
-    /// Opens it.
+    /// Opens the source.
     pub fn open(self) -> anyhow::Result<Box<dyn Source>> {
         let choice = match self.source {
             SourceName::Plain => Choice::Plain,
@@ -84,7 +84,7 @@ impl SourceArgs {
     }
 }
 
-/// `--without-kvm`
+/// Parses `--without-kvm`.
 fn without_kvm(text: &str) -> Result<String, String> {
     match check_named(text) {
         Ok(()) => Ok(text.to_owned()),
@@ -92,7 +92,7 @@ fn without_kvm(text: &str) -> Result<String, String> {
     }
 }
 
-/// A VM argument.
+/// Parses a VM argument.
 pub fn parse_vm(text: &str) -> Result<VmPattern, String> {
     text.parse()
 }
@@ -105,7 +105,7 @@ pub fn chosen(vms: &[VmPattern], exclude: &[VmPattern]) -> Result<(Select, Selec
     Ok((select, selector))
 }
 
-/// An error if VMs of a user are asked for, which a record does not tell.
+/// Returns an error if VMs of a user are requested, because a record has no users.
 pub fn check_recorded(vms: &[VmPattern]) -> Result<(), WrongArgument> {
     match vms.iter().find(|vm| matches!(vm, VmPattern::User(_))) {
         Some(user) => Err(WrongArgument(format!(
@@ -115,12 +115,12 @@ pub fn check_recorded(vms: &[VmPattern]) -> Result<(), WrongArgument> {
     }
 }
 
-/// The length of an interval or of a measurement.
+/// Parses the length of an interval or a measurement.
 pub fn interval(text: &str) -> Result<Duration, String> {
     duration(Duration::from_millis(50), Duration::from_secs(3600))(text)
 }
 
-/// How text is to look: on a terminal as wide as that, with colour unless somebody said otherwise.
+/// Returns the style of text: on a terminal, its width, and colour unless disabled.
 pub fn style(is_terminal: bool) -> Style {
     let width = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
     Style {

@@ -16,9 +16,7 @@ use tandem_linux::service::Console;
 use tandem_model::length;
 use tandem_observe::moment;
 use tandem_observe::moment::Moment;
-use tandem_observe::record::{
-    DEFAULT_MAX_BYTES, Damage, LEAST_MAX_BYTES, Record, Recorder, Wanted,
-};
+use tandem_observe::record::{DEFAULT_MAX_BYTES, Damage, MIN_MAX_BYTES, Record, Recorder, Wanted};
 use tandem_report::host_trace::TracePage;
 use tandem_report::record_page::RecordPage;
 use tandem_report::{host_trace, record_page};
@@ -29,14 +27,14 @@ use super::look::{
 use tandem_command::invocation::command;
 use tandem_command::{console, output};
 
-/// Steps of time on a page.
+/// Number of time steps on a page.
 const STEPS: usize = 120;
 
-/// Limits of a trace's length.
+/// Range of the length of a trace.
 const MIN_TRACE: Duration = Duration::from_millis(50);
 const MAX_TRACE: Duration = Duration::from_secs(3600);
 
-/// The exit status where a part of what was asked for could not be read.
+/// Exit status if a part of the requested data could not be read.
 const PARTIAL: i32 = 4;
 
 /// `tandem host record`
@@ -62,7 +60,7 @@ pub struct RecordArgs {
     #[arg(long, value_name = "TIME", value_parser = length::length, help_heading = MEASUREMENT)]
     duration: Option<Duration>,
     /// Maximum size of the record, such as 64M or 2G; the oldest intervals are dropped [default: 256M]
-    #[arg(long, value_name = "SIZE", value_parser = length::bytes(LEAST_MAX_BYTES), help_heading = OUTPUT)]
+    #[arg(long, value_name = "SIZE", value_parser = length::bytes(MIN_MAX_BYTES), help_heading = OUTPUT)]
     max_size: Option<u64>,
     /// State directory of a running daemon, for its weights
     #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR", help_heading = MEASUREMENT)]
@@ -105,7 +103,7 @@ pub struct ReplayArgs {
 }
 
 pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
-    // Before the record is begun, so that no signal leaves it without an end.
+    // Installed before the record starts, so that a signal always completes it.
     let interrupt = Interrupt::watch()?;
     if let Some(length) = args.duration.filter(|_| args.trace) {
         return trace(args, length, &interrupt);
@@ -119,7 +117,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     let mut console =
         Console { info: "info", error: "error", print_ready: false, level: console::level() };
     let recorded = run(&mut frames, recorder, args.interval, end, &interrupt, &mut console);
-    let finished = recorded.context("recording ended; what was recorded before stays readable")?;
+    let finished = recorded.context("recording ended; the earlier part stays readable")?;
     note!("{}: {}", args.output.display(), summary(&finished));
     Ok(())
 }
@@ -155,9 +153,10 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let style = style(std::io::stdout().is_terminal());
     if args.list {
         let listing = replay::list(&record)?;
-        console::print(&match args.json {
-            true => serde_json::to_string_pretty(&listing)?,
-            false => replay::text::text(&listing, style),
+        console::print(&if args.json {
+            serde_json::to_string_pretty(&listing)?
+        } else {
+            replay::text::text(&listing, style)
         })?;
         return partial(&listing.damaged, false);
     }
@@ -186,9 +185,9 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     partial(&damages, true)
 }
 
-/// Says by what some may be missing, and ends so that scripts know.
-pub(super) fn partial(damages: &[Damage], is_said: bool) -> anyhow::Result<()> {
-    for damage in damages.iter().filter(|_| is_said) {
+/// Prints the damages if requested; exits with [`PARTIAL`] if there are any.
+pub(super) fn partial(damages: &[Damage], prints: bool) -> anyhow::Result<()> {
+    for damage in damages.iter().filter(|_| prints) {
         tell!("tandem: {damage}");
     }
     match damages {

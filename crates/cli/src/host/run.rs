@@ -88,7 +88,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The selection of the command line, if it has one.
+    /// Returns the selection of the command line, if there is one.
     fn selection(&self) -> Option<Select> {
         if self.select_all {
             Some(Select::of(&[]))
@@ -97,7 +97,7 @@ impl RunArgs {
         }
     }
 
-    /// The file's settings with the options on top, and the keys of expert options; not checked yet.
+    /// Returns the settings of the file, overridden by options, without checks, and the keys of expert options.
     fn settings(self) -> anyhow::Result<(HostConfig, Vec<&'static str>)> {
         let mut config = match &self.config {
             Some(path) => HostConfig::read(path)?,
@@ -126,10 +126,10 @@ impl RunArgs {
             config.qmp_sockets = self.find.qmp_socket;
         }
         config.without_kvm.extend(self.find.without_kvm);
-        // The first match counts, so options go before the file's.
+        // The first matching rule counts, so options precede those of the file.
         let rules = self.weight.into_iter().chain(self.vm_policies);
         config.rule = rules.chain(config.rule).collect();
-        // A file that selects no VM is a first start: the daemon says so and waits for a reload.
+        // With a file that selects no VM, the daemon logs this and waits for a reload, as at its first start.
         if self.config.is_none() {
             config.check_selected()?;
         }
@@ -151,7 +151,7 @@ fn policies_rule(text: &str) -> Result<VmRule, String> {
     checked(VmRule { policies: Some(policies), ..rule })
 }
 
-/// A rule with valid values; clap names the option.
+/// Checks the values of a rule; clap adds the option to errors.
 fn checked(rule: VmRule) -> Result<VmRule, String> {
     match rule.check("") {
         Ok(()) => Ok(rule),
@@ -160,7 +160,7 @@ fn checked(rule: VmRule) -> Result<VmRule, String> {
     }
 }
 
-/// `VM=VALUE`: a rule for the VM without a value, and the value.
+/// Parses `VM=VALUE`; returns a rule for the VM without a value, and the value.
 fn rule<'a>(text: &'a str, expected: &str) -> Result<(VmRule, &'a str), String> {
     let (whose, what) = text.rsplit_once('=').ok_or(expected)?;
     if whose.is_empty() {
@@ -169,7 +169,7 @@ fn rule<'a>(text: &'a str, expected: &str) -> Result<(VmRule, &'a str), String> 
     Ok((VmRule::whose(whose)?, what))
 }
 
-/// Runs the daemon until a signal or the end of its time.
+/// Runs the daemon until a signal or the end of its duration.
 pub fn main(args: RunArgs) -> anyhow::Result<()> {
     if args.check_config {
         let (config, keys) = args.settings().map_err(console::wrong_argument)?;
@@ -204,7 +204,7 @@ pub fn main(args: RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How the settings file is read again, if there is one.
+/// Returns the function that reloads the settings file, if there is one.
 fn reload(args: &RunArgs) -> Option<Reload> {
     let file = args.config.clone()?;
     let file = std::path::absolute(&file).unwrap_or(file);

@@ -46,9 +46,10 @@ pub fn main(args: &ScalabilityArgs) -> anyhow::Result<()> {
             (look.look(asked, args.duration)?, Vec::new())
         }
     };
-    console::print(&match args.json {
-        true => serde_json::to_string_pretty(&found)?,
-        false => scalability::text::text(&found, look::style(false)),
+    console::print(&if args.json {
+        serde_json::to_string_pretty(&found)?
+    } else {
+        scalability::text::text(&found, look::style(false))
     })?;
     partial(&damages, true)
 }

@@ -19,7 +19,7 @@ use tandem_linux::thread::Pid;
 use super::look::{OUTPUT, SELECTION, interval, parse_vm, style};
 use super::show;
 
-/// The exit status if no daemon runs.
+/// Exit status if no daemon runs.
 const NO_DAEMON: i32 = 3;
 
 /// `tandem host status`
@@ -76,7 +76,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Leaves the VMs that match, if patterns are given; an error if none does.
+/// Keeps the VMs that match the patterns, if there are any; returns an error if none matches.
 fn filter(found: &mut HostStatus, patterns: &[VmPattern]) -> anyhow::Result<()> {
     let Some(service) = found.service.as_mut().filter(|_| !patterns.is_empty()) else {
         return Ok(());
@@ -104,12 +104,12 @@ fn matches(pattern: &VmPattern, vm: &ManagedStatus) -> bool {
     }
 }
 
-/// Has the daemon revert its changes on VMs and leave them alone.
+/// Requests that the daemon revert its changes on VMs and stop managing them.
 pub fn pause(args: &PauseArgs) -> anyhow::Result<()> {
     change(args, Request::Pause)
 }
 
-/// Has the daemon manage paused VMs again.
+/// Requests that the daemon manage paused VMs again.
 pub fn resume(args: &PauseArgs) -> anyhow::Result<()> {
     change(args, Request::Resume)
 }

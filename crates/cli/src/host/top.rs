@@ -65,14 +65,14 @@ pub fn main(args: &TopArgs) -> anyhow::Result<()> {
         return Ok(terminal::show(&mut top, view)?);
     }
     for round in 0.. {
-        // Reading is a part of the interval, so that intervals have the pace that was asked for.
+        // The interval includes the time of reading, so that its rate is as requested.
         begin += args.interval;
         std::thread::sleep(begin.saturating_duration_since(Instant::now()));
         let shown = top.interval()?;
         let text = if args.json {
             serde_json::to_string(&shown)?
         } else {
-            // Notes are the same each time.
+            // Notes do not change between intervals.
             let notes = top::text::notes(&shown, is_root).into_iter();
             let notes = notes.filter(|_| round == 0).map(|note| format!("{note}\n"));
             notes.collect::<String>() + &top::text::text(&shown, args.vcpus, style)

@@ -68,7 +68,7 @@ pub fn main(args: &WhyArgs) -> anyhow::Result<()> {
     })
 }
 
-/// As wide as the terminal, if there is one.
+/// Wraps text to the width of the terminal, if there is one.
 fn shown(text: &str) -> String {
     wrapped(text, style(std::io::stdout().is_terminal()))
 }

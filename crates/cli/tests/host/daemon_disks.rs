@@ -1,4 +1,4 @@
-//! The daemon on a state directory that fills up: it goes on, says so once, and puts everything back, also after kill -9.
+//! The daemon on a full state directory: it continues, logs a warning once, and reverts everything, also after kill -9.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -10,13 +10,13 @@ use tandem_linux::cgroup::{CgroupPath, CpuController};
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_linux::{ProcFs, cgroup};
 
-/// So many VMs of two vCPUs do not fit into a page of the journal.
-const MOST_VMS: usize = 16;
+/// Number of VMs with two vCPUs that do not fit into a page of the journal.
+const MAX_VMS: usize = 16;
 
-/// So long may a busy host take to look.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of a discovery on a busy host.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A child that does not outlive the test.
+/// A child that is killed on drop.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -26,7 +26,7 @@ impl Drop for Guard {
     }
 }
 
-/// A small file system in memory over a state directory.
+/// A small tmpfs, mounted on a state directory.
 struct Disk(tempfile::TempDir);
 
 impl Disk {
@@ -60,9 +60,9 @@ fn tandem() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tandem"))
 }
 
-/// The name of a test's VMs.
+/// Returns the name of a test's VMs.
 fn name(test: char) -> String {
-    // A VM's name has eight characters at most.
+    // Names of VMs have at most 8 characters.
     format!("d{test}{:04x}", std::process::id() & 0xffff)
 }
 
@@ -94,7 +94,7 @@ fn places(controller: &dyn CpuController, vm: &Guard) -> Vec<CgroupPath> {
     threads.filter_map(|thread| controller.cgroup_of(&thread).ok()).collect()
 }
 
-/// What is needed; says what is missing.
+/// Returns the requirements of a test, or prints the missing one.
 fn ground() -> Option<(Box<dyn CpuController>, Disk)> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: cgroups need root");
@@ -114,7 +114,7 @@ fn ground() -> Option<(Box<dyn CpuController>, Disk)> {
     Some((controller, disk?))
 }
 
-/// A daemon for the VMs of this test.
+/// Returns the command of a daemon for the VMs of this test.
 fn daemon(disk: &Disk, test: char) -> Command {
     let mut daemon = tandem();
     daemon
@@ -128,7 +128,7 @@ fn daemon(disk: &Disk, test: char) -> Command {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_state_directory_that_is_full_from_the_start_is_a_failure() {
+fn initially_full_state_directory_is_an_error() {
     let Some((controller, disk)) = ground() else {
         return;
     };
@@ -140,14 +140,14 @@ fn a_state_directory_that_is_full_from_the_start_is_a_failure() {
     let said = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(said.contains("nothing could be changed"), "{said}");
-    assert!(!said.contains("they take turns"), "nobody takes any: {said}");
+    assert!(!said.contains("they take turns"), "no VM takes turns: {said}");
     assert_eq!(places(&*controller, &vm), before);
     assert!(!disk.dir().join("status.json.new").exists());
 }
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_full_state_directory_ends_nothing_and_everything_is_put_back() {
+fn daemon_survives_a_full_state_directory() {
     let Some((controller, disk)) = ground() else {
         return;
     };
@@ -166,30 +166,30 @@ fn a_full_state_directory_ends_nothing_and_everything_is_put_back() {
         let stdout = daemon.0.stdout.as_mut().unwrap();
         BufReader::new(stdout).read_line(&mut ready).unwrap();
         assert_eq!(ready, "ready\n", "{}", fs::read_to_string(&log).unwrap());
-        assert_ne!(places(&*controller, &first), before, "it has a group");
+        assert_ne!(places(&*controller, &first), before, "the VM has a group");
         disk.fill();
-        // The journal's last page has room for some more VMs.
+        // The last page of the journal has space for some more VMs.
         let is_said = || {
             let said = fs::read_to_string(&log).unwrap();
             said.contains("nothing more is changed")
         };
         let mut others = Vec::new();
         while !is_said() {
-            assert!(others.len() < MOST_VMS, "there is room for all of them");
+            assert!(others.len() < MAX_VMS, "all VMs fit into the journal");
             let vm = start_vm('f');
             let begin = Instant::now();
             while places(&*controller, &vm).iter().all(|place| before.contains(place)) && !is_said()
             {
-                assert!(begin.elapsed() < PATIENCE, "nobody looked after it");
+                assert!(begin.elapsed() < TIMEOUT, "the daemon ignored the VM");
                 std::thread::sleep(Duration::from_millis(20));
             }
             others.push(vm);
         }
-        // One that cannot be journaled is left as it is.
+        // The daemon does not change a VM that it cannot journal.
         let last = start_vm('f');
         let untouched = places(&*controller, &last);
         std::thread::sleep(Duration::from_millis(1500));
-        assert!(daemon.0.try_wait().unwrap().is_none(), "it goes on");
+        assert!(daemon.0.try_wait().unwrap().is_none(), "the daemon exited");
         assert_eq!(places(&*controller, &last), untouched);
         let said = fs::read_to_string(&log).unwrap();
         let warnings = said.lines().filter(|line| line.contains("nothing more is changed"));
@@ -203,7 +203,7 @@ fn a_full_state_directory_ends_nothing_and_everything_is_put_back() {
         } else {
             let told = Command::new("kill").arg(daemon.0.id().to_string()).status();
             assert!(told.unwrap().success());
-            assert!(daemon.0.wait().unwrap().success(), "it ends in order");
+            assert!(daemon.0.wait().unwrap().success(), "the daemon exits cleanly");
         }
         for vm in others.iter().chain([&first, &last]) {
             assert_eq!(places(&*controller, vm), before, "killed: {is_killed}");

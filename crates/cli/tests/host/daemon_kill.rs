@@ -1,9 +1,10 @@
-//! kill -9 of the real daemon at 50 random moments, beside real VMs: everything is put back.
+//! kill -9 of the real daemon at 50 random moments, with real VMs: everything is reverted.
 //!
-//! Three VMs on two pCPUs whose pins leave no fair division, so that the daemon makes groups, moves
-//! threads, writes weights and moves pins; one of them has a cgroup of its own with a weight of its
-//! own. After each kill either `tandem host restore` or the next start of the daemon puts things
-//! back, in turn; in between, the status says that the daemon is gone. What is compared is every thread's cgroup and affinity, and every cgroup's weight.
+//! The pins of three VMs on two pCPUs prevent a fair division, so the daemon makes groups, moves threads, writes weights and changes pins.
+//! One VM has its own cgroup with its own weight.
+//! After each kill `tandem host restore` and the next start of the daemon, in alternation, revert the changes.
+//! Before that, the status is that the daemon is gone.
+//! The test compares the cgroup and affinity of every thread, and the weight of every cgroup.
 
 use tandem_testing::kills;
 
@@ -19,13 +20,14 @@ use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController, Knob};
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_linux::{ProcFs, cgroup};
 
-/// How often it is killed, unless TANDEM_KILLS says otherwise.
+/// Default number of kills, without TANDEM_KILLS.
 const KILLS: u32 = 50;
-/// The daemon is killed within this time after its start; by then it has made groups, moved threads and pins and written weights. Turns and
-/// vCPUs apart come later than that: the live tests of the fleet kill daemons in these.
+/// Maximum time between start and kill, in milliseconds.
+/// By then the daemon has made groups, moved threads, changed pins and written weights.
+/// Turns and vCPUs apart start later; the live tests of the fleet kill daemons during these.
 const WITHIN_MS: u32 = 500;
 
-/// A child that does not outlive the test.
+/// A child that is killed on drop.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -35,7 +37,7 @@ impl Drop for Guard {
     }
 }
 
-/// A cgroup that goes with the test, also with one that fails, when its threads are still in it.
+/// A cgroup that is removed on drop, even if threads are still in it after a failure.
 struct Group<'a>(&'a dyn CpuController, CgroupPath);
 
 impl Drop for Group<'_> {
@@ -48,10 +50,10 @@ impl Drop for Group<'_> {
     }
 }
 
-/// How the names of this test's VMs and cgroups begin. Others on this host, also another Tandem, have theirs, which may change at any
-/// time.
+/// Returns the prefix of the names of this test's VMs and cgroups.
+/// Other VMs and cgroups, such as those of another Tandem, may change at any time.
 fn ours() -> String {
-    // A VM's name has eight characters at most.
+    // Names of VMs have at most 8 characters.
     format!("dk{:04x}", std::process::id() & 0xffff)
 }
 
@@ -84,7 +86,7 @@ fn threads(pid: u32) -> Vec<ThreadRef> {
         .collect()
 }
 
-/// Everything of ours that the daemon could have changed, by name.
+/// Returns the state of this test's VMs and cgroups that the daemon can change, by name.
 fn snapshot(controller: &dyn CpuController, vms: &[Guard]) -> BTreeMap<String, String> {
     let mut seen = BTreeMap::new();
     for vm in vms {
@@ -107,10 +109,10 @@ fn weights(
     cgroup: &CgroupPath,
     seen: &mut BTreeMap<String, String>,
 ) {
-    // Somebody else's may be gone by now.
+    // Cgroups of others may have been removed meanwhile.
     for child in controller.children(cgroup).unwrap_or_default() {
         if child.0.contains(&ours()) {
-            // There is no idle class before Linux 5.15.
+            // Linux before 5.15 has no idle class.
             for (what, knob) in [("weight", Knob::Weight), ("idle class", Knob::Idle)] {
                 let text = controller.read_knob(&child, knob).unwrap_or_default();
                 seen.insert(format!("{what} of {child}"), text);
@@ -120,7 +122,7 @@ fn weights(
     }
 }
 
-/// A cgroup with a weight of its own that holds all threads of a VM.
+/// Moves all threads of a VM into a new cgroup with its own weight.
 fn own_group<'a>(
     controller: &'a dyn CpuController,
     home: &CgroupPath,
@@ -163,7 +165,7 @@ fn status(state: &Path) -> serde_json::Value {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
+fn sigkill_at_random_moments_is_reverted() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: cgroups and other processes' affinities need root");
         return;
@@ -189,7 +191,7 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
     let _own = match own_group(controller, &home, &vms[1]) {
         Ok(own) => own,
         Err(error) => {
-            println!("skipped: no cgroup can be made for a VM of its own: {error}");
+            println!("skipped: cannot make the cgroup of a VM: {error}");
             return;
         }
     };
@@ -215,7 +217,7 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
         let output = if kill % 2 == 0 {
             tandem().args(["host", "restore", "--state-dir"]).arg(state.path()).output().unwrap()
         } else {
-            // The next start puts back first; told to stop at once, it leaves nothing of its own.
+            // The next start reverts changes first; it stops immediately, without new changes.
             tandem()
                 .args(["host", "run", "nobody", "--duration", "0s", "--state-dir"])
                 .arg(state.path())
@@ -224,7 +226,7 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
         };
         assert!(output.status.success(), "{output:?}");
         let status = status(state.path());
-        // Another one may run on this host meanwhile.
+        // Another daemon may run on this host meanwhile.
         let daemon = status["daemon"].as_str();
         assert!(
             matches!(daemon, Some("none" | "elsewhere")) && status["unrestored"] == false,
@@ -233,10 +235,10 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
         assert_eq!(
             snapshot(controller, &vms),
             before,
-            "kill {kill} after {moment} ms, put back by {output:?} from {journal}"
+            "kill {kill} after {moment} ms, reverted by {output:?} from {journal}"
         );
     }
-    // If the kills had come before any change, they would show nothing.
-    assert!(changed > kills / 2, "only {changed} of {kills} kills found anything changed");
+    // Kills before any change would prove nothing.
+    assert!(changed > kills / 2, "only {changed} of {kills} kills came after a change");
     println!("{changed} of {kills} kills came after a change");
 }

@@ -1,8 +1,8 @@
-//! The demo from outside: its JSON document, its page, its errors, and that nothing stays behind,
-//! also when it is interrupted or killed.
+//! The demo through the real binary: its JSON document, its page, its errors, and its cleanup, also after an
+//! interruption or a kill.
 //!
-//! Shares are not judged here: tests run on loaded machines. What must hold at any load is the form,
-//! and that CPU time is not invented.
+//! Because tests run on loaded machines, they do not check fairness.
+//! They check the form of the output, and that the sum of CPU times does not exceed the capacity.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,23 +15,23 @@ use std::process::{Child, Command, Output, Stdio};
 use tandem_testing::browser;
 use tandem_testing::processes::{cgroups_named, may_change_cgroups, processes_with};
 
-/// The program with these arguments.
+/// Returns the command with these arguments.
 fn tandem(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
     command.args(args);
     command
 }
 
-/// Runs it; panics with its error output if it fails.
+/// Runs the command; panics with its stderr if it fails.
 fn succeed(args: &[&str]) -> Output {
     tandem_testing::processes::succeed(&mut tandem(args))
 }
 
 fn number(value: &Value, key: &str) -> f64 {
-    value[key].as_f64().unwrap_or_else(|| panic!("{key} is no number in {value}"))
+    value[key].as_f64().unwrap_or_else(|| panic!("{key} is not a number in {value}"))
 }
 
-/// What the VMs received and what was idle cannot be more than there is.
+/// Checks a measured mode; received and idle time together must not exceed the capacity.
 fn check_mode(mode: &Value, pcpus: f64, names: &[&str]) {
     assert_eq!(mode["measured"], true, "{mode}");
     let vms = mode["vms"].as_array().unwrap();
@@ -50,7 +50,7 @@ fn check_mode(mode: &Value, pcpus: f64, names: &[&str]) {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn json_is_one_document_with_every_mode() {
+fn json_document_has_every_mode() {
     if !may_change_cgroups() {
         return;
     }
@@ -102,12 +102,12 @@ fn json_is_one_document_with_every_mode() {
     browser::check_if_there(&page);
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.matches("<svg").count() == 9);
-    assert!(!state.exists(), "the state directory that it made is still there");
+    assert!(!state.exists(), "the demo did not remove its state directory");
 }
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn real_vcpus_are_measured_where_there_is_kvm() {
+fn kvm_vcpus_are_measured() {
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
         println!("skipped: /dev/kvm: {error}");
         return;
@@ -141,7 +141,7 @@ fn real_vcpus_are_measured_where_there_is_kvm() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn the_default_is_four_vms_on_the_sentence_about_work() {
+fn default_demo_ends_with_the_worst_vm() {
     if !may_change_cgroups() {
         return;
     }
@@ -170,10 +170,10 @@ fn the_default_is_four_vms_on_the_sentence_about_work() {
     assert!(!state.exists());
 }
 
-/// A server that is busy for a while and then serves, beside a VM that computes: only the former has completion times.
+/// A server that is busy for a while and then serves, next to a computing VM: only the former has completion times.
 #[test]
 #[ignore = "needs root and KVM"]
-fn requests_have_completion_times_in_tables_page_and_json() {
+fn requests_have_completion_times() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("page.html");
     let run = |json: &[&str]| {
@@ -217,9 +217,9 @@ fn requests_have_completion_times_in_tables_page_and_json() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_mode_that_cannot_run_is_reported_and_the_rest_goes_on() {
+fn failed_mode_does_not_stop_the_others() {
     let dir = tempfile::tempdir().unwrap();
-    // A file where the journal's directory should be.
+    // A file with the name of the journal's directory.
     std::fs::write(dir.path().join("groups"), "").unwrap();
     let output = succeed(&[
         "demo",
@@ -247,7 +247,7 @@ fn a_mode_that_cannot_run_is_reported_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_workload_that_does_not_exist_is_named_and_nothing_runs() {
+fn unknown_workload_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
     let args = [
@@ -269,7 +269,7 @@ fn a_workload_that_does_not_exist_is_named_and_nothing_runs() {
     assert!(!errors.contains("panicked"), "{errors}");
 }
 
-/// Starts a demo that would take an hour in one mode, and waits until `there` says that it is in it.
+/// Starts a demo of an hour in one mode, and waits until `there` detects the mode.
 fn long_demo(name: &str, mode: &str, state: &str, there: impl Fn() -> bool) -> Child {
     let vm = format!("name={name},vcpus=2");
     let mut demo = tandem(&[
@@ -293,7 +293,7 @@ fn long_demo(name: &str, mode: &str, state: &str, there: impl Fn() -> bool) -> C
     while !there() {
         let ended = demo.try_wait().unwrap();
         assert!(ended.is_none(), "the demo ended early: {ended:?}");
-        assert!(Instant::now() < deadline, "the demo does not get going");
+        assert!(Instant::now() < deadline, "the demo does not enter the mode");
         sleep(Duration::from_millis(20));
     }
     demo
@@ -302,7 +302,7 @@ fn long_demo(name: &str, mode: &str, state: &str, there: impl Fn() -> bool) -> C
 fn gone_in_time(what: impl Fn() -> Vec<String>) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !what().is_empty() {
-        assert!(Instant::now() < deadline, "still there: {:?}", what());
+        assert!(Instant::now() < deadline, "these remain: {:?}", what());
         sleep(Duration::from_millis(20));
     }
 }
@@ -314,7 +314,7 @@ fn signal(child: &Child, signal: Signal) {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn an_interrupted_demo_leaves_nothing_behind() {
+fn interrupted_demo_cleans_up() {
     if !may_change_cgroups() {
         return;
     }
@@ -335,7 +335,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn what_a_killed_demo_leaves_the_next_one_puts_back() {
+fn next_demo_reverts_a_killed_one() {
     if !may_change_cgroups() {
         return;
     }
@@ -370,7 +370,7 @@ fn what_a_killed_demo_leaves_the_next_one_puts_back() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_killed_demo_takes_its_daemon_along() {
+fn killed_demo_stops_its_daemon() {
     if !may_change_cgroups() {
         return;
     }

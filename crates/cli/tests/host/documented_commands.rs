@@ -42,7 +42,7 @@ fn is_endless(line: &str) -> bool {
     is_top || ENDLESS.iter().any(|begin| line.starts_with(begin))
 }
 
-/// The words of a command as a shell would need them: globs in quotes.
+/// Returns the words of a command as in a shell, with quoted globs.
 fn quoted(words: &[String]) -> String {
     let word = |word: &String| {
         if word.contains(['*', '?', ' ']) { format!("'{word}'") } else { word.clone() }
@@ -61,7 +61,7 @@ fn stop(child: &Child) {
     let _ = kill_process(Pid::from_child(child), Signal::TERM);
 }
 
-/// A process that ends when this is dropped.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -85,12 +85,12 @@ fn run(folder: &Path, words: &[String]) -> Option<String> {
     let began = Instant::now();
     let status = child.wait().unwrap();
     println!("{line}: {status}, {:.1} s", began.elapsed().as_secs_f64());
-    // A command without changes to revert may end by the signal.
+    // The signal may terminate a command without changes to revert.
     let is_right = status.success() || (is_endless(&line) && status.code().is_none());
     (!is_right).then(|| format!("{line}: {status}: {}", std::fs::read_to_string(said).unwrap()))
 }
 
-/// Starts a VM called db-1 and returns when Tandem finds it.
+/// Starts a VM called db-1 and waits until Tandem finds it.
 fn vm(folder: &Path) -> Option<Running> {
     if !rustix::process::geteuid().is_root() || File::open("/dev/kvm").is_err() {
         return None;

@@ -1,4 +1,4 @@
-//! Shared by the tests of the exporter: starting it and VMs, and scraping.
+//! Shared code of the tests of the exporter: starting it and VMs, and scraping.
 
 use tandem_testing::vm as vm_support;
 
@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 
 pub use vm_support::Guard;
 
-/// The binary with these arguments.
+/// Returns the command with these arguments.
 pub fn tandem(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
     command.args(args);
     command
 }
 
-/// A name that no other VM has.
+/// Returns a unique name of a VM.
 pub fn name(first: char) -> String {
     format!("{first}{}", std::process::id())
 }
 
-/// Whether VMs can be found and measured here, by whom KVM's figures can be read; if not, says why.
+/// Returns whether VMs can be found and measured here, including KVM's statistics; if not, prints the reason.
 pub fn runs_here(test: &str) -> bool {
     if let Err(error) = tandem_linux::cgroup::open(&tandem_linux::ProcFs::host()) {
         println!("skipped: {test}: {error}");
@@ -39,7 +39,7 @@ pub fn runs_here(test: &str) -> bool {
     true
 }
 
-/// A microVM of two vCPUs that compute and block in turn, once it runs.
+/// Starts a microVM with two vCPUs that alternately compute and block, and waits until it runs.
 pub fn start_vm(name: &str) -> Guard {
     let args = ["--vcpus", "2", "--workload", "bursty", "--backend", "kvm"];
     vm_support::start_vm(env!("CARGO_BIN_EXE_tandem").as_ref(), name, &args)
@@ -47,12 +47,12 @@ pub fn start_vm(name: &str) -> Guard {
 
 /// A running exporter.
 pub struct Exporter {
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     _child: Guard,
 }
 
-/// Starts an exporter on a free port; returns once it answers.
+/// Starts an exporter on a free port, and waits until it answers.
 pub fn start_exporter(more: &[&str]) -> Exporter {
     let args = ["host", "export", "--listen", "127.0.0.1:0"];
     let mut child =
@@ -63,11 +63,11 @@ pub fn start_exporter(more: &[&str]) -> Exporter {
         .trim_end()
         .strip_prefix("info: metrics at http://")
         .and_then(|rest| rest.strip_suffix("/metrics"))
-        .unwrap_or_else(|| panic!("it says where it listens: {said:?}"));
+        .unwrap_or_else(|| panic!("it prints no address: {said:?}"));
     Exporter { address: address.parse().unwrap(), _child: child }
 }
 
-/// What is at a path: the body. Who asks by HTTP/1.0 gets it in one piece.
+/// Returns the body at a path; the request uses HTTP/1.0, so that the body is not chunked.
 pub fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut connection = TcpStream::connect(address)?;
     connection.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -78,15 +78,15 @@ pub fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(body.to_owned())
 }
 
-/// The value of the first series that begins so and has this in it.
-#[allow(dead_code, reason = "Prometheus looks for itself")]
+/// Returns the value of the first series with this beginning and this part.
+#[allow(dead_code, reason = "unused by the tests with Prometheus")]
 pub fn value(page: &str, beginning: &str, part: &str) -> Option<f64> {
     let mut lines = page.lines();
     let line = lines.find(|line| line.starts_with(beginning) && line.contains(part))?;
     line.rsplit_once(' ')?.1.parse().ok()
 }
 
-/// Asks again and again until there is an answer; fails after a minute.
+/// Polls until there is an answer; fails after a minute.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(60);
     loop {

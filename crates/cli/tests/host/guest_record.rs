@@ -1,6 +1,7 @@
-//! `tandem guest record` of little programs of which it is known what they do: the profile says it, and the scenario runs.
+//! `tandem guest record` of small programs with known behaviour: the profile matches it, and the scenario runs.
 //!
-//! What needs tracing is skipped where that cannot be done: it takes root and tracefs. Nothing depends on how fast anything is.
+//! Tests of tracing need root and tracefs, and are skipped without them.
+//! No test depends on timing.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +16,8 @@ use tandem_model::Nanos;
 use tandem_model::application::{Profile, Step, ThreadProfile};
 use tandem_sim::World;
 
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of expected events on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn tandem(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
@@ -24,9 +25,9 @@ fn tandem(arguments: &[&str]) -> Command {
     command
 }
 
-/// Whether the scheduler's events can be traced here; says so if not.
+/// Returns whether scheduler events can be traced here; if not, prints the reason.
 fn can_trace() -> bool {
-    // Once: two of one process would have one name.
+    // Opened once, because two instances of one process would have the same name.
     static TRACED: LazyLock<Result<(), String>> = LazyLock::new(|| {
         let traced = Tracefs::open(&ProcFs::host());
         traced.map(drop).map_err(|error| error.to_string())
@@ -37,7 +38,7 @@ fn can_trace() -> bool {
     TRACED.is_ok()
 }
 
-/// Records a command with these options: the profile, and what the recorder said.
+/// Records a command with these options; returns the profile and the output of the recorder.
 fn record(folder: &Path, options: &[&str], command: &[&str]) -> (Option<Profile>, Output) {
     let (scenario, json) = (folder.join("program.toml"), folder.join("profile.json"));
     let output = tandem(&["guest", "record", "-o"])
@@ -53,7 +54,7 @@ fn record(folder: &Path, options: &[&str], command: &[&str]) -> (Option<Profile>
     (text.map(|text| serde_json::from_str(&text).unwrap()), output)
 }
 
-/// The scenario runs in the simulator, and its VM makes progress.
+/// Runs the scenario in the simulator, and checks that its VM makes progress.
 fn simulate(folder: &Path) {
     let path = folder.join("program.toml");
     let settings = ["duration=600ms", "warmup=100ms"].map(str::to_owned);
@@ -66,14 +67,14 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Two processes that pass a byte on through two pipes until the time is over.
+/// Two processes that exchange a byte through two pipes for 3 s.
 const PING_PONG: &str = "pipe(A,B); pipe(C,D); $| = 1; $end = time + 3; \
     if ($child = fork) { while (time < $end) { syswrite(B, 'x'); sysread(C, $b, 1) } kill 9, $child; wait; exit 0 } \
     while (sysread(A, $b, 1)) { syswrite(D, $b) }";
 
 #[test]
 #[ignore = "needs root"]
-fn of_a_ping_pong_each_wakes_the_other() {
+fn ping_pong_has_mutual_wake_ups() {
     if !can_trace() {
         return;
     }
@@ -96,7 +97,7 @@ fn of_a_ping_pong_each_wakes_the_other() {
 
 #[test]
 #[ignore = "needs root"]
-fn of_a_computing_pair_each_computes_and_neither_waits_for_the_other() {
+fn computing_pair_has_no_waits() {
     let folder = tempfile::tempdir().unwrap();
     let pair = "$end = time + 2; fork; 1 while time < $end; wait";
     let options: &[&[&str]] =
@@ -104,7 +105,7 @@ fn of_a_computing_pair_each_computes_and_neither_waits_for_the_other() {
     for options in options {
         let (profile, output) = record(folder.path(), options, &["perl", "-e", pair]);
         let profile = profile.unwrap_or_else(|| panic!("{}", said(&output)));
-        // Its neighbours may leave it little; what it ran and waited is all there is.
+        // Neighbours may take most CPU time, so run and wait time count together.
         let computing = profile.threads.iter().filter(|thread| {
             let busy = thread.ran + thread.waited;
             thread.name == "perl" && busy.0 * 10 > thread.wall.0 * 7
@@ -123,13 +124,13 @@ fn of_a_computing_pair_each_computes_and_neither_waits_for_the_other() {
 
 #[test]
 #[ignore = "needs root"]
-fn of_a_sleeper_the_sleeps_are_as_long_as_it_asked_for() {
+fn sleeps_have_the_requested_length() {
     let folder = tempfile::tempdir().unwrap();
     let sleeper = "for (1..100) { select(undef, undef, undef, 0.02) }";
     let (profile, output) = record(folder.path(), &[], &["perl", "-e", sleeper]);
     let profile = profile.unwrap_or_else(|| panic!("{}", said(&output)));
     let thread = &profile.threads[0];
-    // The last look may be some sleeps before the end.
+    // The last sample may be several sleeps before the end.
     assert!((60..130).contains(&thread.sleeps), "{thread:?}");
     assert!(thread.slept().0 * 10 > thread.wall.0 * 5, "{thread:?}");
     if can_trace() {
@@ -140,7 +141,7 @@ fn of_a_sleeper_the_sleeps_are_as_long_as_it_asked_for() {
         let mut sleeps: Vec<u64> = sleeps.collect();
         sleeps.sort_unstable();
         assert!(sleeps.len() > 5, "{thread:?}");
-        // Timers are never early; a busy machine may be late.
+        // Timers are never early, but may be late on a busy machine.
         let middle = sleeps[sleeps.len() / 2];
         assert!((19_900_000..40_000_000).contains(&middle), "{middle}");
     }
@@ -148,7 +149,7 @@ fn of_a_sleeper_the_sleeps_are_as_long_as_it_asked_for() {
 }
 
 #[test]
-fn the_exit_status_is_passed_on_and_a_file_that_is_there_is_kept() {
+fn exit_status_is_passed_and_files_kept() {
     let folder = tempfile::tempdir().unwrap();
     let busy = "$end = time + 2; 1 while time < $end; exit 7";
     let (profile, output) = record(folder.path(), &["--no-trace"], &["perl", "-e", busy]);
@@ -163,12 +164,12 @@ fn the_exit_status_is_passed_on_and_a_file_that_is_there_is_kept() {
 }
 
 #[test]
-fn errors_say_what_would_be_right_and_leave_no_file() {
+fn errors_leave_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let cases: [(&[&str], i32, &str); 3] = [
         (&["no-such-program-anywhere"], 1, "cannot start 'no-such-program-anywhere'"),
-        (&["sh", "-c", "exit 3"], 3, "record something that runs for a second or more"),
-        (&["true"], 1, "record something that runs for a second or more"),
+        (&["sh", "-c", "exit 3"], 3, "record a program that runs for at least a second"),
+        (&["true"], 1, "record a program that runs for at least a second"),
     ];
     for (command, code, wanted) in cases {
         let (profile, output) = record(folder.path(), &["--no-trace"], command);
@@ -196,17 +197,17 @@ fn errors_say_what_would_be_right_and_leave_no_file() {
 }
 
 #[test]
-fn a_command_that_outlives_its_recording_still_hears_of_a_signal() {
+fn signals_reach_the_command_after_recording() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("program.toml");
     let command = "$SIG{TERM} = sub { exit 5 }; 1 while 1";
     let mut recorder = tandem(&["guest", "record", "--no-trace", "--duration", "1s", "-o"]);
     recorder.arg(&path).args(["--", "perl", "-e", command]);
     let mut recorder = recorder.spawn().unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    // The scenario is written when the recording is over.
+    let deadline = Instant::now() + TIMEOUT;
+    // The scenario is written at the end of the recording.
     while fs::read_to_string(&path).is_ok_and(|text| text.is_empty()) || !path.exists() {
-        assert!(Instant::now() < deadline, "nothing is recorded");
+        assert!(Instant::now() < deadline, "no scenario was written");
         sleep(Duration::from_millis(50));
     }
     let pid = rustix::process::Pid::from_child(&recorder);
@@ -219,7 +220,7 @@ fn a_command_that_outlives_its_recording_still_hears_of_a_signal() {
 }
 
 #[test]
-fn where_a_file_cannot_be_written_nothing_is_started() {
+fn unwritable_file_prevents_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let (path, json) = (folder.path().join("p.toml"), folder.path().join("no/p.json"));
     let started = folder.path().join("started");
@@ -233,14 +234,14 @@ fn where_a_file_cannot_be_written_nothing_is_started() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_signal_keeps_what_there_is_and_nothing_of_the_tracing_stays() {
+fn signal_keeps_the_record_and_stops_tracing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("program.toml");
     let mut busy = Command::new("perl").args(["-e", "1 while 1"]).spawn().unwrap();
     let recorder = tandem(&["guest", "record", "--pid", &busy.id().to_string(), "-o"]);
     let mut recorder = { recorder }.arg(&path).spawn().unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    // It must have seen the program run.
+    let deadline = Instant::now() + TIMEOUT;
+    // The recorder needs time to sample the program.
     sleep(Duration::from_secs(2));
     let pid = rustix::process::Pid::from_raw(recorder.id() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
@@ -252,7 +253,7 @@ fn a_signal_keeps_what_there_is_and_nothing_of_the_tracing_stays() {
     let is_there = busy.try_wait().unwrap().is_none();
     busy.kill().unwrap();
     busy.wait().unwrap();
-    assert!(is_there, "the program goes on");
+    assert!(is_there, "the program continues");
     let text = fs::read_to_string(&path).unwrap();
     assert!(text.contains("name = \"perl\"") || text.contains("[[workload.role]]"), "{text}");
     simulate(folder.path());

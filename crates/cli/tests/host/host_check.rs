@@ -1,4 +1,4 @@
-//! `tandem host check` from outside: what it prints, and that an interrupted one leaves nothing.
+//! `tandem host check` through the real binary: its output, and its cleanup after an interruption.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ fn tandem(args: &[&str]) -> Command {
     command
 }
 
-/// Why this machine cannot check anything, if so.
+/// Returns the reason if this machine does not permit the check.
 fn reason_to_skip(output: &Output) -> Option<String> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let reasons = ["run it as root", "no cgroup hierarchy", "read-only"];
     reasons.iter().any(|reason| said.contains(reason)).then_some(said)
 }
 
-/// The cgroup of the check that this process runs.
+/// Returns the cgroup of the check with this process id.
 fn cgroup_of_check(pid: u32) -> Option<PathBuf> {
     let controller = cgroup::open(&ProcFs::host()).ok()?;
     Some(controller.mount().join(format!("tandem-check-{pid}")))
@@ -29,10 +29,10 @@ fn cgroup_of_check(pid: u32) -> Option<PathBuf> {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn the_check_prints_a_finding_for_each_subject() {
+fn check_has_a_finding_per_subject() {
     let output = tandem(&["host", "check", "--json"]).output().unwrap();
     if let Some(reason) = reason_to_skip(&output) {
-        println!("skipped: the_check_prints_a_finding_for_each_subject: {reason}");
+        println!("skipped: check_has_a_finding_per_subject: {reason}");
         return;
     }
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -54,10 +54,10 @@ fn the_check_prints_a_finding_for_each_subject() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn an_interrupted_check_leaves_nothing() {
+fn interrupted_check_cleans_up() {
     let mut child = tandem(&["host", "check"]).spawn().unwrap();
     let cgroup = cgroup_of_check(child.id());
-    // Until it measures, or cannot.
+    // Wait until it measures, or exits.
     let begin = Instant::now();
     while !cgroup.as_ref().is_some_and(|cgroup| cgroup.exists())
         && child.try_wait().unwrap().is_none()
@@ -68,7 +68,7 @@ fn an_interrupted_check_leaves_nothing() {
     let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     let output = child.wait_with_output().unwrap();
     if let Some(reason) = reason_to_skip(&output) {
-        println!("skipped: an_interrupted_check_leaves_nothing: {reason}");
+        println!("skipped: interrupted_check_cleans_up: {reason}");
         return;
     }
     assert!(interrupted.unwrap().success());

@@ -1,4 +1,4 @@
-//! `tandem host export` from outside, beside a real microVM.
+//! `tandem host export` through the real binary, with a real microVM.
 
 use crate::export_support::{
     get, name, runs_here, start_exporter, start_vm, tandem, value, wait_for,
@@ -6,7 +6,7 @@ use crate::export_support::{
 
 const STATE: &str = "tandem_vm_state_seconds_total{";
 
-/// The sum of the times in all states of a VM, and when the last interval ended.
+/// Returns the sum of the times in all states of a VM, and the end of the last interval.
 fn times(page: &str, vm: &str) -> Option<(f64, f64)> {
     let of_vm = format!("vm=\"{vm}\"");
     let lines = page.lines();
@@ -18,15 +18,16 @@ fn times(page: &str, vm: &str) -> Option<(f64, f64)> {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_microvm_is_told_as_it_lives_and_not_after() {
-    if !runs_here("a_microvm_is_told_as_it_lives_and_not_after") {
+fn series_exist_for_the_life_of_a_vm() {
+    if !runs_here("series_exist_for_the_life_of_a_vm") {
         return;
     }
     let name = name('x');
     let vm = start_vm(&name);
     let exporter = start_exporter(&["--interval", "0.25", &name, "--vcpus"]);
     let page = || get(exporter.address, "/metrics").ok();
-    let first = wait_for("the VM is told", || page().filter(|page| times(page, &name).is_some()));
+    let first =
+        wait_for("the VM has series", || page().filter(|page| times(page, &name).is_some()));
     assert!(first.ends_with("# EOF\n"), "{first}");
     let (sum, at) = times(&first, &name).unwrap();
     let (later, page_later) = wait_for("some seconds more", || {
@@ -34,7 +35,7 @@ fn a_microvm_is_told_as_it_lives_and_not_after() {
         let (sum, at_later) = times(&page, &name)?;
         (at_later - at > 2.0).then_some(((sum, at_later), page))
     });
-    // All that the vCPUs did is in one state or the other.
+    // The states cover all of the time.
     let per_vcpu = (later.0 - sum) / (later.1 - at) / 2.0;
     assert!((0.98..1.02).contains(&per_vcpu), "{per_vcpu} s/s\n{page_later}");
     let of_vm = format!("vm=\"{name}\"");
@@ -68,7 +69,7 @@ fn scrapes_do_not_measure() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn invalid_arguments_are_rejected() {
     for (args, said) in [
         (["--interval", "0"], "50ms … 3600s"),
         (["--culprits", "101"], "0 … 100"),

@@ -1,6 +1,6 @@
-//! Prometheus's own programs judge what the exporter says and what ships for it: `promtool`, and a server that scrapes a running exporter.
+//! Tests the exporter, its rules and its dashboard with `promtool` and a Prometheus server that scrapes a running exporter.
 //!
-//! They are Debian's package `prometheus` (19 MB, optional: see CONTRIBUTING.md); without it these tests are skipped.
+//! They need Debian's package `prometheus` (19 MB, optional: see CONTRIBUTING.md); without it these tests are skipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What promtool says; `None`, and why, where it is not installed.
+/// Runs promtool; if it is not installed, returns `None` and prints that the test is skipped.
 fn promtool(test: &str, folder: &Path, args: &[&str], input: &str) -> Option<Output> {
     let child = Command::new("promtool")
         .args(args)
@@ -39,7 +39,7 @@ fn promtool(test: &str, folder: &Path, args: &[&str], input: &str) -> Option<Out
         }
         Err(error) => panic!("promtool: {error}"),
     };
-    // Who does not read its input closes it.
+    // A promtool that does not read its input closes it, so an error is ignored.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     Some(child.wait_with_output().unwrap())
 }
@@ -52,7 +52,7 @@ fn accepts(test: &str, folder: &Path, args: &[&str], input: &str) {
     }
 }
 
-/// What ships for Prometheus, in a folder of its own.
+/// Returns a folder with the shipped files for Prometheus.
 fn shipped() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, from) in [
@@ -75,14 +75,14 @@ fn promtool_accepts_rules_and_configuration() {
 }
 
 #[test]
-fn alerts_fire_when_they_should_and_only_then() {
-    let test = "alerts_fire_when_they_should_and_only_then";
+fn alerts_fire_only_when_they_should() {
+    let test = "alerts_fire_only_when_they_should";
     let folder = shipped();
     accepts(test, folder.path(), &["test", "rules", "alerts.test.yml"], "");
 }
 
-/// The page in the format before OpenMetrics, which is what `promtool check metrics` reads: there a counter's family has the name of its
-/// samples, and there are no units and no end.
+/// Converts the page to the format before OpenMetrics, which `promtool check metrics` reads.
+/// In this format the family of a counter has the name of its samples, and there are no units and no end.
 fn older_format(page: &str) -> String {
     let counters: BTreeSet<&str> = page
         .lines()
@@ -103,13 +103,13 @@ fn older_format(page: &str) -> String {
 }
 
 #[test]
-fn promtool_finds_no_fault_with_the_page() {
-    let test = "promtool_finds_no_fault_with_the_page";
+fn promtool_accepts_the_page() {
+    let test = "promtool_accepts_the_page";
     let page = older_format(&read("crates/host/tests/golden/export.prom"));
     accepts(test, Path::new("/"), &["check", "metrics"], &page);
 }
 
-/// Prometheus's answer to a query, or what it said against it.
+/// Returns Prometheus's answer to a query, or its error.
 fn query(server: SocketAddr, expression: &str) -> Result<Vec<Value>, String> {
     let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let path = format!("/api/v1/query?query={encoded}");
@@ -121,7 +121,7 @@ fn query(server: SocketAddr, expression: &str) -> Result<Vec<Value>, String> {
     }
 }
 
-/// The value of the only series that the query finds.
+/// Returns the value of the only series of a query.
 fn value(server: SocketAddr, expression: &str) -> Option<f64> {
     let result = query(server, expression).ok()?;
     let [series] = result.as_slice() else {
@@ -130,7 +130,7 @@ fn value(server: SocketAddr, expression: &str) -> Option<f64> {
     series["value"][1].as_str()?.parse().ok()
 }
 
-/// A server with the shipped configuration, for this exporter and in seconds instead of minutes.
+/// Starts a server with the shipped configuration, for this exporter and with intervals of seconds instead of minutes.
 fn start_prometheus(folder: &Path, exporter: SocketAddr) -> Option<(Guard, SocketAddr)> {
     let config = read("packaging/prometheus/scrape.yml");
     let config = config
@@ -152,7 +152,7 @@ fn start_prometheus(folder: &Path, exporter: SocketAddr) -> Option<(Guard, Socke
     }
 }
 
-/// The expressions of the dashboard, with its variables filled in.
+/// Returns the expressions of the dashboard with its variables replaced.
 fn dashboard_expressions() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&read("packaging/grafana/tandem.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
@@ -174,8 +174,8 @@ fn dashboard_expressions() -> Vec<String> {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_prometheus_scrapes_and_answers_rules_and_dashboard() {
-    let test = "a_prometheus_scrapes_and_answers_rules_and_dashboard";
+fn prometheus_answers_rules_and_dashboard() {
+    let test = "prometheus_answers_rules_and_dashboard";
     if !runs_here(test) {
         return;
     }
@@ -188,11 +188,11 @@ fn a_prometheus_scrapes_and_answers_rules_and_dashboard() {
         return;
     };
     let of_vm = format!("tandem_vm_state_seconds_total{{vm=\"{name}\",state=\"run\"}}");
-    wait_for("the VM's time is there", || value(server, &of_vm).filter(|time| *time > 0.0));
+    wait_for("the VM has a run time", || value(server, &of_vm).filter(|time| *time > 0.0));
     assert_eq!(value(server, "up{job=\"tandem-export\"}"), Some(1.0));
     let vcpus = format!("tandem_vm_vcpus{{vm=\"{name}\"}}");
     assert_eq!(value(server, &vcpus), Some(2.0));
-    // A counter by its type, not by its name only: Prometheus took the page for OpenMetrics.
+    // The type, not only the name, is that of a counter: Prometheus read the page as OpenMetrics.
     let metadata = get(server, "/api/v1/metadata?metric=tandem_vm_state_seconds_total").unwrap();
     let metadata_of_family =
         get(server, "/api/v1/metadata?metric=tandem_vm_state_seconds").unwrap();
@@ -210,7 +210,7 @@ fn a_prometheus_scrapes_and_answers_rules_and_dashboard() {
         let health = rule["health"].as_str();
         assert!(health == Some("ok") || health == Some("unknown"), "{rule:#}");
     }
-    // Every panel has an answer; those of what no VM here does (a quota) an empty one.
+    // Every panel has an answer; it may be empty, such as that of a quota.
     let mut answered = 0;
     let expressions = dashboard_expressions();
     for expression in &expressions {

@@ -1,4 +1,4 @@
-//! `tandem host record` and `tandem host replay` from outside, beside a microVM, or a VM of plain threads where there is no KVM.
+//! `tandem host record` and `tandem host replay` through the real binary, with a microVM, or plain threads without KVM.
 
 use tandem_testing::{browser, vm as vm_support};
 
@@ -29,7 +29,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// What a command that succeeds prints as JSON.
+/// Runs a command, checks that it succeeds, and returns its JSON.
 fn json(args: &[&str]) -> Value {
     let output = output(args);
     let said = text(&output.stderr);
@@ -37,7 +37,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What a command that fails says.
+/// Runs a command, checks that it fails, and returns its error.
 fn error(args: &[&str]) -> String {
     let output = output(args);
     assert!(!output.status.success(), "{args:?}: {output:?}");
@@ -46,24 +46,21 @@ fn error(args: &[&str]) -> String {
     said
 }
 
-/// Sends a signal, and waits for the end.
+/// Sends a signal, and waits for the exit.
 fn end(guard: &mut Guard, signal: Signal) -> std::process::ExitStatus {
     kill_process(Pid::from_child(&guard.0), signal).unwrap();
     guard.0.wait().unwrap()
 }
 
-/// A VM of two vCPUs that compute, once they do.
+/// Starts a VM with two computing vCPUs, and waits until they run.
 fn computing_vm(name: &str) -> Guard {
-    let backend = match Path::new("/dev/kvm").exists() {
-        true => "kvm",
-        false => "threads",
-    };
+    let backend = if Path::new("/dev/kvm").exists() { "kvm" } else { "threads" };
     println!("the VM's backend: {backend}");
     let args = ["--vcpus", "2", "--backend", backend, "--workload", "burn"];
     start_vm(env!("CARGO_BIN_EXE_tandem").as_ref(), name, &args)
 }
 
-/// A recorder of short intervals, once it has written some.
+/// Starts a recorder of short intervals, and waits until it has written some.
 fn start_recorder(record: &str) -> Guard {
     let user = format!("uid:{}", rustix::process::getuid().as_raw());
     let interval = ["--interval", "0.1", "--without-kvm", &user];
@@ -86,7 +83,7 @@ fn journal_lines(record: &str) -> usize {
     std::fs::read_to_string(journal(record)).map_or(0, |text| text.matches('\n').count())
 }
 
-/// Whether this machine lets VMs be measured; if not, says why.
+/// Returns whether this machine permits measuring VMs; if not, prints the reason.
 fn runs_here(test: &str) -> bool {
     match cgroup::open(&ProcFs::host()) {
         Ok(_) => true,
@@ -101,7 +98,7 @@ fn place(dir: &TempDir) -> String {
     dir.path().join("record").to_str().unwrap().to_owned()
 }
 
-/// Each VM's times sum to its wall time.
+/// Checks that the sum of each VM's times is its wall time.
 fn assert_whole(top: &Value) {
     for vm in top["vms"].as_array().unwrap() {
         let times = vm["times"].as_object().unwrap();
@@ -113,8 +110,8 @@ fn assert_whole(top: &Value) {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn what_a_vm_did_can_be_seen_later() {
-    if !runs_here("what_a_vm_did_can_be_seen_later") {
+fn replay_shows_the_recorded_vm() {
+    if !runs_here("replay_shows_the_recorded_vm") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +143,7 @@ fn what_a_vm_did_can_be_seen_later() {
     assert!(vm["times"]["run"].as_u64() > Some(0), "it computes: {vm:#}");
     let seconds = whole["seconds"].as_f64().unwrap();
     assert!((1.5..20.0).contains(&seconds), "{seconds}");
-    // The parts are the whole.
+    // The sum of the parts is the whole.
     let run = |top: &Value| top["vms"][0]["times"]["run"].as_u64().unwrap();
     let first = replay(&["--at", "+0s"]);
     assert_whole(&first);
@@ -159,7 +156,7 @@ fn what_a_vm_did_can_be_seen_later() {
     let of_vm = shown.lines().filter(|line| line.starts_with(&name));
     assert_eq!(of_vm.count(), 1, "{shown}");
     assert_eq!(shown.lines().filter(|line| line.starts_with("  ")).count(), 2);
-    // Why, from the same record: with what was configured then.
+    // `why`, from the same record, with the settings at that time.
     let why = replay(&["--why"]);
     assert_eq!(why["vms"], serde_json::json!([name]));
     let not: Vec<&str> = why["not_looked_for"]
@@ -171,7 +168,7 @@ fn what_a_vm_did_can_be_seen_later() {
     assert!(not.iter().all(|want| !want.contains("has no settings")), "{not:?}");
     let said = output(&["host", "replay", &record, "--why"]);
     assert!(text(&said.stdout).starts_with("recorded from 2"), "{said:?}");
-    // And a page.
+    // The page.
     let page = dir.path().join("page.html");
     let args = ["host", "replay", &record, "--html", page.to_str().unwrap()];
     assert!(output(&args).status.success());
@@ -188,8 +185,8 @@ fn what_a_vm_did_can_be_seen_later() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_recorder_that_is_killed_leaves_what_it_wrote() {
-    if !runs_here("a_recorder_that_is_killed_leaves_what_it_wrote") {
+fn killed_recorder_leaves_a_readable_record() {
+    if !runs_here("killed_recorder_leaves_a_readable_record") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -210,8 +207,8 @@ fn a_recorder_that_is_killed_leaves_what_it_wrote() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_recorder_that_is_asked_to_end_leaves_a_complete_record() {
-    if !runs_here("a_recorder_that_is_asked_to_end_leaves_a_complete_record") {
+fn stopped_recorder_leaves_a_complete_record() {
+    if !runs_here("stopped_recorder_leaves_a_complete_record") {
         return;
     }
     for signal in [Signal::TERM, Signal::INT] {
@@ -228,8 +225,8 @@ fn a_recorder_that_is_asked_to_end_leaves_a_complete_record() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_damaged_record_is_shown_in_part_and_the_exit_status_says_so() {
-    if !runs_here("a_damaged_record_is_shown_in_part_and_the_exit_status_says_so") {
+fn damaged_record_is_shown_in_part() {
+    if !runs_here("damaged_record_is_shown_in_part") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -255,7 +252,7 @@ fn a_damaged_record_is_shown_in_part_and_the_exit_status_says_so() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_trace_is_for_perfetto_and_a_page_or_says_what_it_needs() {
+fn trace_is_written_or_requirements_are_printed() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (trace, page) = (file("host.perfetto"), file("page.html"));
@@ -290,11 +287,11 @@ fn a_trace_is_for_perfetto_and_a_page_or_says_what_it_needs() {
     assert!(both.contains("--trace") && both.contains("--for"), "{both}");
 }
 
-/// On a file system with 24 KiB left, in a mount namespace of its own.
+/// Records to a file system with 24 KiB left, in its own mount namespace.
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_full_disk_is_said_and_what_was_written_is_read() {
-    let test = "a_full_disk_is_said_and_what_was_written_is_read";
+fn record_on_a_full_disk_is_readable() {
+    let test = "record_on_a_full_disk_is_readable";
     if !runs_here(test) {
         return;
     }
@@ -329,7 +326,7 @@ fn a_full_disk_is_said_and_what_was_written_is_read() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn what_cannot_be_recorded_or_replayed_is_said() {
+fn invalid_requests_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "text").unwrap();
@@ -352,7 +349,7 @@ fn what_cannot_be_recorded_or_replayed_is_said() {
             assert!(said.contains(needle), "{args:?}: '{needle}' is not in: {said}");
         }
     }
-    if runs_here("what_cannot_be_recorded_or_replayed_is_said") {
+    if runs_here("invalid_requests_are_rejected") {
         let said = error(&["host", "record", "-o", file]);
         assert!(said.contains("is no empty folder"), "{said}");
         assert_eq!(std::fs::read(file).unwrap(), b"text");

@@ -1,4 +1,4 @@
-//! `tandem host scalability` beside real KVM VMs: one that computes, and one that often waits; live, of a record, and what is refused.
+//! `tandem host scalability` with real KVM VMs, one that computes and one that often waits: live, from a record, and errors.
 
 use tandem_testing::vm as vm_support;
 
@@ -31,7 +31,7 @@ fn vm<'a>(analysis: &'a Value, name: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {name}: {analysis:#}"))
 }
 
-/// Whether this machine has what it takes; says why not.
+/// Returns whether this machine meets the requirements; if not, prints the reason.
 fn can(test: &str) -> bool {
     let kvm = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
     let cgroup = cgroup::open(&ProcFs::host());
@@ -46,8 +46,8 @@ fn can(test: &str) -> bool {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_vm_that_computes_scales_and_one_that_often_waits_does_not() {
-    if !can("a_vm_that_computes_scales_and_one_that_often_waits_does_not") {
+fn only_computing_vms_scale() {
+    if !can("only_computing_vms_scale") {
         return;
     }
     let names = ['c', 'w'].map(|first| format!("{first}{}", std::process::id()));
@@ -56,7 +56,7 @@ fn a_vm_that_computes_scales_and_one_that_often_waits_does_not() {
         &names[0],
         &["--vcpus", "2", "--workload", "burn"],
     );
-    // About 1 ms from burst to burst: longer than the host polls, so each halt is a switch.
+    // About 1 ms between bursts, longer than the host polls, so each halt is a context switch.
     let often = ["--set", "period=2400k", "--set", "work=120k"];
     let bursty = ["--vcpus", "2", "--workload", "bursty"];
     let _waits =
@@ -84,7 +84,7 @@ fn a_vm_that_computes_scales_and_one_that_often_waits_does_not() {
     let said = tandem(&["host", "scalability", &names[0], "--duration", "0.5s"]);
     let said = text(&said.stdout);
     assert!(said.contains(&format!("{}: type 1,", names[0])), "{said}");
-    assert!(!said.contains(&names[1]), "only what was asked for: {said}");
+    assert!(!said.contains(&names[1]), "only the requested VM: {said}");
 
     let folder = std::env::temp_dir().join(format!("tandem-scalability-{}", std::process::id()));
     let folder = folder.to_str().unwrap();
@@ -96,8 +96,8 @@ fn a_vm_that_computes_scales_and_one_that_often_waits_does_not() {
     assert!(computes["parallelism"].as_f64().unwrap() > 1.5, "{computes:#}");
     assert_eq!(computes["types"], serde_json::json!([1]), "{computes:#}");
     let waits = vm(&recorded, &names[1]);
-    assert!(waits["synchronization"].as_f64().unwrap() > 100.0, "a record counts too: {waits:#}");
-    // A file that cannot be read is said, and what is left is analyzed.
+    assert!(waits["synchronization"].as_f64().unwrap() > 100.0, "from a record: {waits:#}");
+    // An unreadable file is reported, and the rest is analyzed.
     let segments = std::fs::read_dir(folder).unwrap();
     let paths = segments.map(|entry| entry.unwrap().path());
     let is_segment = |path: &PathBuf| path.extension().is_some_and(|end| end == "parquet");
@@ -112,7 +112,7 @@ fn a_vm_that_computes_scales_and_one_that_often_waits_does_not() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_says_what_would_be_right() {
+fn invalid_arguments_are_rejected() {
     for (args, expected) in [
         (&["--from", "/nowhere"][..], "/nowhere"),
         (&["--from", "/", "--duration", "2s"], "cannot be used with"),

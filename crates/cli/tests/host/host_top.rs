@@ -1,4 +1,4 @@
-//! `tandem host top` and `tandem host list` from outside, with a VM of plain threads.
+//! `tandem host top` and `tandem host list` through the real binary, with a VM of plain threads.
 
 use tandem_testing::vm as vm_support;
 
@@ -9,7 +9,7 @@ use tandem_linux::{ProcFs, cgroup};
 
 use vm_support::{Guard, start_vm};
 
-/// A name that no other VM has; at most 8 characters.
+/// Returns a unique name of a VM, with at most 8 characters.
 fn name(first: char) -> String {
     format!("{first}{}", std::process::id())
 }
@@ -23,18 +23,18 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A VM of three vCPUs that compute, once they do.
+/// Starts a VM with three computing vCPUs, and waits until they run.
 fn computing_vm(name: &str) -> Guard {
     let args = ["--vcpus", "3", "--workload", "burn", "--backend", "threads"];
     start_vm(env!("CARGO_BIN_EXE_tandem").as_ref(), name, &args)
 }
 
-/// VMs of plain threads hold no KVM vCPUs: they are named.
+/// Returns the option that identifies the vCPUs of a VM of plain threads.
 fn named(vm: &Guard) -> [String; 2] {
     ["--without-kvm".to_owned(), vm.0.id().to_string()]
 }
 
-/// Whether this machine lets weights be read; if not, says why.
+/// Returns whether this machine permits reading weights; if not, prints the reason.
 fn runs_here(test: &str) -> bool {
     match cgroup::open(&ProcFs::host()) {
         Ok(_) => true,
@@ -47,8 +47,8 @@ fn runs_here(test: &str) -> bool {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn top_shows_where_the_time_of_a_vm_goes() {
-    if !runs_here("top_shows_where_the_time_of_a_vm_goes") {
+fn top_shows_the_states_of_a_vm() {
+    if !runs_here("top_shows_the_states_of_a_vm") {
         return;
     }
     let name = name('t');
@@ -57,7 +57,7 @@ fn top_shows_where_the_time_of_a_vm_goes() {
     let select = [option, pid, &name, "--once", "--interval", "0.5s"];
     let output = tandem(&[["host", "top", "--json"].as_slice(), &select].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout).lines().count(), 1, "a document is a line");
+    assert_eq!(text(&output.stdout).lines().count(), 1, "a document is one line");
     let top: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(top["schema"], 2);
     let vm = &top["vms"][0];
@@ -106,8 +106,8 @@ fn list_has_a_line_per_vm() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_selection_that_matches_nothing_is_an_error() {
-    if !runs_here("a_selection_that_matches_nothing_is_an_error") {
+fn selection_without_a_match_is_an_error() {
+    if !runs_here("selection_without_a_match_is_an_error") {
         return;
     }
     for command in [&["top", "--interval", "50ms"][..], &["list"]] {
@@ -121,8 +121,8 @@ fn a_selection_that_matches_nothing_is_an_error() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn bpf_measures_the_same_vm_or_says_what_would_do() {
-    let test = "bpf_measures_the_same_vm_or_says_what_would_do";
+fn bpf_measures_or_names_plain() {
+    let test = "bpf_measures_or_names_plain";
     if !runs_here(test) {
         return;
     }
@@ -144,7 +144,7 @@ fn bpf_measures_the_same_vm_or_says_what_would_do() {
     assert_eq!(vm["name"], name.as_str());
     let times = &vm["times"];
     let wall = times["wall"].as_u64().unwrap();
-    // Three vCPUs that compute are always on a pCPU or wait for one.
+    // Three computing vCPUs are always on a pCPU or ready.
     let part = |state: &str| times[state].as_u64().unwrap_or(0) as f64 / wall as f64;
     let busy = part("run") + part("vmm") + part("ready");
     assert!(busy > 0.99, "{busy} of {times}");

@@ -1,4 +1,4 @@
-//! `tandem host top` in a pseudo terminal: it draws, keys and signals leave it, and the terminal is then as it was.
+//! `tandem host top` in a pseudo terminal: it draws, keys and signals end it, and it restores the terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,14 +12,14 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use tandem_linux::{ProcFs, cgroup};
 
-/// Enters and leaves the second screen of a terminal.
+/// Escape sequences that enter and leave the alternate screen.
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 
-/// Nothing here takes so long, however loaded the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of expected events, even on a heavily loaded machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A terminal of 80 × 24, and what `top` wrote to it.
+/// A terminal of 80 × 24 with the output of `top`.
 struct Terminal {
     master: File,
     slave: OwnedFd,
@@ -51,7 +51,7 @@ impl Terminal {
         Terminal { master: File::from(master), slave, child, written: String::new(), before }
     }
 
-    /// Reads what is there, for a moment.
+    /// Reads the available output, waiting briefly.
     fn read(&mut self) {
         let mut fds = [PollFd::new(&self.master, PollFlags::IN)];
         let moment = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -65,13 +65,13 @@ impl Terminal {
     fn wait_for(&mut self, text: &str) {
         let begin = Instant::now();
         while !self.written.contains(text) {
-            let is_late = begin.elapsed() >= PATIENCE;
-            assert!(!is_late, "no {text:?} in what ends with {:?}", self.end());
+            let is_late = begin.elapsed() >= TIMEOUT;
+            assert!(!is_late, "no {text:?} in output that ends with {:?}", self.end());
             self.read();
         }
     }
 
-    /// The last of what was written, for messages.
+    /// Returns the end of the output, for messages.
     fn end(&self) -> String {
         let count = self.written.chars().count();
         self.written.chars().skip(count.saturating_sub(400)).collect()
@@ -89,7 +89,7 @@ impl Terminal {
                 self.read();
                 return status;
             }
-            assert!(begin.elapsed() < PATIENCE, "it goes on: {:?}", self.end());
+            assert!(begin.elapsed() < TIMEOUT, "it does not end: {:?}", self.end());
         }
     }
 }
@@ -101,7 +101,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Draws, shows the help, and leaves as `leave` makes it.
+/// Checks that `top` draws, shows the help, and restores the terminal after `leave`.
 fn leaves(how: &str, leave: impl Fn(&mut Terminal)) {
     if let Err(error) = cgroup::open(&ProcFs::host()) {
         println!("skipped: {how}: {error}");
@@ -113,27 +113,27 @@ fn leaves(how: &str, leave: impl Fn(&mut Terminal)) {
     let raw = tcgetattr(&terminal.slave).unwrap().local_modes;
     assert!(!raw.contains(LocalModes::ECHO), "keys are not echoed");
     terminal.press("?");
-    // Words are written one by one.
+    // Words are drawn separately, so wait for a single word.
     terminal.wait_for("closes");
     terminal.press(" ");
-    assert!(!terminal.written.contains(LEAVE), "a key of the help");
+    assert!(!terminal.written.contains(LEAVE), "the key closes only the help");
     leave(&mut terminal);
     let status = terminal.ended();
     assert!(status.success(), "{how}: {status}: {:?}", terminal.end());
     assert!(terminal.written.contains(LEAVE), "{how}");
     let shows_cursor = terminal.written.rfind("\x1b[?25h");
     let hides_cursor = terminal.written.rfind("\x1b[?25l");
-    assert!(shows_cursor > hides_cursor, "{how}: the cursor is back");
+    assert!(shows_cursor > hides_cursor, "{how}: the cursor is hidden");
     let after = tcgetattr(&terminal.slave).unwrap().local_modes;
     assert_eq!(after, terminal.before, "{how}");
 }
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn keys_leave_the_terminal_as_it_was() {
+fn keys_restore_the_terminal() {
     for (how, keys) in [("q", "q"), ("Esc", "\x1b"), ("Ctrl-C", "\x03")] {
         leaves(how, |terminal| {
-            // The help is closed, and an Esc that follows a key at once is no key of its own.
+            // Wait until the help is closed: an Esc directly after another key is not a separate key.
             std::thread::sleep(Duration::from_millis(300));
             terminal.press(keys);
         });
@@ -142,7 +142,7 @@ fn keys_leave_the_terminal_as_it_was() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn a_signal_leaves_the_terminal_as_it_was() {
+fn signal_restores_the_terminal() {
     leaves("SIGTERM", |terminal| {
         let pid = Pid::from_raw(terminal.child.id() as i32).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
@@ -151,7 +151,7 @@ fn a_signal_leaves_the_terminal_as_it_was() {
 
 #[test]
 #[ignore = "needs root and KVM"]
-fn it_ends_where_the_terminal_is_gone() {
+fn closed_terminal_ends_top() {
     if let Err(error) = cgroup::open(&ProcFs::host()) {
         println!("skipped: the terminal is gone: {error}");
         return;
@@ -161,7 +161,7 @@ fn it_ends_where_the_terminal_is_gone() {
     drop(std::mem::replace(&mut terminal.master, File::open("/dev/null").unwrap()));
     let begin = Instant::now();
     while terminal.child.try_wait().unwrap().is_none() {
-        assert!(begin.elapsed() < PATIENCE, "it goes on for nobody");
+        assert!(begin.elapsed() < TIMEOUT, "it continues without a terminal");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of `tandem host`, `tandem demo` and `tandem guest record` next to VMs and other programs.
 //!
-//! Those that need VMs or cgroups are ignored: `scripts/test` runs them one after the other.
+//! Those that need VMs or cgroups are ignored; `scripts/test` runs them sequentially.
 
 mod daemon_disks;
 mod daemon_kill;

@@ -1,4 +1,4 @@
-//! The running daemon from outside: status, pause, resume and reload, with a VM of plain threads.
+//! The running daemon through the real binary: status, pause, resume and reload, with a VM of plain threads.
 
 use tandem_testing::vm as vm_support;
 
@@ -19,7 +19,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Whether this machine lets weights be read; if not, prints why.
+/// Returns whether this machine permits reading weights; if not, prints the reason.
 fn runs_here(test: &str) -> bool {
     match cgroup::open(&ProcFs::host()) {
         Ok(_) => true,
@@ -30,14 +30,14 @@ fn runs_here(test: &str) -> bool {
     }
 }
 
-/// A daemon with a settings file and a state directory of its own.
+/// A daemon with its own settings file and state directory.
 struct Daemon {
     child: Child,
     dir: tempfile::TempDir,
 }
 
 impl Daemon {
-    /// Starts it and waits until it acts. Every selected VM may be one without KVM of this user.
+    /// Starts it and waits until it answers; VMs of this user may run without KVM.
     fn start(settings: &str) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
@@ -94,7 +94,7 @@ impl Daemon {
         status["service"].clone()
     }
 
-    /// The VM of this name, as the daemon describes it.
+    /// Returns the daemon's description of the VM with this name.
     fn vm(&self, name: &str) -> Option<Value> {
         let service = self.service();
         let vms = service["vms"].as_array().unwrap();
@@ -109,7 +109,7 @@ impl Daemon {
         }
     }
 
-    /// Writes other settings, and has them read.
+    /// Writes other settings, and requests a reload.
     fn reload(&self, settings: &str) {
         fs::write(self.dir.path().join("tandem.toml"), settings).unwrap();
         kill_process(Pid::from_child(&self.child), Signal::HUP).unwrap();

@@ -1,4 +1,4 @@
-//! `--check-config` of daemon and agent, and what is said with `-q` and `-v`: nothing is touched, and what is printed is a file of settings.
+//! `--check-config` of daemon and agent: it changes nothing, and prints a valid settings file. Output with `-q` and `-v`.
 
 use std::fs;
 use std::process::Command;
@@ -10,8 +10,8 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// What is printed for some options is what is printed for the file that was printed.
-fn is_a_file_of_settings(role: &str, options: &[&str]) -> String {
+/// Checks that the printed settings, read as a file, are printed unchanged.
+fn check_round_trip(role: &str, options: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     let file = folder.path().join("settings.toml");
@@ -24,12 +24,12 @@ fn is_a_file_of_settings(role: &str, options: &[&str]) -> String {
         run(&[role, "run", "--check-config", "--config", file.to_str().unwrap()]);
     assert_eq!((status, said.as_str()), (Some(0), ""), "{printed}");
     assert_eq!(again, printed);
-    assert!(!state.exists(), "nothing is made");
+    assert!(!state.exists(), "the state directory was made");
     printed
 }
 
 #[test]
-fn what_is_printed_for_the_daemon_is_what_would_be_in_force() {
+fn printed_daemon_settings_include_options() {
     let options = [
         "db-*",
         "--exclude",
@@ -43,7 +43,7 @@ fn what_is_printed_for_the_daemon_is_what_would_be_in_force() {
         "--metrics-listen",
         "127.0.0.1:9464",
     ];
-    let printed = is_a_file_of_settings("host", &options);
+    let printed = check_round_trip("host", &options);
     for line in [
         "placement = \"keep\"",
         "exclude = [\"db-9\"]",
@@ -56,21 +56,19 @@ fn what_is_printed_for_the_daemon_is_what_would_be_in_force() {
 }
 
 #[test]
-fn what_is_printed_for_the_agent_is_what_would_be_in_force() {
-    let printed = is_a_file_of_settings(
-        "guest",
-        &["--retention", "200us", "--vcpus", "all", "--delay", "off"],
-    );
+fn printed_agent_settings_include_options() {
+    let printed =
+        check_round_trip("guest", &["--retention", "200us", "--vcpus", "all", "--delay", "off"]);
     for line in ["retention = \"200000ns\"", "vcpus = \"all\""] {
         assert!(printed.contains(line), "{line} is not in:\n{printed}");
     }
-    // No program is started.
+    // The program is not started.
     let (status, _, _) = run(&["guest", "run", "--check-config", "--", "/no/such/program"]);
     assert_eq!(status, Some(0));
 }
 
 #[test]
-fn what_does_less_than_it_says_is_remarked_and_possible() {
+fn ineffective_policies_cause_a_remark() {
     let (status, printed, said) =
         run(&["host", "run", "--check-config", "--select-all", "--policies", "fair,flexs"]);
     assert_eq!(status, Some(0));
@@ -79,7 +77,7 @@ fn what_does_less_than_it_says_is_remarked_and_possible() {
 }
 
 #[test]
-fn what_cannot_be_is_said_with_status_2() {
+fn invalid_settings_exit_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("t.toml");
     fs::write(&file, "[host]\nperiod_ms = 7\n[host.select]\nall = true\n").unwrap();
@@ -108,7 +106,7 @@ fn what_cannot_be_is_said_with_status_2() {
 }
 
 #[test]
-fn quiet_leaves_results_and_verbose_adds() {
+fn quiet_keeps_results_and_verbose_adds() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().to_str().unwrap();
     let (_, _, normal) = run(&["man", pages]);
@@ -121,7 +119,7 @@ fn quiet_leaves_results_and_verbose_adds() {
 }
 
 #[test]
-fn colour_is_as_asked_for() {
+fn color_option_is_respected() {
     let coloured = |arguments: &[&str], no_colour: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
         let output = command.args(arguments).env("NO_COLOR", no_colour).output().unwrap();
@@ -135,7 +133,7 @@ fn colour_is_as_asked_for() {
 }
 
 #[test]
-fn the_version_is_the_packages_and_names_the_commit_of_a_checkout() {
+fn version_has_the_commit_of_a_checkout() {
     let (_, printed, _) = run(&["--version"]);
     let begin = format!("tandem {}", env!("CARGO_PKG_VERSION"));
     let rest = printed.trim_end().strip_prefix(&begin).expect("name and version");

@@ -1,4 +1,4 @@
-//! Exit statuses, and standard output that nobody reads or that has no room: an end in order, never a panic (101).
+//! Exit statuses, and a closed or full standard output: a clean exit, never a panic (101).
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ fn tandem() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tandem"))
 }
 
-/// Its exit status with this as standard output, and what it said on standard error.
+/// Runs it with this standard output; returns its exit status and standard error.
 fn run(arguments: &[&str], stdout: Stdio) -> (Option<i32>, String) {
     let mut command = tandem();
     command.args(arguments).stdout(stdout);
@@ -16,14 +16,14 @@ fn run(arguments: &[&str], stdout: Stdio) -> (Option<i32>, String) {
     (output.status.code(), said)
 }
 
-/// A pipe of which nobody holds the reading end.
+/// Returns a pipe with a closed reading end.
 fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     Stdio::from(writer)
 }
 
-/// What prints something wherever it runs.
+/// Commands that print something on any machine.
 const COMMANDS: [&[&str]; 4] = [
     &["guest", "status"],
     &["guest", "status", "--json"],
@@ -32,7 +32,7 @@ const COMMANDS: [&[&str]; 4] = [
 ];
 
 #[test]
-fn whoever_closed_standard_output_has_seen_enough() {
+fn closed_standard_output_is_no_error() {
     for arguments in COMMANDS {
         let (code, said) = run(arguments, closed_pipe());
         assert!(!said.contains("panicked"), "{arguments:?}: {said}");
@@ -43,7 +43,7 @@ fn whoever_closed_standard_output_has_seen_enough() {
 }
 
 #[test]
-fn a_full_disk_is_an_error_and_no_panic() {
+fn full_disk_is_an_error_without_panic() {
     let Ok(full) = File::options().write(true).open("/dev/full") else {
         println!("skipped: no /dev/full");
         return;
@@ -56,7 +56,7 @@ fn a_full_disk_is_an_error_and_no_panic() {
     let (code, said) = run(&["guest", "status"], full.try_clone().unwrap().into());
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("No space left on device"), "{said}");
-    // And standard error with it.
+    // With standard error full as well.
     let status = tandem()
         .args(["guest", "status"])
         .stdout(full.try_clone().unwrap())
@@ -99,7 +99,7 @@ fn usage_failure_and_nothing_matched_differ() {
 }
 
 #[test]
-fn arguments_that_cannot_be_end_with_2_and_leave_no_file() {
+fn invalid_arguments_exit_with_2() {
     let folder = tempfile::tempdir().unwrap();
     for wrong in [
         &["guest", "run", "--vcpus", "1", "--per-thread", "--", "true"][..],
@@ -114,7 +114,7 @@ fn arguments_that_cannot_be_end_with_2_and_leave_no_file() {
 }
 
 #[test]
-fn times_have_units_wherever_they_stand() {
+fn times_have_units_in_all_options() {
     for wrong in [
         ["host", "run", "--period-ms", "2s"],
         ["host", "run", "--turn-ms", "1s"],
@@ -124,9 +124,9 @@ fn times_have_units_wherever_they_stand() {
     ] {
         let (code, said) = run(&wrong, Stdio::null());
         assert_eq!(code, Some(2), "{wrong:?}: {said}");
-        assert!(said.contains('…'), "it says what would be right: {said}");
+        assert!(said.contains('…'), "the error has the range: {said}");
     }
-    // These are understood: what is wrong is something else.
+    // These times are valid; the failure has another cause.
     for right in [
         ["host", "run", "--period-ms", "200ms"],
         ["host", "run", "--duration", "1m"],

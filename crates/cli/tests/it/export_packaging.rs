@@ -1,6 +1,6 @@
-//! What ships for Prometheus and Grafana names only metrics, labels and values that the exporter has.
+//! The shipped rules and dashboard refer only to metrics, labels and values of the exporter.
 //!
-//! PromQL is read simply: words that begin with `tandem`, the braces behind them, and the labels of `by (…)` and `on (…)`.
+//! The parser of PromQL is simple: words that start with `tandem`, their braces, and the labels of `by (…)` and `on (…)`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,29 +14,30 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What Prometheus adds to each series, and Grafana's legends need.
+/// Labels that Prometheus adds to each series, and that Grafana's legends need.
 const ADDED: [&str; 2] = ["job", "instance"];
 
-/// The labels of each metric that the exporter has, by name; a histogram by that of its buckets.
+/// Returns the labels of each metric of the exporter by name; the name of a histogram is that of its buckets.
 fn metrics() -> BTreeMap<String, BTreeSet<&'static str>> {
     let all = Metric::ALL.iter().map(|metric| {
         let description = metric.description();
         let labels = description.labels.iter().copied().chain(ADDED);
-        match description.is_histogram {
-            true => (format!("{}_bucket", description.name()), labels.chain(["le"]).collect()),
-            false => (description.name(), labels.collect()),
+        if description.is_histogram {
+            (format!("{}_bucket", description.name()), labels.chain(["le"]).collect())
+        } else {
+            (description.name(), labels.collect())
         }
     });
     all.collect()
 }
 
-/// The value of each `expr:` and `record:` of a file of rules; continued lines are indented further.
+/// Returns the values of a key in a file of rules; continuation lines have more indentation.
 fn yaml_values(text: &str, key: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut lines = text.lines().peekable();
     let indent = |line: &str| line.len() - line.trim_start().len();
     while let Some(line) = lines.next() {
-        // The first key of an item stands behind its dash.
+        // The first key of an item follows its dash.
         let item = line.trim_start().trim_start_matches("- ");
         let column = line.len() - item.len();
         let Some(value) = item.strip_prefix(key) else {
@@ -51,7 +52,7 @@ fn yaml_values(text: &str, key: &str) -> Vec<String> {
     found
 }
 
-/// A selector: the metric, and what stands in its braces.
+/// A selector: the metric and its matchers.
 struct Selector<'a> {
     metric: &'a str,
     matchers: Vec<(&'a str, &'a str)>,
@@ -61,12 +62,12 @@ fn is_word(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'
 }
 
-/// The selectors of an expression.
+/// Returns the selectors of an expression.
 fn selectors(expression: &str) -> Vec<Selector<'_>> {
     let mut found = Vec::new();
     let mut rest = expression;
     while let Some(at) = rest.find("tandem") {
-        // Not in a string.
+        // Skip strings.
         if let Some((before, string)) = rest.split_once('"')
             && before.len() < at
         {
@@ -92,7 +93,7 @@ fn selectors(expression: &str) -> Vec<Selector<'_>> {
     found
 }
 
-/// The labels that an expression divides or joins by.
+/// Returns the labels by which an expression groups or joins.
 fn grouped(expression: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for word in ["by (", "on (", "ignoring ("] {
@@ -104,7 +105,7 @@ fn grouped(expression: &str) -> Vec<&str> {
     found
 }
 
-/// What is wrong with an expression.
+/// Returns the error of an expression, if there is one.
 fn fault(expression: &str, recorded: &BTreeSet<String>, page: &str) -> Option<String> {
     let metrics = metrics();
     let all = selectors(expression);
@@ -122,7 +123,7 @@ fn fault(expression: &str, recorded: &BTreeSet<String>, page: &str) -> Option<St
             if !known.contains(label) {
                 return Some(format!("{} has no label {label}", selector.metric));
             }
-            // A value that is written out must be one that the page can have.
+            // A literal value must occur on the page.
             let is_given = matcher.starts_with("=\"") && !ADDED.contains(label);
             let begin = format!("{}{{", selector.metric);
             let mut series = page.lines().filter(|line| line.starts_with(&begin));
@@ -133,14 +134,14 @@ fn fault(expression: &str, recorded: &BTreeSet<String>, page: &str) -> Option<St
         }
     }
     let unknown = grouped(expression).into_iter().find(|label| !labels.contains(label));
-    unknown.map(|label| format!("by or on {label}, which no metric there has"))
+    unknown.map(|label| format!("by or on {label}, which none of its metrics has"))
 }
 
 fn dashboard() -> Value {
     serde_json::from_str(&read("packaging/grafana/tandem.json")).expect("JSON")
 }
 
-/// All expressions that ship, and the names that rules record.
+/// Returns all shipped expressions, and the names that rules record.
 fn shipped() -> (Vec<String>, BTreeSet<String>) {
     let rules = read("packaging/prometheus/tandem.rules.yml");
     let recorded: BTreeSet<String> = yaml_values(&rules, "record:").into_iter().collect();
@@ -164,15 +165,14 @@ fn shipped() -> (Vec<String>, BTreeSet<String>) {
 }
 
 #[test]
-fn rules_and_dashboard_name_what_the_exporter_has() {
+fn shipped_expressions_match_the_exporter() {
     let page = read("crates/host/tests/golden/export.prom");
     let (expressions, recorded) = shipped();
     for expression in &expressions {
         assert!(!selectors(expression).is_empty() || expression.starts_with("up{"), "{expression}");
         assert_eq!(fault(expression, &recorded, &page), None, "{expression}");
     }
-    // Nothing that the exporter says for people goes unseen: each metric is in the dashboard or a rule, but for those per vCPU and a few of
-    // the exporter's own.
+    // Each metric is in the dashboard or a rule, except for those per vCPU and a few about the exporter itself.
     let used: BTreeSet<&str> = expressions
         .iter()
         .flat_map(|expression| selectors(expression))
@@ -195,7 +195,7 @@ fn rules_and_dashboard_name_what_the_exporter_has() {
 }
 
 #[test]
-fn what_is_wrong_is_found() {
+fn invalid_expressions_are_found() {
     let page = read("crates/host/tests/golden/export.prom");
     let recorded = BTreeSet::from(["tandem:x".to_owned()]);
     for (expression, expected) in [
@@ -216,7 +216,7 @@ fn what_is_wrong_is_found() {
 }
 
 #[test]
-fn the_dashboard_is_whole() {
+fn dashboard_is_complete() {
     let dashboard = dashboard();
     assert!(dashboard["uid"].is_string() && dashboard["title"].is_string());
     assert!(dashboard["schemaVersion"].as_u64() >= Some(36));
@@ -238,7 +238,7 @@ fn the_dashboard_is_whole() {
             for y in place("y")..place("y") + place("h") {
                 assert!(
                     x < 24 && taken.insert((x, y)),
-                    "{title} lies on another or beside the page"
+                    "{title} overlaps another panel or exceeds the page"
                 );
             }
         }
@@ -255,7 +255,7 @@ fn the_dashboard_is_whole() {
             assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
             let expression = target["expr"].as_str().expect("an expression");
             assert!(expression.contains("job=~\"$job\""), "{title}");
-            // What a legend names must be left by the expression.
+            // The result of the expression must have the labels of the legend.
             let legend = target["legendFormat"].as_str().expect("a legend");
             for part in legend.split("{{").skip(1) {
                 let label = part.split("}}").next().expect("a label");

@@ -1,12 +1,12 @@
-//! Malformed input through the real binary: each fails, says what is wrong and what would be right,
-//! and never panics.
+//! Malformed input through the real binary: each fails without a panic, with an error that has the cause and the
+//! valid form.
 
 use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Arguments, and what the message must contain: the offending value or key, and the way out.
+/// Arguments, and required parts of the message: the invalid value or key, and the valid form.
 type Case<'a> = (&'a [&'a str], &'a [&'a str]);
 
 fn fails(args: &[&str], needles: &[&str]) {
@@ -112,9 +112,9 @@ fn host_flags() {
         ),
         (
             &["host", "run", "--select-all", "--policies", "turns,none"],
-            &["'turns,none' for '--policies", "none goes alone"],
+            &["'turns,none' for '--policies", "none excludes"],
         ),
-        (&["host", "run", "--select-all", "--vm-policies", "a=none+fair"], &["none goes alone"]),
+        (&["host", "run", "--select-all", "--vm-policies", "a=none+fair"], &["none excludes"]),
         (&["host", "run", "--select-all", "--vm-policies", "a"], &["'db-*=configured'"]),
         (
             &["host", "run", "--select-all", "--vm-policies", "a=fair+x"],
@@ -136,13 +136,13 @@ fn host_flags() {
 }
 
 #[test]
-fn the_help_of_a_thread_pattern_shows_the_place_of_the_number() {
+fn thread_pattern_help_shows_the_placeholder() {
     for command in ["run", "list", "top"] {
         let output = Command::new(env!("CARGO_BIN_EXE_tandem"))
             .args(["host", command, "--help"])
             .output()
             .unwrap();
-        // As wide as the terminal is, it has line breaks elsewhere.
+        // The positions of line breaks depend on the width of the terminal.
         let help = String::from_utf8_lossy(&output.stdout);
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
@@ -214,7 +214,7 @@ fn journals() {
 }
 
 #[test]
-fn a_torn_last_journal_line_is_no_error() {
+fn incomplete_last_journal_line_is_ignored() {
     if !is_root() || !Path::new("/sys/fs/cgroup").exists() {
         println!("skipped: restoring needs root and cgroups");
         return;
@@ -241,7 +241,7 @@ fn state_directories() {
     fails(&["host", "run", "--select-all", "--state-dir", "/proc/no/dir"], &["/proc/no/dir"]);
 }
 
-/// The same command with each of these arguments.
+/// Checks that a command fails with each of these arguments.
 fn each_fails(command: &[&str], cases: &[(&[&str], &str)]) {
     for (args, needle) in cases {
         fails(&[command, *args].concat(), &[*needle]);
@@ -249,7 +249,7 @@ fn each_fails(command: &[&str], cases: &[(&[&str], &str)]) {
 }
 
 #[test]
-fn demos_say_what_would_be_right() {
+fn demo_errors_show_valid_values() {
     each_fails(
         &["demo"],
         &[

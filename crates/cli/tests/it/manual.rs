@@ -1,5 +1,5 @@
-//! The manual and completions: a page for each command that `--help` lists, with each of its options, in roff that a formatter takes, and
-//! what shells take.
+//! The manual and completions: a page for each command in `--help` with all of its options, in roff that formatters accept;
+//! completions that shells accept.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ fn help(command: &[String]) -> String {
     String::from_utf8(tandem(&arguments).stdout).unwrap()
 }
 
-/// The command and all below it, as `--help` lists them.
+/// Returns the command and all of its subcommands from `--help`.
 fn commands(above: Vec<String>) -> Vec<Vec<String>> {
     let text = help(&above);
     let listed = text.lines().skip_while(|line| *line != "Commands:").skip(1);
@@ -34,7 +34,7 @@ fn commands(above: Vec<String>) -> Vec<Vec<String>> {
     all
 }
 
-/// Pages in a folder of their own.
+/// Writes the pages to a new folder.
 fn pages() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     tandem(&["man", folder.path().join("new").to_str().unwrap()]);
@@ -57,7 +57,7 @@ fn each_command_has_a_page_with_its_options() {
         let file = format!("{}.1", [&["tandem".to_owned()], command.as_slice()].concat().join("-"));
         let page = fs::read_to_string(folder.join(&file))
             .unwrap_or_else(|error| panic!("{file}: {error}"));
-        // As roff writes hyphens.
+        // Undo the escapes of hyphens in roff.
         let page = page.replace("\\-", "-");
         for line in help(&command).lines() {
             let line = line.trim_start();
@@ -76,7 +76,7 @@ fn each_command_has_a_page_with_its_options() {
 }
 
 #[test]
-fn formatters_take_the_pages() {
+fn formatters_accept_the_pages() {
     let folder = pages();
     let folder = folder.path().join("new");
     let mut judged = false;
@@ -92,7 +92,7 @@ fn formatters_take_the_pages() {
             judged = true;
             let said = [output.stdout, output.stderr].concat();
             let said = String::from_utf8_lossy(&said);
-            // Lines that cannot be broken well are as wide as they are.
+            // Warnings about line breaks are harmless.
             let wrong: Vec<&str> = said
                 .lines()
                 .filter(|line| !line.contains("adjust line") && !line.contains("break"))
@@ -106,7 +106,7 @@ fn formatters_take_the_pages() {
 }
 
 #[test]
-fn shells_take_the_completions() {
+fn shells_accept_the_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let text = String::from_utf8(tandem(&["completions", shell]).stdout).unwrap();
         assert!(text.contains("check-config"), "{shell}");

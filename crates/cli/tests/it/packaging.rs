@@ -1,5 +1,4 @@
-//! What ships beside the binary works with the binary: the example settings are accepted, show the
-//! true defaults, and systemd accepts the unit.
+//! Shipped files match the binary: the example settings are valid and show the defaults, and systemd accepts the units.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +22,7 @@ fn read(text: &str) -> HostConfig {
     HostConfig::read(&path).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// The example with the commented settings of these keys made real.
+/// Returns the example with the settings of these keys uncommented.
 fn uncommented(wanted: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();
     for line in example().lines() {
@@ -39,9 +38,9 @@ fn uncommented(wanted: impl Fn(&str) -> bool) -> String {
 }
 
 #[test]
-fn example_settings_are_accepted_as_they_are_and_with_every_key_given() {
-    read(&example()).check().expect("the example as it is");
-    // The directory of the metrics file has to be there.
+fn example_settings_are_valid() {
+    read(&example()).check().expect("the unchanged example");
+    // The directory of the metrics file must exist.
     let folder = tempfile::tempdir().expect("a temporary folder");
     let run = folder.path().to_str().expect("a plain path");
     let full = read(&uncommented(|_| true).replace("/run/tandem", run));
@@ -51,7 +50,7 @@ fn example_settings_are_accepted_as_they_are_and_with_every_key_given() {
 }
 
 #[test]
-fn the_agents_unit_allows_what_the_agent_needs() {
+fn agent_unit_has_the_required_permissions() {
     let unit = fs::read_to_string(packaging("systemd/tandem-guest@.service")).expect("it ships");
     let setting = |key: &str| {
         let mut lines = unit.lines().filter_map(|line| line.strip_prefix(key));
@@ -62,14 +61,14 @@ fn the_agents_unit_allows_what_the_agent_needs() {
     for capability in ["CAP_NET_ADMIN", "CAP_PERFMON", "CAP_SYSLOG"] {
         assert!(setting("CapabilityBoundingSet=").contains(capability), "{capability}");
     }
-    assert_ne!(setting("ProtectKernelLogs="), "yes", "it would take CAP_SYSLOG away");
-    // Without the dash the unit fails where the kernel has no haltpoll.
+    assert_ne!(setting("ProtectKernelLogs="), "yes", "it would remove CAP_SYSLOG");
+    // Without the dash the unit fails on a kernel without haltpoll.
     assert!(setting("ReadWritePaths=").contains("-/sys/module/haltpoll/parameters"));
 }
 
 #[test]
 fn example_settings_show_the_defaults() {
-    // The package starts safely; the default is to act.
+    // The packaged settings do not act; the default settings do.
     assert!(read(&example()).dry_run && read(&example()).select.is_empty());
     let optional: BTreeSet<_> = [
         "metrics_listen",
@@ -95,16 +94,16 @@ fn example_settings_show_the_defaults() {
 }
 
 #[test]
-fn the_hosts_unit_permits_real_time() {
+fn host_unit_permits_real_time() {
     let unit = packaging("systemd").join("tandem-host.service");
     let unit = fs::read_to_string(unit).expect("the unit is in the tree");
-    // Its filter of system calls forbids SCHED_FIFO, in which the thread that keeps turns runs, even to root.
+    // RestrictRealtime forbids SCHED_FIFO even to root, and the thread of the turns needs it.
     let forbids = |line: &&str| line.trim_start().starts_with("RestrictRealtime");
     assert_eq!(unit.lines().find(forbids), None);
 }
 
 #[test]
-fn what_tenants_can_grow_is_bounded_and_not_spared() {
+fn memory_that_tenants_can_grow_is_bounded() {
     let unit = packaging("systemd").join("tandem-host.service");
     let unit = fs::read_to_string(unit).expect("the unit is in the tree");
     let setting = |key: &str| {
@@ -118,7 +117,7 @@ fn what_tenants_can_grow_is_bounded_and_not_spared() {
 
 #[test]
 fn systemd_accepts_the_units() {
-    // A template is judged by an instance of it.
+    // A template is checked through an instance.
     let units = [
         ("tandem-host.service", "tandem-host.service"),
         ("tandem-export.service", "tandem-export.service"),
@@ -129,7 +128,7 @@ fn systemd_accepts_the_units() {
         let unit = unit.expect("the unit is in the tree");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join(name);
-        // systemd looks whether the program exists.
+        // systemd checks that the program exists.
         let there = unit.replace("/usr/bin/tandem", env!("CARGO_BIN_EXE_tandem"));
         fs::write(&path, there).expect("a temporary file");
         let verify = Command::new("systemd-analyze").arg("verify").arg(&path).output();
@@ -141,21 +140,21 @@ fn systemd_accepts_the_units() {
             }
         };
         let said = String::from_utf8_lossy(&output.stderr);
-        // It also speaks of other units of this machine, which are not ours to judge, and of the service that
-        // the instance is for, which is not there.
+        // It also reports other units of this machine, and the missing service of the instance.
         let is_ours = |line: &&str| line.contains(name) && !line.contains("not found");
         let ours: Vec<_> = said.lines().filter(is_ours).collect();
         assert!(ours.is_empty(), "{ours:#?}");
     }
 }
 
-/// The most that `systemd-analyze security` says of a unit: 0 is closed, 10 open. systemd 252 says 2.9, 3.3 and 3.6; others count a little differently.
-/// What opens the units stands in them, with why.
+/// Maximum exposure of each unit by `systemd-analyze security`: 0 is closed, 10 open.
+/// systemd 252 reports 2.9, 3.3 and 3.6; other versions differ slightly.
+/// Comments in the units explain their permissions.
 const EXPOSURES: [(&str, f64); 3] =
     [("tandem-host.service", 3.2), ("tandem-export.service", 3.6), ("tandem-guest@.service", 3.9)];
 
 #[test]
-fn the_units_are_no_more_open_than_they_were() {
+fn exposure_of_units_is_bounded() {
     for (file, most) in EXPOSURES {
         let analyze = Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--no-pager"])
@@ -185,7 +184,7 @@ fn the_units_are_no_more_open_than_they_were() {
     }
 }
 
-/// What a file sets, all of its lines: `CapabilityBoundingSet=` and the like add up.
+/// Returns the values of a key in all lines of a file: settings such as `CapabilityBoundingSet=` accumulate.
 fn settings(file: &str, key: &str) -> BTreeSet<String> {
     let text = fs::read_to_string(packaging("systemd").join(file)).expect("it is in the tree");
     let values = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -196,7 +195,7 @@ const EXPORT: &str = "tandem-export.service";
 const EXPORT_WITH_BPF: &str = "tandem-export.service.d/bpf.conf";
 
 #[test]
-fn the_exporter_with_bpf_may_what_programs_need_and_without_it_may_not() {
+fn only_the_bpf_exporter_has_bpf_capabilities() {
     let capabilities = |file| settings(file, "CapabilityBoundingSet");
     let needed = ["CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN", "CAP_SYS_ADMIN"];
     assert_eq!(capabilities(EXPORT_WITH_BPF), needed.map(str::to_owned).into());
@@ -207,7 +206,7 @@ fn the_exporter_with_bpf_may_what_programs_need_and_without_it_may_not() {
 }
 
 #[test]
-fn systemd_accepts_the_exporter_with_bpf() {
+fn systemd_accepts_the_bpf_exporter() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::create_dir(folder.path().join("tandem-export.service.d")).expect("a folder");
     for file in [EXPORT, EXPORT_WITH_BPF] {
@@ -228,10 +227,10 @@ fn systemd_accepts_the_exporter_with_bpf() {
     }
 }
 
-/// What the programs do under exactly the capabilities of the unit: `setpriv` takes all others away, from root too.
+/// Loads the BPF programs with exactly the capabilities of the unit: `setpriv` drops all others, even from root.
 #[test]
-fn the_capabilities_of_the_exporter_with_bpf_are_enough() {
-    let test = "the_capabilities_of_the_exporter_with_bpf_are_enough";
+fn bpf_exporter_capabilities_are_sufficient() {
+    let test = "bpf_exporter_capabilities_are_sufficient";
     let all: BTreeSet<String> = [EXPORT, EXPORT_WITH_BPF]
         .iter()
         .flat_map(|file| settings(file, "CapabilityBoundingSet"))
@@ -260,7 +259,7 @@ fn the_capabilities_of_the_exporter_with_bpf_are_enough() {
     let output = top(&bounding).expect("it could be run");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{bounding}: {said}");
-    // And they are needed.
+    // Without them it fails.
     let without: Vec<&str> = bounding
         .split(',')
         .filter(|one| !["+bpf", "+perfmon", "+sys_admin", "+net_admin"].contains(one))

@@ -1,6 +1,6 @@
-//! VMs that are slow beside others, or by how many vCPUs they have: each finding on VMs that have its cause, and on VMs that nearly have it.
+//! VMs that are slow because of neighbours or of their number of vCPUs: each finding with its cause, and without it.
 //!
-//! Each VM's vCPUs have a cgroup of their own, as libvirt makes them: what is due to a VM is told by the weights of these.
+//! The vCPUs of each VM have their own cgroup, like those of libvirt, whose weight determines the VM's fair share.
 
 use tandem_linux::actuator::Actuator;
 use tandem_linux::affinity::affinity;
@@ -11,38 +11,23 @@ use super::harness::{Skip, Test};
 use super::vm_support::{Guard, start_vm};
 use super::{kinds, look, look_on, name, pcpu_and_another, pcpus, skip, tandem, vcpus};
 
-/// All that is here.
+/// The tests of this file.
 pub const ALL: &[(&str, Test)] = &[
-    (
-        "more_vcpus_than_pcpus_are_found_and_as_many_are_not",
-        more_vcpus_than_pcpus_are_found_and_as_many_are_not,
-    ),
-    (
-        "a_neighbour_on_the_same_pcpu_is_found_and_on_another_is_not",
-        a_neighbour_on_the_same_pcpu_is_found_and_on_another_is_not,
-    ),
-    (
-        "pins_are_unfair_to_three_on_a_pcpu_and_not_to_one",
-        pins_are_unfair_to_three_on_a_pcpu_and_not_to_one,
-    ),
-    (
-        "a_stacked_hog_is_found_and_one_whose_vcpus_are_apart_is_not",
-        a_stacked_hog_is_found_and_one_whose_vcpus_are_apart_is_not,
-    ),
-    (
-        "a_slow_sibling_is_found_while_another_vm_has_its_pcpu",
-        a_slow_sibling_is_found_while_another_vm_has_its_pcpu,
-    ),
+    ("more_vcpus_than_pcpus_are_found", more_vcpus_than_pcpus_are_found),
+    ("neighbour_on_the_same_pcpu_is_found", neighbour_on_the_same_pcpu_is_found),
+    ("unfair_pins_are_found", unfair_pins_are_found),
+    ("stacked_hog_is_found", stacked_hog_is_found),
+    ("slow_sibling_is_found", slow_sibling_is_found),
 ];
 
-/// A VM with a cgroup of its own for its vCPUs, of the kernel's default weight. The cgroup goes first.
+/// A VM with a cgroup for its vCPUs, with the kernel's default weight; the cgroup is dropped first.
 struct InCgroup {
     _group: Actuator,
     _journal: tempfile::TempDir,
     _vm: Guard,
 }
 
-/// A VM with these arguments of `tandem vm run`, in a cgroup of its own.
+/// Starts a VM with these arguments of `tandem vm run`, in its own cgroup.
 fn start(name: &str, args: &[&str]) -> Result<InCgroup, Skip> {
     let vm = start_vm(env!("CARGO_BIN_EXE_tandem").as_ref(), name, args);
     let journal = tempfile::tempdir().unwrap();
@@ -63,13 +48,13 @@ fn start(name: &str, args: &[&str]) -> Result<InCgroup, Skip> {
     }
 }
 
-/// A VM of this many vCPUs that compute, pinned in turn.
+/// Starts a VM with this number of computing vCPUs, pinned in turn.
 fn burner(name: &str, vcpus: &str, pins: &str) -> Result<InCgroup, Skip> {
     let args = ["--vcpus", vcpus, "--workload", "burn", "--pin", pins];
     start(name, &args)
 }
 
-fn more_vcpus_than_pcpus_are_found_and_as_many_are_not() -> Result<(), Skip> {
+fn more_vcpus_than_pcpus_are_found() -> Result<(), Skip> {
     pcpus()?;
     let room = affinity(Tid(std::process::id())).unwrap().len();
     let free = |name: &str, vcpus: usize| {
@@ -81,10 +66,7 @@ fn more_vcpus_than_pcpus_are_found_and_as_many_are_not() -> Result<(), Skip> {
     let findings = look(&[&name])?;
     assert_eq!(kinds(&findings).first(), Some(&"too-many-vcpus"), "{findings:#?}");
     let lost = findings[0]["lost_per_second"].as_f64().unwrap() / (room as f64 + 1.0);
-    assert!(
-        (0.7e9..=1.1e9).contains(&lost),
-        "so many more than there is room for wait: {lost} ns/s each"
-    );
+    assert!((0.7e9..=1.1e9).contains(&lost), "time lost per vCPU: {lost} ns/s");
     drop(many);
     let _enough = free(&name, room)?;
     let findings = look(&[&name])?;
@@ -92,7 +74,7 @@ fn more_vcpus_than_pcpus_are_found_and_as_many_are_not() -> Result<(), Skip> {
     Ok(())
 }
 
-fn a_neighbour_on_the_same_pcpu_is_found_and_on_another_is_not() -> Result<(), Skip> {
+fn neighbour_on_the_same_pcpu_is_found() -> Result<(), Skip> {
     let [one, two] = pcpu_and_another()?;
     let (a, b) = (name('a'), name('b'));
     let _vm = burner(&a, "1", &one)?;
@@ -105,7 +87,7 @@ fn a_neighbour_on_the_same_pcpu_is_found_and_on_another_is_not() -> Result<(), S
         "{evidence}"
     );
     let lost = findings[0]["lost_per_second"].as_f64().unwrap();
-    assert!((0.4e9..=0.6e9).contains(&lost), "it waits half of the time: {lost}");
+    assert!((0.4e9..=0.6e9).contains(&lost), "it should wait half of the time: {lost}");
     drop(beside);
     let _apart = burner(&b, "1", &two)?;
     let findings = look_on(&one.parse().unwrap(), &a)?;
@@ -113,7 +95,7 @@ fn a_neighbour_on_the_same_pcpu_is_found_and_on_another_is_not() -> Result<(), S
     Ok(())
 }
 
-fn pins_are_unfair_to_three_on_a_pcpu_and_not_to_one() -> Result<(), Skip> {
+fn unfair_pins_are_found() -> Result<(), Skip> {
     let [one, two] = pcpus()?;
     let [a, b, c, d] = ['a', 'b', 'c', 'd'].map(name);
     let _vm = burner(&a, "1", &one)?;
@@ -124,14 +106,14 @@ fn pins_are_unfair_to_three_on_a_pcpu_and_not_to_one() -> Result<(), Skip> {
     let command = findings[0]["cure"]["commands"][0].as_str().unwrap();
     assert!(command.contains("--placement rebalance"), "{command}");
     drop(others);
-    // It waits no less often, but what is due on that pCPU is what the pCPU has: weights can mend this.
+    // It still waits, but the fair shares on that pCPU are feasible: weights can solve this.
     let findings = look(&[&a, &d])?;
     assert!(!kinds(&findings).contains(&"unfair-pins"), "{findings:#?}");
-    assert!(!findings.is_empty(), "it is behind d on this pCPU");
+    assert!(!findings.is_empty(), "its lag compared with d is found");
     Ok(())
 }
 
-/// What a VM received of its due, by `host top`.
+/// Returns the received part of a VM's fair share, from `host top`.
 fn part_of_due(vm: &str) -> f64 {
     let output = tandem(&["host", "top", "--json", "--once", "--interval", "2s"]);
     let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -140,7 +122,7 @@ fn part_of_due(vm: &str) -> f64 {
     vm["received"].as_f64().unwrap() / vm["due"].as_f64().unwrap()
 }
 
-fn a_stacked_hog_is_found_and_one_whose_vcpus_are_apart_is_not() -> Result<(), Skip> {
+fn stacked_hog_is_found() -> Result<(), Skip> {
     let [one, two] = pcpus()?;
     let (hog, victim) = (name('g'), name('b'));
     let both = format!("{one},{two}");
@@ -153,7 +135,7 @@ fn a_stacked_hog_is_found_and_one_whose_vcpus_are_apart_is_not() -> Result<(), S
     let part = part_of_due(&hog);
     if part < 1.3 {
         return skip(format!(
-            "on this kernel a VM with stacked vCPUs receives {part:.2} of its due: it has no pinned-hog defect"
+            "on this kernel a VM with stacked vCPUs receives {part:.2} of its fair share: it has no pinned-hog defect"
         ));
     }
     let findings = look(&[&victim, &hog])?;
@@ -167,7 +149,7 @@ fn a_stacked_hog_is_found_and_one_whose_vcpus_are_apart_is_not() -> Result<(), S
     Ok(())
 }
 
-fn a_slow_sibling_is_found_while_another_vm_has_its_pcpu() -> Result<(), Skip> {
+fn slow_sibling_is_found() -> Result<(), Skip> {
     let [one, two] = pcpus()?;
     let (a, b) = (name('a'), name('b'));
     let both = format!("{one},{two}");
@@ -180,7 +162,7 @@ fn a_slow_sibling_is_found_while_another_vm_has_its_pcpu() -> Result<(), Skip> {
     let evidence = findings[0]["evidence"][0].as_str().unwrap();
     assert!(evidence.starts_with("vCPU 0 always has work"), "{evidence}");
     drop(beside);
-    // The same VM, and its vCPU 1 waits for vCPU 0 as before: but that one waits for nobody.
+    // vCPU 1 of the same VM still waits for vCPU 0, but vCPU 0 does not wait for another VM.
     let findings = look(&[&a])?;
     assert!(!kinds(&findings).contains(&"slow-sibling"), "{findings:#?}");
     Ok(())

@@ -1,5 +1,5 @@
-//! Findings that are no matter of other VMs: halt polling, the VM's own other threads, spinning in vain, and waits for nobody that is seen. Each is
-//! made, and nearly made.
+//! Findings without other VMs: halt polling, the VM's own other threads, useless spinning, and unexplained waits.
+//! Each is tested with its cause and without it.
 
 use std::io::{Read, Write};
 use std::process::Command;
@@ -16,32 +16,23 @@ use super::harness::{Skip, Test};
 use super::vm_support::{Guard, start_vm};
 use super::{DURATION, kinds, least_busy, look, name, pcpu, pcpus, skip, tandem, text, why};
 
-/// All that is here.
+/// The tests of this file.
 pub const ALL: &[(&str, Test)] = &[
-    (
-        "a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not",
-        a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not,
-    ),
-    (
-        "a_vms_own_thread_is_found_on_its_pcpu_and_not_elsewhere",
-        a_vms_own_thread_is_found_on_its_pcpu_and_not_elsewhere,
-    ),
-    (
-        "processes_that_end_unseen_leave_waits_unexplained",
-        processes_that_end_unseen_leave_waits_unexplained,
-    ),
-    ("spinning_in_vain_is_found_by_pause_exits", spinning_in_vain_is_found_by_pause_exits),
+    ("halt_polling_of_naps_is_found", halt_polling_of_naps_is_found),
+    ("own_thread_on_the_pcpu_is_found", own_thread_on_the_pcpu_is_found),
+    ("short_processes_leave_unexplained_waits", short_processes_leave_unexplained_waits),
+    ("useless_spinning_is_found_by_pause_exits", useless_spinning_is_found_by_pause_exits),
 ];
 
 fn set(pcpu: &str) -> PcpuSet {
     pcpu.parse().unwrap()
 }
 
-fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip> {
+fn halt_polling_of_naps_is_found() -> Result<(), Skip> {
     let one = pcpu()?;
     let most = std::fs::read_to_string("/sys/module/kvm/parameters/halt_poll_ns");
     match most.as_deref().map(str::trim) {
-        Ok("0") => return skip("KVM polls for nobody here: its halt_poll_ns is 0"),
+        Ok("0") => return skip("KVM does not poll here: its halt_poll_ns is 0"),
         Ok(_) => {}
         Err(error) => return skip(format!("KVM's halt_poll_ns: {error}")),
     }
@@ -59,7 +50,7 @@ fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip>
     let findings = look(&[&name])?;
     if findings.is_empty() && vms_take_a_pcpu() {
         return skip(
-            "exits cost so much here that a VM that naps for half a millisecond runs all the time",
+            "exits are so expensive here that a VM with naps of half a millisecond runs all the time",
         );
     }
     assert_eq!(kinds(&findings), ["halt-polling"], "{findings:#?}");
@@ -67,22 +58,22 @@ fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip>
     assert!((0.1e9..1e9).contains(&burned), "{burned}");
     assert_eq!(findings[0]["lost_per_second"], 0, "the VM itself loses nothing");
     drop(naps);
-    // Sleeps of some ms are longer than KVM polls, and so it soon gives up polling for them.
+    // Sleeps of some ms are longer than KVM polls, so KVM soon stops polling.
     let _sleeps = bursty("2000000", "25000000");
     let findings = look(&[&name])?;
     assert!(findings.is_empty(), "{findings:#?}");
     Ok(())
 }
 
-/// Whether the VMs that there are take all of a pCPU; one that naps and is polled for takes half of it.
+/// Returns whether the VMs take a whole pCPU; a napping VM with halt polling should take half of one.
 fn vms_take_a_pcpu() -> bool {
     let found = why();
     let vcpus = found["host"]["vcpus"].as_f64().unwrap();
     vcpus > 0.95e9 * found["seconds"].as_f64().unwrap()
 }
 
-/// Writes lines to a VM's stdin, and reads what it answers, on one pCPU, until told to stop. For each line the VM's main thread makes a
-/// report, so it computes nearly all of the time.
+/// Writes lines to a VM's stdin and reads its answers, on one pCPU, until dropped.
+/// The VM's main thread makes a report for each line, so it computes nearly all of the time.
 struct Asking {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -115,7 +106,7 @@ impl Asking {
 }
 
 impl Drop for Asking {
-    /// The VM ends with its stdin, so what is written there is read, and both threads end.
+    /// The VM ends with its stdin, so all written lines are read, and both threads end.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -124,7 +115,7 @@ impl Drop for Asking {
     }
 }
 
-fn a_vms_own_thread_is_found_on_its_pcpu_and_not_elsewhere() -> Result<(), Skip> {
+fn own_thread_on_the_pcpu_is_found() -> Result<(), Skip> {
     let [one, two] = pcpus()?;
     let name = name('o');
     let mut vm = start_vm(
@@ -141,14 +132,14 @@ fn a_vms_own_thread_is_found_on_its_pcpu_and_not_elsewhere() -> Result<(), Skip>
     assert!((0.1e9..=0.7e9).contains(&lost), "{lost}");
     let commands = findings[0]["cure"]["commands"].as_array().unwrap();
     assert!(!commands.is_empty(), "{findings:#?}");
-    // As busy as before, but not where its vCPU runs.
+    // The thread is still busy, but on another pCPU than the vCPU.
     set_affinity(main, &set(&two)).unwrap();
     let findings = look(&[&name])?;
     assert!(!kinds(&findings).contains(&"own-threads"), "{findings:#?}");
     Ok(())
 }
 
-fn processes_that_end_unseen_leave_waits_unexplained() -> Result<(), Skip> {
+fn short_processes_leave_unexplained_waits() -> Result<(), Skip> {
     let one = pcpu()?;
     let name = name('n');
     let _vm = start_vm(
@@ -156,7 +147,7 @@ fn processes_that_end_unseen_leave_waits_unexplained() -> Result<(), Skip> {
         &name,
         &["--workload", "burn", "--pin", &one],
     );
-    // Each process computes for some ms and ends; the one that starts them does next to nothing.
+    // Each process computes for some ms and ends; their parent is nearly idle.
     let script = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
     let storm = Command::new("taskset").args(["-c", &one, "sh", "-c", script]).spawn();
     let storm = match storm {
@@ -176,7 +167,7 @@ fn processes_that_end_unseen_leave_waits_unexplained() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A look with BPF, or why there is none that sees pause exits.
+/// Measures with BPF; skips the test if pause exits are not visible.
 fn look_at_pause_exits(vm: &str) -> Result<Vec<Value>, Skip> {
     let arguments = ["host", "why", "--json", "--source", "bpf", "--duration"];
     let output = tandem(&[arguments.as_slice(), &[DURATION]].concat());
@@ -193,11 +184,11 @@ fn look_at_pause_exits(vm: &str) -> Result<Vec<Value>, Skip> {
     Ok(findings.filter(|one| one["vm"] == vm).cloned().collect())
 }
 
-fn spinning_in_vain_is_found_by_pause_exits() -> Result<(), Skip> {
+fn useless_spinning_is_found_by_pause_exits() -> Result<(), Skip> {
     let [one, two] = least_busy()?;
     let name = name('z');
     let both = format!("{one},{two}");
-    // At CPL 0, where processors see pause loops.
+    // At CPL 0, because processors detect pause loops there.
     let pinned = ["--vcpus", "2", "--ring", "0", "--pin", &both, "--workload"];
     let spin = ["barrier", "--set", "wait=spin"];
     let spins = start_vm(
@@ -211,12 +202,12 @@ fn spinning_in_vain_is_found_by_pause_exits() -> Result<(), Skip> {
         hog.map(Guard)
     };
     let Ok(_hogs) = [hog(&one), hog(&two)].into_iter().collect::<Result<Vec<_>, _>>() else {
-        return skip("taskset cannot be started");
+        return skip("cannot start taskset");
     };
     let findings = look_at_pause_exits(&name)?;
     if !kinds(&findings).contains(&"useless-spinning") {
         return skip(
-            "this processor makes too few pause exits of two vCPUs that spin for each other",
+            "this processor makes too few pause exits for two vCPUs that spin for each other",
         );
     }
     drop(spins);

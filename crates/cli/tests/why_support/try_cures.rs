@@ -1,7 +1,7 @@
-//! `tandem host why --try` on real VMs: what helps stays for as long as it is wanted, what does not is put back, and so is everything
-//! after Ctrl-C and kill -9.
+//! `tandem host why --try` on real VMs: helpful remedies can be kept, others are reverted, and so is everything after
+//! Ctrl-C and kill -9.
 //!
-//! What must be as it was is looked up after every run, whether the host was calm in it or not; what a trial says counts only if it was.
+//! Reverts are checked after every run; the results of a trial count only if the host was quiet.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -22,32 +22,26 @@ use super::vm_support::{Guard, start_vm};
 use super::{DURATION, least_busy, limit, name, pcpu, pcpus, places_of, skip, tandem, text, vcpus};
 use tandem_testing::quiet;
 
-/// All that is here.
+/// The tests of this file.
 pub const ALL: &[(&str, Test)] = &[
-    (
-        "stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore",
-        stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore,
-    ),
-    ("a_cure_that_does_not_help_is_put_back", a_cure_that_does_not_help_is_put_back),
-    (
-        "a_trial_that_is_killed_is_put_back_by_restore",
-        a_trial_that_is_killed_is_put_back_by_restore,
-    ),
-    ("a_vm_of_a_daemon_elsewhere_is_not_tried", a_vm_of_a_daemon_elsewhere_is_not_tried),
-    ("an_interrupted_trial_puts_back_at_once", an_interrupted_trial_puts_back_at_once),
-    ("nothing_is_tried_on_a_vm_that_nobody_named", nothing_is_tried_on_a_vm_that_nobody_named),
+    ("helpful_remedy_is_kept_until_restore", helpful_remedy_is_kept_until_restore),
+    ("useless_remedy_is_reverted", useless_remedy_is_reverted),
+    ("restore_reverts_a_killed_trial", restore_reverts_a_killed_trial),
+    ("vm_of_another_daemon_is_not_tried", vm_of_another_daemon_is_not_tried),
+    ("interrupted_trial_reverts_immediately", interrupted_trial_reverts_immediately),
+    ("unnamed_vms_are_not_tried", unnamed_vms_are_not_tried),
 ];
 
-/// How long a trial may take until it changes something, on a busy host.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout until the first change of a trial, on a busy host.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A VM of two vCPUs that compute, on one pCPU.
+/// Starts a VM with two computing vCPUs on one pCPU.
 fn stacked(name: &str, pcpu: &str) -> Guard {
     let pinned = ["--vcpus", "2", "--workload", "burn", "--pin", pcpu];
     start_vm(env!("CARGO_BIN_EXE_tandem").as_ref(), name, &pinned)
 }
 
-/// Where threads may run.
+/// Returns the affinities of threads.
 fn places(threads: &[ThreadRef]) -> Vec<String> {
     let places = threads.iter().map(|thread| affinity(thread.tid).unwrap());
     places.map(|place| place.to_string()).collect()
@@ -58,10 +52,10 @@ fn arguments<'a>(vm: &'a str, state: &'a str, more: &[&'a str]) -> Vec<&'a str> 
     [all.as_slice(), more].concat()
 }
 
-/// Maximum number of undisturbed trials: others may come between the change and the measurement after it.
+/// Maximum number of undisturbed trials: other load may start between the change and the measurement after it.
 const CALM_RUNS: usize = 4;
 
-/// A trial of a finding with this outcome, or else the last one of several. `check` is made after every run.
+/// Runs trials until one of the finding has this outcome; else returns the last one. `check` runs after each trial.
 fn tried(
     pcpus: &PcpuSet,
     vm: &str,
@@ -94,7 +88,7 @@ fn tried(
     }
 }
 
-fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Skip> {
+fn helpful_remedy_is_kept_until_restore() -> Result<(), Skip> {
     let [one, two] = pcpus()?;
     let name = name('t');
     let vm = stacked(&name, &one);
@@ -115,11 +109,11 @@ fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Ski
         "{trial:#}"
     );
     let cost = |when: &str| trial[when]["cost"].as_f64().unwrap();
-    // Others may take some of the pCPU that they share, and of the time that they wait.
+    // Other load may take a part of the shared pCPU, and of the waits.
     assert!(cost("before") > 0.6e9 && cost("after") < 0.2e9, "{trial:#}");
-    assert!(cost("again") > 0.6e9, "without it, it is there again: {trial:#}");
+    assert!(cost("again") > 0.6e9, "without the remedy the cost returns: {trial:#}");
 
-    // A run that keeps puts back what the one before kept, so all of them begin alike.
+    // A run with --keep first reverts the remedies that the previous one kept, so all start from the same state.
     let trial = tried(&both, &name, state, &["--keep"], stacked, |said| {
         let mut trials = said["trials"].as_array().unwrap().iter();
         let is_kept = trials.any(|trial| trial["in_force"] == true);
@@ -132,7 +126,7 @@ fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Ski
         let has = |pcpu: &str| place.contains(tandem_model::PcpuId(pcpu.parse().unwrap()));
         assert!(has(&one) && has(&two), "{kept:?}");
     }
-    // For a name that is mistyped nothing is undone.
+    // A mistyped name reverts nothing.
     let output = tandem(&arguments("nosuch", state, &[]));
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("no VM matches 'nosuch'"));
@@ -147,7 +141,7 @@ fn restore(state: &str) {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-fn a_cure_that_does_not_help_is_put_back() -> Result<(), Skip> {
+fn useless_remedy_is_reverted() -> Result<(), Skip> {
     let one = pcpu()?;
     let name = name('u');
     let vm = start_vm(
@@ -156,7 +150,7 @@ fn a_cure_that_does_not_help_is_put_back() -> Result<(), Skip> {
         &["--workload", "burn", "--pin", &one],
     );
     let own = tempfile::tempdir().unwrap();
-    // Whichever of the two is lifted, the other holds the VM back all the same.
+    // If one of the two quotas is lifted, the other one still limits the VM.
     let names = [format!("why-{name}"), "inner".to_owned()];
     let (actuator, groups) = match limit(&vm, &names, own.path()) {
         Ok(limited) => limited,
@@ -184,7 +178,7 @@ fn a_cure_that_does_not_help_is_put_back() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A VM with a quota, and its quota before anything is tried. The cgroup goes first.
+/// A VM with a quota, and its value before the trial; the cgroup is dropped first.
 struct Limited {
     name: String,
     group: CgroupPath,
@@ -221,7 +215,7 @@ impl Limited {
         quota.unwrap() == self.before
     }
 
-    /// A trial that has lifted the quota.
+    /// Starts a trial, and waits until it has lifted the quota.
     fn trial(&self) -> Result<Child, Skip> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tandem"))
             .args(arguments(&self.name, self.state(), &["--duration", "2s"]))
@@ -230,39 +224,39 @@ impl Limited {
             .spawn()
             .unwrap();
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < TIMEOUT {
             if !self.is_as_before() {
                 return Ok(child);
             }
             if child.try_wait().unwrap().is_some() {
-                return skip("the host was too busy for the quota to be found");
+                return skip("the host is too busy to find the quota");
             }
             sleep(Duration::from_millis(10));
         }
         let _ = child.kill();
         let _ = child.wait();
-        panic!("nothing was changed, and the trial goes on");
+        panic!("the trial changed nothing and still runs");
     }
 }
 
-fn a_trial_that_is_killed_is_put_back_by_restore() -> Result<(), Skip> {
+fn restore_reverts_a_killed_trial() -> Result<(), Skip> {
     let limited = Limited::start('v')?;
     let mut child = limited.trial()?;
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(!limited.is_as_before(), "nobody could put it back");
+    assert!(!limited.is_as_before(), "a killed trial cannot revert it");
     restore(limited.state());
     assert!(limited.is_as_before());
     Ok(())
 }
 
-fn a_vm_of_a_daemon_elsewhere_is_not_tried() -> Result<(), Skip> {
+fn vm_of_another_daemon_is_not_tried() -> Result<(), Skip> {
     let limited = Limited::start('y')?;
     let mut claims = match Claims::open(Path::new(HOST_CLAIMS)) {
         Ok(claims) => claims,
         Err(error) => return skip(error),
     };
-    // As a daemon with another state directory does.
+    // Claim the VM like a daemon with another state directory.
     assert!(claims.claim(Pid(limited.vm.0.id())).unwrap());
     let wanted = ("quota", "not-tried");
     let pcpus = places_of(&[&limited.name]);
@@ -274,7 +268,7 @@ fn a_vm_of_a_daemon_elsewhere_is_not_tried() -> Result<(), Skip> {
     Ok(())
 }
 
-fn an_interrupted_trial_puts_back_at_once() -> Result<(), Skip> {
+fn interrupted_trial_reverts_immediately() -> Result<(), Skip> {
     let limited = Limited::start('w')?;
     let mut child = limited.trial()?;
     kill_process(ProcessId::from_child(&child), Signal::INT).unwrap();
@@ -283,7 +277,7 @@ fn an_interrupted_trial_puts_back_at_once() -> Result<(), Skip> {
     Ok(())
 }
 
-fn nothing_is_tried_on_a_vm_that_nobody_named() -> Result<(), Skip> {
+fn unnamed_vms_are_not_tried() -> Result<(), Skip> {
     let limited = Limited::start('x')?;
     let output = tandem(&["host", "why", "--try", "--duration", "0.5s"]);
     assert!(!output.status.success());

@@ -1,8 +1,9 @@
-//! Which vCPUs threads are bound to: noted, changed and undone.
+//! Affinities of threads: recorded, changed and reverted.
 //!
-//! A thread that is bound asks for some vCPUs, and runs on those of them that its cpuset has. Kernels from 6.2 on keep what was asked
-//! for while a cpuset shrinks and grows (8f9ea86fdf99), whoever asked and whenever, so there is nothing to note, and nothing to put back but what
-//! the agent itself asked for. Earlier ones forget it: threads that were bound when the agent began are noted, and have that again.
+//! A thread runs on the vCPUs that are both in its requested affinity and in its cpuset.
+//! Since Linux 6.2 the kernel keeps the requested affinity while a cpuset shrinks and grows (8f9ea86fdf99).
+//! There, only affinities that the agent set are journaled and reverted.
+//! Earlier kernels lose the request, so affinities of bound threads are journaled at the start and set again later.
 
 use tandem_linux::affinity::{AffinityError, Threads};
 use tandem_linux::cgroup::CgroupPath;
@@ -15,17 +16,17 @@ use tandem_model::PcpuSet;
 use super::{Actuator, ActuatorError, foreign, threads_of};
 use crate::journal::Change;
 
-/// The first release that keeps what a thread asked for while its cpuset shrinks and grows.
-const KEEPS_WHAT_WAS_ASKED_FOR: (u32, u32) = (6, 2);
+/// First release that keeps a thread's requested affinity while its cpuset shrinks and grows.
+const KEEPS_REQUESTED_AFFINITY: (u32, u32) = (6, 2);
 
 impl Actuator {
-    /// Notes the vCPUs of threads that are bound to some of `all` only, where the kernel forgets that when a cpuset shrinks.
+    /// Journals affinities that differ from `all`, on kernels that lose them when a cpuset shrinks.
     pub fn note_bound_threads(
         &mut self,
         cgroup: &CgroupPath,
         all: &PcpuSet,
     ) -> Result<(), ActuatorError> {
-        if kernel_release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) {
+        if kernel_release::is_since(KEEPS_REQUESTED_AFFINITY) {
             return Ok(());
         }
         for pid in self.cpusets.processes_within(cgroup)? {
@@ -50,7 +51,7 @@ impl Actuator {
         Ok(())
     }
 
-    /// Gives back to threads what the kernel forgot that they were bound to. Those that the agent bound stay so.
+    /// Sets affinities again that the kernel lost, except of threads that the agent bound.
     pub fn rebind_threads(&mut self) {
         for record in self.journal.records() {
             if let Change::Affinity { thread, original } = record
@@ -62,7 +63,8 @@ impl Actuator {
         }
     }
 
-    /// Binds a thread to these vCPUs; it is to have the original ones back, unless somebody else binds it meanwhile.
+    /// Binds a thread to these vCPUs.
+    /// The original affinity is restored later, unless another process changes it meanwhile.
     pub fn bind(
         &mut self,
         thread: ThreadRef,
@@ -75,12 +77,12 @@ impl Actuator {
         self.journal.will_write(record)?;
         let bound = self.threads.set_affinity(thread.tid, vcpus);
         if bound.is_err() {
-            self.journal.was_not_written(&key);
+            self.journal.write_failed(&key);
         }
         Ok(bound?)
     }
 
-    /// Puts back what a thread was bound to.
+    /// Restores the affinity of a thread.
     pub(super) fn undo_affinity(
         &self,
         thread: &ThreadRef,
@@ -94,8 +96,8 @@ impl Actuator {
             now => now.map_err(|error| error.to_string())?,
         };
         let found = Change::Affinity { thread: *thread, original: now.clone() };
-        // Where the kernel forgets what is asked for, what is there tells nothing of who asked.
-        if kernel_release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) && !self.journal.is_ours(&found) {
+        // On kernels that lose the request, the current affinity does not identify its writer.
+        if kernel_release::is_since(KEEPS_REQUESTED_AFFINITY) && !self.journal.is_ours(&found) {
             return Ok(foreign(&format!("{thread}, bound to vCPUs {now},")));
         }
         restore_affinity(&self.threads, thread, original)
@@ -112,12 +114,12 @@ mod tests {
 
     use super::*;
 
-    /// What a bound process has once all is put back, if somebody else binds it to this meanwhile.
-    fn put_back(theirs: Option<&PcpuSet>, one: &PcpuSet, all: &PcpuSet) -> PcpuSet {
+    /// Affinity of a bound process after the restore, if another process sets `theirs` meanwhile.
+    fn restored(theirs: Option<&PcpuSet>, one: &PcpuSet, all: &PcpuSet) -> PcpuSet {
         let (_root, procfs) = crate::actuator::tests::vm();
         let state = tempfile::tempdir().unwrap();
         let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
-        // The tree of files has no threads.
+        // The fake procfs has no threads.
         actuator.threads = tandem_linux::affinity::HostThreads::new(ProcFs::host());
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let thread = ThreadRef::of_process(&ProcFs::host(), Pid(child.id())).unwrap();
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_somebody_else_binds_stay_so() {
+    fn restore_keeps_foreign_affinity() {
         let me = ThreadRef::of_process(&ProcFs::host(), Pid(std::process::id())).unwrap();
         let all = affinity(me.tid).unwrap();
         let mut vcpus = all.iter().map(|vcpu| [vcpu].into_iter().collect());
@@ -143,12 +145,9 @@ mod tests {
             println!("skipped: it takes two CPUs");
             return;
         };
-        assert_eq!(put_back(None, &one, &all), all);
-        let kept = match kernel_release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) {
-            true => &other,
-            // Whose it is cannot be told there.
-            false => &all,
-        };
-        assert_eq!(put_back(Some(&other), &one, &all), *kept);
+        assert_eq!(restored(None, &one, &all), all);
+        // Earlier kernels do not identify the writer, so the restore overwrites it.
+        let kept = if kernel_release::is_since(KEEPS_REQUESTED_AFFINITY) { &other } else { &all };
+        assert_eq!(restored(Some(&other), &one, &all), *kept);
     }
 }

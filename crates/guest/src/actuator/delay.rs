@@ -1,8 +1,9 @@
-//! Changes of delayed scheduling: timer slack and scheduling policy of threads, made and undone.
+//! Changes of delayed scheduling: timer slack and scheduling policy of threads, made and reverted.
 //!
-//! Both are inherited by new threads, which the journal need not know when the agent is killed: they are found as threads of
-//! processes that it knows, of those that descend from them, and of cgroups that the agent made or that its workload is in, with exactly what was given
-//! ([`Actuator::put_back_heirs`]).
+//! New threads inherit both, and a killed agent may not have journaled them.
+//! [`Actuator::revert_heirs`] finds them among three groups of processes:
+//! processes in the journal, their descendants, and processes in cgroups of the agent or the workload.
+//! It reverts exactly the values that the agent set.
 
 use tandem_linux::affinity::Threads;
 use tandem_linux::journal::Entry;
@@ -17,7 +18,8 @@ use crate::delaying;
 use crate::journal::Change;
 
 impl Actuator {
-    /// Gives a thread a timer slack; it is to have the original one back. What somebody else set meanwhile is that from now on.
+    /// Sets a thread's timer slack and journals `original` for the revert.
+    /// A value that another process set meanwhile becomes the new original.
     pub fn set_timer_slack(
         &mut self,
         thread: ThreadRef,
@@ -32,16 +34,16 @@ impl Actuator {
         if now == slack && (!is_new || now == original) {
             return Ok(());
         }
-        // One that was made by a thread with ours has inherited it.
+        // A thread created by one with our value has inherited it, so `now` is not its original.
         let key = self.before(record(if is_new { original } else { now }), record(slack))?;
         let written = delaying::set_timer_slack(&self.procfs, thread.tid, slack);
         if written.is_err() {
-            self.journal.was_not_written(&key);
+            self.journal.write_failed(&key);
         }
         written.map_err(|source| ActuatorError::TimerSlack { thread, source })
     }
 
-    /// Lets a thread of the fair class be scheduled so; it is to be as it originally was.
+    /// Sets the scheduling policy and slice of a fair-class thread and journals `original` for the revert.
     pub fn set_scheduling(
         &mut self,
         thread: ThreadRef,
@@ -59,14 +61,14 @@ impl Actuator {
         let key = self.before(record(if is_new { original } else { now }), record(scheduling))?;
         let set = sched_attr::set_fair_scheduling(thread.tid, scheduling);
         if set.is_err() {
-            self.journal.was_not_written(&key);
+            self.journal.write_failed(&key);
         }
         Ok(set?)
     }
 
-    /// Threads that a killed agent did not see any more: they inherited what it had given to others of their process, or of a
-    /// cgroup that it made, and get what those had.
-    pub(super) fn put_back_heirs(&self, report: &mut RestoreReport) {
+    /// Reverts threads that a killed agent did not see.
+    /// They inherited the values of their process or cgroup, and get its originals.
+    pub(super) fn revert_heirs(&self, report: &mut RestoreReport) {
         let records = self.journal.records();
         let slacks = records.clone().filter_map(|record| match record {
             Change::TimerSlack { thread, original } => Some((thread, *original)),
@@ -82,7 +84,7 @@ impl Actuator {
             let slacks = slacks.iter().map(|(thread, _)| *thread);
             slacks.chain(schedulings.iter().map(|(thread, _)| *thread))
         };
-        // Another thread may have the number of one that has ended.
+        // The TID of an exited thread may have been reused.
         let known = |tid: Tid| {
             let mut same = threads().filter(|thread| thread.tid == tid);
             same.any(|thread| self.threads.is_alive(thread))
@@ -98,7 +100,7 @@ impl Actuator {
                 let slack = slacks.iter().find(|(t, _)| of(t)).or(slacks.first());
                 if let (Some(&(thread, original)), Ok(now)) =
                     (slack, delaying::timer_slack(&self.procfs, tid))
-                    && self.was_given(&Change::TimerSlack { thread: *thread, original: now })
+                    && self.was_set(&Change::TimerSlack { thread: *thread, original: now })
                     && delaying::set_timer_slack(&self.procfs, tid, original).is_ok()
                 {
                     report.put_back += 1;
@@ -106,7 +108,7 @@ impl Actuator {
                 let scheduling = schedulings.iter().find(|(t, _)| of(t));
                 if let (Some(&(thread, original)), Ok(Some(now))) =
                     (scheduling.or(schedulings.first()), sched_attr::fair_scheduling(tid))
-                    && self.was_given(&Change::Scheduling { thread: *thread, original: now })
+                    && self.was_set(&Change::Scheduling { thread: *thread, original: now })
                     && sched_attr::set_fair_scheduling(tid, original).is_ok()
                 {
                     report.put_back += 1;
@@ -115,19 +117,19 @@ impl Actuator {
         }
     }
 
-    /// Whether a thing was given this value, and did not have it before.
-    fn was_given(&self, now: &Change) -> bool {
+    /// Returns true if the agent set this value and it differs from the original.
+    fn was_set(&self, now: &Change) -> bool {
         let is_original = self.journal.record(&now.key()) == Some(now);
         !is_original && self.journal.written(&now.key()).contains(now)
     }
 
-    /// Processes that live: of these threads, what descends from those, and what is in cgroups that the agent made or its workload is in.
+    /// Returns the live processes of these threads, their descendants, and those in cgroups of the agent or the workload.
     fn heirs<'t>(&self, threads: impl Iterator<Item = &'t ThreadRef>) -> Vec<Pid> {
         let mut threads = threads.peekable();
         if threads.peek().is_none() {
             return Vec::new();
         }
-        // A process that began after one of its threads is another one with its number.
+        // A process that started after the journaled thread has reused its PID.
         let is_same = |thread: &&ThreadRef| {
             let leader = ThreadStat::read(&self.procfs.process(thread.pid));
             leader.is_ok_and(|leader| leader.start <= thread.start)
@@ -150,7 +152,7 @@ impl Actuator {
         pids
     }
 
-    /// Undoes a change of delayed scheduling; of others there is nothing to do here.
+    /// Reverts a change of delayed scheduling; ignores other changes.
     pub(super) fn undo_delay(&self, change: &Change) -> Result<Undone, String> {
         match change {
             Change::TimerSlack { thread, .. } | Change::Scheduling { thread, .. }
@@ -177,7 +179,7 @@ impl Actuator {
             Change::Scheduling { thread, original } => {
                 let now = match sched_attr::fair_scheduling(thread.tid) {
                     Ok(Some(now)) => now,
-                    // Somebody made it a real-time thread.
+                    // The thread left the fair class, for example for a real-time policy.
                     Ok(None) => return Ok(foreign(&format!("the scheduling policy of {thread}"))),
                     Err(error) if error.is_gone() => return Ok(Undone::Nothing),
                     Err(error) => return Err(error.to_string()),
@@ -192,19 +194,19 @@ impl Actuator {
         }
     }
 
-    /// Puts back what is found to be ours.
+    /// Reverts a value if the agent set it.
     fn undo_one(
         &self,
-        is_as_it_was: bool,
+        is_original: bool,
         found: &Change,
-        put_back: impl FnOnce() -> Result<(), String>,
+        revert: impl FnOnce() -> Result<(), String>,
     ) -> Result<Undone, String> {
         match () {
-            () if is_as_it_was => Ok(Undone::Nothing),
+            () if is_original => Ok(Undone::Nothing),
             () if !self.journal.is_ours(found) => {
-                Ok(foreign(&format!("what is set now ({found})")))
+                Ok(foreign(&format!("the current value ({found})")))
             }
-            () => put_back().map(|()| Undone::PutBack),
+            () => revert().map(|()| Undone::PutBack),
         }
     }
 }

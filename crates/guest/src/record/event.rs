@@ -1,74 +1,78 @@
-//! Events of the scheduler as the kernel's ring buffer has them: pages of bytes in, [`Event`]s out. Reads no file.
+//! Parser of the kernel's trace ring buffer: pages of bytes in, scheduler [`Event`]s out.
 //!
-//! Where the fields of an event lie is said by its `format` file; the form of a page is that of include/linux/ring_buffer.h: a time stamp, how
-//! many bytes follow, then records with a header of 5 bits of type and length and 27 bits of time since the one before. Times are ns of the
-//! clock that the instance has (`mono`).
+//! The layout of an event's fields is in its `format` file, and the layout of a page in include/linux/ring_buffer.h.
+//! A page has a time stamp, the number of bytes, then records.
+//! A record's header has 5 bits of type and length and 27 bits of time since the previous record.
+//! Times are ns of the instance's clock (`mono`).
+//!
+//! This module does not read files.
 
 use tandem_linux::thread::Tid;
 use tandem_model::Nanos;
 
-/// Time stamp and length at the beginning of a page.
+/// Size of a page's header: time stamp and length.
 const PAGE_HEADER: usize = 16;
-/// Bits of a page's length that are a length.
+/// Mask of the length in the second word of a page's header.
 const LENGTH: u64 = 0xf_ffff;
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
 /// TRACE_FLAG_HARDIRQ of include/linux/trace_events.h.
 const HARDIRQ: u8 = 0x08;
-/// TASK_REPORT of include/linux/sched.h without the bit that says "preempted": a thread that left in one of these states cannot go on.
+/// TASK_REPORT of include/linux/sched.h without the "preempted" bit: a thread in one of these states is not runnable.
 const ASLEEP: u64 = 0xff;
-/// Of futex(2), without its flags.
+/// Mask of the command in the operation of futex(2).
 const FUTEX_COMMANDS: u64 = 0x7f;
 /// FUTEX_WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2.
 const FUTEX_WAITS: [u64; 5] = [0, 6, 9, 11, 13];
 /// FUTEX_WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, UNLOCK_PI, WAKE_BITSET.
 const FUTEX_WAKES: [u64; 6] = [1, 3, 4, 5, 7, 10];
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Who ran left the CPU, and `next` came; 0 is idle.
+    /// Context switch from `prev` to `next`; 0 is the idle thread.
     Switch {
-        /// Who left.
+        /// Thread that leaves the CPU.
         prev: Tid,
-        /// Whether it cannot go on.
+        /// Whether it is no longer runnable.
         sleeps: bool,
-        /// Who came.
+        /// Thread that gets the CPU.
         next: Tid,
     },
-    /// A thread is woken.
+    /// Start of a thread's wake-up.
     Waking(Tid),
-    /// A thread is in the queue of that CPU now, which has been told.
+    /// The thread is on the run queue of that CPU, which was notified.
     Woken(Tid, u32),
-    /// A thread is born.
+    /// The running thread creates a thread.
     Fork(Tid),
-    /// Who runs ends.
+    /// The running thread exits.
     Exit,
-    /// Who runs may wait at the futex of this address.
+    /// The running thread may wait on the futex at this address.
     FutexWait(u64),
-    /// Who runs wakes others there.
+    /// The running thread wakes waiters of the futex at this address.
     FutexWake(u64),
-    /// Who runs gives way.
+    /// The running thread yields.
     Yield,
 }
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// Time.
     pub at: Nanos,
-    /// On which CPU.
+    /// CPU.
     pub cpu: u32,
-    /// Who ran there.
+    /// Thread that runs on that CPU.
     pub by: Tid,
-    /// Whether it was an interrupt, and not who ran.
+    /// Whether an interrupt caused it, rather than the running thread.
     pub in_interrupt: bool,
-    /// What.
+    /// Kind.
     pub kind: Kind,
 }
 
-/// Events that are recorded: their folder in tracefs, the fields that are used. Those of the second half need not be there.
+/// Recorded events: folder in tracefs and used fields.
+/// The first [`NEEDED`] are required.
 pub const EVENTS: [(&str, &[&str]); 7] = [
     ("sched/sched_switch", &["prev_pid", "prev_state", "next_pid"]),
     ("sched/sched_waking", &["pid"]),
@@ -79,19 +83,19 @@ pub const EVENTS: [(&str, &[&str]); 7] = [
     ("syscalls/sys_enter_sched_yield", &[]),
 ];
 
-/// How many of them must be there.
+/// Number of required events.
 pub const NEEDED: usize = 5;
 
-/// Where the fields of an event lie.
+/// Layout of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
     id: u16,
-    /// Offset and size of those that are used, in their order.
+    /// Offset and size of each used field.
     fields: Vec<(usize, usize)>,
 }
 
 impl Format {
-    /// From the text of the `format` file. `None`: it lacks one of the fields.
+    /// Parses the text of a `format` file; `None` if it lacks a wanted field.
     pub fn parse(text: &str, wanted: &[&str]) -> Option<Format> {
         let id = text.lines().find_map(|line| line.strip_prefix("ID:"))?;
         let place = |name: &&str| {
@@ -121,12 +125,12 @@ impl Format {
     }
 }
 
-/// The formats of [`EVENTS`], in their order.
+/// Formats of [`EVENTS`], in the same order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Formats(pub Vec<Option<Format>>);
 
 impl Formats {
-    /// Reads a page; what is cut off at its end is left out.
+    /// Parses a page; skips a truncated record at its end.
     pub fn page(&self, page: &[u8], cpu: u32, out: &mut Vec<Event>) {
         let word = |at: usize| -> Option<u64> {
             let bytes = page.get(at..at + 4)?;
@@ -155,7 +159,7 @@ impl Formats {
                     continue;
                 }
                 (TIME_STAMP, Some(more)) => {
-                    // The highest bits do not fit in, and do not change.
+                    // The record has no room for the highest bits, which do not change.
                     now = now >> 59 << 59 | more << 27 | delta;
                     at += 8;
                     continue;
@@ -225,7 +229,7 @@ mod tests {
         Formats(all)
     }
 
-    /// A record as the ring buffer has it: header and data.
+    /// Builds a record of the ring buffer: header and data.
     fn record(delta: u32, data: &[u8]) -> Vec<u8> {
         assert_eq!(data.len() % 4, 0);
         let header = (data.len() / 4) as u32 | delta << 5;
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_a_page_become_events_with_their_times() {
+    fn page_records_become_timed_events() {
         let extend = [30u32 | 5 << 5, 2].map(u32::to_le_bytes).concat();
         let page = page(&[
             record(10, &switch(7, 1, 0, 0)),
@@ -296,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_cut_off_or_made_up_gives_what_is_whole_in_it() {
+    fn truncated_or_random_pages_are_safe() {
         let whole = page(&[record(10, &switch(7, 1, 0, 0)), record(3, &switch(0, 0, 8, 0))]);
         for length in 0..200 {
             let mut events = Vec::new();
@@ -304,7 +308,7 @@ mod tests {
             let records = usize::from(length >= 16 + 68) + usize::from(length >= 16 + 2 * 68);
             assert_eq!(events.len(), records, "{length} bytes");
         }
-        // Bytes of every kind must neither panic nor go on for ever.
+        // Random bytes must neither panic nor loop forever.
         let mut state = 1u64;
         for _ in 0..2000 {
             let bytes: Vec<u8> = std::iter::repeat_with(|| {
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_without_a_field_is_none() {
+    fn format_without_field_is_none() {
         assert_eq!(Format::parse(SWITCH, &["prev_prio"]), None);
         assert_eq!(Format::parse("", &[]), None);
     }

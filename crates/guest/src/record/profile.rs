@@ -1,7 +1,9 @@
-//! A [`Profile`] from what was seen of threads and what they did in traced windows. Pure.
+//! Builds a [`Profile`] from counters of threads and their steps in traced windows.
 //!
-//! Tracing makes a thread run longer. Bursts are shortened by what it cost: how long threads ran between two sleeps in traced windows, over the same
-//! outside of them. Where something was traced, threads are those of the windows; the others are left out, and how long they ran is said.
+//! Tracing lengthens bursts, so they are divided by its cost: the mean run time between two sleeps within traced windows, relative to outside.
+//! If anything was traced, the profile has the threads of the windows only; the run time of the others counts as unseen.
+//!
+//! This module does no I/O.
 
 use std::collections::HashMap;
 
@@ -12,34 +14,34 @@ use tandem_model::application::{Profile, SCHEMA, Spread, Step, ThreadProfile};
 use super::story::Story;
 use super::tree::Did;
 
-/// With fewer sleeps in traced windows, or outside, what tracing costs is left to chance.
-const FEW_SLEEPS: u64 = 500;
+/// Minimum number of sleeps, both within and outside of windows, to estimate the cost of tracing.
+const MIN_SLEEPS: u64 = 500;
 
-/// Tracing is not believed to make bursts longer than that many times.
-const MOST_COST: f64 = 3.0;
+/// Upper bound of the cost of tracing.
+const MAX_COST: f64 = 3.0;
 
-/// What was recorded.
+/// Observations of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// The command, or whose process it was.
+    /// Command, or name of the process.
     pub program: String,
-    /// How many CPUs it could use.
+    /// Number of CPUs that it could use.
     pub cpus: usize,
-    /// How long.
+    /// Length of the recording.
     pub wall: Nanos,
-    /// All threads that were seen.
+    /// All observed threads.
     pub threads: Vec<(Tid, ThreadProfile)>,
-    /// What all did within traced windows, and outside.
+    /// Activity of all threads within traced windows.
     pub within: Did,
-    /// The same outside.
+    /// Activity of all threads outside of traced windows.
     pub outside: Did,
-    /// CPU time of the command and of its children that it waited for, as the kernel said in the end.
+    /// CPU time of the command and its reaped children, from wait4(2).
     pub used: Option<Nanos>,
-    /// What is not known, in words.
+    /// Descriptions of missing information.
     pub missing: Vec<String>,
 }
 
-/// The profile.
+/// Builds the profile.
 pub fn profile(seen: Seen, story: Option<Story>) -> Profile {
     let sum = |threads: &[(Tid, ThreadProfile)]| -> Nanos {
         threads.iter().map(|(_, thread)| thread.ran).sum()
@@ -108,16 +110,16 @@ fn median(times: &[Nanos]) -> Option<Nanos> {
     times.get(times.len() / 2).copied()
 }
 
-/// How many times as long bursts are while they are traced.
+/// Returns the length of bursts within traced windows relative to outside.
 fn cost(within: Did, outside: Did) -> f64 {
-    if within.sleeps < FEW_SLEEPS || outside.sleeps < FEW_SLEEPS {
+    if within.sleeps < MIN_SLEEPS || outside.sleeps < MIN_SLEEPS {
         return 1.0;
     }
     let burst = |did: Did| did.ran.0 as f64 / did.sleeps as f64;
-    (burst(within) / burst(outside)).clamp(1.0, MOST_COST)
+    (burst(within) / burst(outside)).clamp(1.0, MAX_COST)
 }
 
-/// Adds a thread to one that stands for several.
+/// Adds a thread to a row that stands for several.
 fn add(all: &mut ThreadProfile, one: &ThreadProfile) {
     if all.name.is_empty() {
         all.name.clone_from(&one.name);
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn without_windows_threads_are_those_that_ran() {
+    fn untraced_profile_has_threads_that_ran() {
         let seen = Seen {
             threads: vec![thread(1, 500), thread(2, 0)],
             used: Some(Nanos(700)),
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_of_windows_are_shortened_by_what_tracing_cost() {
+    fn bursts_are_divided_by_tracing_cost() {
         let switch = |at, prev, sleeps, next| Event {
             at: Nanos(at),
             cpu: 0,
@@ -198,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn what_tracing_costs_is_said_only_of_many_sleeps_and_within_bounds() {
+    fn tracing_cost_needs_sleeps_and_is_bounded() {
         assert_eq!(cost(did(3000, 10), did(1000, 10)), 1.0);
-        assert_eq!(cost(did(9_000, 1000), did(1_000, 1000)), MOST_COST);
+        assert_eq!(cost(did(9_000, 1000), did(1_000, 1000)), MAX_COST);
         assert_eq!(cost(did(500, 1000), did(1_000, 1000)), 1.0);
     }
 }

@@ -1,14 +1,19 @@
-//! What threads did in a traced window: [`Event`]s in, [`Step`]s of each thread out. Pure.
+//! Converts the [`Event`]s of a traced window into the [`Step`]s of each thread.
 //!
-//! A thread runs from the switch to it to the switch from it. A sleep ends with a wake-up: by another thread of the program (a [`Step::Wait`] here and a
-//! [`Step::Wake`] there, always both), or by an interrupt or somebody else (a [`Step::Sleep`]). A thread that is woken while it is still on its way to
-//! sleep waits, too: it would have slept, had it been woken later. What a thread waits for a CPU is no step: waits are what the simulator says anew.
+//! A thread runs from the switch to it until the switch from it.
+//! A sleep ends with a wake-up.
+//! A wake-up by another thread of the program is a [`Step::Wait`] of the one and a [`Step::Wake`] of the other, always both.
+//! A wake-up by an interrupt or a foreign thread makes the sleep a [`Step::Sleep`].
+//! A thread that is woken before it has left its CPU also waits: with a later wake-up it would have slept.
+//! Waiting for a CPU is not a step, as the simulator computes such waits itself.
 //!
-//! A thread that is born continues the row of one that ended, if there is one, and is woken by its parent. So as many rows are needed as threads live
-//! at once, and not as were ever born.
+//! A new thread continues the row of an exited one, if there is one, and its parent wakes it.
+//! The number of rows is therefore that of concurrent threads, not of all threads.
 //!
-//! A sleep that was under way when the window began or ended is cut there, unless it was a wait for another thread. Nothing is made up for what was not
-//! seen: a wait that was over before it began (an item that was there already) is no step.
+//! A sleep that crosses the start or end of the window is cut there, unless it is a wait for another thread.
+//! Unseen steps are not invented: a wait that was satisfied in advance (by an available item) is not a step.
+//!
+//! This module does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -18,36 +23,38 @@ use tandem_model::application::{LockLike, Step, WakeEdge};
 
 use super::event::{Event, Kind};
 
-/// Wake-ups by a clock are as regular as one if their distances differ by this part, and less than the sleeps between them.
-const CLOCK: f64 = 0.05;
+/// Maximum relative spread of the distances between the wake-ups of a clock.
+/// The spread must also be less than that of the sleeps between them.
+const MAX_SPREAD: f64 = 0.05;
 
-/// Who ran for less than this part of a window, one in so many, and has no event there, did nothing.
-const NEXT_TO_NOTHING: u64 = 100;
+/// A thread without events that ran for less than one part in this many of a window counts as idle.
+const IDLE_SHARE: u64 = 100;
 
-/// What queueing a thread takes without telling an idle CPU, about; the rest of a wake-up of one is the telling.
-const QUEUEING: Nanos = Nanos(700);
+/// Approximate time to enqueue a thread.
+/// The rest of a wake-up on an idle CPU is the notification of that CPU.
+const ENQUEUE: Nanos = Nanos(700);
 
-/// Of fewer nothing is said.
-const FEW: usize = 8;
+/// Minimum number of distances between wake-ups to detect a clock.
+const MIN_DISTANCES: usize = 8;
 
-/// What one row of threads did.
+/// Steps of a row of threads, one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
-    /// Threads of the row, in their order.
+    /// Threads of the row, in order.
     pub tids: Vec<Tid>,
-    /// What they did.
+    /// Their steps.
     pub steps: Vec<Step>,
-    /// How long they were on a CPU between two sleeps.
+    /// Run times between two sleeps.
     pub bursts: Vec<Nanos>,
-    /// When a clock or somebody else woke, and how long the sleep was.
+    /// Time of each wake-up by a clock or a foreign thread, and length of the sleep.
     clock: Vec<(Nanos, Nanos)>,
     run: Nanos,
     burst: Nanos,
     on_cpu: Option<Nanos>,
-    /// What it spent on telling idle CPUs that a thread is there, which is no part of its burst.
+    /// Time spent on notifying idle CPUs, which is not part of its burst.
     sent: Nanos,
     asleep: Asleep,
-    /// The thread is about to end.
+    /// The thread is exiting.
     ending: bool,
     /// The row is free.
     ended: bool,
@@ -55,29 +62,29 @@ pub struct Row {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Asleep {
-    /// It was not seen yet.
+    /// Not seen yet in this window.
     #[default]
     Unknown,
     No,
     Since(Nanos),
 }
 
-/// What a program's threads did, window after window.
+/// Steps of a program's threads, window after window.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
     /// Rows of threads.
     pub rows: Vec<Row>,
-    /// Of wake-ups on idle CPUs: how long until the thread ran.
+    /// Times from a wake-up on an idle CPU until the thread ran.
     pub idle_wakes: Vec<Nanos>,
-    /// How much longer a wake-up took the waker because the other's CPU was idle and had to be told.
+    /// Times that wakers spent on notifying an idle CPU.
     pub idle_sends: Vec<Nanos>,
-    /// How long was traced.
+    /// Traced time.
     pub traced: Nanos,
     edges: BTreeMap<(usize, usize), (u64, Nanos)>,
     futexes: BTreeMap<u64, Futex>,
     row_of: HashMap<Tid, usize>,
     woken_at: HashMap<Tid, Nanos>,
-    /// Who is on each CPU, as far as it was seen.
+    /// Running thread of each CPU, if known.
     on: HashMap<u32, Tid>,
 }
 
@@ -90,13 +97,14 @@ struct Futex {
 }
 
 impl Story {
-    /// Steps so far.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> usize {
         self.rows.iter().map(|row| row.steps.len()).sum()
     }
 
-    /// Takes in a window of these threads, from its begin to its end, and stops after `most` steps. With each thread stands how long it ran in the
-    /// window, for those that no event tells of. Events are in the order of time.
+    /// Adds a window of these threads, given as its start and end, and stops after `most` steps.
+    /// `ran` has the run time of each thread in the window, for threads without events.
+    /// Events are in order of time.
     pub fn window(
         &mut self,
         ran: &[(Tid, Nanos)],
@@ -106,7 +114,7 @@ impl Story {
     ) {
         let (begin, mut end) = window;
         let before = self.steps();
-        // Who is born in the window comes when it is.
+        // Threads created in the window get their row at the fork event.
         let children = events.iter().filter_map(|event| match event.kind {
             Kind::Fork(child) => Some(child),
             _ => None,
@@ -126,7 +134,7 @@ impl Story {
         for tid in &threads {
             self.row(*tid);
         }
-        // Steps are counted as they are seen: one for each event at most, and a run before it.
+        // An event adds at most two steps: its own, and a run before it.
         let mut seen = 0;
         for event in events.iter().filter(|event| event.at >= begin && event.at <= end) {
             self.event(event, begin);
@@ -151,14 +159,14 @@ impl Story {
             let length = end.saturating_sub(begin).0;
             let part = ran.0 as f64 / window.1.saturating_sub(begin).0.max(1) as f64;
             let ran = Nanos((part.min(1.0) * length as f64) as u64);
-            if is_silent && ran.0.saturating_mul(NEXT_TO_NOTHING) > length {
+            if is_silent && ran.0.saturating_mul(IDLE_SHARE) > length {
                 row.steps.push(Step::Run(ran));
             }
         }
         self.traced += end.saturating_sub(begin);
     }
 
-    /// The row of a thread of the program; `None`: it is none.
+    /// Returns the row of a thread; `None` if it is not of the program.
     fn known(&mut self, tid: Tid) -> Option<usize> {
         self.row_of.get(&tid).copied()
     }
@@ -213,7 +221,7 @@ impl Story {
                     && is_idle
                     && !event.in_interrupt
                 {
-                    let sent = at.saturating_sub(begun).saturating_sub(QUEUEING);
+                    let sent = at.saturating_sub(begun).saturating_sub(ENQUEUE);
                     self.idle_sends.push(sent);
                     self.rows[row].sent += sent;
                 }
@@ -226,7 +234,7 @@ impl Story {
                 }
             }
             Kind::Exit => {
-                // It wakes its parent yet, and its row is free once it left its CPU.
+                // It still wakes its parent; its row is free after it leaves its CPU.
                 if let Some(row) = self.known(event.by) {
                     self.rows[row].ending = true;
                 }
@@ -251,7 +259,7 @@ impl Story {
         }
     }
 
-    /// A thread of the program is woken.
+    /// Handles the wake-up of a thread of the program.
     fn wakes(&mut self, event: &Event, to: usize, begin: Nanos) {
         let from = self.known(event.by).filter(|_| !event.in_interrupt);
         let slept = match self.rows[to].asleep {
@@ -272,7 +280,7 @@ impl Story {
         self.rows[to].asleep = Asleep::No;
     }
 
-    /// One lets another go on.
+    /// Adds a wake-up by `from` and a wait of `to`.
     fn pass(&mut self, event: &Event, from: usize, to: usize, begin: Nanos, slept: Nanos) {
         self.rows[from].pause(event.at, begin);
         self.rows[from].steps.push(Step::Wake(to));
@@ -285,13 +293,13 @@ impl Story {
         edge.1 += slept;
     }
 
-    /// Who woke whom.
+    /// Returns the wake-ups between threads.
     pub fn wake_edges(&self) -> Vec<WakeEdge> {
         let edges = self.edges.iter();
         edges.map(|(&(from, to), &(count, slept))| WakeEdge { from, to, count, slept }).collect()
     }
 
-    /// Futexes on which at least two threads both wait and wake, the most used first.
+    /// Returns futexes on which at least two threads both wait and wake, most used first.
     pub fn lock_like(&self) -> Vec<LockLike> {
         let mut found: Vec<LockLike> = Vec::new();
         for futex in self.futexes.values() {
@@ -312,7 +320,7 @@ impl Row {
         self.asleep = Asleep::No;
     }
 
-    /// It was on a CPU for so long.
+    /// Adds time on a CPU, less the time of notifications.
     fn runs(&mut self, time: Nanos) {
         let ran = time.saturating_sub(self.sent);
         self.sent = self.sent.saturating_sub(time);
@@ -320,9 +328,9 @@ impl Row {
         self.burst += ran;
     }
 
-    /// Adds what it ran until now, and goes on.
+    /// Adds the run time until now; the thread keeps running.
     fn pause(&mut self, at: Nanos, begin: Nanos) {
-        // Who was on a CPU when the window began came by no switch.
+        // A thread that ran at the start of the window has no switch to it.
         let since = match (self.on_cpu, self.asleep) {
             (Some(since), _) => since,
             (None, Asleep::Unknown) => begin,
@@ -375,24 +383,25 @@ impl Row {
         }
     }
 
-    /// The period of the clock that wakes it, if one does: wake-ups come as regularly as a clock's, and sleeps are the shorter the longer it ran.
+    /// Returns the period of the clock that wakes the thread, if any.
+    /// With a clock, wake-ups are regular and sleeps vary with the run time before them.
     pub fn period(&self) -> Option<Nanos> {
         let pairs = self.clock.windows(2).map(|pair| {
             let distance = pair[1].0.saturating_sub(pair[0].0);
             (distance.0 as f64, pair[1].1.0 as f64)
         });
         let (distances, sleeps): (Vec<f64>, Vec<f64>) = pairs.unzip();
-        if distances.len() < FEW {
+        if distances.len() < MIN_DISTANCES {
             return None;
         }
         let (middle, spread) = middle(&distances);
         let (_, of_sleeps) = self::middle(&sleeps);
-        let is_clock = spread <= CLOCK * middle && spread < of_sleeps;
+        let is_clock = spread <= MAX_SPREAD * middle && spread < of_sleeps;
         is_clock.then_some(Nanos(middle as u64))
     }
 }
 
-/// The median, and how far three quarters are from it at most.
+/// Returns the median, and the distance from it that three quarters of the values do not exceed.
 fn middle(values: &[f64]) -> (f64, f64) {
     let quarter = |mut values: Vec<f64>, quarters: usize| {
         values.sort_by(f64::total_cmp);

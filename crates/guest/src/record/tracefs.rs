@@ -1,12 +1,12 @@
-//! The kernel's event tracing (tracefs) for windows of time, in an instance of our own: events of some threads and of those that they bear.
+//! Traces events of some threads and their children in windows of time, in a tracefs instance of our own.
 //!
-//! An instance has its own buffers and switches, so that nobody else's tracing is disturbed, and ours is over when its folder is removed: on drop. What
-//! a recorder that was killed left behind is removed by the next one; the folder's name says whose it is. Between windows no event is enabled: those of system calls
-//! would make every call of every program slower.
+//! An instance has its own buffers and switches, so it does not disturb other tracing; dropping it removes its folder.
+//! A recorder removes the instances of killed ones, whose folder names hold their PIDs.
+//! Events are disabled between windows, as those of system calls would slow down every call of every program.
 //!
-//! Where tracefs is not mounted, it is mounted nowhere, but opened by fsopen(2), and gone with this process.
+//! If tracefs is not mounted, fsopen(2) opens it without a mount point, until this process exits.
 //!
-//! Sources: Documentation/trace/ftrace.rst of Linux (instances, `set_event_pid`, `event-fork`); [`super::event`] reads the pages.
+//! Sources: Documentation/trace/ftrace.rst of Linux (instances, `set_event_pid`, `event-fork`); [`super::event`] parses the pages.
 
 use std::ffi::CStr;
 use std::fs::OpenOptions;
@@ -24,55 +24,55 @@ use thiserror::Error;
 
 use super::event::{EVENTS, Event, Format, Formats, NEEDED};
 
-/// Where it is mounted.
+/// Usual mount points.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// Our instances.
+/// Prefix of our instances' names.
 const PREFIX: &str = "tandem-record-";
-/// Room for events of each CPU, KiB: some 60,000.
+/// Buffer size per CPU, KiB: about 60,000 events.
 const BUFFER_KIB: &str = "4096";
-/// Thread numbers that are written at once.
+/// Number of TIDs per write.
 const TIDS: usize = 100;
 
-/// Why nothing is traced.
+/// Reason why tracing is unavailable.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// It cannot be opened.
+    /// Tracefs cannot be opened.
     #[error(
-        "tracefs is neither mounted at /sys/kernel/tracing nor can be opened ({0}); be root, or mount it: mount -t tracefs nodev /sys/kernel/tracing"
+        "tracefs is not mounted at /sys/kernel/tracing and cannot be opened ({0}); run as root, or mount it: mount -t tracefs nodev /sys/kernel/tracing"
     )]
     NoTracefs(io::Error),
-    /// Threads have other numbers here than where the kernel's tracing runs.
+    /// TIDs in this PID namespace differ from those in trace events.
     #[error(
-        "this is a PID namespace of its own (a container), and tracing knows threads by the numbers that they have outside: those of strangers would be traced"
+        "this process runs in a PID namespace (a container), and tracing uses the TIDs of the initial one: it would trace unrelated threads"
     )]
     Namespace,
     /// The kernel lacks an event.
     #[error("the kernel has no event {0} in tracefs; it needs CONFIG_EVENT_TRACING")]
     NoEvent(&'static str),
-    /// A file.
+    /// A file cannot be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
 
-/// An instance, empty and off.
+/// A tracing instance.
 #[derive(Debug)]
 pub struct Tracefs {
     folder: PathBuf,
     formats: Formats,
     cpus: Vec<(u32, PathBuf)>,
-    /// Bytes of a page.
+    /// Size of a page, bytes.
     page: usize,
-    /// Where tracefs is, if it is mounted nowhere.
+    /// Mount of tracefs that we opened, if it is not mounted.
     _own: Option<OwnedFd>,
 }
 
 impl Tracefs {
-    /// Makes an instance.
+    /// Creates an instance with tracing off.
     pub fn open(procfs: &ProcFs) -> Result<Tracefs, TraceError> {
         if is_in_namespace(procfs) {
             return Err(TraceError::Namespace);
@@ -123,7 +123,7 @@ impl Tracefs {
         Ok(())
     }
 
-    /// What is not traced for want of events, in words.
+    /// Describes information that is missing because the kernel lacks events.
     pub fn lacks(&self) -> Option<&'static str> {
         let is_there = |number: usize| self.formats.0.get(number).is_some_and(Option::is_some);
         (!is_there(NEEDED) || !is_there(NEEDED + 1)).then_some(
@@ -131,7 +131,7 @@ impl Tracefs {
         )
     }
 
-    /// A window begins, of these threads and of those that they bear.
+    /// Starts a window of these threads and their children.
     pub fn begin(&self, threads: &[Tid]) -> Result<(), TraceError> {
         let path = self.folder.join("set_event_pid");
         let failed = |source| TraceError::File { path: path.clone(), source };
@@ -146,13 +146,14 @@ impl Tracefs {
         self.write("tracing_on", "1")
     }
 
-    /// It ends.
+    /// Ends the window.
     pub fn stop(&self) -> Result<(), TraceError> {
         self.write("tracing_on", "0")?;
         self.enable("0")
     }
 
-    /// Its events in the order of time, and until when they are complete: a CPU whose buffer was full has no later ones.
+    /// Returns the events in order of time, and the time until which they are complete.
+    /// A CPU whose buffer was full has no later events.
     pub fn take(&self, end: Nanos) -> Result<(Vec<Event>, Nanos), TraceError> {
         let (mut events, mut until) = (Vec::new(), end);
         for (cpu, folder) in &self.cpus {
@@ -166,7 +167,7 @@ impl Tracefs {
                 until = until.min(last);
             }
         }
-        // What was dropped is counted until the buffer is emptied.
+        // Resets the counts of dropped events.
         self.write("trace", "0")?;
         events.sort_by_key(|event| event.at);
         Ok((events, until))
@@ -208,13 +209,13 @@ impl Tracefs {
 
 impl Drop for Tracefs {
     fn drop(&mut self) {
-        // Removing the folder ends all that it does.
+        // Removing the folder ends all tracing of the instance.
         let _ = self.write("tracing_on", "0");
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// The folder of tracefs.
+/// Returns the folder of tracefs, and its mount if we opened it.
 pub(crate) fn root(procfs: &ProcFs) -> Result<(PathBuf, Option<OwnedFd>), TraceError> {
     let mounts = MOUNTS.map(|mount| procfs.resolve(mount));
     if let Some(mount) = mounts.into_iter().find(|mount| mount.join("instances").is_dir()) {
@@ -225,7 +226,7 @@ pub(crate) fn root(procfs: &ProcFs) -> Result<(PathBuf, Option<OwnedFd>), TraceE
     Ok((path, Some(own)))
 }
 
-/// Tracefs as a file that stands for a mount which nobody else sees.
+/// Opens tracefs as a detached mount.
 fn open_unmounted() -> io::Result<OwnedFd> {
     const NAME: &CStr = c"tracefs";
     /// FSCONFIG_CMD_CREATE of include/uapi/linux/mount.h.
@@ -236,7 +237,7 @@ fn open_unmounted() -> io::Result<OwnedFd> {
     };
     // SAFETY: the name is a text that ends with a zero byte; the flag is FSOPEN_CLOEXEC.
     let context = done(unsafe { libc::syscall(libc::SYS_fsopen, NAME.as_ptr(), 1) })?;
-    // SAFETY: the number is of a file that was just opened, and that nobody else closes.
+    // SAFETY: the file descriptor was just opened and has no other owner.
     let context = unsafe { OwnedFd::from_raw_fd(context) };
     let none = std::ptr::null::<libc::c_void>();
     // SAFETY: this command takes no key, no value and no number.
@@ -249,7 +250,7 @@ fn open_unmounted() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(mount) })
 }
 
-/// Whether this process has another number in a PID namespace outside of its own.
+/// Returns true if this process has another PID in an outer PID namespace.
 fn is_in_namespace(procfs: &ProcFs) -> bool {
     let status = procfs.process(Pid(std::process::id())).join("status");
     let status = read_text(&status).unwrap_or_default();
@@ -257,7 +258,7 @@ fn is_in_namespace(procfs: &ProcFs) -> bool {
     numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() > 1)
 }
 
-/// Removes instances of recorders that are gone.
+/// Removes instances of recorders that have exited.
 fn remove_orphans(procfs: &ProcFs, instances: &Path) {
     let Ok(entries) = fs::read_dir(instances) else {
         return;
@@ -274,20 +275,20 @@ fn remove_orphans(procfs: &ProcFs, instances: &Path) {
     }
 }
 
-/// Whose instance this is, by its name; `None`: not one of ours.
+/// Returns PID and start time of an instance's recorder from its name; `None` if it is not ours.
 fn owner(name: &str) -> Option<(Pid, u64)> {
     let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
     Some((Pid(pid.parse().ok()?), start.parse().ok()?))
 }
 
-/// Bytes of data in a page, by `header_page`.
+/// Returns the size of a page's data from `header_page`, bytes.
 fn page_bytes(text: &str) -> Option<usize> {
     let line = text.lines().find(|line| line.contains("char data;"))?;
     let size = line.split("size:").nth(1)?;
     size.split(';').next()?.trim().parse().ok()
 }
 
-/// Whether a CPU had more events than room, by its `stats`.
+/// Returns true if a CPU's `stats` show lost events.
 fn is_full(stats: &str) -> bool {
     let mut counts = stats.lines().filter_map(|line| line.split_once(':'));
     counts.any(|(name, count)| {
@@ -295,7 +296,7 @@ fn is_full(stats: &str) -> bool {
     })
 }
 
-/// CLOCK_MONOTONIC, which events have.
+/// Returns CLOCK_MONOTONIC, the clock of the events.
 pub fn now() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
@@ -306,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_files_and_counts_are_read_as_the_kernel_writes_them() {
+    fn kernel_file_formats_are_parsed() {
         assert_eq!(owner("tandem-record-12-345"), Some((Pid(12), 345)));
         assert_eq!(owner("tandem-record-12"), None);
         assert_eq!(owner("perf-12-345"), None);
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_go_and_those_of_the_living_and_of_others_stay() {
+    fn only_orphaned_instances_are_removed() {
         let procfs = ProcFs::host();
         let me = ThreadRef::of_process(&procfs, Pid(std::process::id())).unwrap();
         let dir = tempfile::tempdir().unwrap();

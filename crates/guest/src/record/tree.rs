@@ -1,10 +1,11 @@
-//! A process, what descends from it, and what their threads did so far: `/proc`, read again and again.
+//! Polls `/proc` for the threads of a process and its descendants.
 //!
-//! Of each thread `schedstat` says how long it ran and waited for a CPU, `status` how often it went to sleep of its own accord, and `syscall`, where we
-//! may read it and the thread sleeps, in which call. A thread counts from when it is first seen, or from its beginning if it was born while we looked.
-//! What lives and ends between two looks is not seen.
+//! Per thread it reads the run time and the wait for a CPU (`schedstat`) and the number of voluntary sleeps (`status`).
+//! It reads the system call of a sleeping thread (`syscall`) if permitted.
+//! A thread counts from its first sight, or from its creation if it is created during the recording.
+//! Threads that live and exit between two looks are not seen.
 //!
-//! Looking costs time: threads are listed in `/proc/PID/task`, and each is some reads.
+//! A look lists `/proc/PID/task` and takes a few reads per thread.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -16,10 +17,10 @@ use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
 use tandem_model::Nanos;
 use tandem_model::application::{AsleepIn, Sleeps, ThreadProfile};
 
-/// Parts of the time in which sleeps are counted.
+/// Length of the intervals in which sleeps are counted.
 const PART: Nanos = Nanos::from_millis(500);
 
-/// What is read of a thread: everything since its beginning.
+/// Counters of a thread since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     ran: Nanos,
@@ -28,24 +29,24 @@ struct Counts {
     preempted: u64,
 }
 
-/// What all threads together did between two looks.
+/// Activity of all threads between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Did {
-    /// On CPUs.
+    /// CPU time.
     pub ran: Nanos,
-    /// How often they went to sleep.
+    /// Number of voluntary sleeps.
     pub sleeps: u64,
 }
 
-/// A thread that was seen.
+/// An observed thread.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Its number.
+    /// Its TID.
     pub tid: Tid,
     name: String,
     first: Counts,
     last: Counts,
-    /// How long it ran since the look before.
+    /// Run time since the previous look.
     pub lately: Nanos,
     since: Nanos,
     until: Nanos,
@@ -55,7 +56,7 @@ pub struct Seen {
     is_there: bool,
 }
 
-/// All that was seen.
+/// All observed threads.
 #[derive(Debug)]
 pub struct Tree {
     procfs: ProcFs,
@@ -66,12 +67,12 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Of this process. `is_new`: it begins now, so that all that it ever did counts.
+    /// Starts with this process; `is_new` if it starts now, so that its counters count from zero.
     pub fn new(procfs: ProcFs, root: ThreadRef, now: Nanos, is_new: bool) -> Tree {
         Tree { procfs, root, seen: HashMap::new(), began: now, looks: u64::from(is_new) }
     }
 
-    /// Looks at all threads there are.
+    /// Reads all current threads.
     pub fn look(&mut self, now: Nanos) -> Did {
         for seen in self.seen.values_mut() {
             seen.is_there = false;
@@ -122,7 +123,7 @@ impl Tree {
             ran: counts.ran.saturating_sub(seen.last.ran),
             sleeps: counts.sleeps.saturating_sub(seen.last.sleeps),
         };
-        // A program begins under the name of whoever started it.
+        // A new program has its parent's name until execve.
         seen.name = stat.comm;
         (seen.last, seen.until, seen.is_there) = (counts, now, true);
         seen.lately = did.ran;
@@ -140,7 +141,7 @@ impl Tree {
         Some(did)
     }
 
-    /// The threads that were there at the last look, and how long each ran since the one before.
+    /// Returns the threads of the last look, with their run times since the previous one.
     pub fn there(&self) -> Vec<(Tid, Nanos)> {
         let there = self.seen.values().filter(|seen| seen.is_there);
         let mut there: Vec<_> = there.map(|seen| (seen.tid, seen.lately)).collect();
@@ -148,12 +149,12 @@ impl Tree {
         there
     }
 
-    /// Whether the process is over.
+    /// Returns true if the process has exited.
     pub fn is_over(&self) -> bool {
         !self.root.is_alive(&self.procfs)
     }
 
-    /// What was seen of each thread, those that ran longest first.
+    /// Returns the profiles of all threads, longest run time first.
     pub fn threads(&self) -> Vec<(Tid, ThreadProfile)> {
         let mut all: Vec<_> = self.seen.values().collect();
         all.sort_by_key(|seen| (std::cmp::Reverse(seen.ran()), seen.tid));
@@ -176,7 +177,7 @@ impl Seen {
         ThreadProfile {
             name: self.name.clone(),
             lives: 1,
-            // One that is seen for the first time ran before that.
+            // A thread that is seen only once ran before that.
             wall: self.until.saturating_sub(self.since).max(ran),
             ran,
             waited: last.waited.saturating_sub(first.waited),
@@ -189,7 +190,7 @@ impl Seen {
     }
 }
 
-/// A process and what descends from it; nothing once its number is another's.
+/// Returns a process and its descendants; none if it has exited.
 fn family(procfs: &ProcFs, root: ThreadRef) -> Vec<Pid> {
     if root.stat(procfs).is_err() {
         return Vec::new();
@@ -232,13 +233,13 @@ fn counts(folder: &Path) -> Option<Counts> {
     })
 }
 
-/// In which system call a thread sleeps, in one word; `None` where that may not be read.
+/// Returns one word for the system call in which a thread sleeps; `None` if it may not be read.
 fn call(folder: &Path) -> Option<&'static str> {
     let text = read_text(&folder.join("syscall")).ok()?;
     Some(word(text.split_ascii_whitespace().next()?.parse().ok()?))
 }
 
-/// One word for system calls that sleep.
+/// Returns one word for a system call that sleeps.
 fn word(number: libc::c_long) -> &'static str {
     match number {
         libc::SYS_futex => "futex",
@@ -261,7 +262,7 @@ fn word(number: libc::c_long) -> &'static str {
 mod tests {
     use super::*;
 
-    /// A process with a thread, in a folder.
+    /// Writes the files of a process with one thread.
     fn write(root: &Path, pid: u32, parent: u32, schedstat: &str, sleeps: u64, state: char) {
         let folder = root.join(format!("proc/{pid}/task/{pid}"));
         fs::create_dir_all(&folder).unwrap();
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_at_first_counts_from_then_and_children_from_their_beginning() {
+    fn children_count_from_their_creation() {
         let dir = tempfile::tempdir().unwrap();
         let procfs = ProcFs::at(dir.path());
         write(dir.path(), 5, 1, "1000 50 3", 7, 'R');
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_has_no_family_and_what_it_did_stays() {
+    fn exited_process_keeps_its_counts() {
         let dir = tempfile::tempdir().unwrap();
         let procfs = ProcFs::at(dir.path());
         write(dir.path(), 5, 1, "1000 50 3", 7, 'R');

@@ -1,8 +1,9 @@
-//! Threads that burn, and threads that block: what is measured on.
+//! Load threads of the measurements: some burn, some block.
 //!
-//! A [`Burner`] reads the clock without end. Whenever two readings are further apart than [`GAP`] it was not running in between, and notes
-//! when it ran again: that tells waits to some microseconds, which the kernel's accounts do not. A [`Team`] computes and meets at a barrier, again and
-//! again, and so blocks in futex often.
+//! A [`Burner`] reads the clock in a loop.
+//! Two readings further apart than [`GAP`] show that it was off the pCPU in between, and it notes when it ran again.
+//! This resolves waits to some microseconds, which the kernel's accounts do not.
+//! A [`Team`] computes and meets at a barrier in a loop, and so blocks in futex often.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,16 +19,16 @@ use tandem_linux::procfs::ProcFs;
 use tandem_linux::thread::ThreadRef;
 use tandem_model::PcpuSet;
 
-/// Two readings of the clock that are further apart were not made in one run. Interrupts are shorter.
+/// Minimum distance of two clock readings that counts as a preemption. Interrupts are shorter.
 const GAP: Duration = Duration::from_micros(500);
 
-/// Steps that a member of a team computes between two meetings: some 100 µs.
+/// Number of steps that a team member computes between two meetings: some 100 µs.
 const STEPS: u64 = 100_000;
 
-/// Puts a thread where it is to be, before it begins.
+/// Result of placing a thread before it begins.
 pub type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// The calling thread, whose start is not known and not needed.
+/// Returns the calling thread. Its start time may be unknown, and is not needed.
 pub fn this_thread() -> ThreadRef {
     let tid = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
     let pid = Pid(std::process::id());
@@ -51,7 +52,7 @@ impl Shared {
     }
 }
 
-/// Starts a thread that waits, tells its number, is placed, and begins.
+/// Starts a thread that waits, sends its TID, is placed, and begins.
 fn start_placed(
     pcpus: &PcpuSet,
     place: impl FnOnce(&ThreadRef) -> Outcome,
@@ -61,7 +62,7 @@ fn start_placed(
     let (go, may_go) = channel();
     let handle = thread::Builder::new().name("tandem-check".to_owned()).spawn(move || {
         let _ = say.send(this_thread());
-        // Without a word the thread was not placed, and ends.
+        // If the sender is dropped, the thread was not placed, and ends.
         if may_go.recv().is_ok() {
             body();
         }
@@ -75,14 +76,14 @@ fn start_placed(
 /// A thread that burns until it is dropped.
 #[derive(Debug)]
 pub struct Burner {
-    /// Which thread.
+    /// The thread.
     pub thread: ThreadRef,
     shared: Arc<Shared>,
     handle: Option<JoinHandle<()>>,
 }
 
 impl Burner {
-    /// Starts one on these pCPUs; `place` puts it into its cgroup before it begins.
+    /// Starts a burner on these pCPUs; `place` moves it into its cgroup before it begins.
     pub fn start(pcpus: &PcpuSet, place: impl FnOnce(&ThreadRef) -> Outcome) -> io::Result<Burner> {
         let shared = Arc::new(Shared::default());
         let its = shared.clone();
@@ -91,17 +92,17 @@ impl Burner {
         Ok(Burner { thread, shared, handle: Some(handle) })
     }
 
-    /// The moments so far at which it ran again.
+    /// Returns the times so far at which it ran again.
     pub fn starts(&self) -> Vec<Instant> {
         self.shared.starts().clone()
     }
 
-    /// Forgets the moments so far.
+    /// Clears these times.
     pub fn forget(&self) {
         self.shared.starts().clear();
     }
 
-    /// The pCPU on which it ran last.
+    /// Returns the pCPU on which it ran last.
     pub fn pcpu(&self) -> u32 {
         self.shared.pcpu.load(Ordering::Relaxed)
     }
@@ -129,17 +130,17 @@ fn burn(shared: &Shared) {
     }
 }
 
-/// Threads that compute and wait for each other, until dropped.
+/// Threads that compute and wait for each other until dropped.
 #[derive(Debug)]
 pub struct Team {
-    /// Which threads.
+    /// The threads.
     pub threads: Vec<ThreadRef>,
     stop: Arc<AtomicBool>,
     handles: Vec<JoinHandle<()>>,
 }
 
 impl Team {
-    /// Starts a member on each of these sets of pCPUs; `place` puts it into its cgroup before it begins.
+    /// Starts a member on each of these sets of pCPUs; `place` moves it into its cgroup before it begins.
     pub fn start(seats: &[PcpuSet], place: impl Fn(&ThreadRef) -> Outcome) -> io::Result<Team> {
         let stop = Arc::new(AtomicBool::new(false));
         let ended = Arc::new(AtomicBool::new(false));
@@ -169,7 +170,7 @@ impl Drop for Team {
     }
 }
 
-/// Between the first meeting and the second, one member says for all whether they end: nobody may wait for one who has left.
+/// One member decides between the two meetings whether all end, so that no member waits for one that left.
 fn meet(stop: &AtomicBool, ended: &AtomicBool, barrier: &Barrier) {
     while !ended.load(Ordering::Relaxed) {
         compute();

@@ -1,12 +1,13 @@
-//! The cgroup in which a check measures: made, and removed however the check ends.
+//! The cgroup in which a check measures; it is removed however the check ends.
 //!
-//! It lies below the root, is called `tandem-check-PID` by the process that runs the check, and holds the process that measures, which makes more
-//! below. On cgroup v2 it is a domain of its own, so that its threads may be in threaded groups below it, wherever the check was started.
+//! It lies below the root and is named `tandem-check-PID` after the process that runs the check.
+//! It holds the measuring process, which makes more cgroups below.
+//! On cgroup v2 it is a domain, so that its threads may be in threaded cgroups below it, wherever the check was started.
 //!
-//! Where the cpu controller has to be let down from the root for it, that is journaled before, in the folder `check` of the state directory.
+//! If the root's subtree control lacks the cpu controller, enabling it is journaled first, in `check` of the state directory.
 //!
-//! What a check that was killed left behind holds no process; the next check, or `tandem host restore`, removes it and then takes the controller
-//! back.
+//! The cgroups of a killed check hold no process.
+//! The next check, or `tandem host restore`, removes them and then disables the controller.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,16 +25,16 @@ use thiserror::Error;
 
 const PREFIX: &str = "tandem-check-";
 
-/// The kernel removes a thread from its cgroup a moment after its process was waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of removing a cgroup: the kernel removes a thread from it a moment after its process was waited for.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a check left that was killed a moment ago still holds its ending process for less than this.
+/// Timeout of removing the cgroup of a check that was just killed, whose process is still ending.
 const ENDING: Duration = Duration::from_secs(1);
 
 /// Why there is no cgroup to measure in.
 #[derive(Debug, Error)]
 pub enum GroundError {
-    /// Nobody has let the controller down from the root.
+    /// The root's subtree control lacks the controller.
     #[error(
         "the root cgroup does not let the cpu controller into those below (cgroup.subtree_control); \
          --enable-controller does so for as long as the check takes: all cgroups below the root then compete by weight"
@@ -42,36 +43,36 @@ pub enum GroundError {
     /// The kernel refused.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// It could not be journaled that the controller is let down, so it was not, or what an earlier check left could not be looked up.
+    /// The journal could not be written before enabling the controller, or that of an earlier check could not be read.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// Somebody else uses by now what was let down, or the kernel refused.
-    #[error("not everything is as it was before a check: {0}")]
+    /// Another process uses the controller by now, or the kernel refused.
+    #[error("not all changes of a check are reverted: {0}")]
     NotPutBack(RestoreReport),
 }
 
-/// The cgroup, and what was changed for it.
+/// The cgroup, and the changes made for it.
 pub struct Ground {
     controller: Arc<dyn CpuController>,
     files: Hierarchy,
     state_dir: PathBuf,
     may_enable: bool,
-    /// Since it was.
+    /// Set while the controller is enabled for the check.
     enabled: Option<Actuator>,
     top: Option<CgroupPath>,
 }
 
-/// In the state directory.
+/// Returns the journal's folder in the state directory.
 fn journal(state_dir: &Path) -> PathBuf {
     state_dir.join("check")
 }
 
-/// Puts back what checks that were killed left. One that runs does so itself.
+/// Reverts the changes of killed checks, but not those of a running one.
 pub(super) fn put_back(
     controller: &Arc<dyn CpuController>,
     state_dir: &Path,
 ) -> Result<RestoreReport, ActuatorError> {
-    // First, since the controller stays as long as any cgroup uses it.
+    // Remove cgroups first, since the controller stays enabled while any cgroup uses it.
     sweep(controller.as_ref());
     match restore_all(controller.clone(), &journal(state_dir)) {
         Err(ActuatorError::Journal(JournalError::Locked { .. })) => Ok(RestoreReport::default()),
@@ -80,7 +81,7 @@ pub(super) fn put_back(
 }
 
 impl Ground {
-    /// Nothing is made yet.
+    /// Prepares the ground without changing anything.
     pub fn new(
         procfs: &ProcFs,
         controller: Arc<dyn CpuController>,
@@ -97,7 +98,7 @@ impl Ground {
         }
     }
 
-    /// Makes the cgroup, and puts back what an earlier check left.
+    /// Makes the cgroup, and reverts the changes of an earlier check.
     pub fn make(&mut self) -> Result<CgroupPath, GroundError> {
         complete(put_back(&self.controller, &self.state_dir)?)?;
         let root = CgroupPath::root();
@@ -120,7 +121,7 @@ impl Ground {
         Ok(self.top.insert(top).clone())
     }
 
-    /// Moves a process there, with all its threads.
+    /// Moves a process with all its threads into the cgroup.
     pub fn take_in(&self, pid: Pid) -> Result<(), CgroupError> {
         match &self.top {
             Some(top) => self.files.write(top, "cgroup.procs", &pid.to_string(), |_| ""),
@@ -128,10 +129,10 @@ impl Ground {
         }
     }
 
-    /// Removes everything that was made, and takes the controller back.
+    /// Removes all cgroups, and disables the controller.
     pub fn clear(&mut self) -> Result<(), GroundError> {
         if let Some(top) = self.top.take() {
-            remove_within(PATIENCE, self.controller.as_ref(), &top)?;
+            remove_within(REMOVE_TIMEOUT, self.controller.as_ref(), &top)?;
         }
         if let Some(mut actuator) = self.enabled.take() {
             let report = actuator.restore();
@@ -144,12 +145,12 @@ impl Ground {
     }
 }
 
-/// What is not complete stays in the journal.
+/// Fails if changes remain in the journal.
 fn complete(report: RestoreReport) -> Result<(), GroundError> {
     if report.is_complete() { Ok(()) } else { Err(GroundError::NotPutBack(report)) }
 }
 
-/// Removes a cgroup that may hold threads that are about to end.
+/// Removes a cgroup that may hold ending threads.
 fn remove_within(
     patience: Duration,
     controller: &dyn CpuController,
@@ -166,7 +167,7 @@ fn remove_within(
     }
 }
 
-/// A cgroup and all below it, the lowest first.
+/// Removes a cgroup and its descendants, the lowest first.
 fn remove(controller: &dyn CpuController, cgroup: &CgroupPath) -> Result<(), CgroupError> {
     match controller.children(cgroup) {
         Ok(children) => {
@@ -180,7 +181,7 @@ fn remove(controller: &dyn CpuController, cgroup: &CgroupPath) -> Result<(), Cgr
     controller.remove(cgroup)
 }
 
-/// Removes cgroups of checks whose process is gone. What holds anything stays.
+/// Removes the cgroups of checks whose process has ended, if they are empty.
 fn sweep(controller: &dyn CpuController) {
     let Ok(children) = controller.children(&CgroupPath::root()) else {
         return;
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
     use tandem_testing::hooked::{Change, Hooked};
 
-    /// A hierarchy of v2 whose root does not let the cpu controller down.
+    /// A v2 hierarchy whose root does not enable the cpu controller.
     struct Host {
         root: tempfile::TempDir,
         controller: Arc<dyn CpuController>,
@@ -230,7 +231,7 @@ mod tests {
             fs::write(&subtree, "\n").unwrap();
             let controller = Hooked {
                 inner: open(&ProcFs::at(root.path())).unwrap(),
-                // The kernel shows what is enabled, not what was written.
+                // Reading the file shows the enabled controllers, not the written text.
                 after: Box::new(move |change| match change {
                     Change::Enabled => fs::write(&subtree, "cpu\n").unwrap(),
                     Change::Disabled => fs::write(&subtree, "\n").unwrap(),
@@ -250,72 +251,72 @@ mod tests {
             Ground::new(&procfs, controller, &self.state_dir(), may_enable)
         }
 
-        fn is_let_down(&self) -> bool {
+        fn is_enabled(&self) -> bool {
             let subtree = self.root.path().join("cg/cgroup.subtree_control");
             fs::read_to_string(subtree).unwrap() == "cpu\n"
         }
 
-        /// A check has let the controller down and is killed.
+        /// Simulates a check that was killed after it enabled the controller.
         fn killed(&self) {
             let mut ground = self.ground(true);
             let top = ground.make().unwrap();
-            assert!(self.is_let_down());
+            assert!(self.is_enabled());
             assert!(is_pending(&journal(&self.state_dir())));
-            // The journal's lock goes with the process.
+            // The lock of the journal ends with the process.
             ground.enabled.take().unwrap().abandon();
             ground.top = None;
             drop(ground);
-            // This process lives, so nobody takes its cgroup for that of one that was killed.
+            // This process lives, so its cgroup would not count as that of a killed check.
             fs::remove_dir(self.root.path().join("cg").join(top.name())).unwrap();
-            assert!(self.is_let_down(), "as after kill -9");
+            assert!(self.is_enabled(), "as after kill -9");
         }
     }
 
     #[test]
-    fn a_check_that_ends_takes_the_controller_back() {
+    fn ended_check_disables_the_controller() {
         let host = Host::new();
         let mut ground = host.ground(true);
         ground.make().unwrap();
         ground.clear().unwrap();
-        assert!(!host.is_let_down() && !is_pending(&journal(&host.state_dir())));
+        assert!(!host.is_enabled() && !is_pending(&journal(&host.state_dir())));
         host.ground(true).make().unwrap();
-        assert!(!host.is_let_down(), "it was dropped");
+        assert!(!host.is_enabled(), "it was dropped");
     }
 
     #[test]
-    fn what_a_killed_check_let_down_a_restore_takes_back() {
+    fn restore_reverts_a_killed_check() {
         let host = Host::new();
         host.killed();
         let report = put_back(&host.controller, &host.state_dir()).unwrap();
         assert!(report.is_complete() && report.put_back == 1, "{report}");
-        assert!(!host.is_let_down() && !is_pending(&journal(&host.state_dir())));
+        assert!(!host.is_enabled() && !is_pending(&journal(&host.state_dir())));
         let again = put_back(&host.controller, &host.state_dir()).unwrap();
         assert_eq!(again, RestoreReport::default());
     }
 
     #[test]
-    fn what_a_killed_check_let_down_the_next_one_takes_back_first() {
+    fn next_check_reverts_a_killed_check() {
         let host = Host::new();
         host.killed();
         let error = host.ground(false).make().unwrap_err();
         assert!(matches!(error, GroundError::NotLetDown), "{error}");
-        assert!(!host.is_let_down());
+        assert!(!host.is_enabled());
         host.killed();
         let mut ground = host.ground(true);
         ground.make().unwrap();
         ground.clear().unwrap();
-        assert!(!host.is_let_down());
+        assert!(!host.is_enabled());
     }
 
     #[test]
-    fn a_check_that_runs_is_left_alone_by_a_restore() {
+    fn restore_leaves_a_running_check_alone() {
         let host = Host::new();
         let mut ground = host.ground(true);
         ground.make().unwrap();
         let report = put_back(&host.controller, &host.state_dir()).unwrap();
         assert_eq!(report, RestoreReport::default());
-        assert!(host.is_let_down());
+        assert!(host.is_enabled());
         ground.clear().unwrap();
-        assert!(!host.is_let_down());
+        assert!(!host.is_enabled());
     }
 }

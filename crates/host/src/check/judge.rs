@@ -1,25 +1,25 @@
-//! What a measured figure says of a knob.
+//! Judges a knob by its measured figure.
 //!
-//! Each test has two figures that it could give: `with`, what the knob should do, and `without`, what happens if it does nothing. A figure
-//! is taken for one of them if it is nearer to it than [`NEAR`] of the distance between both; in between it is unclear. Where the
-//! threads got less than [`ENOUGH`] of a pCPU together, somebody else was busy there, and nothing was measured.
+//! Each test has two expected figures: `with`, if the knob acts, and `without`, if it does nothing.
+//! A figure counts as one of them if it is closer than [`NEAR`] of their distance; otherwise the result is unclear.
+//! If the threads received less than [`ENOUGH`] of a pCPU together, other load was present, and the test is not measured.
 //!
-//! Shares are parts of what the threads of a test received in all, so that others who take some of the pCPU change nothing.
+//! Shares are parts of the sum that the threads of a test received, so other load on the pCPU does not change them.
 
 use tandem_model::Nanos;
 
 use super::report::{Finding, Subject, Verdict};
 
-/// How near to a figure counts as that figure, as a part of the distance between the two.
+/// Maximum distance from an expected figure, relative to the distance between both.
 pub const NEAR: f64 = 0.4;
 
-/// The part of a pCPU that the threads of a test must have received together.
+/// Minimum pCPU time that the threads of a test must receive together, in pCPUs.
 pub const ENOUGH: f64 = 0.3;
 
 /// nice 0 against nice 5: 1024 and 335 of the kernel's `sched_prio_to_weight`.
 pub const NICE_SHARE: f64 = 1024.0 / (1024.0 + 335.0);
 
-/// A switch that takes longer than this is of no use for turns of 20 ms.
+/// Maximum duration of a useful switch, for turns of 20 ms.
 pub const SOON: Nanos = Nanos::from_millis(10);
 
 /// The cap of the quota test, in pCPUs.
@@ -28,7 +28,7 @@ pub const CAP: f64 = 0.3;
 /// The slice of the slice test.
 pub const LONG_SLICE: Nanos = Nanos::from_millis(20);
 
-/// Which of the two figures this is.
+/// Compares a figure with both expected ones.
 fn verdict(figure: f64, with: f64, without: f64) -> Verdict {
     let near = NEAR * (with - without).abs();
     match figure {
@@ -39,29 +39,29 @@ fn verdict(figure: f64, with: f64, without: f64) -> Verdict {
     }
 }
 
-/// What threads received in a test, on the pCPUs of the test.
+/// Time that the threads of a test received, on the pCPUs of the test.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     /// Length of the test.
     pub window: Nanos,
-    /// What the thread or group received that the test is about.
+    /// Time of the thread or group under test.
     pub one: Nanos,
-    /// What the others received.
+    /// Time of the other threads.
     pub others: Nanos,
 }
 
 impl Received {
-    /// The part of one in what all received.
+    /// Share of the thread or group under test.
     pub fn share(&self) -> f64 {
         self.one.0 as f64 / (self.one.0 + self.others.0) as f64
     }
 
-    /// pCPUs that all received.
+    /// Sum, in pCPUs.
     pub fn pcpus(&self) -> f64 {
         (self.one.0 + self.others.0) as f64 / self.window.0.max(1) as f64
     }
 
-    /// Why this says nothing, if it does.
+    /// Returns the verdict if the sum is too low to measure.
     fn too_little(&self) -> Option<Verdict> {
         (self.pcpus() < ENOUGH).then(|| {
             Verdict::NotMeasured(format!(
@@ -72,7 +72,7 @@ impl Received {
     }
 }
 
-/// A share that should be `with` and is `without` if the knob does nothing.
+/// Judges a share that is `with` if the knob acts and `without` if it does not.
 fn shared(subject: Subject, received: Received, with: f64, without: f64) -> Finding {
     if let Some(verdict) = received.too_little() {
         return Finding::new(subject, verdict);
@@ -89,7 +89,7 @@ pub fn weight(received: Received) -> Finding {
     shared(Subject::CgroupWeight, received, 0.8, 0.5)
 }
 
-/// A group in the idle class beside one that is not; `one` is idle.
+/// A group in the idle class against a normal one; `one` is the idle one.
 pub fn idle_class(received: Received) -> Finding {
     shared(Subject::IdleClass, received, 0.0, 0.5)
 }
@@ -99,11 +99,11 @@ pub fn nice(received: Received) -> Finding {
     shared(Subject::Nice, received, NICE_SHARE, 0.5)
 }
 
-/// Groups of two vCPUs, weights 4 and 1, in a VM's group beside another group of equal weight. `inside`: the heavy vCPU against the light one;
-/// `outside`: both against the other group.
+/// Groups of two vCPUs, weights 4 and 1, in a VM's group next to another group of equal weight.
+/// `inside` is the heavy vCPU against the light one; `outside` is both against the other group.
 pub fn vcpu_groups(inside: Received, outside: Received) -> Finding {
     let inner = shared(Subject::VcpuGroups, inside, 0.8, 0.5);
-    // Threads that compete one by one would receive two of three parts.
+    // Three threads that compete individually would give the two of them two thirds.
     let outer = verdict(outside.share(), 0.5, 2.0 / 3.0);
     let verdict = match (&inner.verdict, outer) {
         (Verdict::Acts, Verdict::Acts) => Verdict::Acts,
@@ -121,7 +121,7 @@ pub fn vcpu_groups(inside: Received, outside: Received) -> Finding {
     Finding { verdict, ..inner }.figure(figure).value("vm_share", outside.share())
 }
 
-/// How long a group waited each time it left the idle class while another entered; `None`: it did not run until the next switch.
+/// Waits of a group each time it left the idle class while another entered; `None` if it did not run until the next switch.
 pub fn idle_switch(waits: &[Option<Nanos>]) -> Finding {
     let subject = Subject::IdleSwitch;
     let mut seen: Vec<Nanos> = waits.iter().flatten().copied().collect();
@@ -129,9 +129,10 @@ pub fn idle_switch(waits: &[Option<Nanos>]) -> Finding {
     let (Some(worst), Some(median)) = (seen.last(), seen.get(seen.len() / 2)) else {
         return Finding::new(
             subject,
-            match waits.is_empty() {
-                true => Verdict::NotMeasured("no switch was made".to_owned()),
-                false => Verdict::DoesNotAct,
+            if waits.is_empty() {
+                Verdict::NotMeasured("no switch was made".to_owned())
+            } else {
+                Verdict::DoesNotAct
             },
         );
     };
@@ -153,8 +154,8 @@ pub fn idle_switch(waits: &[Option<Nanos>]) -> Finding {
         .value("missed", missed as f64)
 }
 
-/// How long two threads that share a pCPU run in turn, in their own time, with the usual slice and with [`LONG_SLICE`]; `None`: they did
-/// not take turns. Others who run in between change nothing.
+/// Run lengths, in CPU time, of two threads that share a pCPU, with the usual slice and with [`LONG_SLICE`].
+/// `None` if they did not alternate. Other load in between has no effect.
 pub fn slice(usual: Option<Nanos>, long: Option<Nanos>) -> Finding {
     let subject = Subject::Slice;
     let (Some(usual), Some(long)) = (usual, long) else {
@@ -162,7 +163,7 @@ pub fn slice(usual: Option<Nanos>, long: Option<Nanos>) -> Finding {
         return Finding::new(subject, Verdict::NotMeasured(why.to_owned()));
     };
     let ms = |nanos: Nanos| nanos.0 as f64 / 1e6;
-    // Others who run there end runs early, so 20 ms are seldom seen in full.
+    // Other load ends runs early, so 20 ms are rarely reached.
     let verdict = match ms(long) / ms(usual) {
         longer if longer >= 2.0 => Verdict::Acts,
         longer if longer <= 1.4 => Verdict::DoesNotAct,
@@ -174,7 +175,7 @@ pub fn slice(usual: Option<Nanos>, long: Option<Nanos>) -> Finding {
         .value("usual_run_ms", ms(usual))
 }
 
-/// Where a burning thread was before and after its affinity was set to another pCPU.
+/// The pCPU of a burning thread before and after its affinity was set to another pCPU.
 pub fn affinity(asked: u32, was_on: u32, is_on: u32) -> Finding {
     let verdict = match (is_on == asked, is_on == was_on) {
         (true, _) => Verdict::Acts,
@@ -200,10 +201,11 @@ pub fn quota(capped: f64, uncapped: f64) -> Finding {
         .value("uncapped_pcpus", uncapped)
 }
 
-/// A group whose four threads block, two on each of two pCPUs, beside one that burns both; equal weights. `one` is the group that blocks.
-///
-/// Due is half. A healthy host gives it about that, or less, as it sleeps now and then. EEVDF kernels that inflate the lag of a group
-/// that is reweighted while queued (6.13 and later, until "sched/fair: Fix EEVDF entity placement bug causing scheduling lag" is reverted)
+/// A group with four blocking threads, two on each of two pCPUs, against one that burns both, with equal weights.
+/// `one` is the blocking group.
+/// The fair share is half; a healthy host gives about that, or less, as the group sometimes sleeps.
+/// EEVDF kernels that inflate the lag of a group reweighted while queued give it up to nine tenths.
+/// They are 6.13 and later, until "sched/fair: Fix EEVDF entity placement bug causing scheduling lag" is reverted.
 /// give it up to nine tenths.
 pub fn pinned_hog(received: Received) -> Finding {
     let subject = Subject::PinnedHog;

@@ -1,8 +1,8 @@
-//! What the kernel says of itself: release, scheduler, tick, sched_ext.
+//! The kernel's properties: release, scheduler, tick, sched_ext.
 //!
-//! The scheduler of ordinary threads is told by its tunables in debugfs, where that is mounted: EEVDF has `base_slice_ns`, CFS
-//! `latency_ns`. Else by the release: EEVDF came with 6.6. The tick is the resolution of CLOCK_MONOTONIC_COARSE, which the kernel moves
-//! once a tick (`KTIME_LOW_RES`).
+//! The tunables in debugfs, if mounted, show the scheduler of ordinary threads: EEVDF has `base_slice_ns`, CFS `latency_ns`.
+//! Otherwise the release does: EEVDF came with 6.6.
+//! The tick is the resolution of CLOCK_MONOTONIC_COARSE, which the kernel advances once per tick (`KTIME_LOW_RES`).
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 /// The first release with EEVDF.
 const EEVDF: (u32, u32) = (6, 6);
 
-/// Everything it says.
+/// Reads all properties.
 pub fn read(procfs: &ProcFs, controller: &dyn CpuController) -> Kernel {
     let release = kernel_release::running();
     let (scheduler, scheduler_from) = scheduler(procfs, &release);
@@ -48,23 +48,21 @@ fn scheduler(procfs: &ProcFs, release: &str) -> (Option<String>, String) {
             return (Some(name.to_owned()), format!("{TUNABLES}/{file}"));
         }
     }
-    let name = kernel_release::numbers(release).map(|version| match version >= EEVDF {
-        true => "EEVDF".to_owned(),
-        false => "CFS".to_owned(),
-    });
+    let name = kernel_release::numbers(release)
+        .map(|version| if version >= EEVDF { "EEVDF".to_owned() } else { "CFS".to_owned() });
     (name, "the release".to_owned())
 }
 
-/// The first release that carries lag over a change of a queued group's weight, inflated (6d71a9c61604). A revert is on its way; where it has
-/// arrived is not told by the release.
+/// The first release that carries lag, inflated, over a change of a queued group's weight (6d71a9c61604).
+/// A revert is on its way; the release does not show whether a kernel has it.
 const INFLATES_LAG: (u32, u32) = (6, 13);
 
-/// Whether the running kernel may give a group that is reweighted while queued far more or less than its weight says.
+/// Whether the running kernel may give a group that is reweighted while queued far more or less than its weight.
 pub fn may_inflate_lag() -> bool {
     kernel_release::is_since(INFLATES_LAG)
 }
 
-/// Whether a scheduler of BPF is loaded. What it does to weights, the weights themselves show.
+/// Whether a BPF scheduler is loaded. The tests of the weights show its effect on them.
 pub fn sched_ext(procfs: &ProcFs) -> Finding {
     let read = |file: &str| {
         let text = read_text(&procfs.resolve(Path::new(SCHED_EXT).join(file)));
@@ -94,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tunables_tell_the_scheduler_before_the_release_does() {
+    fn tunables_precede_the_release() {
         let dir = tempfile::tempdir().unwrap();
         let procfs = ProcFs::at(dir.path());
         let by = |release: &str| scheduler(&procfs, release).0;
@@ -125,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tick_is_one_that_kernels_have() {
+    fn tick_is_plausible() {
         let tick = tick();
         assert!((1_000_000..=10_000_000).contains(&tick.0), "{tick:?}");
     }

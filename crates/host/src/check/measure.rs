@@ -1,8 +1,8 @@
-//! The process that measures: it makes groups and threads below the cgroup that it is told, turns one knob after the other, and
-//! says what came of it, a line of JSON per finding. It ends with its input, so that it never outlives the check.
+//! The measuring process: makes groups and threads below a given cgroup, changes one knob after the other, and reports the effects.
+//! It writes a line of JSON per finding, and ends with its input, so that it never outlives the check.
 //!
-//! Each test has threads of its own, on one pCPU where they are to compete. They run for `SETTLE` first, so that what was before
-//! the change is not counted.
+//! Each test has threads of its own, on one pCPU if they are to compete.
+//! They run for `SETTLE` first, which excludes the time before the change.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -28,34 +28,34 @@ use super::report::{Finding, Subject, Verdict};
 
 const SETTLE: Duration = Duration::from_millis(60);
 
-/// How long a share is measured.
+/// Duration of measuring a share.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// How long the defect is measured: it comes and goes.
+/// Duration of measuring the defect, which is intermittent.
 const HOG_WINDOW: Duration = Duration::from_millis(1500);
 
-/// How often the idle class is switched, and how far apart.
+/// Number of switches of the idle class, and their interval.
 const SWITCHES: u32 = 24;
 const SWITCH_EVERY: Duration = Duration::from_millis(40);
 
-/// How often what does not act is measured.
+/// Maximum number of measurements of a knob that does not act.
 const TRIES: u32 = 3;
 
-/// What the process is told.
+/// Orders for the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Orders {
     /// The cgroup to work below.
     pub top: CgroupPath,
-    /// Where to measure: one pCPU, or two.
+    /// The one or two pCPUs to measure on.
     pub pcpus: PcpuSet,
 }
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// One test: a finding, or why there is none.
+/// One test: a finding, or the reason for its absence.
 type Test = fn(&Bench) -> Result<Finding, Failure>;
 
-/// Is the process that measures: reads [`Orders`] from stdin, writes findings to stdout.
+/// Main function of the measuring process: reads [`Orders`] from stdin, and writes findings to stdout.
 pub fn main() -> io::Result<()> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
@@ -63,7 +63,7 @@ pub fn main() -> io::Result<()> {
     std::thread::spawn(|| {
         let mut rest = Vec::new();
         let _ = io::stdin().lock().read_to_end(&mut rest);
-        // Whoever asked is gone.
+        // The parent has ended.
         std::process::exit(0);
     });
     let bench = Bench::new(orders).map_err(io::Error::other)?;
@@ -87,7 +87,7 @@ pub fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Measures, and again what does not act or is unclear: a busy host makes a knob that acts look like that, and hardly ever the reverse.
+/// Measures, and repeats the test if the knob does not act or is unclear: a busy host can hide the effect, but rarely fakes it.
 fn measure(bench: &Bench, subject: Subject, test: Test) -> Finding {
     let once = || {
         test(bench)
@@ -110,11 +110,11 @@ struct Bench {
     here: PcpuSet,
     /// The second, if there is one.
     there: Option<PcpuSet>,
-    /// Groups made so far.
+    /// Number of groups made so far.
     groups: Cell<u32>,
 }
 
-/// A group that is removed when it is dropped, if nothing is in it any more.
+/// A group that is removed on drop, if it is empty.
 struct Group<'a> {
     controller: &'a dyn CpuController,
     path: CgroupPath,
@@ -131,7 +131,7 @@ impl Group<'_> {
         Ok(self.controller.set_idle(&self.path, idle)?)
     }
 
-    /// Moves a thread here.
+    /// Moves a thread into the group.
     fn take(&self, thread: &ThreadRef) -> Result<(), Failure> {
         Ok(self.controller.move_thread(thread.tid, &self.path)?)
     }
@@ -143,7 +143,7 @@ impl Group<'_> {
 
 impl Drop for Group<'_> {
     fn drop(&mut self) {
-        // The check removes what is left.
+        // The check removes the rest.
         let _ = self.controller.remove(&self.path);
     }
 }
@@ -155,16 +155,16 @@ impl Bench {
         let here = pcpus.next().ok_or("there is no pCPU to measure on")?;
         let there = pcpus.next();
         drop(pcpus);
-        // Where a thread that writes goes back to sleep, its pCPU chooses anew at once. Knobs are turned from elsewhere, as a daemon's mostly
-        // are.
+        // If the writing thread then sleeps on the tested pCPU, that pCPU reschedules at once.
+        // Daemons mostly write from another pCPU, so the test does too.
         if let Some(there) = &there {
             set_affinity(this_thread().tid, there)?;
         }
         Ok(Bench { controller, orders, here, there, groups: Cell::new(0) })
     }
 
-    /// Makes a group of a name that no other had: the kernel removes ended threads from their cgroup a moment later, so one that is done
-    /// with may still be there.
+    /// Makes a group with an unused name, since a finished group may still exist.
+    /// The kernel removes ended threads from their cgroup with a delay.
     fn group_below(&self, parent: &CgroupPath, name: &str) -> Result<Group<'_>, Failure> {
         let controller = self.controller.as_ref();
         self.groups.set(self.groups.get() + 1);
@@ -192,7 +192,7 @@ impl Bench {
         Ok(judge::weight(received(WINDOW, &[one.thread], &[other.thread])?))
     }
 
-    /// Whether this kernel has the idle class at all.
+    /// Fails if this kernel has no idle class for cgroups.
     fn need_idle(&self, group: &Group<'_>) -> Result<(), Failure> {
         match self.controller.is_idle(&group.path)? {
             Some(_) => Ok(()),
@@ -239,7 +239,7 @@ impl Bench {
         let threads = [vcpus[0].thread, vcpus[1].thread, beside.thread];
         let (window, ran) = ran(WINDOW, &threads)?;
         let of = |one, others| Received { window, one, others };
-        // The two may compete for as little as their VM received; enough is judged by all three.
+        // The two vCPUs compete for their VM's part only, so the sum of all three decides whether it is enough.
         let all = of(ran[0] + ran[1], ran[2]);
         let inside = Received {
             window: Nanos((window.0 as f64 * all.share()) as u64),
@@ -295,7 +295,7 @@ impl Bench {
         let quota = Quota { quota_us: (judge::CAP * period_us as f64) as u64, period_us };
         self.controller.set_quota(&group.path, Some(quota))?;
         let capped = ran(WINDOW, &[burner.thread]);
-        // Before the burner is told to stop, which it can only hear while it runs.
+        // Before the burner stops, which it can only do while it runs.
         self.controller.set_quota(&group.path, None)?;
         Ok(judge::quota(pcpus(capped?), uncapped))
     }
@@ -312,13 +312,13 @@ impl Bench {
     }
 }
 
-/// When a thread ran first after `begin`, of the moments at which it ran again.
+/// Returns the delay of the first run after `begin`, from the times at which a thread ran again.
 fn first_run(starts: &[Instant], begin: Instant) -> Option<Nanos> {
     let start = starts.iter().find(|start| **start >= begin)?;
     Some(Nanos(start.duration_since(begin).as_nanos() as u64))
 }
 
-/// What each of these threads received in a window, and how long that was.
+/// Measures the time that each thread received in a window, and the window's length.
 fn ran(window: Duration, threads: &[ThreadRef]) -> Result<(Nanos, Vec<Nanos>), Failure> {
     sleep(SETTLE);
     let mut sampler = Sampler::new(ProcFs::host());
@@ -335,7 +335,7 @@ fn ran(window: Duration, threads: &[ThreadRef]) -> Result<(Nanos, Vec<Nanos>), F
     Ok((took, ran.map(|(now, then)| now.saturating_sub(then)).collect()))
 }
 
-/// What the threads of one side received, and those of the other.
+/// Measures the time that the threads of both sides received.
 fn received(
     window: Duration,
     one: &[ThreadRef],
@@ -346,7 +346,7 @@ fn received(
     Ok(Received { window, one: first.iter().copied().sum(), others: rest.iter().copied().sum() })
 }
 
-/// How long two burners that share a pCPU run in turn, in their own time.
+/// Returns the run length, in CPU time, of two burners that share a pCPU and alternate.
 fn run_length(burners: &[Burner; 2]) -> Result<Option<Nanos>, Failure> {
     let threads = [burners[0].thread, burners[1].thread];
     sleep(SETTLE);
@@ -358,7 +358,7 @@ fn run_length(burners: &[Burner; 2]) -> Result<Option<Nanos>, Failure> {
     let mut starts: Vec<(Instant, usize)> = starts(0).chain(starts(1)).collect();
     starts.sort_unstable();
     let changes = starts.windows(2).filter(|two| two[0].1 != two[1].1).count();
-    // The changes are of the window and of the moment before it in which it settled.
+    // The switches include those of the settling time before the window.
     let in_all = ran[0] + ran[1];
     let part = WINDOW.as_secs_f64() / (WINDOW + SETTLE).as_secs_f64();
     let changes = (changes as f64 * part).round() as u64;
@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_when_the_thread_runs_first() {
+    fn wait_ends_at_first_run() {
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);
         let starts = [at(4), at(13), at(24)];

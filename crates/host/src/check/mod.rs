@@ -1,8 +1,7 @@
 //! `tandem host check`: which knobs act on this kernel, measured.
 //!
-//! A kernel accepts a write and may still do nothing with it: another scheduler class is loaded, a controller is shadowed, a
-//! feature is switched off. So each knob is turned on threads that burn, in cgroups made for that, and what they received is compared with what
-//! they should have.
+//! A kernel may accept a write and do nothing with it: another scheduler class is loaded, a controller is shadowed, or a feature is off.
+//! The check therefore changes each knob on burning threads, in cgroups made for that, and compares their times with the expected ones.
 //!
 //! ```text
 //! run ──► Ground: the cgroup /tandem-check-PID ──► a process of its own in it ──► measure::run: groups and threads below
@@ -10,8 +9,10 @@
 //!  └──────────── removes the cgroups, however it ended ◄───┘
 //! ```
 //!
-//! Nothing of anybody else is touched. The threads burn two pCPUs for some seconds, with the weight of any one cgroup at the root, so
-//! on a busy host others get a little less for that long. [`judge`] holds what a figure means; it is pure.
+//! Existing cgroups and processes are not changed.
+//! The threads burn two pCPUs for some seconds, with the default weight of a cgroup at the root.
+//! On a busy host other load receives a little less during that time.
+//! [`judge`] interprets the figures; it is pure.
 
 mod burner;
 mod ground;
@@ -46,12 +47,12 @@ pub use self::ground::GroundError;
 use self::measure::Orders;
 use self::report::{Finding, Report, Subject, Verdict};
 
-/// The process that measures takes some seconds; one that takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of the measuring process, which takes some seconds.
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(60);
 
 const ENDED_EARLY: &str = "the process that measures ended early";
 
-/// How long it is looked which pCPUs are idle.
+/// Time for finding the idle pCPUs.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Why nothing could be measured.
@@ -63,40 +64,39 @@ pub enum CheckError {
     /// The host has no usable cpu controller.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// Not everything was put back.
+    /// Changes could not be made or reverted.
     #[error(transparent)]
     Ground(#[from] GroundError),
-    /// pCPUs cannot be chosen.
+    /// The affinity could not be read or set.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
-    /// pCPUs cannot be chosen.
+    /// The idle times could not be read.
     #[error(transparent)]
     Sample(#[from] SampleError),
-    /// The process that measures could not be started or spoken to.
+    /// The measuring process failed.
     #[error("cannot {action} the process that measures: {source}")]
     Process {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A signal came.
+    /// A signal arrived.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
 
-/// What may be done for the check beside making cgroups of its own.
+/// Permissions of the check beyond cgroups of its own.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
-    /// On cgroup v2, let the cpu controller into the cgroups below the root for as long as the check takes, if nobody has yet. All of
-    /// them then compete by weight for so long.
+    /// On cgroup v2, enable the cpu controller below the root during the check, if it is not enabled yet.
+    /// All cgroups there then compete by weight.
     pub enable_controller: bool,
-    /// The state directory, where that is journaled.
+    /// The state directory, for the journal of that change.
     pub state_dir: PathBuf,
 }
 
-/// Puts back what checks left that were killed: their cgroups, and the cpu controller where they let it down. One that runs does so
-/// itself.
+/// Reverts the changes of killed checks: their cgroups and the enabled cpu controller, but not those of a running check.
 pub fn put_back(
     controller: Box<dyn CpuController>,
     state_dir: &Path,
@@ -137,7 +137,7 @@ pub fn run(
     Ok(Report { kernel, pcpus, seconds: begin.elapsed().as_secs_f64(), findings })
 }
 
-/// What should have been measured by the process and was not, and why.
+/// Returns findings for the missing measurements of the process, with the reason.
 fn missing(found: &[Finding], why: &str) -> Vec<Finding> {
     let has = |subject| found.iter().any(|finding| finding.subject == subject);
     Subject::IN_PROCESS
@@ -147,7 +147,7 @@ fn missing(found: &[Finding], why: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// The two pCPUs that are idle for longest, of those that this process may use; one where there is no second.
+/// Returns the two pCPUs with the most idle time that this process may use, or one if there is no second.
 fn quietest(interrupt: &Interrupt) -> Result<PcpuSet, CheckError> {
     let sampler = Sampler::new(ProcFs::host());
     let allowed = affinity(Tid(std::process::id()))?;
@@ -163,10 +163,10 @@ fn quietest(interrupt: &Interrupt) -> Result<PcpuSet, CheckError> {
     Ok(pcpus.into_iter().take(2).collect())
 }
 
-/// The process that measures. Dropped, it is killed and waited for, so that its cgroups are empty.
+/// The measuring process. On drop, it is killed and waited for, so that its cgroups are empty.
 struct Helper {
     child: Child,
-    /// It ends when this does.
+    /// Closing it ends the process.
     input: ChildStdin,
 }
 
@@ -177,7 +177,7 @@ impl Drop for Helper {
     }
 }
 
-/// Lets the process measure; returns what it found, and why the rest is missing.
+/// Runs the process; returns its findings, and the reason why others are missing.
 fn in_process(
     mut command: Command,
     ground: &Ground,
@@ -214,7 +214,7 @@ fn listen(
     lines: &Receiver<String>,
     interrupt: &Interrupt,
 ) -> Result<(Vec<Finding>, String), CheckError> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + MEASURE_TIMEOUT;
     let mut found = Vec::new();
     loop {
         interrupt.check()?;
@@ -229,8 +229,10 @@ fn listen(
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
             Err(RecvTimeoutError::Timeout) => {
-                let why =
-                    format!("the process that measures took longer than {} s", PATIENCE.as_secs());
+                let why = format!(
+                    "the process that measures took longer than {} s",
+                    MEASURE_TIMEOUT.as_secs()
+                );
                 return Ok((found, why));
             }
         }

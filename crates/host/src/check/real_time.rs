@@ -1,7 +1,7 @@
-//! Whether threads of this process may be real-time, and how late one wakes beside a burning thread.
+//! Whether threads of this process may be real-time, and how late one wakes next to a burning thread.
 //!
-//! Measured in the process that runs the check and in its cgroup, as the daemon's own thread would be: cgroups v1 without real-time budget
-//! refuse it.
+//! The check's process measures this in its own cgroup, like a thread of the daemon.
+//! Cgroups v1 without a real-time budget refuse it.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const SLEEPS: u32 = 100;
 
 const SLEEP: Duration = Duration::from_millis(1);
 
-/// Sleeps for 1 ms a hundred times on a pCPU that burns.
+/// Sleeps for 1 ms a hundred times on a busy pCPU.
 pub fn measure(pcpus: &PcpuSet) -> Finding {
     let subject = Subject::RealTime;
     let Some(pcpu) = pcpus.iter().next().map(|pcpu| PcpuSet::from_iter([pcpu])) else {

@@ -1,6 +1,7 @@
-//! What a check found: plain data, printed as a table or as JSON.
+//! Result of a check: plain data, printed as a table or as JSON.
 //!
-//! Figures are kept twice: in words for people, and as numbers whose names end in their unit. What was not measured has neither, and says why.
+//! Figures are kept as text and as numbers whose names end in their unit.
+//! A subject without a measurement has neither, but a reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use tandem_linux::cgroup::Version;
 use tandem_model::{Nanos, PcpuSet};
 
-/// What is looked at, in the order of the table.
+/// Subject of a finding, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
-    /// Weights of cgroups side by side.
+    /// Weights of sibling cgroups.
     CgroupWeight,
-    /// A cgroup in the idle class beside one that is not.
+    /// A cgroup in the idle class against a normal one.
     IdleClass,
-    /// How soon a cgroup runs once it is out of the idle class.
+    /// Delay before a cgroup runs after it leaves the idle class.
     IdleSwitch,
     /// Groups of single vCPUs inside a VM's group.
     VcpuGroups,
     /// Nice values of threads within one group.
     Nice,
-    /// EEVDF slices of threads' own.
+    /// Individual EEVDF slices of threads.
     Slice,
     /// Affinity masks.
     Affinity,
@@ -33,12 +34,12 @@ pub enum Subject {
     RealTime,
     /// Schedulers loaded by BPF.
     SchedExt,
-    /// Whether a VM that is pinned and blocks takes more than its weight gives it.
+    /// Whether a VM that is pinned and blocks receives more than its weight allows.
     PinnedHog,
 }
 
 impl Subject {
-    /// What is measured in cgroups made for it.
+    /// Subjects that the measuring process covers, in cgroups.
     pub const IN_PROCESS: [Subject; 9] = [
         Subject::CgroupWeight,
         Subject::IdleClass,
@@ -51,11 +52,11 @@ impl Subject {
         Subject::PinnedHog,
     ];
 
-    /// What it is, in words.
+    /// Returns its description.
     pub fn words(self) -> &'static str {
         match self {
             Subject::CgroupWeight => "cgroup weight, 1 : 4",
-            Subject::IdleClass => "cpu.idle beside a normal group",
+            Subject::IdleClass => "cpu.idle against a normal group",
             Subject::IdleSwitch => "cpu.idle switched",
             Subject::VcpuGroups => "groups of vCPUs in a VM's group, 1 : 4",
             Subject::Nice => "nice 0 : 5 in one group",
@@ -69,21 +70,21 @@ impl Subject {
     }
 }
 
-/// What was found.
+/// Result for a subject.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict", content = "why")]
 pub enum Verdict {
-    /// The knob does what it should.
+    /// The knob acts.
     Acts,
-    /// It does not.
+    /// The knob does not act.
     DoesNotAct,
-    /// A defect is there, or a scheduler loaded.
+    /// A defect is present, or a scheduler is loaded.
     Present,
-    /// It is not.
+    /// It is absent.
     Absent,
-    /// The figure is neither what it should be nor what it would be without the knob.
+    /// The figure matches neither expected value.
     Unclear,
-    /// Not measured, and why.
+    /// Not measured, with the reason.
     NotMeasured(String),
 }
 
@@ -103,14 +104,14 @@ impl fmt::Display for Verdict {
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The subject.
     pub subject: Subject,
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// The figure, in words; empty if nothing was measured.
+    /// The figure as text; empty if it was not measured.
     pub figure: String,
-    /// The figures, by names that end in their unit (`_ms`, `_pcpus`) or are shares of what was received in all.
+    /// The figures, by names that end in their unit (`_ms`, `_pcpus`), or shares of the sum received.
     pub values: BTreeMap<String, f64>,
 }
 
@@ -120,13 +121,13 @@ impl Finding {
         Finding { subject, verdict, figure: String::new(), values: BTreeMap::new() }
     }
 
-    /// With this figure in words.
+    /// Sets the figure.
     #[must_use]
     pub fn figure(self, figure: impl Into<String>) -> Finding {
         Finding { figure: figure.into(), ..self }
     }
 
-    /// With this number too.
+    /// Adds a number.
     #[must_use]
     pub fn value(mut self, name: &str, value: f64) -> Finding {
         self.values.insert(name.to_owned(), value);
@@ -139,31 +140,31 @@ impl Finding {
     }
 }
 
-/// What the kernel says of itself.
+/// Properties of the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// Its release, as `uname -r` prints it.
+    /// Release, as printed by `uname -r`.
     pub release: String,
-    /// `EEVDF` or `CFS`, and how that is known; `None`: it is not.
+    /// `EEVDF` or `CFS`; `None` if unknown.
     pub scheduler: Option<String>,
-    /// What told the scheduler.
+    /// Source of the scheduler's name.
     pub scheduler_from: String,
-    /// The clock tick, in ns: the resolution of CLOCK_MONOTONIC_COARSE, which the kernel moves once a tick.
+    /// The clock tick, in ns: the resolution of CLOCK_MONOTONIC_COARSE, which the kernel advances once per tick.
     pub tick: Nanos,
-    /// Which of the two interfaces holds the cpu controller.
+    /// Cgroup version of the cpu controller.
     pub cgroup: Version,
-    /// Where it is mounted.
+    /// Its mount point.
     pub mount: String,
 }
 
-/// Everything that a check found.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What the kernel says of itself.
+    /// Properties of the kernel.
     pub kernel: Kernel,
-    /// Where was measured.
+    /// The pCPUs of the measurements.
     pub pcpus: PcpuSet,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
     /// A finding for each subject, in the order of [`Subject`].
     pub findings: Vec<Finding>,
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_reads_the_same_after_a_trip_through_json() {
+    fn finding_survives_json() {
         let measured = Finding::new(Subject::IdleSwitch, Verdict::Acts)
             .figure("median 2.0 ms")
             .value("median_ms", 2.0);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// Answers the next request as the daemon does.
+/// Answers the next request in place of the daemon.
 fn answer_next(control: &Control, answer: Answer) -> Request {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -63,7 +63,7 @@ fn daemon_removes_only_its_own_socket() {
     drop(live);
     assert!(!socket(dir.path()).exists());
     assert!(matches!(status(dir.path()), Err(AskError::NoDaemon(_))));
-    // As after kill -9: a socket on which no process listens.
+    // A socket without a listening process, as after kill -9.
     drop(std::os::unix::net::UnixListener::bind(socket(dir.path())).unwrap());
     assert!(matches!(status(dir.path()), Err(AskError::NoDaemon(_))));
     Control::open(dir.path(), false).unwrap();

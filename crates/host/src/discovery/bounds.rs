@@ -1,31 +1,35 @@
-//! How much may be under care: of one user, and on the host.
+//! Limits on managed VMs, per user and per host.
 //!
-//! Who may start processes under many numbers could have as many times a user's bound (see [`tandem_linux::tenants`] for the usual way), and what is under care takes memory, of
-//! which the service has 256 MB. So the host has bounds of its own. Where they do not suffice for all, they are filled from the small ends: a VM
-//! goes before another if its user has less with it, in that of the three bounds of which he has most (dominant resource fairness, Ghodsi et al., NSDI 2011).
-//! So who has few VMs keeps them, whoever starts how many. Of one user, and among equals, those go first that were there first. Root's go before all.
+//! A tenant with many uids could multiply a user's limit ([`tandem_linux::tenants`] covers the usual case).
+//! Managed VMs take memory, of which the service has 256 MB, so the host has limits of its own.
+//! If these do not suffice for all, the users with the least go first.
+//! A VM precedes another if its user holds less with it, in that user's largest part of the three limits.
+//! This is dominant resource fairness (Ghodsi et al., NSDI 2011).
+//! A user with few VMs therefore keeps them, however many others start.
+//! Within a user, and among equals, older VMs come first.
+//! Root's VMs precede all others.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use tandem_model::VmId;
 
-/// The most VMs that a user may have under care.
-pub const MOST_VMS_OF_USER: usize = 4096;
+/// Maximum number of managed VMs of a user.
+pub const MAX_VMS_OF_USER: usize = 4096;
 
-/// The most vCPUs that a user may have under care.
-pub const MOST_VCPUS_OF_USER: usize = 16_384;
+/// Maximum number of managed vCPUs of a user.
+pub const MAX_VCPUS_OF_USER: usize = 16_384;
 
-/// The most VMs of all users under care.
-pub const MOST_VMS_OF_HOST: usize = 8192;
+/// Maximum number of managed VMs on the host.
+pub const MAX_VMS_OF_HOST: usize = 8192;
 
-/// The most vCPUs of all users under care.
-pub const MOST_VCPUS_OF_HOST: usize = 65_536;
+/// Maximum number of managed vCPUs on the host.
+pub const MAX_VCPUS_OF_HOST: usize = 65_536;
 
-/// The most threads that the VMMs under care have, those of vCPUs among them.
-pub const MOST_THREADS_OF_HOST: usize = 262_144;
+/// Maximum number of threads of managed VMMs on the host, vCPUs included.
+pub const MAX_THREADS_OF_HOST: usize = 262_144;
 
-/// A VM that is to be under care.
+/// A VM that asks for admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) user: Option<u32>,
@@ -33,16 +37,16 @@ pub(super) struct Claim {
     pub(super) size: Size,
 }
 
-/// What VMs take of the bounds.
+/// Resources of VMs, as far as they are limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) vms: usize,
     pub(super) vcpus: usize,
-    /// All that the process has; of several VMs in one the first has them.
+    /// All threads of the process; its first VM counts them.
     pub(super) threads: usize,
 }
 
-/// What a VM did not fit into.
+/// The limit that a VM exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Bound {
     User,
@@ -51,10 +55,10 @@ pub(super) enum Bound {
 
 impl Size {
     const OF_HOST: Size =
-        Size { vms: MOST_VMS_OF_HOST, vcpus: MOST_VCPUS_OF_HOST, threads: MOST_THREADS_OF_HOST };
+        Size { vms: MAX_VMS_OF_HOST, vcpus: MAX_VCPUS_OF_HOST, threads: MAX_THREADS_OF_HOST };
 
     const OF_USER: Size =
-        Size { vms: MOST_VMS_OF_USER, vcpus: MOST_VCPUS_OF_USER, threads: MOST_THREADS_OF_HOST };
+        Size { vms: MAX_VMS_OF_USER, vcpus: MAX_VCPUS_OF_USER, threads: MAX_THREADS_OF_HOST };
 
     fn and(self, other: Size) -> Size {
         Size {
@@ -68,16 +72,16 @@ impl Size {
         self.vms <= most.vms && self.vcpus <= most.vcpus && self.threads <= most.threads
     }
 
-    /// The largest part of what the host has, in threads.
+    /// Returns the dominant part of the host's limits, in threads.
     fn dominant(self) -> usize {
-        let in_threads = |part: usize, most: usize| part * (MOST_THREADS_OF_HOST / most);
-        in_threads(self.vms, MOST_VMS_OF_HOST)
-            .max(in_threads(self.vcpus, MOST_VCPUS_OF_HOST))
+        let in_threads = |part: usize, most: usize| part * (MAX_THREADS_OF_HOST / most);
+        in_threads(self.vms, MAX_VMS_OF_HOST)
+            .max(in_threads(self.vcpus, MAX_VCPUS_OF_HOST))
             .max(self.threads)
     }
 }
 
-/// What each VM does not fit into, in the order of the claims; `None`: it is under care.
+/// Returns the limit that each VM exceeds, in the order of the claims; `None` if it is managed.
 pub(super) fn admit(claims: &[Claim]) -> Vec<Option<Bound>> {
     let mut verdicts = vec![Some(Bound::Host); claims.len()];
     let mut users: BTreeMap<Option<u32>, Vec<(VmId, usize)>> = BTreeMap::new();
@@ -91,17 +95,18 @@ pub(super) fn admit(claims: &[Claim]) -> Vec<Option<Bound>> {
         vms.retain(|&(_, at)| {
             let size = held.and(claims[at].size);
             let fits = size.fits(Size::OF_USER);
-            match fits {
-                true => held = size,
-                false => verdicts[at] = Some(Bound::User),
+            if fits {
+                held = size;
+            } else {
+                verdicts[at] = Some(Bound::User);
             }
             fits
         });
-        // The next is the last.
+        // The next VM of a user is the last of the list.
         vms.reverse();
         waiting.push((user, Size::default(), vms));
     }
-    // Whose turn it is, by what he has with his next VM.
+    // Order of the users, by their dominant part with their next VM.
     let turn = |(user, held, vms): &(Option<u32>, Size, Vec<(VmId, usize)>)| {
         let &(vm, at) = vms.last()?;
         let size = held.and(claims[at].size);
@@ -130,7 +135,7 @@ pub(super) fn admit(claims: &[Claim]) -> Vec<Option<Bound>> {
 mod tests {
     use super::*;
 
-    /// So many VMs of a user, of so many vCPUs each, added to those there are.
+    /// Adds VMs of a user, with this many vCPUs each.
     fn start(claims: &mut Vec<Claim>, user: u32, vms: usize, vcpus: usize) {
         for _ in 0..vms {
             claims.push(Claim {
@@ -141,7 +146,7 @@ mod tests {
         }
     }
 
-    /// How many VMs of a user are under care.
+    /// Returns the number of managed VMs of a user.
     fn held(claims: &[Claim], user: u32) -> usize {
         let verdicts = admit(claims);
         let both = claims.iter().zip(&verdicts);
@@ -149,16 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_so_many_and_keeps_those_that_were_there_first() {
+    fn user_limit_keeps_oldest_vms() {
         let mut claims = Vec::new();
-        start(&mut claims, 1000, MOST_VMS_OF_USER + 2, 1);
+        start(&mut claims, 1000, MAX_VMS_OF_USER + 2, 1);
         start(&mut claims, 1001, 2, 8);
         let verdicts = admit(&claims);
         for (at, verdict) in verdicts.iter().enumerate() {
-            let is_over = (MOST_VMS_OF_USER..MOST_VMS_OF_USER + 2).contains(&at);
+            let is_over = (MAX_VMS_OF_USER..MAX_VMS_OF_USER + 2).contains(&at);
             assert_eq!(*verdict, is_over.then_some(Bound::User), "{at}");
         }
-        // One that does not fit leaves room for a smaller one.
+        // A VM that exceeds the limit leaves room for a smaller one.
         let mut claims = Vec::new();
         start(&mut claims, 1000, 3, 4096);
         start(&mut claims, 1000, 1, 4000);
@@ -169,10 +174,10 @@ mod tests {
     }
 
     #[test]
-    fn hostile_numbers_of_users_fill_the_host_and_who_has_few_vms_keeps_them() {
+    fn hostile_users_do_not_displace_small_ones() {
         let mut claims = Vec::new();
         for user in 0..16 {
-            start(&mut claims, 100_000 + user, MOST_VMS_OF_USER, 2);
+            start(&mut claims, 100_000 + user, MAX_VMS_OF_USER, 2);
         }
         start(&mut claims, 1000, 20, 4);
         start(&mut claims, 0, 30, 16);
@@ -180,8 +185,8 @@ mod tests {
         assert_eq!(held(&claims, 0), 30);
         let verdicts = admit(&claims);
         let all = verdicts.iter().filter(|verdict| verdict.is_none()).count();
-        assert_eq!(all, MOST_VMS_OF_HOST);
-        let of_each = (MOST_VMS_OF_HOST - 50) / 16;
+        assert_eq!(all, MAX_VMS_OF_HOST);
+        let of_each = (MAX_VMS_OF_HOST - 50) / 16;
         for user in 100_000..100_016 {
             let held = held(&claims, user);
             assert!((of_each..=of_each + 1).contains(&held), "{user}: {held}");
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_numbers_of_vcpus_and_threads_fill_the_host_and_small_vms_are_in() {
+    fn hostile_vm_sizes_do_not_displace_small_vms() {
         let mut claims = Vec::new();
         for user in 0..100 {
             start(&mut claims, 100_000 + user, 4, 4096);
@@ -203,8 +208,8 @@ mod tests {
             both.fold(Size::default(), |all, (claim, _)| all.and(claim.size))
         };
         let all = admitted(&claims);
-        assert!(all.fits(Size::OF_HOST) && all.vcpus > MOST_VCPUS_OF_HOST - 4096);
-        // The same with threads that are no vCPUs.
+        assert!(all.fits(Size::OF_HOST) && all.vcpus > MAX_VCPUS_OF_HOST - 4096);
+        // The same with threads that are not vCPUs.
         for claim in &mut claims {
             if claim.user != Some(1000) {
                 claim.size.vcpus = 1;
@@ -213,17 +218,17 @@ mod tests {
         }
         assert_eq!(held(&claims, 1000), 20);
         let all = admitted(&claims);
-        assert!(all.fits(Size::OF_HOST) && all.threads > MOST_THREADS_OF_HOST - 8192);
+        assert!(all.fits(Size::OF_HOST) && all.threads > MAX_THREADS_OF_HOST - 8192);
     }
 
     #[test]
-    fn among_equals_those_are_in_that_were_there_first() {
+    fn oldest_of_equal_vms_are_admitted() {
         let mut claims = Vec::new();
-        for user in 0..MOST_VMS_OF_HOST as u32 + 5 {
+        for user in 0..MAX_VMS_OF_HOST as u32 + 5 {
             start(&mut claims, 1 + user, 1, 1);
         }
         let verdicts = admit(&claims);
-        assert!(verdicts[..MOST_VMS_OF_HOST].iter().all(Option::is_none));
-        assert!(verdicts[MOST_VMS_OF_HOST..].iter().all(Option::is_some));
+        assert!(verdicts[..MAX_VMS_OF_HOST].iter().all(Option::is_none));
+        assert!(verdicts[MAX_VMS_OF_HOST..].iter().all(Option::is_some));
     }
 }

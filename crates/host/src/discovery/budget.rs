@@ -1,19 +1,19 @@
-//! What a scan may spend, so that nobody stretches it by what his processes hold.
+//! Time budget of a scan, so that no tenant can delay it with large processes.
 //!
-//! A process may have a million descriptors, and share them with a thousand others; all must be looked at, since any may be a vCPU. So a scan
-//! has a time, of which a user has a part and a process a small one. What is left over is gone on with in the next scan, where the last
-//! ended: everybody's turn comes, and who has much waits for himself.
+//! A process may have a million descriptors and share them with a thousand others, and any of them may be a vCPU.
+//! A scan therefore has a time limit, of which a user has a part and a process a small one.
+//! The next scan continues with the rest, so all processes get their turn, and large users delay only themselves.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A process has this part of a scan at a time.
+/// Divisor of the scan time for one slice of a process.
 const SLICES: u32 = 16;
 
-/// A user has this part of a scan.
+/// Divisor of the scan time for a user.
 const SHARES: u32 = 2;
 
-/// The time of one scan.
+/// Time budget of one scan.
 pub(super) struct Budget {
     end: Instant,
     length: Duration,
@@ -21,35 +21,35 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A scan that begins now.
+    /// Starts a scan now.
     pub(super) fn new(length: Duration) -> Budget {
         Budget { end: Instant::now() + length, length, spent: HashMap::new() }
     }
 
-    /// Whether all of it is spent.
+    /// Whether the time is used up.
     pub(super) fn is_over(&self) -> bool {
         Instant::now() >= self.end
     }
 
-    /// Whether a user has used up his part.
+    /// Whether a user has used up their part.
     pub(super) fn is_over_for(&self, user: Option<u32>) -> bool {
         let spent = self.spent.get(&user);
         spent.is_some_and(|spent| *spent >= self.length / SHARES)
     }
 
-    /// A process of a user is looked at: until when, at most.
+    /// Starts the slice of a process.
     pub(super) fn slice(&self) -> Slice {
         let began = Instant::now();
         Slice { began, until: began + self.length / SLICES }
     }
 
-    /// That is over.
+    /// Charges a finished slice to its user.
     pub(super) fn charge(&mut self, user: Option<u32>, slice: Slice) {
         *self.spent.entry(user).or_default() += slice.began.elapsed();
     }
 }
 
-/// The time that one process has.
+/// Time slice of a process.
 #[derive(Clone, Copy)]
 pub(super) struct Slice {
     began: Instant,
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_much_waits_for_himself() {
+    fn large_users_delay_only_themselves() {
         let mut budget = Budget::new(Duration::from_millis(20));
         assert!(!budget.is_over() && !budget.is_over_for(Some(1000)));
         let slice = budget.slice();

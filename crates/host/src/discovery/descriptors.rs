@@ -1,7 +1,8 @@
-//! Counting the KVM vCPUs among a process's descriptors, some at a time.
+//! Counts the KVM vCPUs among a process's descriptors, in parts.
 //!
-//! A process that is no VMM may have as many descriptors as it likes. The folder that lists them is read from where the last
-//! reading ended: its entries have positions (getdents64(2), `d_off`) that the kernel takes back (lseek(2)).
+//! A process that is no VMM may have any number of descriptors.
+//! Each read of the folder that lists them continues the last one.
+//! Entries have positions (getdents64(2), `d_off`) that the kernel accepts in lseek(2).
 
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -11,48 +12,48 @@ use rustix::io::Errno;
 
 use super::budget::Slice;
 
-/// What a thread that runs a vCPU's KVM_RUN holds open.
+/// Link of the descriptor on which a thread calls KVM_RUN for a vCPU.
 const VCPU_LINK: &[u8] = b"anon_inode:kvm-vcpu";
 
-/// Descriptors looked at between two looks at the clock; at least so many in each go.
+/// Number of descriptors between two reads of the clock; the minimum of each call.
 pub(super) const CHUNK: usize = 64;
 
-/// Room for any link to a vCPU; longer ones are cut off, and are none.
+/// Size for any link to a vCPU; longer ones are cut off and do not match.
 const LINK_BYTES: usize = 64;
 
-/// How far a count has come.
+/// Progress of a count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Count {
-    /// Where to go on.
+    /// Position to continue from.
     position: u64,
-    /// vCPUs so far.
+    /// vCPUs counted so far.
     pub(super) vcpus: usize,
-    /// Descriptors looked at so far.
+    /// Descriptors read so far.
     pub(super) looked_at: usize,
 }
 
-/// What came of going on.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
-    /// There is more to be looked at.
+    /// More descriptors remain.
     Unfinished,
-    /// So many vCPUs; `None`: the process does not let us look.
+    /// The number of vCPUs; `None` without permission.
     All(Option<usize>),
 }
 
 impl Count {
-    /// Goes on until all is counted, or the slice is over. `folder` is the process's folder in `/proc`.
+    /// Continues until all are counted or the slice is over. `folder` is the process's folder in `/proc`.
     pub(super) fn go_on(&mut self, folder: &Path, slice: Slice) -> Counted {
         match self.read(folder, slice) {
             Ok(true) => Counted::All(Some(self.vcpus)),
             Ok(false) => Counted::Unfinished,
             Err(Errno::ACCESS | Errno::PERM) => Counted::All(None),
-            // It is gone, or as good as that.
+            // The process has ended, or is ending.
             Err(_) => Counted::All(Some(self.vcpus)),
         }
     }
 
-    /// True: to the end.
+    /// Returns whether the end was reached.
     fn read(&mut self, folder: &Path, slice: Slice) -> Result<bool, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(folder.join("fd"), flags, Mode::empty())?;
@@ -67,7 +68,7 @@ impl Count {
             let name = entry.file_name();
             if !name.to_bytes().starts_with(b".") {
                 let mut link = [MaybeUninit::<u8>::uninit(); LINK_BYTES];
-                // Closed a moment ago.
+                // A descriptor may have been closed since.
                 if let Ok((link, _)) = readlinkat_raw(&dir, name, &mut link) {
                     self.vcpus += usize::from(is_vcpu_link(link));
                 }
@@ -83,8 +84,8 @@ impl Count {
     }
 }
 
-/// Whether a link is to a vCPU; older kernels leave out its number. A vCPU's figures (`kvm-vcpu-stats:N`), which QEMU holds
-/// too, are no vCPU.
+/// Whether a link is to a vCPU; older kernels leave out its number.
+/// The statistics of a vCPU (`kvm-vcpu-stats:N`), which QEMU also holds, do not match.
 pub(super) fn is_vcpu_link(link: &[u8]) -> bool {
     let rest = link.strip_prefix(VCPU_LINK);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b":"))

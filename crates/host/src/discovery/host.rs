@@ -1,4 +1,4 @@
-//! A process that holds at least one VM: its threads, and what they are called.
+//! A process that holds at least one VM: its threads and their names.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
@@ -18,53 +18,53 @@ use tandem_linux::procfs::{ProcFs, read_head};
 use tandem_linux::tenants::Owner;
 use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
 
-/// The most vCPUs that a process may have under care: what KVM gives a VM on x86 (KVM_MAX_VCPUS).
-pub const MOST_VCPUS: usize = 4096;
+/// Maximum number of managed vCPUs of a process: KVM's limit per VM on x86 (KVM_MAX_VCPUS).
+pub const MAX_VCPUS: usize = 4096;
 
-/// A process of more threads than that is left alone.
-pub const MOST_THREADS: usize = 8192;
+/// Maximum number of threads of a managed process.
+pub const MAX_THREADS: usize = 8192;
 
-/// So much of a command line is read: VMMs are told a VM's name early, and arguments may be megabytes.
+/// Number of bytes read of a command line: VM names come early, and arguments may be megabytes.
 const COMMAND_LINE: usize = 4096;
 
-/// The longest name of a VM, in characters.
-const LONGEST_NAME: usize = 128;
+/// Maximum length of a VM's name, in characters.
+const MAX_NAME: usize = 128;
 
-/// Threads read between two looks at the clock.
+/// Number of threads between two reads of the clock.
 const CHUNK: usize = 16;
 
 /// A process that holds at least one VM.
 pub(super) struct Host {
     pub(super) inode: u64,
     pub(super) process: ThreadRef,
-    /// Whose it is.
+    /// Its owner.
     pub(super) owner: Owner,
-    /// Whether the operator named it: then names count though it holds no KVM vCPU.
+    /// Whether the operator named it: thread names then count without KVM vCPUs.
     pub(super) is_named: bool,
-    /// Whether names count only where KVM vCPUs are seen.
+    /// Whether names count only with visible KVM vCPUs.
     pub(super) strict: bool,
     comm: String,
-    /// What its command line calls the VM, as each VMM is told.
+    /// Names of the VM on the command line, by the syntax of each VMM.
     names: Vec<(Vmm, String)>,
     pub(super) tasks: BTreeMap<Tid, Task>,
-    /// Whether some of its threads have not been read yet.
+    /// Whether some of its threads are unread.
     is_unread: bool,
-    /// Whether it has more threads than are looked at.
+    /// Whether it has more threads than the maximum.
     pub(super) is_crowded: bool,
-    /// KVM vCPUs held; `None` if that could not be read.
+    /// KVM vCPUs held; `None` without permission.
     kvm_vcpus: Option<usize>,
-    /// How far these have been counted, if that is not done.
+    /// Progress of their count, if that is unfinished.
     pub(super) count: Option<Count>,
-    /// Whether threads came or went since that began.
+    /// Whether threads came or went since the count began.
     is_stale: bool,
     recount: Look,
-    /// When to look into it again where there is no room for its VMs.
+    /// When to inspect it again if its VMs are beyond a limit.
     pub(super) look: Look,
     /// The process's CPU clock before its threads were last listed.
     pub(super) clock: Option<Nanos>,
-    /// The links of its list of threads before they were last listed: one per thread and some.
+    /// Link count of its list of threads before they were last listed: one per thread plus a constant.
     links: Option<u64>,
-    /// The VMs by their thread names' prefix; one without a prefix for most VMMs.
+    /// Ids of the VMs by the prefix of their thread names; most VMMs have one VM without a prefix.
     ids: BTreeMap<Option<String>, VmId>,
     pub(super) qmp: BTreeMap<Tid, VcpuId>,
     pub(super) qmp_wanted: bool,
@@ -78,7 +78,7 @@ pub(super) struct Task {
 }
 
 impl Host {
-    /// A process of which nothing else is known yet.
+    /// A process before its first inspection.
     pub(super) fn new(
         inode: u64,
         pid: Pid,
@@ -110,14 +110,14 @@ impl Host {
         }
     }
 
-    /// Whether something was left for the next scan.
+    /// Whether work remains for the next scan.
     pub(super) fn is_unfinished(&self) -> bool {
         self.is_unread || self.count.is_some()
     }
 
-    /// Whether there are as many threads as when they were last listed, and none of them is due to
-    /// be looked at. The kernel counts them in the link count of `/proc/PID/task`
-    /// (fs/proc/base.c, proc_task_getattr), which costs a fraction of reading the list.
+    /// Whether the number of threads is unchanged since they were last listed, and none is due for inspection.
+    /// The link count of `/proc/PID/task` is that number (fs/proc/base.c, proc_task_getattr).
+    /// Reading it costs a fraction of reading the list.
     pub(super) fn has_same_threads(&mut self, procfs: &ProcFs, now: Instant) -> bool {
         let links = self.read_links(procfs);
         let is_same = links.is_some() && links == self.links;
@@ -131,7 +131,7 @@ impl Host {
         fs::metadata(path).ok().map(|metadata| metadata.nlink())
     }
 
-    /// Brings the threads up to date, as far as the slice goes. Returns whether any came or went.
+    /// Refreshes the threads within the slice. Returns whether any came or went.
     pub(super) fn read_tasks(
         &mut self,
         procfs: &ProcFs,
@@ -143,10 +143,11 @@ impl Host {
         let pid = self.process.pid;
         self.is_unread = false;
         self.is_crowded =
-            self.read_links(procfs).is_some_and(|links| links > MOST_THREADS as u64 + 2);
-        let listed = match self.is_crowded {
-            true => Ok(Vec::new()),
-            false => numbered_folders(&procfs.process(pid).join("task")),
+            self.read_links(procfs).is_some_and(|links| links > MAX_THREADS as u64 + 2);
+        let listed = if self.is_crowded {
+            Ok(Vec::new())
+        } else {
+            numbered_folders(&procfs.process(pid).join("task"))
         };
         let Ok(listed) = listed else {
             self.tasks.clear();
@@ -160,7 +161,7 @@ impl Host {
                 && (!verify || task.vcpu.is_none() || task.thread.stat(procfs).is_ok())
         });
         let mut changed = self.tasks.len() != before;
-        // Those first that were never read, or others that are due again would keep them from it.
+        // Unread threads come first, so that threads due again cannot keep them from it.
         let mut due: Vec<(bool, Tid, u64)> = listed
             .into_iter()
             .map(|(tid, inode)| (self.tasks.contains_key(&tid), tid, inode))
@@ -202,7 +203,7 @@ impl Host {
         changed
     }
 
-    /// Counts the KVM vCPUs again, if it is time or threads came or went, as far as the slice goes.
+    /// Counts the KVM vCPUs again within the slice, if that is due or threads came or went.
     pub(super) fn recount(&mut self, folder: &Path, changed: bool, now: Instant, slice: Slice) {
         let begun = self.count.take();
         if begun.is_none() && !changed && !self.recount.is_due(now) {
@@ -218,16 +219,17 @@ impl Host {
             Counted::All(kvm_vcpus) => {
                 self.qmp_wanted |= kvm_vcpus != self.kvm_vcpus;
                 self.kvm_vcpus = kvm_vcpus;
-                match std::mem::take(&mut self.is_stale) {
-                    // What came since may be where the count had been already.
-                    true => self.count = Some(Count::default()),
-                    false => self.recount.again(now),
+                if std::mem::take(&mut self.is_stale) {
+                    // New descriptors may precede the position of the count.
+                    self.count = Some(Count::default());
+                } else {
+                    self.recount.again(now);
                 }
             }
         }
     }
 
-    /// Whether names of threads count, of any VMM.
+    /// Whether thread names of any VMM count.
     pub(super) fn names_count(&self) -> bool {
         match self.kvm_vcpus {
             Some(count) => count > 0,
@@ -235,7 +237,7 @@ impl Host {
         }
     }
 
-    /// A thread's vCPU, if its name counts in this process.
+    /// Returns a thread's vCPU, if its name counts in this process.
     fn vcpu_name<'a>(&self, task: &'a Task) -> Option<&'a VcpuName> {
         let counts = self.names_count();
         task.vcpu.as_ref().filter(|name| counts || (self.is_named && name.without_kvm))
@@ -246,15 +248,15 @@ impl Host {
             || self.tasks.values().any(|task| self.vcpu_name(task).is_some())
     }
 
-    /// How many threads can be vCPUs: no more than there are vCPUs, whatever threads are called.
+    /// Returns the maximum number of vCPU threads: at most the number of vCPUs, independent of thread names.
     fn most_vcpus(&self) -> usize {
         match self.kvm_vcpus {
-            Some(count) if !self.is_named => count.min(MOST_VCPUS),
-            _ => MOST_VCPUS,
+            Some(count) if !self.is_named => count.min(MAX_VCPUS),
+            _ => MAX_VCPUS,
         }
     }
 
-    /// The VMs of this process as they are now.
+    /// Returns the present VMs of this process.
     pub(super) fn vms(&mut self, next_id: &mut u64) -> Vec<Vm> {
         let mut vms: BTreeMap<Option<String>, (Vmm, Vec<VcpuThread>)> = BTreeMap::new();
         let identified = self.tasks.iter().filter_map(|(tid, task)| {
@@ -285,7 +287,7 @@ impl Host {
                 *next_id += 1;
                 id
             });
-            // The process's own name is surer than a thread's, which any VMM may use.
+            // The process's own name is more reliable than a thread's, which any VMM may use.
             let vmm = match self.program() {
                 Vmm::Other => vmm,
                 known => known,
@@ -297,30 +299,31 @@ impl Host {
                 name: prefix.unwrap_or_else(|| self.vm_name(vmm)),
                 vmm,
                 vcpus,
-                // Which of several VMs they belong to is not known; they are told once.
+                // Their VM is unknown, so the first one reports them.
                 unidentified: std::mem::take(&mut unidentified),
             });
         }
         found
     }
 
-    /// What the name of the process says.
+    /// Returns the VMM by the process's name.
     pub(super) fn program(&self) -> Vmm {
         Vmm::of_process(&self.comm)
     }
 
-    /// Reads what the command line calls the VM; no more of it is kept. `folder` is the process's in `/proc`.
+    /// Reads the VM's name from the command line and keeps nothing else. `folder` is the process's in `/proc`.
     pub(super) fn read_names(&mut self, folder: &Path) {
         let head = read_head(&folder.join("cmdline"), COMMAND_LINE).unwrap_or_default();
-        // What was cut off is no argument.
-        let whole = match head.len() < COMMAND_LINE {
-            true => head.len(),
-            false => head.iter().rposition(|&byte| byte == 0).unwrap_or(0),
+        // An argument that was cut off does not count.
+        let whole = if head.len() < COMMAND_LINE {
+            head.len()
+        } else {
+            head.iter().rposition(|&byte| byte == 0).unwrap_or(0)
         };
         let text = String::from_utf8_lossy(&head[..whole]);
         let args: Vec<&str> = text.split('\0').collect();
         let named = Vmm::ALL.into_iter().filter_map(|vmm| {
-            let name: String = vmm.vm_name(&args)?.chars().take(LONGEST_NAME).collect();
+            let name: String = vmm.vm_name(&args)?.chars().take(MAX_NAME).collect();
             Some((vmm, printable(&name).into_owned()))
         });
         self.names = named.collect();
@@ -335,7 +338,7 @@ impl Host {
     }
 }
 
-/// The folders in `path` whose names are numbers, with their inode numbers.
+/// Returns the numeric folders in `path`, with their inode numbers.
 pub(super) fn numbered_folders(path: &Path) -> io::Result<Vec<(u32, u64)>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(path)? {

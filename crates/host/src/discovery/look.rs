@@ -1,9 +1,9 @@
-//! When to look at something again that was not yet what is looked for: after 0.25, 0.5, 1, 2, … and
-//! at most 32 seconds. What is young changes soon if it changes at all; what is old costs little.
+//! When to inspect an object again that was not yet a match: after 0.25, 0.5, 1, 2, … and at most 32 seconds.
+//! Young objects change soon if they change at all; old ones cost little.
 
 use std::time::{Duration, Instant};
 
-/// When to look again: after twice as long each time.
+/// Time of the next inspection; the interval doubles each time.
 #[derive(Clone, Copy)]
 pub(super) struct Look {
     pub(super) next: Instant,
@@ -12,13 +12,13 @@ pub(super) struct Look {
 
 impl Look {
     const FIRST: Duration = Duration::from_millis(250);
-    const LONGEST: Duration = Duration::from_secs(32);
+    const MAX: Duration = Duration::from_secs(32);
 
     pub(super) fn first(now: Instant) -> Look {
         Look { next: now + Look::FIRST, pause: Look::FIRST }
     }
 
-    /// Being looked at right now.
+    /// Inspected right now.
     pub(super) fn due(now: Instant) -> Look {
         Look { next: now, pause: Look::FIRST / 2 }
     }
@@ -28,7 +28,7 @@ impl Look {
     }
 
     pub(super) fn again(&mut self, now: Instant) {
-        self.pause = (self.pause * 2).min(Look::LONGEST);
+        self.pause = (self.pause * 2).min(Look::MAX);
         self.next = now + self.pause;
     }
 }

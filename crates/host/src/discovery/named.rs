@@ -1,7 +1,8 @@
-//! Who may have vCPUs without KVM: nobody that the operator has not named.
+//! Processes that may have vCPUs without KVM: only those that the operator named.
 //!
-//! Anybody may call a thread `db-1/vcpu0` or `CPU 0/TCG`. So such a name counts only in a process that holds KVM vCPUs or that the operator
-//! named, by its number (`4711`), by its user (`uid:1000`) or by its place (`/vms/*`, a glob of cgroups that takes in what is below).
+//! Any process may call a thread `db-1/vcpu0` or `CPU 0/TCG`.
+//! Such a name counts only in a process that holds KVM vCPUs or that the operator named:
+//! by its PID (`4711`), its user (`uid:1000`) or its cgroup (`/vms/*`, a glob that includes descendants).
 
 use std::path::Path;
 
@@ -13,16 +14,16 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::procfs::read_text;
 use tandem_linux::thread::Pid;
 
-/// What would be right.
+/// The valid forms.
 const EXPECTED: &str = "a process (4711), a user (uid:1000), or a cgroup (/vms/*)";
 
-/// Something that names no processes.
+/// A text that names no processes.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("'{text}' names no processes without KVM: {why}")]
 pub struct NamedError {
-    /// What was written.
+    /// The text.
     pub text: String,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
 }
 
@@ -34,13 +35,13 @@ pub(super) struct Named {
     cgroups: Vec<GlobMatcher>,
 }
 
-/// Checks one of the texts; the error says what would be right.
+/// Checks one text; the error states the valid forms.
 pub fn check_named(text: &str) -> Result<(), NamedError> {
     Named::default().add(text)
 }
 
 impl Named {
-    /// Reads the texts.
+    /// Parses the texts.
     pub(super) fn new(texts: &[String]) -> Result<Named, NamedError> {
         let mut named = Named::default();
         for text in texts {
@@ -63,7 +64,7 @@ impl Named {
         Ok(())
     }
 
-    /// Whether a process is one of these; `folder` is its folder in `/proc`.
+    /// Whether a process matches; `folder` is its folder in `/proc`.
     pub(super) fn includes(&self, pid: Pid, user: Option<u32>, folder: &Path) -> bool {
         self.pids.contains(&pid)
             || user.is_some_and(|user| self.users.contains(&user))
@@ -72,7 +73,7 @@ impl Named {
     }
 }
 
-/// A process's cgroup: in the hierarchy of the cpu controller of v1, or else in that of v2.
+/// Returns a process's cgroup: in the v1 hierarchy of the cpu controller, or else in v2.
 fn cgroup(folder: &Path) -> Option<CgroupPath> {
     let text = read_text(&folder.join("cgroup")).ok()?;
     let path_if = |is_it: fn(&str, &str) -> bool| {
@@ -107,7 +108,7 @@ mod tests {
         assert!(!includes(&vms), "no cgroup is known");
         place("3:cpuset:/no\n2:cpu,cpuacct:/vms/a/b\n0::/no\n");
         assert!(includes(&vms));
-        // Another hierarchy than the cpu controller's says nothing.
+        // Hierarchies other than the cpu controller's do not count.
         place("3:cpuset:/vms/a\n2:cpu,cpuacct:/user.slice\n0::/vms/a\n");
         assert!(!includes(&vms));
         place("0::/vms/a\n");
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_with_what_would_be_right() {
+    fn invalid_texts_are_refused_with_valid_forms() {
         for text in ["", "-1", "db-*", "uid:", "uid:root", "uid:-1", "7 8"] {
             let error = check_named(text).unwrap_err().to_string();
             assert!(error.contains("uid:1000") && error.contains("/vms/*"), "{error}");

@@ -1,11 +1,14 @@
-//! Which QMP socket to ask when, and whose it is.
+//! The schedule of QMP queries, and the owners of the sockets.
 //!
-//! A socket is told by a path or by a glob; whose it is becomes known by the threads that it names.
-//! A process's own socket is asked when its vCPUs changed, a socket of nobody known ever less often,
-//! and never more than a few in one scan, since each may use up its deadline in silence.
+//! The operator names sockets by path or by glob; the threads that a socket names identify its process.
+//! A socket of a known process is queried when the vCPUs of that process change, others at growing intervals.
+//! A scan queries only a few sockets, since each may exhaust its deadline in silence.
 //!
-//! Who may write to a folder of sockets may put any number there. So those who made sockets take turns, and so do the folders of each: root, who opens
-//! sockets for VMs, and everybody who has a VM that waits to be asked about. All others together have one turn. What is kept is bounded, too.
+//! Any user with write access to a folder of sockets may create any number of them.
+//! The makers of sockets therefore take turns, and so do the folders of each.
+//! Makers with a turn of their own are root, which opens sockets for VMs, and each user with a VM that waits for a query.
+//! All others share one turn.
+//! The number of remembered sockets is limited, too.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,34 +18,34 @@ use super::look::Look;
 use crate::qmp::{FoundSocket, OpenSocket, QmpError, SocketPattern, SocketWalk};
 use tandem_linux::thread::Pid;
 
-/// The most sockets asked in one scan, so that a scan stays short when none answers.
-const QMP_PER_SCAN: usize = 4;
+/// Maximum number of sockets queried per scan, so that a scan stays short if none answers.
+const MAX_QUERIES_PER_SCAN: usize = 4;
 
-/// The most sockets of which is known what they answered.
-const MOST_KNOWN: usize = 8192;
+/// Maximum number of sockets whose last answer is remembered.
+const MAX_KNOWN: usize = 8192;
 
-/// Whose turn it is; `None`: of all who have no VM that waits.
+/// The maker of a socket, which has turns of its own; `None` for all users without a VM that waits.
 pub(super) type Maker = Option<u32>;
 
-/// The QMP sockets, and when they are to be asked.
+/// The QMP sockets and their schedule.
 pub(super) struct QmpSockets {
     walk: SocketWalk,
     by_pid: BTreeMap<Pid, PathBuf>,
     sockets: BTreeMap<PathBuf, Socket>,
-    /// How often any was asked.
+    /// Number of queries so far.
     turns: u64,
 }
 
-/// A socket that was asked, or that the operator named.
+/// A socket that was queried, or that the operator named.
 struct Socket {
     owner: Option<Pid>,
     look: Option<Look>,
     maker: Maker,
-    /// At which turn it was asked last; 0: never.
+    /// Turn of the last query; 0 if there was none.
     turn: u64,
 }
 
-/// A socket that is to be asked.
+/// A socket that is due for a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DueSocket {
     pub(super) path: PathBuf,
@@ -50,7 +53,7 @@ pub(super) struct DueSocket {
 }
 
 impl QmpSockets {
-    /// None is known yet.
+    /// Starts without known sockets.
     pub(super) fn new(
         patterns: Vec<SocketPattern>,
         by_pid: BTreeMap<Pid, PathBuf>,
@@ -64,13 +67,14 @@ impl QmpSockets {
         }
     }
 
-    /// Whether there is any to be asked at all.
+    /// Whether any sockets may have to be queried.
     pub(super) fn is_used(&self) -> bool {
         !self.walk.is_empty() || !self.by_pid.is_empty()
     }
 
-    /// The sockets to ask now: those of processes that want it, and those of nobody known yet.
-    /// `wants` tells of a process whether it wants it, and nothing of one that holds no VM; `maker` whose turn a user's sockets have.
+    /// Returns the sockets to query now: those of processes that want it, and those without a known process.
+    /// `wants` returns whether a process wants it, or `None` for one that holds no VM.
+    /// `maker` returns the maker whose turns a user's sockets use.
     pub(super) fn due(
         &mut self,
         now: Instant,
@@ -84,14 +88,14 @@ impl QmpSockets {
             self.sockets
                 .retain(|path, _| is_named(path) || FoundSocket::at(path.clone()).is_some());
         }
-        // A socket may be taken over by the next VM of the same name.
+        // The next VM of the same name may take over a socket.
         for socket in self.sockets.values_mut() {
             socket.owner = socket.owner.filter(|&pid| wants(pid).is_some());
         }
         for (&pid, path) in &self.by_pid {
             self.sockets.entry(path.clone()).or_default().owner = Some(pid);
         }
-        // What is known is asked also where the walk is somewhere else.
+        // Known sockets are also queried while the walk is elsewhere.
         let is_wanted = |socket: &Socket| socket.owner.and_then(&wants) == Some(true);
         let known = self.sockets.iter().filter(|(_, socket)| is_wanted(socket));
         let known = known.filter_map(|(path, _)| FoundSocket::at(path.clone()));
@@ -109,7 +113,7 @@ impl QmpSockets {
         self.choose(due.map(|(path, maker)| DueSocket { path, maker }).collect())
     }
 
-    /// Those whose turn it is: of who had none for the longest time, in the folder where none was asked for the longest time, the one that waits longest.
+    /// Chooses the sockets whose turn it is: the maker with the oldest turn, its folder with the oldest turn, then the longest wait.
     fn choose(&self, mut due: Vec<DueSocket>) -> Vec<DueSocket> {
         let mut makers: BTreeMap<Maker, u64> = BTreeMap::new();
         let mut folders: BTreeMap<&Path, u64> = BTreeMap::new();
@@ -122,7 +126,7 @@ impl QmpSockets {
         let mut folders: BTreeMap<PathBuf, u64> =
             folders.into_iter().map(|(folder, turn)| (folder.to_owned(), turn)).collect();
         let mut chosen = Vec::new();
-        while chosen.len() < QMP_PER_SCAN {
+        while chosen.len() < MAX_QUERIES_PER_SCAN {
             let waits = |at: &usize| {
                 let DueSocket { path, maker } = due.get(*at)?;
                 let look = self.sockets.get(path).and_then(|socket| socket.look);
@@ -141,15 +145,16 @@ impl QmpSockets {
         chosen
     }
 
-    /// Opens one that is due. Where the operator named its path, links lead where they may.
+    /// Opens a due socket. Links in a path that the operator named are followed unconditionally.
     pub(super) fn open(&self, due: &DueSocket) -> Result<OpenSocket, QmpError> {
-        match self.by_pid.values().any(|named| *named == due.path) {
-            true => OpenSocket::named(&due.path),
-            false => OpenSocket::found(&due.path),
+        if self.by_pid.values().any(|named| *named == due.path) {
+            OpenSocket::named(&due.path)
+        } else {
+            OpenSocket::found(&due.path)
         }
     }
 
-    /// Remembers whose a socket is. One that gave no useful answer is asked ever less often.
+    /// Records the owner of a queried socket. Sockets without a useful answer are queried at growing intervals.
     pub(super) fn asked(&mut self, asked: DueSocket, owner: Option<Pid>, now: Instant) {
         self.turns += 1;
         let socket = self.sockets.entry(asked.path).or_default();
@@ -165,7 +170,7 @@ impl QmpSockets {
                 None => socket.look = Some(Look::first(now)),
             },
         }
-        if self.sockets.len() > MOST_KNOWN {
+        if self.sockets.len() > MAX_KNOWN {
             let oldest = self.sockets.iter().min_by_key(|(_, socket)| socket.turn);
             let oldest = oldest.map(|(path, _)| path.clone());
             oldest.and_then(|path| self.sockets.remove(&path));
@@ -174,7 +179,7 @@ impl QmpSockets {
 }
 
 impl Default for Socket {
-    /// Never asked, of nobody known, and named by the operator.
+    /// Never queried, without a known process, and named by the operator.
     fn default() -> Socket {
         Socket { owner: None, look: None, maker: Some(0), turn: 0 }
     }
@@ -196,14 +201,14 @@ mod tests {
         DueSocket { path: PathBuf::from(path), maker }
     }
 
-    /// In which scan a socket is asked, of these that stay silent.
+    /// Returns the scan in which a socket is queried, among these silent ones.
     fn asked_in(sockets: &mut QmpSockets, all: &[DueSocket], wanted: &str) -> Option<usize> {
         let now = Instant::now();
         (0..10).find(|_| {
-            // Those never asked, as if the others were not due.
+            // Only sockets that were never queried, as if the others were not due.
             let is_new = |socket: &&DueSocket| !sockets.sockets.contains_key(&socket.path);
             let chosen = sockets.choose(all.iter().filter(is_new).cloned().collect());
-            assert!(chosen.len() <= QMP_PER_SCAN);
+            assert!(chosen.len() <= MAX_QUERIES_PER_SCAN);
             let is_there = chosen.iter().any(|socket| socket.path == Path::new(wanted));
             for socket in chosen {
                 sockets.asked(socket, None, now);
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_numbers_of_sockets_postpone_who_made_them_alone() {
+    fn hostile_sockets_delay_only_their_maker() {
         let flood = (0..1000).map(|n| due(&format!("/run/a/{n:04}.qmp"), Some(1000)));
         let mut all: Vec<DueSocket> = flood.collect();
         all.push(due("/run/a/web.qmp", Some(1001)));
@@ -228,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn hostile_numbers_of_users_take_turns_and_those_without_vms_have_one() {
-        // Many users with VMs, each with as many sockets as he likes.
+    fn hostile_users_without_vms_share_one_turn() {
+        // Many users with VMs and any number of sockets each.
         let flood = (0..12).flat_map(|user| {
             (0..100).map(move |n| due(&format!("/run/a/{user}-{n}.qmp"), Some(2000 + user)))
         });
@@ -245,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn hostile_numbers_of_silent_sockets_are_not_all_remembered() {
+    fn hostile_silent_sockets_are_not_all_remembered() {
         let mut sockets = sockets();
         let now = Instant::now();
-        for n in 0..MOST_KNOWN + 3 {
+        for n in 0..MAX_KNOWN + 3 {
             sockets.asked(due(&format!("/run/{n}.qmp"), Some(1000)), None, now);
         }
-        assert_eq!(sockets.sockets.len(), MOST_KNOWN);
+        assert_eq!(sockets.sockets.len(), MAX_KNOWN);
         assert!(!sockets.sockets.contains_key(Path::new("/run/2.qmp")));
         assert!(sockets.sockets.contains_key(Path::new("/run/3.qmp")));
     }

@@ -1,4 +1,4 @@
-//! Discovery on fake process trees in a temporary folder, with a clock that is told.
+//! Discovery on fake process trees in a temporary folder, with a simulated clock.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,13 +9,13 @@ use super::*;
 
 mod hostile;
 
-/// A `/proc` of one's own.
+/// A fake `/proc`.
 struct FakeProc {
     root: TempDir,
     now: Instant,
 }
 
-/// A process that is put into it.
+/// A process of the tree.
 struct Process {
     pid: u32,
     start: u64,
@@ -91,7 +91,7 @@ impl FakeProc {
         }
     }
 
-    /// Takes a process away; its inode stays in use, as in the kernel, where none is used twice.
+    /// Removes a process; its inode stays in use, because the kernel does not reuse inodes.
     fn end(&self, pid: u32) {
         let grave = self.root.path().join("ended");
         fs::create_dir_all(&grave).unwrap();
@@ -113,7 +113,7 @@ fn stat(number: u32, start: u64, comm: &str, threads: usize, flags: u64) -> Stri
     format!("{number} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 {start} 0 0\n")
 }
 
-/// Processes that the operator named.
+/// Options with processes that the operator named.
 fn named(texts: &[&str]) -> DiscoveryOptions {
     DiscoveryOptions {
         without_kvm: texts.iter().map(|&text| text.to_owned()).collect(),
@@ -136,7 +136,7 @@ fn qemu() -> Process {
 }
 
 #[test]
-fn vms_of_each_vmm_are_found_with_their_vcpus_in_order() {
+fn vms_of_each_vmm_have_ordered_vcpus() {
     let mut proc = FakeProc::new();
     proc.add(&qemu());
     proc.add(&process(1, "systemd"));
@@ -163,7 +163,7 @@ fn vms_of_each_vmm_are_found_with_their_vcpus_in_order() {
 }
 
 #[test]
-fn several_vms_in_one_process_are_told_apart_by_name() {
+fn vms_in_one_process_differ_by_name() {
     let mut proc = FakeProc::new();
     let p = process(9, "tandem").kvm(3).thread(11, "b/vcpu0").thread(12, "a/vcpu0");
     proc.add(&p.thread(13, "b/vcpu1"));
@@ -208,7 +208,7 @@ fn a_reused_pid_is_another_vm() {
 }
 
 #[test]
-fn a_reused_pid_behind_the_same_inode_is_found_out_within_a_few_scans() {
+fn reused_pid_with_same_inode_is_detected() {
     let mut proc = FakeProc::new();
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     proc.add(&qemu());
@@ -223,7 +223,7 @@ fn a_reused_pid_behind_the_same_inode_is_found_out_within_a_few_scans() {
 }
 
 #[test]
-fn a_process_that_becomes_a_vmm_is_found_the_sooner_the_younger_it_is() {
+fn younger_processes_are_found_sooner() {
     let mut proc = FakeProc::new();
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     proc.add(&process(50, "sh"));
@@ -243,7 +243,7 @@ fn a_process_that_becomes_a_vmm_is_found_the_sooner_the_younger_it_is() {
 }
 
 #[test]
-fn threads_of_the_kernel_are_never_looked_into_again() {
+fn kernel_threads_are_inspected_once() {
     let mut proc = FakeProc::new();
     proc.add(&process(2, "kthreadd"));
     let kernel = stat(2, 0, "kthreadd", 1, 0x0020_8040);
@@ -255,12 +255,12 @@ fn threads_of_the_kernel_are_never_looked_into_again() {
 }
 
 #[test]
-fn hot_plugged_vcpus_come_and_go_and_late_names_are_seen() {
+fn hot_plugged_vcpus_and_late_names_are_seen() {
     let mut proc = FakeProc::new();
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     proc.add(&qemu());
     let id = proc.scan(&mut discovery, 0)[0].id;
-    // Born with the process's name, named a moment later.
+    // Started with the process's name, and renamed a moment later.
     proc.thread(100, 110, 1100, "qemu-system-x86", 5);
     proc.hold_vcpus(100, 2..3);
     let vm = proc.scan(&mut discovery, 100).remove(0);
@@ -275,7 +275,7 @@ fn hot_plugged_vcpus_come_and_go_and_late_names_are_seen() {
 }
 
 #[test]
-fn a_vm_that_lets_go_of_its_vcpus_is_none() {
+fn vm_without_vcpus_is_dropped() {
     let mut proc = FakeProc::new();
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     proc.add(&process(60, "toy").kvm(1));
@@ -307,7 +307,7 @@ fn processes_that_vanish_half_read_are_no_error() {
 }
 
 #[test]
-fn a_missing_proc_is_an_error_that_names_it() {
+fn missing_proc_error_names_the_path() {
     let proc = FakeProc::new();
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     fs::remove_dir(proc.root.path().join("proc")).unwrap();
@@ -316,7 +316,7 @@ fn a_missing_proc_is_an_error_that_names_it() {
 }
 
 #[test]
-fn files_of_a_vcpus_figures_are_no_vcpus() {
+fn vcpu_statistics_files_are_not_vcpus() {
     for link in ["anon_inode:kvm-vcpu", "anon_inode:kvm-vcpu:12"] {
         assert!(descriptors::is_vcpu_link(link.as_bytes()), "{link}");
     }
@@ -326,15 +326,15 @@ fn files_of_a_vcpus_figures_are_no_vcpus() {
 }
 
 #[test]
-fn qmp_names_threads_that_their_names_do_not() {
+fn qmp_identifies_unnamed_threads() {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
 
     let mut proc = FakeProc::new();
-    // The one that listens, as the kernel tells.
+    // This process listens on the socket.
     let pid = std::process::id();
     let p = process(pid, "qemu-system-x86").cmdline("qemu -name web").kvm(2);
-    // Threads of numbers that the process has not.
+    // TIDs that are not threads of this process.
     proc.add(&p.thread(pid + 1, "qemu-system-x86").thread(pid + 2, "qemu-system-x86"));
     let answer = format!(
         "{{\"return\": [{{\"cpu-index\": 0, \"thread-id\": {}}}, {{\"cpu-index\": 1, \"thread-id\": {}}}]}}\n",
@@ -353,7 +353,7 @@ fn qmp_names_threads_that_their_names_do_not() {
     };
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            // A client that gave up is what the next round is for.
+            // The next round serves a client that gave up.
             let _ = serve(stream.unwrap());
         }
     });
@@ -361,7 +361,7 @@ fn qmp_names_threads_that_their_names_do_not() {
         qmp_sockets: vec!["/*.qmp".into()],
         ..DiscoveryOptions::default()
     });
-    // On a loaded machine the first exchange may time out; it is tried again.
+    // On a loaded machine the first exchange may time out and is repeated.
     let vms = (0..100)
         .map(|_| proc.scan(&mut discovery, 40_000))
         .find(|vms| vms[0].unidentified == 0)
@@ -372,7 +372,7 @@ fn qmp_names_threads_that_their_names_do_not() {
 }
 
 #[test]
-fn a_silent_qmp_socket_is_a_problem_told_and_asked_ever_less() {
+fn silent_qmp_socket_is_reported_and_queried_less() {
     let mut proc = FakeProc::new();
     proc.add(&qemu());
     let path = proc.root.path().join("web.qmp");
@@ -391,7 +391,7 @@ fn a_silent_qmp_socket_is_a_problem_told_and_asked_ever_less() {
 }
 
 #[test]
-fn who_looks_is_looked_into_once() {
+fn own_process_is_inspected_once() {
     let mut discovery = Discovery::new(DiscoveryOptions::default(), ProcFs::host()).unwrap();
     let (me, now) = (Pid(std::process::id()), Instant::now());
     assert!(discovery.is_due(me, now));

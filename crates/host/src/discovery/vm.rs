@@ -1,4 +1,4 @@
-//! A VM as it is found.
+//! A discovered VM.
 
 use serde::Serialize;
 use tandem_model::{VcpuId, VmId};
@@ -18,19 +18,20 @@ pub struct VcpuThread {
 /// One VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vm {
-    /// A number that a [`super::Discovery`] gives to no other VM, ever.
+    /// Id, unique for the lifetime of a [`super::Discovery`].
     pub id: VmId,
     /// Its process.
     pub process: ThreadRef,
-    /// What its VMM calls it, or else program and pid.
+    /// Name given by its VMM, or else program and PID.
     pub name: String,
-    /// The program that runs it.
+    /// The VMM.
     pub vmm: Vmm,
     /// Its vCPUs by number.
     pub vcpus: Vec<VcpuThread>,
-    /// How many KVM vCPUs it holds beyond those: their threads are not known.
+    /// Number of further KVM vCPUs whose threads are unknown.
     pub unidentified: usize,
-    /// Who it counts for where users are bounded: its process's user, or who was given that user's number (subuid(5)). `None`: not known.
+    /// The user whose limits it counts for: that of its process, or the user with that subordinate uid (subuid(5)).
+    /// `None` if unknown.
     #[serde(skip)]
     pub tenant: Option<u32>,
 }

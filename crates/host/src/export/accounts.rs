@@ -1,8 +1,9 @@
-//! What the exporter has counted: intervals, added up.
+//! Totals of the exporter: intervals, added up.
 //!
-//! Times are added in ns from when a VM was first seen, so a scraper that missed some intervals misses no time. What was not measured in
-//! the last interval is not told, and what it was before is kept for when it is measured again. A VM that is gone is forgotten;
-//! while intervals cannot be read no VM is told, since nothing is known of them.
+//! Times are summed in ns from the first sight of a VM, so a scraper that misses intervals loses no time.
+//! Figures that the last interval did not measure are absent; their totals are kept until they are measured again.
+//! A VM that has gone is forgotten.
+//! While intervals fail, no VM is exported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,33 +22,33 @@ use crate::top::{Culprit, CulpritKind, culprit};
 
 use super::ranked::{Ranked, faded};
 
-/// What the figures are made of.
+/// Input of one interval.
 pub(super) struct Look<'a> {
-    /// The VMs that were found.
+    /// The discovered VMs.
     pub(super) scan: &'a Scan,
-    /// What was measured of all of them.
+    /// The measurement of all VMs.
     pub(super) interval: &'a Interval,
-    /// What each is due.
+    /// Fair share of each VM.
     pub(super) assessed: &'a BTreeMap<VmId, Assessment>,
-    /// The VMs that are selected.
+    /// The selected VMs.
     pub(super) selected: &'a BTreeSet<VmId>,
 }
 
-/// How much is told.
+/// Level of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
-    /// So many culprits of a VM, and processes of the host, have series of their own.
+    /// Maximum number of series for the culprits of a VM, and for host processes.
     pub culprits: usize,
     /// Whether each vCPU has series.
     pub vcpus: bool,
-    /// Whether processes of the host are told by name and cgroup.
+    /// Whether host processes have series by name and cgroup.
     pub process_names: bool,
 }
 
-/// After so long a third of what a vCPU waited still counts ([`Lasting`]).
+/// Time constant of [`Lasting`]: after 300 s, a third of a wait still counts.
 const LASTING: Nanos = Nanos::from_secs(300);
 
-/// What a vCPU waited of its recent time: both fade alike, so that their ratio is a mean over some minutes.
+/// Ready time of a vCPU relative to its recent time. Both fade alike, so their ratio is a mean over some minutes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lasting {
     ready: Nanos,
@@ -64,7 +65,7 @@ impl Lasting {
         self.wall = faded(self.wall, times.wall(), LASTING) + times.wall();
     }
 
-    /// `None` where it is not measured.
+    /// Returns `None` if ready time is not measured.
     fn ratio(self) -> Option<f64> {
         (self.wall > Nanos::ZERO).then(|| self.ready.0 as f64 / self.wall.0 as f64)
     }
@@ -85,19 +86,19 @@ impl States {
         self.last = *times;
     }
 
-    /// Those that were measured in the last interval.
+    /// Returns the states that the last interval measured.
     pub(super) fn measured(&self) -> impl Iterator<Item = (State, Nanos)> {
         let totals = self.totals.iter().map(|(state, total)| (*state, *total));
         totals.filter(|(state, _)| self.last.get(*state).is_some())
     }
 }
 
-/// Who was waited for, in words.
+/// Labels of a culprit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CulpritKey {
     pub(super) kind: String,
     pub(super) name: String,
-    /// Empty where there is none.
+    /// Empty if there is none.
     pub(super) cgroup: String,
     pub(super) evidence: String,
 }
@@ -106,19 +107,19 @@ pub(super) struct CulpritKey {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ProcessKey {
     pub(super) name: String,
-    /// Empty where it is not known.
+    /// Empty if it is unknown.
     pub(super) cgroup: String,
 }
 
-/// What is known of a VM for the last interval.
+/// Figures of a VM in the last interval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) vcpus: usize,
-    /// Whether it is known how long wake-ups took.
+    /// Whether wake-up latency is known.
     pub(super) has_latency: bool,
-    /// The largest part of its wall time that a vCPU was RDY; `None` where that is not measured.
+    /// Largest RDY share of a vCPU, of its wall time; `None` if it is not measured.
     pub(super) worst_ready: Option<f64>,
-    /// The largest part of the last minutes that one and the same vCPU was RDY.
+    /// Largest RDY share of a single vCPU over the last minutes.
     pub(super) lasting_ready: Option<f64>,
     /// In pCPUs.
     pub(super) fair: f64,
@@ -127,49 +128,49 @@ pub(super) struct Now {
     pub(super) lag: f64,
 }
 
-/// What was counted of a VM.
+/// Totals of a VM.
 #[derive(Clone, Debug)]
 pub(super) struct VmAccount {
     pub(super) name: String,
     pub(super) pid: String,
     pub(super) states: States,
-    /// Empty unless they are told.
+    /// Empty unless vCPUs have series.
     pub(super) vcpus: BTreeMap<VcpuId, States>,
     lasting: BTreeMap<VcpuId, Lasting>,
     pub(super) runs: u64,
     pub(super) latency: Latency,
     pub(super) culprits: BTreeMap<Evidence, Ranked<CulpritKey>>,
-    /// Of the VM's threads that are no vCPUs, by what they are.
+    /// The VM's threads other than vCPUs, by kind.
     pub(super) threads: BTreeMap<&'static str, Nanos>,
-    /// `None`: not in the last interval.
+    /// `None` if the VM was not in the last interval.
     pub(super) now: Option<Now>,
 }
 
-/// What was counted of the host, and of the exporter itself.
+/// Totals of the host and of the exporter itself.
 #[derive(Clone, Debug)]
 pub(super) struct HostAccount {
     pub(super) pcpus: usize,
     pub(super) uses: BTreeMap<&'static str, Nanos>,
-    /// Those of `uses` that were measured in the last interval.
+    /// Keys of `uses` that the last interval measured.
     pub(super) measured: Vec<&'static str>,
     pub(super) processes: Ranked<ProcessKey>,
     pub(super) found: usize,
-    /// Selected VMs that have no series, because [`MOST_VMS`] others have.
+    /// Selected VMs without series, because [`MOST_VMS`] others have them.
     pub(super) without_series: usize,
     pub(super) unreadable: usize,
     pub(super) left_out: usize,
     pub(super) unidentified: usize,
-    /// What is not measured, for want of what, and of which part of the VMs.
+    /// Part of the VMs without a measurement, by the measurement and its requirement.
     pub(super) missing: BTreeMap<(String, String), f64>,
-    /// Events that programs in the kernel did not get.
+    /// Events that the BPF programs did not get.
     pub(super) not_seen: BTreeSet<NotSeen>,
-    /// What they could not count, so far; empty where there are none.
+    /// Counts that the BPF programs dropped; empty without programs.
     pub(super) not_counted: BTreeMap<&'static str, u64>,
     pub(super) source: String,
     pub(super) length: Nanos,
 }
 
-/// What the exporter has counted.
+/// Totals of the exporter.
 #[derive(Clone, Debug)]
 pub(super) struct Accounts {
     detail: Detail,
@@ -187,13 +188,13 @@ pub(super) struct Accounts {
     pub(super) last: Option<Nanos>,
 }
 
-/// A VM's thread that is no vCPU, as a label.
+/// Returns the label of a VM's thread that is not a vCPU.
 fn thread_kind(name: &str) -> &'static str {
-    // Sources name the kernel's thread of before Linux 6.4 so.
+    // Before Linux 6.4, sources use this name for the kernel's thread.
     if name == "vhost" || name.starts_with("vhost-") { "vhost" } else { "emulator" }
 }
 
-/// A plain value as it is written in JSON: one word for one thing, wherever it stands.
+/// Returns the JSON name of a plain value.
 fn word(value: impl Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
     value.as_str().unwrap_or_default().to_owned()
@@ -229,18 +230,18 @@ impl Accounts {
         }
     }
 
-    /// The host, if the last interval could be read.
+    /// Returns the host if the last interval could be read.
     pub(super) fn host(&self) -> Option<&HostAccount> {
         self.is_current.then_some(&self.totals)
     }
 
-    /// VMs that are told, in the order of their ids.
+    /// Returns the exported VMs in the order of their ids.
     pub(super) fn told(&self) -> impl Iterator<Item = (&VmAccount, &Now)> {
         let vms = self.vms.values().filter(|_| self.is_current);
         vms.filter_map(|vm| Some((vm, vm.now.as_ref()?)))
     }
 
-    /// An interval could not be read.
+    /// Counts an interval that could not be read.
     pub(super) fn failed(&mut self) {
         self.errors += 1;
         self.is_current = false;
@@ -372,7 +373,7 @@ impl VmAccount {
             let named = named.remove(&evidence).unwrap_or_default();
             let rest = rest.remove(&evidence).unwrap_or_default();
             let is_new = !self.culprits.contains_key(&evidence);
-            // A source has one kind of evidence as a rule: the other has no counters until it comes.
+            // Sources usually have one kind of evidence; the other has no counters until it occurs.
             if is_new && named.is_empty() && rest == Nanos::ZERO {
                 continue;
             }
@@ -401,7 +402,7 @@ impl CulpritKey {
         }
     }
 
-    /// All that are not named one by one.
+    /// The key of all culprits without a name.
     pub(super) fn others(evidence: Evidence) -> CulpritKey {
         CulpritKey {
             kind: "others".to_owned(),

@@ -1,16 +1,16 @@
-//! The metrics of `tandem host export`: names, units, labels and what they say.
+//! Metrics of `tandem host export`: names, units, labels and help texts.
 //!
-//! `scripts/references` generates `docs/reference/metrics.md` from these declarations. Names
-//! begin with `tandem_` and end in their unit, a counter's also in `_total`. Where the daemon has a metric of the same name,
-//! it means the same: the daemon's is smoothed, this one is that of the last interval.
+//! `scripts/references` generates `docs/reference/metrics.md` from these declarations.
+//! Names begin with `tandem_` and end in their unit, counters also in `_total`.
+//! A daemon metric of the same name has the same meaning, but is smoothed; this one is that of the last interval.
 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
-/// What stands before each name.
+/// Prefix of each name.
 pub const PREFIX: &str = "tandem";
 
-/// Labels of a VM's series, as the daemon has them.
+/// Labels of a VM's series, as in the daemon.
 const VM: &[&str] = &["vm", "pid"];
 
 /// A metric of the exporter.
@@ -20,51 +20,51 @@ pub enum Metric {
     VmState,
     /// Time of a vCPU by state.
     VcpuState,
-    /// The share of RDY of the vCPU that waits most.
+    /// RDY share of the vCPU that waits most.
     VmReadyWorstVcpu,
-    /// That share of the last minutes, of the vCPU that waits most in them.
+    /// The same share over the last minutes, of the vCPU that waited most in them.
     VmReadyLastingVcpu,
     /// vCPUs that could be read.
     VmVcpus,
-    /// How often vCPUs were put on a pCPU.
+    /// Number of times that vCPUs were put on a pCPU.
     VmRuns,
-    /// From wake-up to run.
+    /// Time from wake-up to run.
     VmWakeupLatency,
-    /// Whom a VM waited for.
+    /// Time that a VM waited, by culprit.
     VmCulprit,
     /// CPU time of a VM's other threads.
     VmThread,
-    /// Due.
+    /// Fair share.
     VmFair,
     /// Received.
     VmReceived,
     /// Lag.
     VmLag,
-    /// pCPUs that are online.
+    /// Online pCPUs.
     HostPcpus,
-    /// Where the host's pCPUs were.
+    /// Use of the host's pCPUs.
     HostUse,
-    /// Processes that are no VMs.
+    /// Processes other than VMs.
     HostProcess,
-    /// VMs that were found.
+    /// Discovered VMs.
     HostVms,
-    /// VMs that cannot be looked into.
+    /// VMs that cannot be inspected.
     HostVmsUnreadable,
-    /// VMs for which there is no room.
+    /// VMs beyond the limits.
     HostVmsLeftOut,
     /// VMs without known vCPU threads.
     HostVmsUnidentified,
     /// VMs on this page.
     ExportVms,
-    /// Selected VMs that are not.
+    /// Selected VMs without series.
     ExportVmsWithoutSeries,
-    /// What is not measured.
+    /// Part of the VMs without a measurement.
     ExportNotMeasured,
     /// Events that are not seen.
     ExportNotSeen,
-    /// What could not be counted.
+    /// Events that could not be counted.
     ExportNotCounted,
-    /// Where the figures are from.
+    /// Source of the figures.
     ExportSource,
     /// Intervals that were read.
     ExportIntervals,
@@ -72,33 +72,33 @@ pub enum Metric {
     ExportErrors,
     /// Length of the last interval.
     ExportInterval,
-    /// When the last interval ended.
+    /// End of the last interval.
     ExportLast,
-    /// How long reading the last interval took.
+    /// Time taken to read the last interval.
     ExportTook,
-    /// What the exporter costs.
+    /// CPU time of the exporter.
     ExportCpu,
 }
 
-/// What there is to say of a metric.
+/// Description of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
-    /// Its name without prefix, unit and `_total`.
+    /// Name without prefix, unit and `_total`.
     pub stem: &'static str,
-    /// The unit, which the name ends in.
+    /// Unit, which the name ends in.
     pub unit: Option<&'static str>,
     /// Whether it only grows.
     pub is_counter: bool,
-    /// Whether it is a histogram: then it is no counter.
+    /// Whether it is a histogram, which excludes a counter.
     pub is_histogram: bool,
     /// Its labels.
     pub labels: &'static [&'static str],
-    /// What it says: one sentence, without its full stop.
+    /// Help text: one sentence without its full stop.
     pub help: &'static str,
 }
 
 impl Metric {
-    /// All, in the order in which they stand on the page.
+    /// All metrics, in the order of the page.
     pub const ALL: [Metric; 31] = [
         Metric::VmState,
         Metric::VcpuState,
@@ -133,7 +133,7 @@ impl Metric {
         Metric::ExportCpu,
     ];
 
-    /// What there is to say of it.
+    /// Returns the description of the metric.
     pub fn description(self) -> Description {
         match self {
             Metric::VmState => counter(
@@ -329,7 +329,7 @@ fn counter_without_unit(
 }
 
 impl Description {
-    /// The name that its samples have; those of a histogram have `_bucket`, `_sum` or `_count` behind it.
+    /// Returns the name of its samples; those of a histogram add `_bucket`, `_sum` or `_count`.
     pub fn name(&self) -> String {
         let unit = self.unit.map_or_else(String::new, |unit| format!("_{unit}"));
         let total = if self.is_counter { "_total" } else { "" };

@@ -1,6 +1,6 @@
-//! The exporter's page: every metric with the series of those that are told.
+//! The exporter's page: every metric with the series of the exported VMs.
 //!
-//! It is rendered once per interval; a scrape gets what is there.
+//! It is rendered once per interval; a scrape returns the last page.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tandem_model::{Nanos, State};
 use super::accounts::{Accounts, CulpritKey};
 use super::metric::{Description, Metric};
 
-/// What was counted, shared by who counts and who renders.
+/// The totals, shared with the thread that counts.
 #[derive(Clone, Debug)]
 pub(super) struct Page(pub(super) Arc<Mutex<Accounts>>);
 
@@ -35,30 +35,31 @@ impl Collector for Page {
     }
 }
 
-/// Where the series of a metric go.
+/// Encoder of the series of one metric.
 struct Series<'a> {
     encoder: MetricEncoder<'a>,
     description: Description,
 }
 
 impl Series<'_> {
-    /// One of them: values of the labels that the metric has.
+    /// Adds one series, with the values of its labels.
     fn put(&mut self, values: &[&str], value: f64) -> fmt::Result {
         debug_assert_eq!(values.len(), self.description.labels.len());
         let labels: Vec<(&str, &str)> =
             self.description.labels.iter().copied().zip(values.iter().copied()).collect();
         let is_counter = self.description.is_counter;
         debug_assert!(!self.description.is_histogram);
-        // Without labels there is no family.
-        match labels.is_empty() {
-            true => encode(&mut self.encoder, is_counter, value),
-            false => encode(&mut self.encoder.encode_family(&labels)?, is_counter, value),
+        // A metric without labels has no family.
+        if labels.is_empty() {
+            encode(&mut self.encoder, is_counter, value)
+        } else {
+            encode(&mut self.encoder.encode_family(&labels)?, is_counter, value)
         }
     }
 }
 
 impl Series<'_> {
-    /// A histogram of a metric with labels.
+    /// Adds a histogram with labels.
     fn put_histogram(&mut self, values: &[&str], latency: &Latency) -> fmt::Result {
         let names = self.description.labels.iter().copied();
         let labels: Vec<(&str, &str)> = names.zip(values.iter().copied()).collect();
@@ -68,10 +69,10 @@ impl Series<'_> {
     }
 }
 
-/// The ends of a histogram's buckets, as powers of two of ns: from 4 µs to 1 s by fours. All 32 would be too many series.
+/// Upper bounds of the buckets, as powers of two of ns: 4 µs to 1 s in steps of four. All 32 would be too many series.
 const POWERS: [usize; 10] = [12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
 
-/// The buckets of a page: the end of each in seconds, and how many are in it.
+/// Returns the buckets of a page: upper bound in seconds, and count.
 fn buckets(latency: &Latency) -> Vec<(f64, u64)> {
     let mut below = 0;
     let ends = POWERS.map(|power| ((1u64 << power) as f64 / 1e9, latency.below(power)));
@@ -80,13 +81,14 @@ fn buckets(latency: &Latency) -> Vec<(f64, u64)> {
 }
 
 fn encode(encoder: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt::Result {
-    match is_counter {
-        true => encoder.encode_counter::<NoLabelSet, f64, f64>(&value, None),
-        false => encoder.encode_gauge(&value),
+    if is_counter {
+        encoder.encode_counter::<NoLabelSet, f64, f64>(&value, None)
+    } else {
+        encoder.encode_gauge(&value)
     }
 }
 
-/// The same words as in JSON.
+/// Returns the name of a state in JSON.
 fn label(state: State) -> &'static str {
     match state {
         State::Run => "run",

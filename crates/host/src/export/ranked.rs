@@ -1,36 +1,36 @@
-//! Counters of those that matter most, one more for the rest, and never more than that.
+//! Named counters for the keys with the most time, and one counter for all others.
 //!
-//! Everybody who was ever waited for as a counter of its own would be more series than a Prometheus can hold: a thousand VMs that wait for each other
-//! are a million pairs. So at most so many are named at a time. Who is named is decided by *recent time*: what was added,
-//! fading with a time constant of [`FADING`]. Another takes the place of the weakest only with a quarter more ([`AHEAD`]), so
-//! that two that are equal do not take turns. What is added of those without a name goes to the rest.
+//! One counter per culprit would exceed Prometheus: a thousand VMs that wait for each other make a million pairs.
+//! A fixed number of keys is therefore named, by *recent time*: the time added, fading with the constant [`FADING`].
+//! A key replaces the weakest named one only with a quarter more ([`AHEAD`]), so that equal keys do not alternate.
+//! The time of unnamed keys goes to the others.
 //!
-//! Each counter only grows while it is there. One that lost its name begins at 0 when it gets it again, which Prometheus takes for a
-//! restart, rightly.
+//! Each counter only grows while it is named.
+//! A key that is named again restarts at 0, which Prometheus correctly takes for a counter reset.
 
 use std::collections::BTreeMap;
 
 use tandem_model::Nanos;
 
-/// After so long a third of what was added still counts.
+/// Time constant: after 60 s, a third of the added time still counts.
 const FADING: Nanos = Nanos::from_secs(60);
 
-/// Who wants the place of another has more than 5/4 of its recent time.
+/// A key replaces a named one with more than 5/4 of its recent time.
 const AHEAD: (u64, u64) = (5, 4);
 
-/// Who has less recent time gets no name.
+/// Minimum recent time of a named key.
 const NAMED_FROM: Nanos = Nanos::from_millis(1);
 
-/// Who has less recent time is forgotten, 12 minutes after a second was added.
+/// Minimum recent time of a remembered key: one second of added time fades to it in 12 minutes.
 const FORGOTTEN_BELOW: Nanos = Nanos(10_000);
 
-/// So many without a name are remembered.
-const MOST_UNNAMED: usize = 64;
+/// Maximum number of remembered keys without a name.
+const MAX_UNNAMED: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 struct Entry {
     recent: Nanos,
-    /// What was added since it has a name.
+    /// Time added since the key is named.
     total: Option<Nanos>,
 }
 
@@ -43,12 +43,12 @@ pub(super) struct Ranked<K> {
 }
 
 impl<K: Ord + Clone> Ranked<K> {
-    /// None yet, and at most so many.
+    /// Starts empty, with at most `most` named keys.
     pub(super) fn new(most: usize) -> Ranked<K> {
         Ranked { most, entries: BTreeMap::new(), others: None }
     }
 
-    /// Adds what an interval of that length brought: the time of each, and that of those who are not told apart.
+    /// Adds the times of an interval of this length: those of each key, and the undivided `rest`.
     pub(super) fn add(
         &mut self,
         length: Nanos,
@@ -77,15 +77,15 @@ impl<K: Ord + Clone> Ranked<K> {
             *self.others.get_or_insert(Nanos::ZERO) += others;
         }
         self.entries.retain(|_, entry| entry.recent >= FORGOTTEN_BELOW);
-        self.forget_the_weakest();
+        self.forget_weakest();
     }
 
-    /// Those that are named, in order, and their time.
+    /// Returns the named keys in order, with their time.
     pub(super) fn named(&self) -> impl Iterator<Item = (&K, Nanos)> {
         self.entries.iter().filter_map(|(key, entry)| Some((key, entry.total?)))
     }
 
-    /// The time of all others; `None` while there was none.
+    /// Returns the time of all others; `None` before there was any.
     pub(super) fn others(&self) -> Option<Nanos> {
         self.others
     }
@@ -93,7 +93,7 @@ impl<K: Ord + Clone> Ranked<K> {
     fn name(&mut self) {
         loop {
             let named = self.named().count();
-            let best = self.of_most_recent_time(|entry| entry.total.is_none());
+            let best = self.most_recent(|entry| entry.total.is_none());
             let Some((best, recent)) = best.filter(|(_, recent)| *recent >= NAMED_FROM) else {
                 return;
             };
@@ -118,26 +118,26 @@ impl<K: Ord + Clone> Ranked<K> {
         }
     }
 
-    /// Of equals the first in order.
-    fn of_most_recent_time(&self, is_meant: impl Fn(&Entry) -> bool) -> Option<(K, Nanos)> {
+    /// Returns the entry with the most recent time; among equals, the first in order.
+    fn most_recent(&self, is_meant: impl Fn(&Entry) -> bool) -> Option<(K, Nanos)> {
         let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry));
         let most = meant.rev().max_by_key(|(_, entry)| entry.recent)?;
         Some((most.0.clone(), most.1.recent))
     }
 
-    fn forget_the_weakest(&mut self) {
+    fn forget_weakest(&mut self) {
         let unnamed = self.entries.values().filter(|entry| entry.total.is_none());
         let mut recent: Vec<Nanos> = unnamed.map(|entry| entry.recent).collect();
-        if recent.len() <= MOST_UNNAMED {
+        if recent.len() <= MAX_UNNAMED {
             return;
         }
         recent.sort_unstable_by(|one, two| two.cmp(one));
-        let least = recent[MOST_UNNAMED];
+        let least = recent[MAX_UNNAMED];
         self.entries.retain(|_, entry| entry.total.is_some() || entry.recent > least);
     }
 }
 
-/// What is left of a recent time: 1 − t ÷ (t + T) of it, which for short intervals is e^(−t ÷ T).
+/// Fades a recent time to 1 − t ÷ (t + T) of it, which is e^(−t ÷ T) for short intervals.
 pub(super) fn faded(recent: Nanos, length: Nanos, constant: Nanos) -> Nanos {
     let (fading, length) = (u128::from(constant.0), u128::from(length.0));
     let left = u128::from(recent.0) * fading / (fading + length).max(1);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_are_named_and_the_rest_adds_up() {
+    fn largest_are_named_and_rest_adds_up() {
         let mut ranked = Ranked::new(2);
         assert_eq!(ranked.others(), None, "nothing was added yet");
         for _ in 0..3 {
@@ -171,12 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_takes_the_place_of_the_weakest_once_it_is_well_ahead() {
+    fn newcomer_replaces_weakest_once_well_ahead() {
         let mut ranked = Ranked::new(1);
         for _ in 0..120 {
             ranked.add(SECOND, [("old", ms(100))], Nanos::ZERO);
         }
-        // As much as the old one, side by side: not ahead, whatever the order of names.
+        // Equal to the old one: not ahead, independent of the order of names.
         for _ in 0..600 {
             ranked.add(SECOND, [("old", ms(100)), ("new", ms(100))], Nanos::ZERO);
         }
@@ -189,11 +189,11 @@ mod tests {
         }
         assert!(rounds < 20, "a big one is named soon: {rounds}");
         assert_eq!(named(&ranked), [("new", ms(900))]);
-        assert!(ranked.others() > before, "what it did before is with the rest");
+        assert!(ranked.others() > before, "its earlier time is in the rest");
     }
 
     #[test]
-    fn who_is_not_waited_for_any_more_is_forgotten() {
+    fn idle_key_is_forgotten() {
         let mut ranked = Ranked::new(2);
         ranked.add(SECOND, [("gone", SECOND)], Nanos::ZERO);
         assert_eq!(named(&ranked), [("gone", SECOND)]);
@@ -205,11 +205,11 @@ mod tests {
     }
 
     #[test]
-    fn without_names_all_is_the_rest_and_little_is_remembered() {
+    fn zero_names_counts_all_as_rest() {
         let mut ranked = Ranked::new(0);
         for n in 0..1_000u32 {
             ranked.add(SECOND, [(n, SECOND)], Nanos::ZERO);
-            assert!(ranked.entries.len() <= MOST_UNNAMED);
+            assert!(ranked.entries.len() <= MAX_UNNAMED);
         }
         assert_eq!(ranked.named().count(), 0);
         assert_eq!(ranked.others(), Some(Nanos::from_secs(1_000)));

@@ -1,4 +1,4 @@
-//! The page, made from made-up intervals.
+//! The page of synthetic intervals.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use crate::fixtures::intervals::{interval, vcpu_on, vm_interval};
 use crate::fixtures::{ms, vm};
 use crate::metrics::MOST_VMS;
 
-/// A vCPU with these times of a second, in ms.
+/// A vCPU with these times within a second, in ms.
 fn vcpu(n: u32, parts: &[(State, u64)]) -> VcpuInterval {
     vcpu_on("0-1", n, parts, 7)
 }
@@ -28,14 +28,14 @@ fn process(name: &str, cgroup: Option<&str>) -> Party {
     Party::Process { name: name.to_owned(), cgroup: cgroup.map(str::to_owned) }
 }
 
-/// What differs between the hosts of these tests.
+/// The data that differs between the hosts of these tests.
 struct Host {
     scan: Scan,
     interval: Interval,
     selected: BTreeSet<VmId>,
 }
 
-/// Programs in the kernel that saw wake-ups of the first VM only.
+/// BPF programs that saw wake-ups of the first VM only.
 fn programs() -> Programs {
     let mut latency = Latency::default();
     (latency.counts[11], latency.counts[12], latency.counts[31]) = (3, 2, 1);
@@ -52,7 +52,7 @@ fn programs() -> Programs {
     }
 }
 
-/// Two VMs on two pCPUs, one with a name that wants escapes, and one that cannot be read. POLL is measured of the first only.
+/// Two VMs on two pCPUs, one with a name that needs escapes, and one that cannot be read. POLL is measured for the first only.
 fn host() -> Host {
     let mut builder = EdgesBuilder::new();
     let victim = builder.party(&Party::Vcpu { vm: VmId(2), vcpu: VcpuId(0) });
@@ -149,7 +149,7 @@ fn lines<'a>(page: &'a str, beginning: &str) -> Vec<&'a str> {
     page.lines().filter(|line| line.starts_with(beginning)).collect()
 }
 
-/// The page of two such intervals.
+/// The page of two equal intervals.
 fn example() -> (Accounts, Host) {
     let mut accounts = Accounts::new(DETAIL);
     let host = host();
@@ -162,13 +162,13 @@ fn example() -> (Accounts, Host) {
     (accounts, host)
 }
 
-/// Compares a file of this repository with what it should be.
+/// Compares a file of this repository with its expected text.
 fn must_be(file: &str, is: &str, should: &str) {
     let at = is.lines().zip(should.lines());
     let at = at.take_while(|(one, two)| one == two).count();
     assert!(
         is == should,
-        "{file} differs from line {}: TANDEM_UPDATE_GOLDEN=1 writes it anew\n  there:  {:?}\n  should: {:?}",
+        "{file} differs from line {}: TANDEM_UPDATE_GOLDEN=1 rewrites it\n  there:  {:?}\n  should: {:?}",
         at + 1,
         is.lines().nth(at),
         should.lines().nth(at)
@@ -209,14 +209,15 @@ fn reference_has_every_metric() {
 }
 
 #[test]
-fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
+fn every_metric_has_series_labels_and_unit() {
     let (accounts, _) = example();
     let page = page(&accounts);
     for metric in metric::Metric::ALL {
         let description = metric.description();
-        let name = match description.is_histogram {
-            true => format!("{}_count", description.name()),
-            false => description.name(),
+        let name = if description.is_histogram {
+            format!("{}_count", description.name())
+        } else {
+            description.name()
         };
         let samples: Vec<&str> = page
             .lines()
@@ -230,7 +231,7 @@ fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
             assert!(samples[0].contains(&label), "{}: {label}", samples[0]);
         }
     }
-    // A series that is there twice makes a scraper refuse the page.
+    // A scraper rejects a page with a duplicate series.
     let mut names: Vec<&str> = page
         .lines()
         .filter(|line| !line.starts_with('#'))
@@ -243,7 +244,7 @@ fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
 }
 
 #[test]
-fn without_names_no_process_is_told_and_no_time_is_lost() {
+fn no_process_names_keeps_all_time() {
     let mut accounts = Accounts::new(Detail { culprits: 5, process_names: false, ..DETAIL });
     take(&mut accounts, &host());
     let page = page(&accounts);
@@ -254,12 +255,12 @@ fn without_names_no_process_is_told_and_no_time_is_lost() {
     assert!(page.contains(both), "{page}");
     let all = "tandem_host_process_seconds_total{kind=\"others\",name=\"others\",cgroup=\"\"} 0.15";
     assert!(page.contains(all), "{page}");
-    // Those of VMs and of the kernel are told.
+    // Culprits that are VMs or kernel threads keep their names.
     assert!(page.contains("culprit=\"calm\"") && page.contains("culprit=\"[kworker]\""));
 }
 
 #[test]
-fn vcpus_that_wait_in_turn_are_none_that_waits_for_long() {
+fn alternating_waits_are_not_lasting() {
     let mut accounts = Accounts::new(DETAIL);
     let mut host = host();
     let waits = |n, ready| vcpu(n, &[(State::Run, 300), (State::Ready, ready)]);
@@ -277,7 +278,7 @@ fn vcpus_that_wait_in_turn_are_none_that_waits_for_long() {
     assert_eq!(gauge(&accounts, "worst"), 0.4);
     let lasting = gauge(&accounts, "lasting");
     assert!((lasting - 0.2).abs() < 0.01, "{lasting}");
-    // One that waits all the time is soon seen to, and one that does not any more is forgotten.
+    // A vCPU that waits permanently is soon visible, and one that stopped waiting fades.
     for _ in 0..600 {
         host.interval.vms[1].vcpus = vec![waits(0, 0), waits(1, 400)];
         take(&mut accounts, &host);
@@ -290,7 +291,7 @@ fn vcpus_that_wait_in_turn_are_none_that_waits_for_long() {
 }
 
 #[test]
-fn times_add_up_and_what_is_not_measured_is_absent() {
+fn times_add_up_and_unmeasured_are_absent() {
     let (mut accounts, mut host) = example();
     let state = |page: &str, state: &str| {
         let all = lines(page, "tandem_vm_state_seconds_total{vm=\"calm\"");
@@ -303,9 +304,9 @@ fn times_add_up_and_what_is_not_measured_is_absent() {
     assert_eq!(state(&before, "limited").as_deref(), Some("0.07"));
     assert_eq!(state(&before, "costop"), None);
     assert!(!before.contains("state=\"costop\""), "{before}");
-    // Of the other VM it is in RUN.
+    // For the other VM it is in RUN.
     assert_eq!(before.matches("state=\"poll\"").count(), 2, "VM and vCPU");
-    // Not measured any more: absent, not 0 and not what it was.
+    // No longer measured: absent, neither 0 nor the last value.
     let full = host.interval.vms[0].vcpus.clone();
     host.interval.vms[0].vcpus = vec![vcpu(0, &[(State::Run, 500), (State::Ready, 100)])];
     take(&mut accounts, &host);
@@ -315,7 +316,7 @@ fn times_add_up_and_what_is_not_measured_is_absent() {
     host.interval.vms[0].vcpus = full;
     take(&mut accounts, &host);
     assert_eq!(state(&page(&accounts), "poll").as_deref(), Some("0.03"));
-    // Neither is the host's.
+    // The same for the host.
     assert_eq!(lines(&before, "tandem_host_use_seconds_total").len(), 7);
     host.interval.host.idle = None;
     host.interval
@@ -330,7 +331,7 @@ fn times_add_up_and_what_is_not_measured_is_absent() {
 }
 
 #[test]
-fn wake_ups_are_a_histogram_where_programs_saw_them() {
+fn wake_ups_seen_by_bpf_are_histogram() {
     let (mut accounts, mut host) = example();
     let with = page(&accounts);
     let of = |page: &str, what: &str| -> Vec<String> {
@@ -339,7 +340,7 @@ fn wake_ups_are_a_histogram_where_programs_saw_them() {
         lines.map(|line| line.replace(&name, "")).collect()
     };
     let calm = r#"vm="calm",pid="100""#;
-    // Two intervals of 3 below 4 µs, 2 below 16 µs and one of more than 2 s.
+    // Two intervals of 3 below 4 µs, 2 below 16 µs and one above 2 s.
     assert_eq!(of(&with, "count"), [format!("{calm}}} 12")]);
     assert_eq!(of(&with, "sum"), [format!("{calm}}} 8.0")]);
     let buckets = of(&with, "bucket");
@@ -352,11 +353,11 @@ fn wake_ups_are_a_histogram_where_programs_saw_them() {
     take(&mut accounts, &host);
     let without = page(&accounts);
     assert!(of(&without, "count").is_empty(), "{without}");
-    assert!(lines(&without, "tandem_export_not_").len() == 2, "what is not measured only");
+    assert!(lines(&without, "tandem_export_not_").len() == 2, "only the unmeasured ones");
 }
 
 #[test]
-fn culprits_are_few_and_the_rest_is_one() {
+fn culprits_are_limited_and_rest_is_one() {
     let (accounts, _) = example();
     let page = page(&accounts);
     let culprits = lines(&page, "tandem_vm_culprit_seconds_total");
@@ -367,7 +368,7 @@ fn culprits_are_few_and_the_rest_is_one() {
     assert_eq!(values, [(false, "0.12"), (false, "0.3"), (true, "0.15")]);
     assert!(culprits[0].contains("kind=\"itself\""), "{culprits:?}");
     assert!(culprits[1].contains("culprit=\"calm\""), "{culprits:?}");
-    // A process may be called as it likes.
+    // A process may have the name of another.
     let processes = lines(&page, "tandem_host_process_seconds_total");
     assert_eq!(processes.len(), 3, "{processes:?}");
     assert!(processes[2].starts_with("tandem_host_process_seconds_total{kind=\"others\""));
@@ -382,7 +383,7 @@ fn names_are_escaped() {
 }
 
 #[test]
-fn a_vm_that_ended_disappears_and_so_does_one_that_is_not_selected() {
+fn ended_and_unselected_vms_disappear() {
     let (mut accounts, mut host) = example();
     host.scan.vms.remove(0);
     host.interval.vms.remove(0);
@@ -391,7 +392,7 @@ fn a_vm_that_ended_disappears_and_so_does_one_that_is_not_selected() {
     let after = page(&accounts);
     assert!(lines(&after, "tandem_vm_vcpus{").len() == 1, "{after}");
     assert!(!after.contains("vm=\"calm\""), "{after}");
-    // Known but not in the interval: nothing is told of it, and what was counted is kept.
+    // A known VM outside the interval is absent, and its totals are kept.
     let away = host.interval.vms.pop().unwrap();
     take(&mut accounts, &host);
     assert!(page(&accounts).contains("tandem_export_vms 0.0"));
@@ -403,7 +404,7 @@ fn a_vm_that_ended_disappears_and_so_does_one_that_is_not_selected() {
 }
 
 #[test]
-fn an_exporter_that_is_blind_tells_only_of_itself() {
+fn blind_exporter_has_only_own_metrics() {
     let (mut accounts, host) = example();
     accounts.failed();
     let blind = page(&accounts);
@@ -413,7 +414,7 @@ fn an_exporter_that_is_blind_tells_only_of_itself() {
     assert!(lines(&blind, "tandem_host_").is_empty(), "{blind}");
     take(&mut accounts, &host);
     assert!(page(&accounts).contains("tandem_export_vms 2.0"));
-    // Before the first interval, too.
+    // Also before the first interval.
     let first = page(&Accounts::new(DETAIL));
     assert!(first.contains("tandem_export_intervals_total 0.0"), "{first}");
     assert!(lines(&first, "tandem_export_last").is_empty(), "{first}");
@@ -442,7 +443,7 @@ fn large(vms: u64) -> Host {
 }
 
 #[test]
-fn who_starts_vms_without_end_does_not_grow_the_page_without_end() {
+fn number_of_vm_series_is_bounded() {
     let mut accounts = Accounts::new(Detail { culprits: 1, vcpus: false, process_names: true });
     let mut host = large(MOST_VMS as u64 + 3);
     for _ in 0..2 {
@@ -456,7 +457,7 @@ fn who_starts_vms_without_end_does_not_grow_the_page_without_end() {
     };
     has(&full, MOST_VMS, 3);
     assert_eq!(lines(&full, "tandem_vm_vcpus{").len(), MOST_VMS);
-    // Who has series keeps them, and what goes makes room.
+    // VMs with series keep them, and VMs that go make room.
     for gone in 1..=2 {
         host.selected.remove(&VmId(gone));
     }
@@ -465,7 +466,7 @@ fn who_starts_vms_without_end_does_not_grow_the_page_without_end() {
 }
 
 #[test]
-fn a_scrape_of_1000_vms_of_8_vcpus_takes_less_than_200_ms() {
+fn scrape_of_1000_vms_is_below_200_ms() {
     let accounts = Arc::new(Mutex::new(Accounts::new(Detail {
         culprits: 5,
         vcpus: false,
@@ -481,7 +482,7 @@ fn a_scrape_of_1000_vms_of_8_vcpus_takes_less_than_200_ms() {
         exporter.publish().unwrap();
         rendered = rendered.min(begin.elapsed());
     }
-    // The best of some: this machine may be busy.
+    // The best of several runs, since this machine may be busy.
     let mut scraped = Duration::MAX;
     let mut page = String::new();
     for _ in 0..10 {

@@ -182,7 +182,7 @@ impl Fleet {
         if let Backend::Live(actuator) = &mut self.backend
             && !is_left_alone
         {
-            actuator.count_for(&managed.cgroup, managed.vm.process.pid);
+            actuator.charge_to(&managed.cgroup, managed.vm.process.pid);
         }
         if managed.made {
             self.make_group(&managed.vm, &managed.above(), notes)?;

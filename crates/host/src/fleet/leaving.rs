@@ -147,7 +147,7 @@ impl Leaving {
         let second = again.next().into_iter();
         let left: Vec<Left> = first.chain(second).chain(fresh).chain(again).collect();
         let all: Vec<&Held> = left.iter().map(|left| &left.held).collect();
-        let reports = actuator.release_beside(&all, kept, || {
+        let reports = actuator.release_except(&all, kept, || {
             let is_due = at_least > 0;
             at_least = at_least.saturating_sub(1);
             is_due || goes_on()

@@ -467,7 +467,7 @@ fn hostile_cgroups_count_for_the_user_whose_vm_they_are_changed_for() {
     vms.push(tree.vm(2, VCPUS, |_| "/own".to_owned()));
     assert_eq!(subject.update(&vms).len(), 3);
     let user = |subject: &Subject, cgroup: &CgroupPath| match &subject.fleet.backend {
-        Backend::Live(actuator) => actuator.counted_for(cgroup),
+        Backend::Live(actuator) => actuator.charged_user(cgroup),
         Backend::Dry(_) => None,
     };
     let mut cgroups: Vec<CgroupPath> = subject.fleet.vms().map(|vm| vm.cgroup.clone()).collect();

@@ -1,4 +1,4 @@
-//! What can go wrong where QMP sockets are looked for and asked.
+//! Errors of QMP sockets.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,34 +8,34 @@ use thiserror::Error;
 /// Why a QMP socket gave no answer.
 #[derive(Debug, Error)]
 pub enum QmpError {
-    /// No connection, or it broke.
+    /// The connection failed or broke.
     #[error("QMP socket {socket}: {source}")]
     Socket {
         /// The socket.
         socket: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Nothing came in time.
+    /// No answer arrived in time.
     #[error(
         "QMP socket {0} does not answer: another client (libvirt?) holds it; give QEMU a second one \
          with -qmp unix:PATH,server=on,wait=off"
     )]
     Timeout(PathBuf),
-    /// What came is not QMP, or not what was asked for.
+    /// The answer is not QMP, or does not match the command.
     #[error("QMP socket {socket}: {what}")]
     Protocol {
         /// The socket.
         socket: PathBuf,
-        /// What came instead.
+        /// The answer.
         what: String,
     },
-    /// A pattern of socket paths that cannot be used.
+    /// A pattern of socket paths is invalid.
     #[error("'{pattern}' is no pattern of QMP sockets: {why}; write one such as /run/qemu/*.qmp")]
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 }

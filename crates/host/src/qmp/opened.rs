@@ -1,8 +1,9 @@
-//! A QMP socket that was opened before it is asked: what was looked at is what is asked, whatever is put at its path meanwhile.
+//! A QMP socket that is opened before it is queried, so that a later swap at its path has no effect.
 //!
-//! It is opened without a connection (O_PATH, open(2)), looked at by its descriptor, and connected to by `/proc/self/fd`. Where the operator did not
-//! name the path, links in it lead on if they are root's or of who owns the socket, wherever in the path they are: others' could lead to what is none
-//! of theirs. So the path is followed part by part, and the kernel follows no link by itself.
+//! It is opened without a connection (O_PATH, open(2)), checked through its descriptor, and connected through `/proc/self/fd`.
+//! If the operator did not name the path, links in it are followed only if root or the socket's owner owns them.
+//! Links of others could lead to sockets that are not theirs.
+//! The path is therefore resolved part by part, and the kernel follows no link itself.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -18,16 +19,16 @@ use rustix::net::SocketAddrUnix;
 
 use super::error::QmpError;
 
-/// So many parts a path may have, with those of links in it: tenants make links, and each part takes three system calls.
-const MOST_PARTS: usize = 64;
+/// Maximum number of parts of a path, including those of its links: tenants create links, and each part takes three system calls.
+const MAX_PARTS: usize = 64;
 
-/// Nothing is read or written.
+/// Opens for neither reading nor writing.
 const FOLLOW: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// The same, and links are opened themselves.
+/// The same, but opens links themselves.
 const FLAGS: OFlags = FOLLOW.union(OFlags::NOFOLLOW);
 
-/// The socket, open. Nobody is connected to it yet.
+/// An open socket without a connection.
 #[derive(Debug)]
 pub struct OpenSocket {
     path: PathBuf,
@@ -36,7 +37,7 @@ pub struct OpenSocket {
 }
 
 impl OpenSocket {
-    /// What is at a path that the operator named, wherever links lead.
+    /// Opens a path that the operator named, following all links.
     pub fn named(path: &Path) -> Result<OpenSocket, QmpError> {
         let opened = open(path, FOLLOW, Mode::empty()).and_then(|file| {
             let user = fstat(&file)?.st_uid;
@@ -45,7 +46,7 @@ impl OpenSocket {
         OpenSocket::new(path, opened.map_err(io::Error::from))
     }
 
-    /// What is at a path that was found, if that is a socket, and if links in the path are root's or of who owns the socket.
+    /// Opens a discovered path if it is a socket, and if root or the socket's owner owns all links in the path.
     pub fn found(path: &Path) -> Result<OpenSocket, QmpError> {
         OpenSocket::new(path, follow(path))
     }
@@ -63,21 +64,21 @@ impl OpenSocket {
         &self.path
     }
 
-    /// Who made it, or the link at its path.
+    /// Returns the owner of the socket, or of the link at its path.
     pub fn user(&self) -> u32 {
         self.user
     }
 
-    /// Where to connect to it, for as long as it is open.
+    /// Returns an address to connect to while the socket is open.
     pub(super) fn address(&self) -> io::Result<SocketAddrUnix> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         Ok(SocketAddrUnix::new(path)?)
     }
 }
 
-/// The socket at a path, and who owns what the path's last part names.
+/// Returns the socket at a path, and the owner of the path's last part.
 fn follow(path: &Path) -> io::Result<(OwnedFd, u32)> {
-    // Most paths have no links in them. One at the end would be opened itself.
+    // Most paths have no links.
     let (flags, without) = (FOLLOW, ResolveFlags::NO_SYMLINKS);
     if let Ok(file) = openat2(CWD, path, flags, Mode::empty(), without) {
         let user = socket_at(&file)?.st_uid;
@@ -90,7 +91,7 @@ fn follow(path: &Path) -> io::Result<(OwnedFd, u32)> {
     let mut passed = 0;
     while let Some(part) = left.pop() {
         passed += 1;
-        if passed + left.len() > MOST_PARTS {
+        if passed + left.len() > MAX_PARTS {
             return Err(Errno::LOOP.into());
         }
         let next = openat(&here, &part, FLAGS, Mode::empty())?;
@@ -120,20 +121,20 @@ fn follow(path: &Path) -> io::Result<(OwnedFd, u32)> {
     }
 }
 
-/// The parts of a path, the first at the end.
+/// Returns the parts of a path, the first at the end.
 fn parts(path: &OsStr) -> Vec<OsString> {
     let parts = path.as_bytes().split(|byte| *byte == b'/').rev();
     let parts = parts.filter(|part| !part.is_empty());
     parts.map(|part| OsStr::from_bytes(part).to_owned()).collect()
 }
 
-/// Where a path begins.
+/// Opens the start of a path.
 fn start(path: &OsStr) -> io::Result<OwnedFd> {
     let at = if path.as_bytes().starts_with(b"/") { "/" } else { "." };
     Ok(open(at, FLAGS, Mode::empty())?)
 }
 
-/// What is known of an open file that is a socket.
+/// Returns the status of an open file that is a socket.
 fn socket_at(file: &OwnedFd) -> io::Result<Stat> {
     let stat = fstat(file)?;
     match FileType::from_raw_mode(stat.st_mode) {

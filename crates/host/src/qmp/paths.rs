@@ -1,8 +1,10 @@
-//! Where QMP sockets may be, and which are there now.
+//! Finds QMP sockets by patterns.
 //!
-//! Folders of sockets belong to those who run VMMs, and these may put as many files there as they like. So a round along all patterns is made some
-//! entries at a time: [`MOST_ENTRIES`] in one go, and of one folder no more than [`MOST_OF_FOLDER`] in a round; the next round goes on
-//! there where this one ended. Where there is less, each go is a whole round. Only sockets are told, with who made them.
+//! Tenants own the folders of sockets, and may create any number of files there.
+//! A round along all patterns is therefore split into calls of at most [`MAX_ENTRIES`] entries.
+//! A round reads at most [`MAX_ENTRIES_OF_FOLDER`] of one folder; the next round continues there.
+//! With fewer entries, each call is a whole round.
+//! Only sockets are returned, with their owner.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,19 +20,19 @@ use super::error::QmpError;
 use super::opened::OpenSocket;
 use crate::glob::compile;
 
-/// The most entries that are looked at in one go, give or take those of a folder.
-pub const MOST_ENTRIES: usize = 4096;
+/// Maximum number of entries per call, plus or minus those of a folder.
+pub const MAX_ENTRIES: usize = 4096;
 
-/// The most entries of a folder in a round.
-pub const MOST_OF_FOLDER: usize = 1024;
+/// Maximum number of entries of a folder per round.
+pub const MAX_ENTRIES_OF_FOLDER: usize = 1024;
 
-/// Of so many folders that hold more it is known where to go on.
-const MOST_POSITIONS: usize = 1024;
+/// Maximum number of larger folders whose position is remembered.
+const MAX_POSITIONS: usize = 1024;
 
-/// The longest pattern, in bytes: no path is longer (PATH_MAX of include/uapi/linux/limits.h).
-const LONGEST: usize = 4096;
+/// Maximum length of a pattern, in bytes: that of a path (PATH_MAX of include/uapi/linux/limits.h).
+const MAX_PATTERN: usize = 4096;
 
-/// Where QMP sockets may be: a path whose parts may be globs, as `/var/lib/libvirt/qemu/*/mon.sock`.
+/// A path whose parts may be globs, as `/var/lib/libvirt/qemu/*/mon.sock`.
 #[derive(Clone, Debug)]
 pub struct SocketPattern {
     parts: Vec<Part>,
@@ -47,67 +49,70 @@ impl SocketPattern {
     pub fn new(pattern: &str) -> Result<SocketPattern, QmpError> {
         let wrong =
             |why: String| QmpError::Pattern { pattern: pattern.chars().take(200).collect(), why };
-        // Each of its parts may be a glob of its own.
-        if pattern.len() > LONGEST {
+        // Each part may be a glob of its own.
+        if pattern.len() > MAX_PATTERN {
             let length = pattern.len();
             return Err(wrong(format!(
-                "{length} bytes are too many: at most {LONGEST}, as of a path"
+                "{length} bytes are too many: at most {MAX_PATTERN}, as of a path"
             )));
         }
         let Some(path) = pattern.strip_prefix('/') else {
             return Err(wrong("it must be an absolute path".to_owned()));
         };
-        let part = |part: &str| match part.contains(['*', '?', '[', '{']) {
-            false => Ok(Part::Name(part.to_owned())),
-            true => compile(part, false).map(Part::Glob).map_err(wrong),
+        let part = |part: &str| {
+            if part.contains(['*', '?', '[', '{']) {
+                compile(part, false).map(Part::Glob).map_err(wrong)
+            } else {
+                Ok(Part::Name(part.to_owned()))
+            }
         };
         let parts = path.split('/').filter(|p| !p.is_empty()).map(part);
         Ok(SocketPattern { parts: parts.collect::<Result<_, _>>()? })
     }
 }
 
-/// A socket that is there.
+/// A socket on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundSocket {
-    /// Where.
+    /// Its path.
     pub path: PathBuf,
-    /// Who made it, or the link to it.
+    /// Owner of the socket, or of the link to it.
     pub user: u32,
 }
 
 impl FoundSocket {
-    /// What is at a path, if that is a socket, and links there are root's or of who owns it. Others' could lead to what is none of theirs.
+    /// Returns the socket at a path, if root or the socket's owner owns all links in the path.
     pub fn at(path: PathBuf) -> Option<FoundSocket> {
         let user = OpenSocket::found(&path).ok()?.user();
         Some(FoundSocket { path, user })
     }
 }
 
-/// What came of going on.
+/// Result of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walked {
     /// The sockets.
     pub sockets: Vec<FoundSocket>,
-    /// Whether a round along all patterns ended with it.
+    /// Whether a round along all patterns ended.
     pub is_round_over: bool,
 }
 
-/// A round along patterns after the other.
+/// A search that walks along patterns in rounds.
 #[derive(Clone, Debug)]
 pub struct SocketWalk {
     patterns: Vec<SocketPattern>,
     root: PathBuf,
-    /// Where this round has still to go, the last of these next.
+    /// Places that remain in this round, the next one last.
     places: Vec<Place>,
-    /// Where to go on in folders that have more than a round takes.
+    /// Positions in folders that have more entries than a round takes.
     positions: BTreeMap<PathBuf, u64>,
 }
 
-/// What has to be looked at.
+/// A place to visit.
 #[derive(Clone, Debug)]
 struct Place {
     pattern: usize,
-    /// How many of the pattern's parts led to the path.
+    /// Number of the pattern's parts that led to the path.
     part: usize,
     path: PathBuf,
 }
@@ -117,12 +122,12 @@ struct Place {
 struct Listed {
     paths: Vec<PathBuf>,
     looked_at: usize,
-    /// Where to go on, if that is not all.
+    /// Position to continue from, if entries remain.
     position: Option<u64>,
 }
 
 impl SocketWalk {
-    /// Along these patterns below `root`.
+    /// Walks along these patterns below `root`.
     pub fn new(patterns: Vec<SocketPattern>, root: PathBuf) -> SocketWalk {
         SocketWalk { patterns, root, places: Vec::new(), positions: BTreeMap::new() }
     }
@@ -132,7 +137,7 @@ impl SocketWalk {
         self.patterns.is_empty()
     }
 
-    /// Goes on, to the end of a round at most. Folders that cannot be read hold none.
+    /// Continues, at most to the end of a round. Unreadable folders count as empty.
     pub fn go_on(&mut self) -> Walked {
         if self.places.is_empty() {
             let roots = (0..self.patterns.len()).map(|pattern| Place {
@@ -144,7 +149,7 @@ impl SocketWalk {
         }
         let mut walked = Walked::default();
         let mut looked_at = 0;
-        while looked_at < MOST_ENTRIES
+        while looked_at < MAX_ENTRIES
             && let Some(place) = self.places.pop()
         {
             looked_at += self.visit(place, &mut walked.sockets);
@@ -153,7 +158,7 @@ impl SocketWalk {
         walked
     }
 
-    /// Looks at one place; what is below it comes next. Returns how many entries that were.
+    /// Visits one place and queues the places below it. Returns the number of entries read.
     fn visit(&mut self, place: Place, sockets: &mut Vec<FoundSocket>) -> usize {
         let Some(pattern) = self.patterns.get(place.pattern) else {
             return 1;
@@ -179,12 +184,13 @@ impl SocketWalk {
                 let from = self.positions.remove(&place.path).unwrap_or(0);
                 let is_wanted = |name: &OsStr, kind| may_be(kind) && glob.is_match(Path::new(name));
                 let listed = list(&place.path, from, is_wanted).unwrap_or_default();
-                match is_last {
-                    true => sockets.extend(listed.paths.into_iter().filter_map(FoundSocket::at)),
-                    false => self.places.extend(listed.paths.into_iter().map(below)),
+                if is_last {
+                    sockets.extend(listed.paths.into_iter().filter_map(FoundSocket::at));
+                } else {
+                    self.places.extend(listed.paths.into_iter().map(below));
                 }
                 if let Some(position) = listed.position {
-                    if self.positions.len() >= MOST_POSITIONS {
+                    if self.positions.len() >= MAX_POSITIONS {
                         self.positions.pop_first();
                     }
                     self.positions.insert(place.path, position);
@@ -195,7 +201,7 @@ impl SocketWalk {
     }
 }
 
-/// The wanted entries of a folder from a position on, of as many as a round takes.
+/// Returns the wanted entries of a folder from a position on, at most as many as a round takes.
 fn list(
     folder: &Path,
     from: u64,
@@ -215,7 +221,7 @@ fn list(
         if name != "." && name != ".." && is_wanted(name, entry.file_type()) {
             listed.paths.push(folder.join(name));
         }
-        if listed.looked_at >= MOST_OF_FOLDER {
+        if listed.looked_at >= MAX_ENTRIES_OF_FOLDER {
             listed.position = Some(entry.next_entry_cookie());
             break;
         }
@@ -234,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket that nobody listens at any more.
+    /// A socket without a listener.
     fn socket(path: &Path) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         drop(UnixListener::bind(path).unwrap());
@@ -250,7 +256,7 @@ mod tests {
         for path in ["q/a/mon.sock", "q/b/mon.sock", "q/b/other", "q/c.qmp"] {
             socket(&dir.path().join(path));
         }
-        // No sockets, and a link to one.
+        // A regular file, and a link to a socket.
         fs::write(dir.path().join("q/file.qmp"), "").unwrap();
         fs::create_dir(dir.path().join("q/folder.qmp")).unwrap();
         symlink("b/other", dir.path().join("q/link.qmp")).unwrap();
@@ -281,7 +287,7 @@ mod tests {
         let link = dir.path().join("q/link.qmp");
         symlink("console", &link).unwrap();
         let found = || FoundSocket::at(link.clone()).is_some();
-        assert!(found(), "who owns both");
+        assert!(found(), "the user owns both");
         if !getuid().is_root() {
             return;
         }
@@ -294,7 +300,7 @@ mod tests {
         assert!(found(), "root's link");
         owned("q/link.qmp", 1001);
         assert!(!found());
-        // Behind root's link is another's, to what is root's.
+        // Root's link leads to another user's link, which leads to root's socket.
         owned("q/console", 0);
         symlink("q/link.qmp", dir.path().join("first")).unwrap();
         let at = |path: &str| FoundSocket::at(dir.path().join(path)).map(|found| found.user);
@@ -340,10 +346,10 @@ mod tests {
     }
 
     #[test]
-    fn hostile_folders_are_looked_through_piece_by_piece_and_others_in_each_round() {
+    fn hostile_folders_do_not_delay_others() {
         let dir = tempfile::tempdir().unwrap();
-        // More than a round takes of a folder, a socket among them, and beside it a VM's folder.
-        for n in 0..3 * MOST_OF_FOLDER {
+        // More entries than a round takes of a folder, with one socket, next to the folder of a VM.
+        for n in 0..3 * MAX_ENTRIES_OF_FOLDER {
             let name = format!("vms/flood/{n}.qmp");
             fs::create_dir_all(dir.path().join("vms/flood")).unwrap();
             fs::write(dir.path().join(name), "").unwrap();
@@ -364,9 +370,9 @@ mod tests {
     }
 
     #[test]
-    fn hostile_numbers_of_folders_are_looked_through_over_several_goes() {
+    fn hostile_numbers_of_folders_take_several_calls() {
         let dir = tempfile::tempdir().unwrap();
-        for n in 0..MOST_OF_FOLDER / 2 {
+        for n in 0..MAX_ENTRIES_OF_FOLDER / 2 {
             let folder = dir.path().join(format!("vms/{n}"));
             fs::create_dir_all(&folder).unwrap();
             for file in 0..10 {
@@ -375,9 +381,9 @@ mod tests {
         }
         let mut walk = walk("/vms/*/*", dir.path());
         let goes = (1..100).find(|_| walk.go_on().is_round_over).unwrap();
-        // Each folder has its own two entries, and its name is one of another's.
-        let entries = MOST_OF_FOLDER / 2 * (10 + 2 + 1 + 1);
-        let least = entries / (MOST_ENTRIES + MOST_OF_FOLDER);
-        assert!(goes > least && goes <= entries.div_ceil(MOST_ENTRIES) + 1, "{goes}");
+        // Each folder has two entries of its own and is one of another folder.
+        let entries = MAX_ENTRIES_OF_FOLDER / 2 * (10 + 2 + 1 + 1);
+        let least = entries / (MAX_ENTRIES + MAX_ENTRIES_OF_FOLDER);
+        assert!(goes > least && goes <= entries.div_ceil(MAX_ENTRIES) + 1, "{goes}");
     }
 }

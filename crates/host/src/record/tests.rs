@@ -1,4 +1,4 @@
-//! A host that cannot be looked at now and then.
+//! A host that sometimes cannot be observed.
 
 use std::collections::VecDeque;
 
@@ -13,10 +13,10 @@ use crate::fixtures::intervals::interval;
 use crate::replay::list;
 use crate::watch::LookError;
 
-/// What a look comes to, one after the other; then the last again and again.
+/// Scripted results of the measurements; the last one repeats.
 struct Scripted {
     looks: VecDeque<bool>,
-    /// How often intervals were begun.
+    /// Number of intervals that were begun.
     begun: u64,
     now: u64,
 }
@@ -32,14 +32,13 @@ impl Scripted {
             1 => self.looks[0],
             _ => self.looks.pop_front().unwrap(),
         };
-        match is_fine {
-            true => Ok(()),
-            // An error as it may come.
-            false => {
-                let nowhere = ProcFs::at("/nowhere/to/be/found");
-                let mut discovery = Discovery::new(DiscoveryOptions::default(), nowhere).unwrap();
-                Err(LookError::from(discovery.scan().unwrap_err()).into())
-            }
+        if is_fine {
+            Ok(())
+        } else {
+            // A realistic error.
+            let nowhere = ProcFs::at("/nowhere/to/be/found");
+            let mut discovery = Discovery::new(DiscoveryOptions::default(), nowhere).unwrap();
+            Err(LookError::from(discovery.scan().unwrap_err()).into())
         }
     }
 }
@@ -74,10 +73,10 @@ impl Reporter for Said {
 }
 
 #[test]
-fn a_look_that_fails_ends_nothing_and_is_a_gap() {
+fn failed_interval_is_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let mut recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
-    // Two frames, one that fails and a begin that does; another begin that fails and one that works; frames again.
+    // Two frames, one that fails and a begin that succeeds; a begin that fails and one that succeeds; frames again.
     let mut frames = Scripted::new(&[true, true, false, false, false, true, true]);
     let (mut looks, mut said) = (Looks::default(), Said::default());
     for _ in 0..7 {
@@ -85,21 +84,21 @@ fn a_look_that_fails_ends_nothing_and_is_a_gap() {
     }
     let finished = recorder.finish(None).unwrap();
     assert_eq!((finished.failed, frames.begun), (2, 3));
-    assert_eq!(said.0.len(), 1, "the same is said once: {:?}", said.0);
-    assert!(said.0[0].contains("recording goes on") && said.0[0].contains("/nowhere"));
+    assert_eq!(said.0.len(), 1, "one line for equal errors: {:?}", said.0);
+    assert!(said.0[0].contains("recording continues") && said.0[0].contains("/nowhere"));
     let listing = list(&Record::open(dir.path()).unwrap()).unwrap();
     assert_eq!((listing.intervals, listing.failed), (4, 2));
     assert!(listing.complete);
     let [gap] = &listing.gaps[..] else { panic!("{listing:?}") };
     assert_eq!(gap.failed, 2);
-    // Frames at 1 and 2; the next is the seventh thing that happened.
+    // Frames at 1 and 2; the next is the seventh event.
     assert_eq!(gap.from, Nanos::from_secs(1_003));
     assert_eq!(gap.to, Nanos::from_secs(1_007));
     assert!(gap.why.as_ref().unwrap().contains("/nowhere"));
 }
 
 #[test]
-fn a_record_in_which_nothing_is_says_why() {
+fn empty_record_reports_why() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
     let interrupt = Interrupt::watch().unwrap();

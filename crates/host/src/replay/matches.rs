@@ -1,6 +1,7 @@
-//! The VMs of a record that an operator names.
+//! The VMs of a record that match the operator's patterns.
 //!
-//! A record has names and processes, and cgroups where settings were recorded. It has no users, so `uid:1000` matches none.
+//! A record has names and PIDs, and cgroups if settings were recorded.
+//! It has no users, so `uid:1000` matches none.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +13,16 @@ use crate::glob;
 use crate::glob::name_matches;
 use crate::select::VmPattern;
 
-/// Patterns, and the VMs that match so far.
+/// Patterns, and the VMs that have matched so far.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedMatches<'a> {
-    /// Each with its compiled cgroup, and whether a VM matched it.
+    /// Each pattern with its compiled cgroup, and whether a VM matched it.
     patterns: Vec<(&'a VmPattern, Option<GlobMatcher>, bool)>,
     vms: BTreeSet<VmId>,
 }
 
 impl<'a> RecordedMatches<'a> {
-    /// No VM matches yet. Without a pattern, every VM does.
+    /// Starts without matches. Without a pattern, every VM matches.
     pub(crate) fn new(asked: &'a [VmPattern]) -> RecordedMatches<'a> {
         let compiled = asked.iter().map(|pattern| match pattern {
             VmPattern::Cgroup(text) => (pattern, glob::for_cgroups(text).ok(), false),
@@ -56,7 +57,7 @@ impl<'a> RecordedMatches<'a> {
         self.patterns.is_empty() || self.vms.contains(&vm)
     }
 
-    /// The patterns that no VM matched.
+    /// Returns the patterns without a match.
     pub(crate) fn unmatched(&self) -> Vec<&'a VmPattern> {
         let unmatched = self.patterns.iter().filter(|(.., has_matched)| !has_matched);
         unmatched.map(|(pattern, ..)| *pattern).collect()

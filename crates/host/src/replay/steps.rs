@@ -1,7 +1,9 @@
-//! A record in steps: so many sums, one after the other, for pictures over time.
+//! A record in equal steps, for plots over time.
 //!
-//! Steps are equally long by CLOCK_MONOTONIC. How long is not known before all is read, and days do not fit: when there are too many steps, each two
-//! become one. That does not change the sums ([`IntervalSum`]). A step in which nobody looked is not there.
+//! Steps have the same length by CLOCK_MONOTONIC.
+//! The length of the record is known only at its end, and days of intervals do not fit in memory.
+//! When there are too many steps, each pair is merged, which leaves the sums unchanged ([`IntervalSum`]).
+//! Steps without an interval are absent.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +17,23 @@ use super::{Read, RecordedMatches};
 use crate::select::VmPattern;
 use crate::told_apart::told_apart;
 
-/// Intervals of a record, in steps.
+/// The steps of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steps {
-    /// When each step began by the wall clock, in ns since 1970, and the sum of its intervals.
+    /// Begin of each step by the wall clock, in ns since 1970, and the sum of its intervals.
     pub steps: Vec<(Nanos, Interval)>,
     /// The sum of all.
     pub whole: Interval,
-    /// How long a step is.
+    /// Length of a step.
     pub length: Nanos,
-    /// The names of all VMs, with the process where several have the same.
+    /// Names of all VMs, with the PID if several have the same name.
     pub names: BTreeMap<VmId, String>,
-    /// Those that match.
+    /// The VMs that match.
     pub selected: Vec<VmId>,
 }
 
 impl Steps {
-    /// Reads the wanted time in at most `most` steps; selects the VMs that match, or all if there is no pattern.
+    /// Reads the wanted time in at most `most` steps, and selects the VMs that match, or all without a pattern.
     pub fn read(
         record: &Record,
         wanted: impl Into<Wanted>,
@@ -49,7 +51,7 @@ impl Steps {
     }
 }
 
-/// One step so far.
+/// The sum of a step so far.
 #[derive(Debug, Default)]
 struct Step {
     at: Nanos,
@@ -61,7 +63,7 @@ struct Growing {
     most: u64,
     begin: Nanos,
     length: u64,
-    /// By their numbers from the begin on.
+    /// Steps by their number.
     steps: BTreeMap<u64, Step>,
     names: BTreeMap<VmId, (String, Pid)>,
 }
@@ -87,7 +89,7 @@ impl Growing {
         }
     }
 
-    /// Makes one of each two steps.
+    /// Merges each pair of steps.
     fn halve(&mut self) {
         self.length = self.length.saturating_mul(2);
         for (number, step) in std::mem::take(&mut self.steps) {

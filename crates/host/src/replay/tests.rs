@@ -1,4 +1,4 @@
-//! Made-up intervals, recorded and replayed.
+//! Synthetic intervals, recorded and replayed.
 
 use std::ops::Range;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::record::{Settings, frame};
 use crate::top::text::text;
 use crate::weights::Weights;
 
-/// One second on two pCPUs, the `n`-th: `db` waits for `batch` on one of them, and is there in the first two only.
+/// One second on two pCPUs, the `n`-th: `db` waits for `batch` on one of them, and exists in the first two only.
 fn second(n: u64) -> (Scan, Interval, Weights) {
     let known = |name: &str, pid, vcpus: u32| RecordedVm {
         name: name.to_owned(),
@@ -52,17 +52,17 @@ fn second(n: u64) -> (Scan, Interval, Weights) {
     (scan, interval, weights.into_iter().collect())
 }
 
-/// When the `n`-th second begins by CLOCK_MONOTONIC; before the third nobody looked for an hour.
+/// Start of the `n`-th second by CLOCK_MONOTONIC; an hour without intervals precedes the third.
 fn start(n: u64) -> Nanos {
     Nanos::from_secs(50 + n + if n >= 3 { 3_600 } else { 0 })
 }
 
-/// When it begins by the wall clock.
+/// The same by the wall clock.
 fn begin(n: u64) -> Nanos {
     start(n) + Nanos::from_secs(1_700_000_000)
 }
 
-/// As `db` is capped, and the host.
+/// Settings with a quota on `db`, and the host.
 fn settings() -> Settings {
     let cgroup = CgroupPath("/machine.slice/db".to_owned());
     let db = KnownVm {
@@ -108,14 +108,14 @@ fn at(n: u64) -> Range<Nanos> {
     at..at + Nanos(1)
 }
 
-/// What there is of a record that is whole.
+/// Reads a record that has no damage.
 fn read(record: &Record, wanted: impl Into<Wanted>) -> Option<Replayed> {
     let read = replay(record, wanted).unwrap();
     assert_eq!(read.damages, []);
     read.found
 }
 
-/// The VMs with a name that matches.
+/// A pattern of VM names.
 fn named(glob: &str) -> [VmPattern; 1] {
     [VmPattern::Name(glob.to_owned())]
 }
@@ -138,7 +138,7 @@ fn a_replayed_interval_is_what_top_showed() {
 }
 
 #[test]
-fn a_range_is_one_interval_in_which_vms_come_and_go() {
+fn range_sums_intervals_of_changing_vms() {
     let dir = tempfile::tempdir().unwrap();
     let record = recorded(dir.path());
     let top = read(&record, Wanted::ALL).unwrap().shown(&[]);
@@ -146,12 +146,12 @@ fn a_range_is_one_interval_in_which_vms_come_and_go() {
         let times = State::ALL.iter().filter_map(|state| vm.times.get(*state));
         assert_eq!(times.sum::<Nanos>(), vm.times.wall(), "{}", vm.name);
     }
-    // Two seconds of two vCPUs; due is one half of a pCPU in each of them.
+    // Two seconds of two vCPUs; the fair share is half a pCPU in each of them.
     let db = &top.vms[0];
     assert_eq!((db.name.as_str(), db.times.wall()), ("db", Nanos::from_secs(4)));
     assert_eq!((db.due, db.received), (0.2, 0.16));
     assert!((db.lag - 0.2).abs() < 1e-9, "{}", db.lag);
-    // What is gone or sleeps, and who looked for an hour, is not in it.
+    // The hour without intervals, VMs that ended and sleep do not count.
     assert_eq!(top.seconds, 5.0);
     let golden = "\
 VM    vCPU RUN POLL VMM RDY LIM HALT  due recv lag% waits for
@@ -181,7 +181,7 @@ fn a_listing_has_vms_and_gaps() {
 }
 
 #[test]
-fn a_record_that_lacks_a_segment_is_not_complete() {
+fn record_without_segment_is_incomplete() {
     let dir = tempfile::tempdir().unwrap();
     let record = recorded(dir.path());
     let entries = std::fs::read_dir(dir.path()).unwrap();
@@ -200,7 +200,7 @@ fn a_record_that_lacks_a_segment_is_not_complete() {
     );
 }
 
-/// Six seconds; after the third the clock is set back by ten.
+/// Six seconds; after the third, the clock is set back by ten.
 fn set_back(folder: &Path) -> Record {
     let mut recorder = Recorder::create(folder, DEFAULT_MAX_BYTES).unwrap();
     for n in 0..6 {
@@ -216,7 +216,7 @@ fn set_back(folder: &Path) -> Record {
 }
 
 #[test]
-fn a_clock_that_is_set_back_is_said_and_makes_no_gap() {
+fn clock_set_back_is_reported_without_gap() {
     let dir = tempfile::tempdir().unwrap();
     let record = set_back(dir.path());
     let listing = list(&record).unwrap();
@@ -228,7 +228,7 @@ fn a_clock_that_is_set_back_is_said_and_makes_no_gap() {
     assert_eq!(listing.to, Some(Nanos::from_secs(996)));
     let text = text::text(&listing, Style::default());
     assert!(text.contains("set back by 10.0 s, to 1970-01-01T00:16:33.000Z"), "{text}");
-    // What is relative is in the order of the record.
+    // Relative times follow the order of the record.
     let seconds = |from: &str, to: &str| {
         let moment = |text: &str| tandem_observe::moment::moment(text).unwrap();
         let wanted = wanted(&record, None, Some(moment(from)), Some(moment(to))).unwrap();
@@ -241,7 +241,7 @@ fn a_clock_that_is_set_back_is_said_and_makes_no_gap() {
 }
 
 #[test]
-fn moments_that_make_no_range_are_said() {
+fn empty_ranges_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let record = recorded(dir.path());
     let moment = |text: &str| Some(tandem_observe::moment::moment(text).unwrap());
@@ -285,7 +285,7 @@ fn throttled(folder: &Path, settings: &[Settings]) -> Record {
 }
 
 #[test]
-fn why_is_answered_from_a_record_with_what_was_configured_then() {
+fn why_uses_recorded_settings() {
     let dir = tempfile::tempdir().unwrap();
     let record = throttled(dir.path(), &[settings(), settings()]);
     let replayed = read(&record, Wanted::ALL).unwrap();
@@ -303,9 +303,9 @@ fn why_is_answered_from_a_record_with_what_was_configured_then() {
 }
 
 #[test]
-fn a_vm_whose_settings_nobody_recorded_yet_gets_no_command() {
+fn vm_without_settings_gets_no_command() {
     let dir = tempfile::tempdir().unwrap();
-    // The host's are there, and another VM's: this one has just come.
+    // The settings of the host and of another VM are there; this VM has just started.
     let mut of_others = settings();
     let other = of_others.vms.remove(&VmId(4)).unwrap();
     of_others.vms.insert(VmId(9), other);
@@ -323,7 +323,7 @@ fn a_vm_whose_settings_nobody_recorded_yet_gets_no_command() {
 }
 
 #[test]
-fn settings_that_changed_or_are_not_there_are_said() {
+fn changed_and_missing_settings_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut later = settings();
     later.vms.get_mut(&VmId(4)).unwrap().quotas[0].quota.quota_us = 30_000;
@@ -345,12 +345,12 @@ fn settings_that_changed_or_are_not_there_are_said() {
 }
 
 #[test]
-fn steps_are_the_same_sums_however_many_there_are() {
+fn steps_keep_sums_for_any_number() {
     let dir = tempfile::tempdir().unwrap();
     let mut recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
     for n in 0..50 {
         let (scan, mut interval, weights) = second(n % 5);
-        // Nobody looked from the 20th to the 30th second.
+        // No interval from the 20th to the 30th second.
         let at = n + if n >= 20 { 10 } else { 0 };
         interval.start = Nanos::from_secs(at);
         let end = Nanos::from_secs(9_001 + at);
@@ -363,7 +363,7 @@ fn steps_are_the_same_sums_however_many_there_are() {
     assert_eq!((fine.steps.len(), fine.length), (50, Nanos::from_secs(1)));
     let coarse = steps(8).found.unwrap();
     assert_eq!(coarse.length, Nanos::from_secs(8));
-    // Of eight steps the fourth, from the 24th second to the 32nd, has two seconds.
+    // The fourth of eight steps, from the 24th second to the 32nd, has two seconds.
     let lengths: Vec<u64> =
         coarse.steps.iter().map(|(_, interval)| interval.length.0 / 1_000_000_000).collect();
     assert_eq!(lengths, [8, 8, 4, 2, 8, 8, 8, 4]);

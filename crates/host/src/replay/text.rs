@@ -1,4 +1,4 @@
-//! What a record holds, as text.
+//! The contents of a record as text.
 
 use tandem_model::Nanos;
 
@@ -6,7 +6,7 @@ use crate::columns::{Columns, Style};
 use crate::replay::{ClockSet, Gap, Listing};
 use tandem_observe::moment::printed;
 
-/// When it was recorded, whether it is complete, its gaps; and a line for each VM.
+/// Formats its time, completeness and gaps, and one line per VM.
 pub fn text(listing: &Listing, style: Style) -> String {
     let time = |at: Option<Nanos>| at.map_or_else(|| "–".to_owned(), printed);
     let state = match (listing.complete, listing.written, &listing.error) {
@@ -39,16 +39,16 @@ pub fn text(listing: &Listing, style: Style) -> String {
     lines.join("\n")
 }
 
-/// What is to be known of its times: what went, failed, is not there or cannot be read.
+/// Returns remarks on its times: dropped, failed, missing and damaged parts.
 pub fn remarks(listing: &Listing) -> Vec<String> {
     let mut lines = Vec::new();
     if listing.dropped > 0 {
         let dropped = listing.dropped;
-        lines.push(format!("the first {dropped} intervals went to make room"));
+        lines.push(format!("the first {dropped} intervals were dropped to make room"));
     }
     if listing.failed > 0 {
         let why = listing.failure.as_deref().unwrap_or("not known");
-        lines.push(format!("{} looks failed, the last: {why}", listing.failed));
+        lines.push(format!("{} intervals failed, the last: {why}", listing.failed));
     }
     lines.extend(listing.gaps.iter().map(gap));
     lines.extend(listing.clock_set.iter().map(clock));
@@ -61,17 +61,18 @@ fn gap(gap: &Gap) -> String {
     let times = format!("gap from {} to {}", printed(gap.from), printed(gap.to));
     match (gap.failed, &gap.why) {
         (0, _) | (_, None) => times,
-        (failed, Some(why)) => format!("{times}: {failed} looks failed, the last: {why}"),
+        (failed, Some(why)) => format!("{times}: {failed} intervals failed, the last: {why}"),
     }
 }
 
 fn clock(set: &ClockSet) -> String {
     let seconds = set.by.unsigned_abs() as f64 / 1e9;
     let at = printed(set.at);
-    match set.by < 0 {
-        true => format!(
-            "the clock was set back by {seconds:.1} s, to {at}: times before that come again; intervals stay in the order in which they were recorded"
-        ),
-        false => format!("the clock was set forward by {seconds:.1} s, or the host slept, to {at}"),
+    if set.by < 0 {
+        format!(
+            "the clock was set back by {seconds:.1} s, to {at}, so earlier times occur twice; intervals stay in the order in which they were recorded"
+        )
+    } else {
+        format!("the clock was set forward by {seconds:.1} s, or the host slept, to {at}")
     }
 }

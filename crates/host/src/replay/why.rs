@@ -1,9 +1,9 @@
-//! `tandem host replay --why`: what was wrong with VMs at a time of a record.
+//! `tandem host replay --why`: the findings for a time of a record.
 //!
-//! The same findings as those of a live host, from the sum of the intervals and from what was configured in the last of them. Commands name processes
-//! and threads of that time. A record without settings (one of version 1, or whose settings could not be read) has findings all the same,
-//! without commands, and says what was not looked for. Likewise a VM of which none were recorded yet, since it had just come: a command for it could
-//! only be guessed.
+//! The findings are those of a live host, from the sum of the intervals and the settings of the last one.
+//! Commands name processes and threads of that time.
+//! A record without settings (version 1, or unreadable settings) has findings without commands, and names what was not looked for.
+//! The same applies to a VM whose settings were not recorded yet because it had just started.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::select::VmPattern;
 use crate::why::{WhyInterval, answer};
 use tandem_observe::moment::printed;
 
-/// What is said instead of a command for a VM without settings.
+/// Remark in place of a command for a VM without settings.
 const NOT_KNOWN: &str = "its settings are not known: none were recorded in this time, as in a VM's first seconds; ask for a later time, or look at the host";
 
 impl Replayed {
@@ -30,7 +30,7 @@ impl Replayed {
             interval: &self.interval,
             vms: self.known(),
             host: self.host.clone().unwrap_or_else(|| self.bare_host()),
-            // A command acts on what runs now, and what that weighs no record tells.
+            // Commands act on present processes, and a record has no weights of these.
             weights: BTreeMap::new(),
         };
         let mut answer = answer(&situation, &selected, self.unreadable);
@@ -45,7 +45,7 @@ impl Replayed {
         };
         if self.host.is_none() {
             not(
-                "quotas by name, cgroups, caches, defects of this kernel, what the daemon did; and commands",
+                "quotas by name, cgroups, caches, defects of this kernel, actions of the daemon; and commands",
                 "this record has no settings: a recorder of version 2 writes them, as far as it may read them",
             );
             for finding in &mut answer.findings {
@@ -54,8 +54,8 @@ impl Replayed {
             }
         } else if self.has_changed {
             not(
-                "what was configured earlier in this time",
-                "settings changed, and the last ones are taken; ask for a shorter time",
+                "earlier settings in this range",
+                "settings changed, and the last ones are used; ask for a shorter time",
             );
         }
         if self.host.is_some() && !bare.is_empty() {
@@ -66,7 +66,7 @@ impl Replayed {
         answer
     }
 
-    /// The VMs of these whose settings nobody recorded, by name.
+    /// Returns the names of the selected VMs without recorded settings.
     fn without_settings(&self, selected: &BTreeSet<VmId>) -> BTreeMap<VmId, &str> {
         let bare = self
             .vms
@@ -75,7 +75,7 @@ impl Replayed {
         bare.map(|(id, recorded)| (*id, recorded.name.as_str())).collect()
     }
 
-    /// From when to when, and what to know of commands.
+    /// Returns the range, and a note on commands.
     pub fn heading(&self) -> String {
         let (from, to) = self.at;
         format!(
@@ -102,7 +102,7 @@ impl Replayed {
         known.collect()
     }
 
-    /// As much of the host as intervals tell. What follows from the rest is not told (`why`).
+    /// Returns the host as far as intervals show it. `why` leaves out findings that need more.
     fn bare_host(&self) -> KnownHost {
         let pcpus = u32::try_from(self.interval.host.pcpus).unwrap_or(0);
         let online: PcpuSet = (0..pcpus).map(PcpuId).collect();

@@ -1,4 +1,4 @@
-//! Made-up intervals: a VM of each type, and what is not measured.
+//! Synthetic intervals: a VM of each type, and missing figures.
 
 use std::path::PathBuf;
 
@@ -13,10 +13,10 @@ use crate::fixtures::intervals::{self as fixtures, vcpu_on, vm_interval};
 
 const SECOND: Nanos = Nanos::from_secs(1);
 
-/// A VM's number, what each of its vCPUs did, and how often it was put on a pCPU.
+/// A VM's number, the times of each of its vCPUs, and the number of times that each was put on a pCPU.
 type VmDid<'a> = (u64, &'a [(State, u64)], u64);
 
-/// VMs of four vCPUs that are alike, on four pCPUs.
+/// VMs of four equal vCPUs, on four pCPUs.
 fn interval(vms: &[VmDid<'_>]) -> Interval {
     let vms = vms.iter().map(|(vm, parts, runs)| {
         vm_interval(*vm, (0..4).map(|n| vcpu_on("0-3", n, parts, *runs)).collect())
@@ -42,13 +42,13 @@ fn alone(parts: &[(State, u64)], runs: u64, blocks: Blocks) -> VmScalability {
 }
 
 #[test]
-fn a_slice_grows_with_the_logarithm_of_the_pcpus_up_to_eight() {
+fn slice_grows_up_to_eight_pcpus() {
     let ns = [1, 2, 4, 8, 64].map(|pcpus| timeslice(pcpus).0);
     assert_eq!(ns, [750_000, 1_500_000, 2_250_000, 3_000_000, 3_000_000]);
 }
 
 #[test]
-fn vms_of_one_name_are_told_apart_in_every_line() {
+fn equal_names_are_shown_with_pids() {
     let parts: [(State, u64); 1] = [(State::Run, 500)];
     let of = |pid| KnownVm { pid, ..known("db", Blocks::Unknown) };
     let known = BTreeMap::from([(VmId(1), of(7)), (VmId(2), of(8))]);
@@ -60,9 +60,9 @@ fn vms_of_one_name_are_told_apart_in_every_line() {
     }
 }
 
-/// A slice is 2.25 ms, so 444 blocks of a vCPU per second are often.
+/// A slice is 2.25 ms, so 444 blocks of a vCPU per second are frequent.
 #[test]
-fn each_of_the_four_types_is_told() {
+fn each_of_the_four_types_is_found() {
     let busy = [(State::Run, 900), (State::Vmm, 20)];
     let idle = [(State::Run, 200), (State::Vmm, 20)];
     for (parts, blocks, number, class) in [
@@ -78,10 +78,10 @@ fn each_of_the_four_types_is_told() {
 }
 
 #[test]
-fn alone_it_is_allocated_the_host_and_loses_exits_and_what_it_leaves() {
+fn lone_vm_loses_exits_and_unused_time() {
     let parts = [(State::Run, 500), (State::Poll, 100), (State::Vmm, 100)];
     let vm = alone(&parts, 10, Blocks::Counted(0));
-    // Of a second each vCPU works for 600 ms.
+    // Each vCPU works for 600 ms of a second.
     assert!((vm.parallelism.unwrap() - 2.4).abs() < 1e-9);
     assert!((vm.hardware.unwrap().speedup.0 - 2.4).abs() < 1e-9);
     let inside = vm.vm.unwrap();
@@ -91,9 +91,9 @@ fn alone_it_is_allocated_the_host_and_loses_exits_and_what_it_leaves() {
     assert!((inside.potential_efficiency.unwrap().get() - 0.6).abs() < 1e-9);
 }
 
-/// Beside another that never sleeps: what it waits is not taken for idle time, and it can use all of its half.
+/// Next to a VM that never sleeps: waits do not count as idle time, and the VM can use its half completely.
 #[test]
-fn waits_are_left_out_and_shares_are_by_weight() {
+fn waits_are_excluded_and_shares_follow_weights() {
     let vms: [VmDid<'_>; 2] = [
         (1, &[(State::Run, 300), (State::Ready, 400)], 10),
         (2, &[(State::Run, 600), (State::Ready, 400)], 10),
@@ -103,7 +103,7 @@ fn waits_are_left_out_and_shares_are_by_weight() {
         (VmId(2), known("web", Blocks::Counted(0))),
     ]);
     let analysis = analyze(&interval(&vms), &names, |vm| vm == VmId(1));
-    assert_eq!(analysis.vms.len(), 1, "the other was not asked for");
+    assert_eq!(analysis.vms.len(), 1, "the other was not selected");
     let vm = &analysis.vms[0];
     assert!((vm.parallelism.unwrap() - 2.0).abs() < 1e-9, "300 of 600 ms");
     // 40 blocks in 4 × 600 ms.
@@ -111,14 +111,14 @@ fn waits_are_left_out_and_shares_are_by_weight() {
     let inside = vm.vm.unwrap();
     assert!((inside.share - 2.0).abs() < 1e-6, "{inside:?}");
     assert!((inside.potential_efficiency.unwrap().get() - 1.0).abs() < 1e-6);
-    // What it took less than its half is unused.
+    // The rest of its half is unused.
     assert!((inside.scaling.efficiency.get() - 0.6).abs() < 1e-6);
     if let Some(vm) = names.get_mut(&VmId(1)) {
         vm.weight = Weight::constant(300.0);
     }
     let heavy = analyze(&interval(&vms), &names, |vm| vm == VmId(1));
     assert!((heavy.vms[0].vm.unwrap().share - 3.0).abs() < 1e-6);
-    // Within a cgroup beside the other VM's it takes what that has, whatever its own weight.
+    // In a cgroup next to the other VM's, it receives that cgroup's share, whatever its own weight.
     for (vm, weight) in [(1, 100.0), (2, 300.0)] {
         if let Some(known) = names.get_mut(&VmId(vm)) {
             let weight = Weight::constant(weight);
@@ -131,7 +131,7 @@ fn waits_are_left_out_and_shares_are_by_weight() {
 }
 
 #[test]
-fn without_a_count_of_blocks_the_type_is_known_only_where_runs_are_few() {
+fn uncounted_blocks_give_type_if_runs_are_few() {
     let busy = [(State::Run, 900)];
     let vm = alone(&busy, 1_000, Blocks::Unknown);
     assert_eq!((vm.types.as_slice(), vm.class), (&[1, 3][..], None));
@@ -154,7 +154,7 @@ fn without_a_count_of_blocks_the_type_is_known_only_where_runs_are_few() {
 }
 
 #[test]
-fn one_that_only_waited_has_no_figures() {
+fn vm_that_only_waited_has_no_figures() {
     let vm = alone(&[(State::Ready, 1_000)], 0, Blocks::Counted(0));
     assert_eq!((vm.parallelism, vm.synchronization, vm.class), (None, None, None));
     assert_eq!((vm.hardware, vm.types.len()), (None, 0));
@@ -165,7 +165,7 @@ fn one_that_only_waited_has_no_figures() {
 }
 
 #[test]
-fn the_text_has_a_line_per_vm_and_says_what_is_missing_once() {
+fn text_has_a_line_per_vm() {
     let vms: [VmDid<'_>; 2] = [
         (1, &[(State::Run, 900), (State::Poll, 0), (State::Vmm, 20)], 10),
         (2, &[(State::Ready, 1_000)], 0),
@@ -209,7 +209,7 @@ fn recorded(name: &str, pid: u64, tids: Value) -> Value {
     json!({ "name": name, "pid": pid, "program": "qemu", "weight": "100", "tids": tids })
 }
 
-/// Adds the `n`-th second, as a recorder of another version would have written it.
+/// Adds the `n`-th second in the format of a recorder of another version.
 fn add(recorder: &mut Recorder, n: u64, did: &[VmDid<'_>], vms: Value) {
     let at = (1_700_000_000 + n) * SECOND.0;
     let frame = json!({ "at": at, "interval": interval(did), "vms": vms, "unreadable": 0 });
@@ -244,7 +244,7 @@ fn a_record_is_analyzed_as_one_interval() {
 }
 
 #[test]
-fn who_was_never_there_together_is_no_rival() {
+fn vms_of_different_times_do_not_compete() {
     let (_dir, folder, mut recorder) = recorder();
     let parts = [(State::Run, 1_000)];
     for (vms, n) in [vec![1], vec![2], vec![1, 3]].iter().zip(0..) {
@@ -256,12 +256,12 @@ fn who_was_never_there_together_is_no_rival() {
     recorder.finish(None).unwrap();
     let (analysis, _) = of_record(&folder, &[]).unwrap();
     let shares: Vec<f64> = analysis.vms.iter().map(|vm| vm.vm.unwrap().share).collect();
-    // All of the host while alone, half of it beside another.
+    // The whole host while alone, half of it while both run.
     assert_eq!(shares, [3.0, 4.0, 2.0]);
 }
 
 #[test]
-fn a_vm_that_was_there_for_half_of_the_time_is_due_for_that() {
+fn share_covers_presence_only() {
     let mut half = interval(&[(1, &[(State::Run, 1_000)], 5)]);
     half.length = Nanos::from_secs(2);
     let known = BTreeMap::from([(VmId(1), known("db", Blocks::Counted(0)))]);
@@ -272,7 +272,7 @@ fn a_vm_that_was_there_for_half_of_the_time_is_due_for_that() {
 }
 
 #[test]
-fn blocks_are_known_where_the_wake_ups_of_each_vcpu_were_counted() {
+fn blocks_are_known_if_wakeups_were_counted() {
     let vm = |wakeups: &[Option<u64>]| {
         let mut vm = interval(&[(1, &[(State::Run, 900)], 5)]).vms.remove(0);
         vm.vcpus.truncate(wakeups.len());
@@ -289,13 +289,13 @@ fn blocks_are_known_where_the_wake_ups_of_each_vcpu_were_counted() {
 }
 
 #[test]
-fn what_is_damaged_is_said_and_the_rest_is_analyzed() {
+fn damages_are_reported_and_rest_is_analyzed() {
     let (_dir, folder, mut recorder) = recorder();
     for n in 0..3 {
         let vms = json!({ "1": recorded("db", 70, json!({})) });
         add(&mut recorder, n, &[(1, &[(State::Run, 1_000)], 20)], vms);
     }
-    // As after a kill: the intervals are in the journal still.
+    // As after a kill: the intervals are still in the journal.
     drop(recorder);
     let files = std::fs::read_dir(&folder).unwrap();
     let mut files = files.map(|file| file.unwrap().path());

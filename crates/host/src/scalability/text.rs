@@ -1,4 +1,4 @@
-//! The analysis as text: a line for each VM, what its type means, and what is not measured.
+//! The analysis as text: one line per VM, the meaning of its type, and the missing figures.
 
 use tandem_linux::thread::Pid;
 use tandem_policy::scalability::{Speedup, Type};
@@ -7,14 +7,14 @@ use super::{Analysis, NotMeasured, VmScalability};
 use crate::columns::{Columns, Field, Style, Tone};
 use crate::told_apart::told_apart;
 
-/// What stands for a figure that is not measured.
+/// Placeholder of a missing figure.
 const NONE: &str = "–";
 
-/// How to read it.
+/// Explanation of the columns.
 const LEGEND: &str = "active: vCPUs that work at a time, of N, as on hardware; high from 75 % on. blocks/s: how often a vCPU runs out of work; often from \
                       once in";
 
-/// The whole text.
+/// Formats the analysis.
 pub fn text(analysis: &Analysis, style: Style) -> String {
     if analysis.vms.is_empty() {
         return "no VM was measured".to_owned();
@@ -84,7 +84,7 @@ fn row(vm: &VmScalability, called: &str) -> Vec<Field> {
     ]
 }
 
-/// What its type means.
+/// Returns the meaning of a VM's type.
 fn said(vm: &VmScalability, called: &str) -> String {
     let what = match vm.class {
         Some(Type::ScalesOnBoth) => {
@@ -101,12 +101,12 @@ fn said(vm: &VmScalability, called: &str) -> String {
             "type 4, few vCPUs active and seldom blocked: scales better in a VM, as others use what its idle vCPUs leave"
         }
         None if vm.types.is_empty() => "its type is not known: it never ran",
-        None => "its type is not known for want of how often it blocks",
+        None => "its type is not known, because its blocks were not counted",
     };
     format!("{called}: {what}")
 }
 
-/// What is not measured, each once, with the VMs if not all lack it.
+/// Returns each missing figure once, with the VMs unless all lack it.
 fn not_measured<'a, I: Iterator<Item = (&'a VmScalability, &'a String)>>(
     analysis: &Analysis,
     called: impl Fn() -> I,
@@ -120,9 +120,10 @@ fn not_measured<'a, I: Iterator<Item = (&'a VmScalability, &'a String)>>(
     let line = |lack: &NotMeasured| {
         let of = called().filter(|(vm, _)| vm.not_measured.contains(lack));
         let names: Vec<&str> = of.map(|(_, called)| called.as_str()).collect();
-        let whose = match names.len() == analysis.vms.len() {
-            true => String::new(),
-            false => format!(" of {}", names.join(", ")),
+        let whose = if names.len() == analysis.vms.len() {
+            String::new()
+        } else {
+            format!(" of {}", names.join(", "))
         };
         format!("not measured: {}{whose}: {}", lack.what, lack.want)
     };

@@ -146,7 +146,7 @@ fn of_vm(vm: &ManagedStatus) -> [Field; 11] {
     ]
 }
 
-/// A figure, or a dash if it is not known.
+/// Formats a figure, or a dash if it is unknown.
 fn known(figure: Option<f64>, shown: impl FnOnce(f64) -> String) -> String {
     figure.map_or_else(|| "–".to_owned(), shown)
 }

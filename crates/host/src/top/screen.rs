@@ -1,8 +1,8 @@
-//! `tandem host top` on a terminal: what is shown, and what keys do to it. Nothing here reads the host or writes to a terminal.
+//! `tandem host top` on a terminal: state and keys. This module neither reads the host nor writes to a terminal.
 //!
-//! [`Screen`] is told intervals and keys; [`draw`] makes a picture of it; [`terminal`] is the loop over both. VMs are sorted by what
-//! hurts, can be unfolded into their vCPUs, searched by name, and stopped for reading: intervals go on meanwhile and are dropped, so
-//! that the next one shown is as long as all others.
+//! [`Screen`] takes intervals and keys, [`draw`] draws it, and [`terminal`] is the loop over both.
+//! VMs are sorted by severity, can be unfolded into their vCPUs, searched by name, and paused for reading.
+//! Intervals during a pause are dropped, so that the next one shown has the usual length.
 
 pub mod draw;
 pub mod terminal;
@@ -15,23 +15,23 @@ use tandem_model::{State, VcpuId};
 
 use crate::top::{TopInterval, TopVcpu, TopVm, worst_first};
 
-/// What VMs are sorted by.
+/// Sort key of the VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SortKey {
-    /// RDY per vCPU, then lag: what hurts.
+    /// RDY per vCPU, then lag: the severity.
     Ready,
-    /// How far it is behind what it is due.
+    /// Lag behind the fair share.
     Lag,
-    /// What it received.
+    /// Received time.
     Received,
     /// LIM per vCPU.
     Limited,
-    /// Its name.
+    /// Name.
     Name,
 }
 
 impl SortKey {
-    /// All, in the order in which `s` goes through them.
+    /// All keys, in the order of `s`.
     pub const ALL: [SortKey; 5] =
         [SortKey::Ready, SortKey::Lag, SortKey::Received, SortKey::Limited, SortKey::Name];
 
@@ -69,7 +69,7 @@ impl SortKey {
     }
 }
 
-/// A key that somebody pressed.
+/// A key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// One line up.
@@ -90,26 +90,26 @@ pub enum Key {
     Right,
     /// Fold or unfold; ends a search.
     Enter,
-    /// Leaves: a search, the help, the program.
+    /// Leaves the search, the help or the program.
     Escape,
-    /// Takes a character off.
+    /// Removes a character.
     Backspace,
-    /// Leaves the program, whatever else is going on.
+    /// Leaves the program in any state.
     Interrupt,
     /// Any character.
     Char(char),
 }
 
-/// Whether to go on.
+/// Whether the loop continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Go on.
+    /// Continue.
     GoOn,
     /// Leave.
     Quit,
 }
 
-/// A line of the table, by what it stands for.
+/// Identity of a line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LineId {
     pid: u32,
@@ -132,11 +132,11 @@ impl Line<'_> {
     }
 }
 
-/// What is shown.
+/// State of the screen.
 #[derive(Debug, Default)]
 pub struct Screen {
     interval: Option<TopInterval>,
-    /// What to know before reading the figures, see [`crate::top::text::notes`].
+    /// Notes on the figures, see [`crate::top::text::notes`].
     notes: Vec<String>,
     sort: usize,
     unfolded: BTreeSet<u32>,
@@ -145,18 +145,18 @@ pub struct Screen {
     is_typing: bool,
     is_paused: bool,
     shows_help: bool,
-    /// The line that the cursor was moved to.
+    /// The line under the cursor.
     chosen: Option<LineId>,
     table: TableState,
 }
 
 impl Screen {
-    /// Nothing to show yet.
+    /// Starts without an interval.
     pub fn new(with_vcpus: bool) -> Screen {
         Screen { all_unfolded: with_vcpus, ..Screen::default() }
     }
 
-    /// A new interval, and the notes on it; dropped while the screen is stopped.
+    /// Takes a new interval and its notes; drops them while paused.
     pub fn take(&mut self, interval: TopInterval, notes: Vec<String>) {
         if !self.is_paused {
             self.interval = Some(interval);
@@ -164,12 +164,12 @@ impl Screen {
         }
     }
 
-    /// What VMs are sorted by.
+    /// Returns the sort key of the VMs.
     pub fn sort_key(&self) -> SortKey {
         SortKey::ALL[self.sort]
     }
 
-    /// Does what a key says.
+    /// Handles a key.
     pub fn key(&mut self, key: Key) -> Then {
         match key {
             Key::Interrupt => return Then::Quit,
@@ -239,7 +239,7 @@ impl Screen {
         self.all_unfolded != self.unfolded.contains(&vm.pid)
     }
 
-    /// The lines of the table, and which of them the cursor is on.
+    /// Returns the lines of the table, and the index of the line under the cursor.
     fn lines(&self) -> (Vec<Line<'_>>, Option<usize>) {
         let mut lines = Vec::new();
         for vm in self.vms() {
@@ -249,7 +249,7 @@ impl Screen {
             }
         }
         let at = |id: LineId| lines.iter().position(|line| line.id() == id);
-        // A vCPU that is folded away, or gone, leaves the cursor on its VM.
+        // If a vCPU is folded away or gone, the cursor stays on its VM.
         let chosen = self.chosen.and_then(|id| {
             let vm = LineId { vcpu: None, ..id };
             at(id).or_else(|| at(vm))

@@ -1,4 +1,4 @@
-//! What is shown, made from made-up intervals.
+//! Figures of synthetic intervals.
 
 use tandem_model::states::edges::{Amount, EdgesBuilder};
 use tandem_model::states::interval::{Column, ProcessTime, VcpuInterval};
@@ -8,7 +8,7 @@ use crate::columns::Style;
 use crate::fixtures::intervals::{interval, vcpu_on, vm_interval};
 use crate::fixtures::{ms, vm};
 
-/// A vCPU that ran and waited so many ms of a second.
+/// A vCPU that ran and waited for this many ms of a second.
 fn vcpu(n: u32, ran: u64, waited: u64) -> VcpuInterval {
     vcpu_on("0-1", n, &[(State::Run, ran), (State::Ready, waited)], 7)
 }
@@ -25,7 +25,7 @@ fn edges(of: &[(u64, u32, Party, u64)]) -> Edges {
     builder.all()
 }
 
-/// Two VMs on two pCPUs: `calm` waits little, `hurt` waits for it, for itself and for make.
+/// Two VMs on two pCPUs: `calm` waits little, `hurt` waits for `calm`, for itself and for make.
 fn example() -> (Scan, Interval) {
     let scan = Scan {
         vms: vec![vm(1, "calm", 1), vm(2, "hurt", 2), vm(3, "silent", 0)],
@@ -71,7 +71,7 @@ pub(super) fn all() -> TopInterval {
 }
 
 #[test]
-fn what_hurts_most_comes_first_and_names_whom_it_waits_for() {
+fn worst_vm_comes_first_with_its_culprits() {
     let top = all();
     let names: Vec<&str> = top.vms.iter().map(|vm| vm.name.as_str()).collect();
     assert_eq!(names, ["hurt", "calm"]);
@@ -93,24 +93,24 @@ fn what_hurts_most_comes_first_and_names_whom_it_waits_for() {
     let first = &hurt.vcpus[0];
     assert_eq!((first.tid, first.culprits[1].name.as_str()), (201, "make"));
     assert_eq!((top.found, top.unreadable, top.unidentified), (3, 2, 1));
-    // Both want more than half of what they received together: equal weights, equal shares of 1.6 pCPUs.
+    // Each wants more than half of the received sum: equal weights, equal shares of 1.6 pCPUs.
     assert!(hurt.due > hurt.received && hurt.lag > 0.0, "{hurt:?}");
     assert!(top.vms[1].lag < 0.0);
 }
 
 #[test]
-fn the_selected_are_shown_and_the_others_are_culprits_still() {
+fn unselected_vms_remain_culprits() {
     let (scan, interval) = example();
     let top = shown(&scan, &interval, &Weights::default(), |vm| vm.name == "hurt");
     assert_eq!(top.vms.len(), 1);
     assert_eq!(top.vms[0].culprits[0].name, "calm");
     let everybody = all();
-    assert_eq!(top.vms[0].due, everybody.vms[0].due, "due beside all VMs");
+    assert_eq!(top.vms[0].due, everybody.vms[0].due, "the fair share counts all VMs");
     assert_eq!(top.unidentified, 0);
 }
 
 #[test]
-fn vms_of_one_name_are_told_apart_by_their_processes() {
+fn equal_names_are_shown_with_pids() {
     let (mut scan, interval) = example();
     scan.vms[0].name = "hurt".to_owned();
     let top = shown(&scan, &interval, &Weights::default(), |_| true);
@@ -123,7 +123,7 @@ fn vms_of_one_name_are_told_apart_by_their_processes() {
 }
 
 #[test]
-fn a_vm_is_a_line_of_at_most_80_columns_without_escapes() {
+fn vm_line_has_at_most_80_columns() {
     let text = text::text(&all(), false, Style::default());
     let lines: Vec<&str> = text.lines().collect();
     let words =
@@ -154,7 +154,7 @@ fn a_vm_is_a_line_of_at_most_80_columns_without_escapes() {
 }
 
 #[test]
-fn ready_is_marked_from_5_and_from_10_percent_on() {
+fn ready_is_marked_above_5_and_10_percent() {
     let colour = Style { colour: true, width: None };
     let text = text::text(&all(), false, colour);
     assert!(text.contains("\x1b[1;31m20\x1b[0m"), "20 % is bad: {text:?}");
@@ -171,7 +171,7 @@ fn vcpus_have_lines_of_their_own() {
 }
 
 #[test]
-fn notes_say_what_is_missing_and_how_to_get_it() {
+fn notes_name_missing_figures_and_remedies() {
     let notes = text::notes(&all(), false);
     assert_eq!(
         notes,
@@ -184,7 +184,7 @@ fn notes_say_what_is_missing_and_how_to_get_it() {
 }
 
 #[test]
-fn what_no_clock_accounts_for_is_said() {
+fn unaccounted_time_is_shown() {
     let mut top = all();
     top.host.vcpus = ms(1_500);
     let text = text::text(&top, false, Style::default());
@@ -207,7 +207,7 @@ fn without_vms_there_are_totals() {
 }
 
 #[test]
-fn the_json_document_has_a_schema_and_null_for_what_is_not_measured() {
+fn json_has_schema_and_null_for_unmeasured() {
     let json = serde_json::to_value(all()).unwrap();
     assert_eq!((&json["schema"], &json["start"]), (&2.into(), &7_000_000.into()));
     let times = &json["vms"][0]["times"];
@@ -224,7 +224,7 @@ fn the_json_document_has_a_schema_and_null_for_what_is_not_measured() {
 }
 
 #[test]
-fn vms_for_which_there_is_no_room_are_counted_and_told() {
+fn vms_beyond_limits_are_counted() {
     let (mut scan, interval) = example();
     scan.left_out = 4;
     let top = shown(&scan, &interval, &Weights::default(), |_| true);
@@ -235,7 +235,7 @@ fn vms_for_which_there_is_no_room_are_counted_and_told() {
 }
 
 #[test]
-fn what_programs_say_is_told() {
+fn notes_of_bpf_programs_are_shown() {
     let (scan, mut interval) = example();
     let mut programs = Programs::default();
     programs.not_counted.waits = 3;
@@ -249,6 +249,6 @@ fn what_programs_say_is_told() {
     let json = serde_json::to_value(&top).unwrap();
     let latency = &json["vms"][0]["wakeup_latency"];
     assert_eq!((&latency["count"], &latency["p99"]), (&7.into(), &2048.into()));
-    // Of the other nothing was seen.
+    // The programs saw nothing of the other VM.
     assert!(json["vms"][1]["wakeup_latency"].is_null(), "{json}");
 }

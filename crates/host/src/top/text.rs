@@ -1,8 +1,8 @@
-//! [`TopInterval`] as text: one line for each VM, or each vCPU too, and totals.
+//! [`TopInterval`] as text: one line for each VM, optionally for each vCPU, and totals.
 //!
-//! Percentages are of the wall time, per vCPU: a VM of four vCPUs of which one never sleeps has RUN 25. Below 10 they have
-//! a decimal. `–` is "not measured". RDY from 5 and from 10 % on is marked by colour, where colour is: the limits that
-//! operators of other hypervisors go by.
+//! Percentages are of wall time per vCPU: a VM of four vCPUs of which one never sleeps has RUN 25.
+//! Below 10 they have a decimal. `–` is "not measured".
+//! Colour, if enabled, marks RDY from 5 and from 10 % on, the limits that operators of other hypervisors use.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use tandem_model::{Nanos, State, VcpuTimes};
 use crate::columns::{Columns, Field, Style, Tone, line};
 use crate::top::{Culprit, TopInterval, TopVm};
 
-/// From here on RDY is worth a look, and from there on bad.
+/// RDY from which a vCPU is noteworthy, and from which it is bad.
 const READY: [f64; 2] = [0.05, 0.10];
 
-/// What no clock accounts for is said from this part of all pCPUs on.
+/// Unaccounted time is shown from this part of all pCPUs on.
 const UNSEEN: f64 = 0.02;
 
-/// What to know before reading the figures: a line for each thing that is not there.
+/// Returns a line for each kind of missing figure.
 pub fn notes(interval: &TopInterval, is_root: bool) -> Vec<String> {
     let mut notes: Vec<String> = interval.missing.iter().map(ToString::to_string).collect();
     notes.extend(interval.notes.iter().cloned());
@@ -26,15 +26,16 @@ pub fn notes(interval: &TopInterval, is_root: bool) -> Vec<String> {
         _ => format!("{count} VMs"),
     };
     if interval.unreadable > 0 {
-        let cure = match is_root {
-            false => "run as root",
-            true => "this process may not look into theirs (a container, or hidepid?)",
+        let cure = if is_root {
+            "this process cannot inspect them (in a container, or hidepid?)"
+        } else {
+            "run as root"
         };
         notes.push(format!("{} not readable: {cure}", vms(interval.unreadable)));
     }
     if interval.left_out > 0 {
         notes.push(format!(
-            "{} not shown: their users, or this host, have more than Tandem takes care of",
+            "{} not shown: their users, or this host, have more than the maximum number",
             vms(interval.left_out)
         ));
     }
@@ -47,13 +48,13 @@ pub fn notes(interval: &TopInterval, is_root: bool) -> Vec<String> {
     notes
 }
 
-/// The table and the totals.
+/// Formats the table and the totals.
 pub fn text(interval: &TopInterval, with_vcpus: bool, style: Style) -> String {
     if interval.vms.is_empty() {
         return format!("no VM to show\n{}", totals(interval, style));
     }
     let has_costop = interval.vms.iter().any(|vm| vm.times.get(State::Costop).is_some());
-    // A column that no source fills here is left out; the notes say so.
+    // Leave out a column that no source fills here; the notes mention it.
     let states: Vec<State> =
         State::ALL.into_iter().filter(|state| *state != State::Costop || has_costop).collect();
     let mut headings = vec!["<VM", "vCPU"];
@@ -88,7 +89,7 @@ pub fn text(interval: &TopInterval, with_vcpus: bool, style: Style) -> String {
     format!("{}\n{}", columns.text(style), totals(interval, style))
 }
 
-/// The line under several VMs.
+/// Returns the sum line of several VMs.
 fn sum_of(vms: &[TopVm], states: &[State]) -> Vec<Field> {
     let times = VcpuTimes::sum(vms.iter().map(|vm| &vm.times)).unwrap_or_default();
     let vcpus: usize = vms.iter().map(|vm| vm.vcpus.len()).sum();
@@ -122,7 +123,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// A VM that is due nothing has no lag to speak of.
+/// Formats the lag. A VM without a fair share has none.
 pub(super) fn lag(vm: &TopVm) -> String {
     match (vm.lag * 100.0).round() {
         0.0 => "0".to_owned(),
@@ -130,7 +131,7 @@ pub(super) fn lag(vm: &TopVm) -> String {
     }
 }
 
-/// The first culprit, and its part of the time in RDY; nobody if that is under 1 % of the time.
+/// Formats the first culprit with its part of RDY; empty if that is under 1 % of the time.
 fn culprit(culprits: &[Culprit], times: &VcpuTimes) -> String {
     let Some(first) = culprits.first() else {
         return String::new();
@@ -144,7 +145,7 @@ fn culprit(culprits: &[Culprit], times: &VcpuTimes) -> String {
     }
 }
 
-/// Where the host's pCPUs were, in pCPUs, and which tasks used most.
+/// Formats the use of the host's pCPUs, and the tasks that used most.
 fn totals(interval: &TopInterval, style: Style) -> String {
     let host = &interval.host;
     let pcpus = |time: Nanos| time.as_secs_f64() / interval.seconds.max(1e-9);
@@ -169,7 +170,7 @@ fn totals(interval: &TopInterval, style: Style) -> String {
     let named: Vec<String> =
         named.iter().map(|(name, pcpus)| format!("{name} {pcpus:.2}")).collect();
     let named = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
-    // Clocks are read one after the other, and idle time is in ticks: a little is nothing.
+    // Clocks are read one after the other, and idle time is in ticks, so a small remainder is noise.
     let length = Nanos((interval.seconds * 1e9) as u64);
     let rest = host.unseen(length).map(pcpus);
     let rest = rest.filter(|rest| *rest >= UNSEEN * host.pcpus as f64);

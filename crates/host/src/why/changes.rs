@@ -1,12 +1,12 @@
-//! What trials change, and all that is born with it, until it is put back.
+//! The changes of trials and the threads that inherited them, until they are reverted.
 //!
 //! ```text
-//! make ─► wait, and look for heirs ─► take back ─► all as before
-//!                                └─► stays in force ─► restore, or keep
+//! make ─► wait, and look for heirs ─► revert
+//!                                └─► keep applied ─► restore, or keep
 //! ```
 //!
-//! Every change is in the journal before it is made, so that Ctrl-C and kill -9 leave nothing ([`Actuator`]). What somebody else sets
-//! meanwhile is theirs, and stays.
+//! Every change is journaled before it is made, so Ctrl-C and kill -9 leave nothing behind ([`Actuator`]).
+//! Values that others write in the meantime stay.
 
 use std::time::{Duration, Instant};
 
@@ -20,42 +20,43 @@ use super::heirs::Heirs;
 use super::steps::{Step, Target};
 use super::{heirs, steps};
 
-/// How often threads are looked for that were started by changed ones. A look reads a line of each process.
+/// Interval between looks for threads that changed threads started. A look reads one line per process.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// So often what was started while heirs were put back is looked for again: one look finds what the one before left, and mostly nothing.
+/// Maximum number of looks while heirs are reverted.
+/// Each look finds the threads that started during the one before, mostly none.
 const ROUNDS: usize = 8;
 
-/// A cure that is in force.
+/// An applied remedy.
 struct Made {
     steps: Vec<Step>,
-    /// `None` where nothing is handed on: of cgroups.
+    /// `None` for cgroups, whose settings are not inherited.
     heirs: Option<Heirs>,
-    /// Those that have to be put back.
+    /// The heirs that have to be reverted.
     born: Vec<ThreadRef>,
 }
 
-/// The cures in force.
+/// The applied remedies.
 pub(super) struct Changes {
     procfs: ProcFs,
     actuator: Actuator,
     made: Vec<Made>,
-    /// What could not be put back.
+    /// Remedies that could not be reverted completely.
     left: Vec<Made>,
 }
 
 impl Changes {
-    /// None yet.
+    /// Starts without changes.
     pub(super) fn new(procfs: ProcFs, actuator: Actuator) -> Changes {
         Changes { procfs, actuator, made: Vec::new(), left: Vec::new() }
     }
 
-    /// What is acted on by those that are in force.
+    /// Returns the threads and knobs that the applied remedies changed.
     pub(super) fn targets(&self) -> impl Iterator<Item = Target> {
         self.made.iter().flat_map(|made| made.steps.iter().map(Step::target))
     }
 
-    /// Makes a cure. If that fails, what was made of it is there to be taken back.
+    /// Applies a remedy. After an error, its partial changes are there for [`Self::take_back`].
     pub(super) fn make(&mut self, steps: &[Step]) -> Result<(), String> {
         let threads = steps.iter().filter_map(|step| match step.target() {
             Target::Thread(thread) => Some(thread),
@@ -67,7 +68,7 @@ impl Changes {
             return steps::make(&mut self.actuator, steps);
         }
         let since = heirs::now(&self.procfs);
-        let since = since.ok_or("/proc/uptime cannot be read, so what the threads start meanwhile could not be told from what was there")?;
+        let since = since.ok_or("/proc/uptime cannot be read, so threads that start from now on cannot be distinguished from older ones")?;
         let outcome = steps::make(&mut self.actuator, steps);
         let inheritance = self.actuator.inheritance(&threads);
         let heirs = Heirs::new(&self.procfs, since, &threads, inheritance);
@@ -77,7 +78,7 @@ impl Changes {
         outcome
     }
 
-    /// Puts the cure that was made last back. What cannot be is tried again at the end.
+    /// Reverts the last remedy. Failed reverts are retried at the end.
     pub(super) fn take_back(&mut self) -> Result<(), ActuatorError> {
         if let Some(mut made) = self.made.pop() {
             let report = made.put_back(&self.procfs, &mut self.actuator)?;
@@ -88,7 +89,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Waits, and journals what changed threads start meanwhile.
+    /// Waits, and journals the threads that changed threads start in the meantime.
     pub(super) fn wait(
         &mut self,
         length: Duration,
@@ -102,18 +103,18 @@ impl Changes {
             }
             interrupt.sleep(left.min(LOOK_EVERY))?;
             for made in &mut self.made {
-                // What cannot be journaled now is found again when it is put back.
+                // Heirs that cannot be journaled now are found again by the revert.
                 let _ = made.look(&self.procfs, &mut self.actuator);
             }
         }
     }
 
-    /// Puts everything back.
+    /// Reverts everything.
     pub(super) fn restore(mut self) -> RestoreReport {
         let mut report = RestoreReport::default();
         while let Some(mut made) = self.made.pop() {
             match made.put_back(&self.procfs, &mut self.actuator) {
-                // What failed is in the journal, and tried again right now.
+                // Failures are in the journal and retried below.
                 Ok(done) => report.add(RestoreReport { failures: Vec::new(), ..done }),
                 Err(error) => report.failures.push(of_heirs(&error)),
             }
@@ -122,8 +123,8 @@ impl Changes {
         report
     }
 
-    /// Ends, with what is in force in the journal, to be put back by a restore. What is not to be kept and could not be put back is tried again: the
-    /// report is about that.
+    /// Ends with the applied remedies in the journal, for a later restore.
+    /// Retries the reverts that failed; the report is about these.
     pub(super) fn keep(mut self) -> RestoreReport {
         let mut report = RestoreReport::default();
         for made in &mut self.made {
@@ -143,10 +144,7 @@ impl Changes {
 }
 
 fn of_heirs(error: &ActuatorError) -> RestoreFailure {
-    RestoreFailure {
-        what: "what changed threads started meanwhile".to_owned(),
-        error: error.to_string(),
-    }
+    RestoreFailure { what: "the heirs of changed threads".to_owned(), error: error.to_string() }
 }
 
 impl Made {
@@ -157,7 +155,7 @@ impl Made {
         Ok(())
     }
 
-    /// First the makers, so that nobody is born with it any more, then all that were.
+    /// Reverts the changed threads first, so that no further heirs inherit the change, then the heirs.
     fn put_back(
         &mut self,
         procfs: &ProcFs,
@@ -196,12 +194,12 @@ mod tests {
 
     use super::*;
 
-    /// A shell that is told what to start.
+    /// A shell that starts commands on request.
     struct Shell(Child);
 
     impl Shell {
         fn start() -> Shell {
-            // Not of the group of other tests' shells.
+            // In a process group of its own, apart from the shells of other tests.
             let child = Command::new("sh").process_group(0).stdin(Stdio::piped()).spawn();
             Shell(child.unwrap())
         }
@@ -210,7 +208,7 @@ mod tests {
             ThreadRef::of_process(&ProcFs::host(), Pid(self.0.id())).unwrap()
         }
 
-        /// Starts something that writes its number to a file, and waits for that.
+        /// Starts a command that writes its PID to a file, and waits for that.
         fn starts(&mut self, script: &str, file: &std::path::Path) -> ThreadRef {
             let line = format!("{}\n", script.replace("FILE", file.to_str().unwrap()));
             self.0.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
@@ -239,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Ends what a shell has started.
+    /// Kills a process that a shell started.
     struct Started(ThreadRef);
 
     impl Drop for Started {
@@ -252,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Real threads, and no cgroup that would matter.
+    /// An actuator for real threads, with an empty cgroup hierarchy.
     fn actuator(dir: &std::path::Path) -> Actuator {
         let root = dir.join("root");
         fs::create_dir_all(root.join("proc")).unwrap();
@@ -276,7 +274,7 @@ mod tests {
     }
 
     impl Trial {
-        /// `None` on a machine with a single pCPU: the test is skipped.
+        /// Returns `None` on a machine with a single pCPU, which skips the test.
         fn start() -> Option<Trial> {
             let shell = Shell::start();
             let maker = shell.thread();
@@ -291,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_started_with_a_change_is_put_back_too_unless_it_set_its_own() {
+    fn heirs_are_reverted_unless_set_by_others() {
         let Some(Trial { dir, mut shell, maker, all, first }) = Trial::start() else {
             return;
         };
@@ -302,7 +300,7 @@ mod tests {
         let mut changes = Changes::new(ProcFs::host(), actuator(dir.path()));
         changes.make(&[Step::Affinity(maker, first.clone())]).unwrap();
         let child = shell.sleeper(&file("1"));
-        // Its maker is gone, and its parent another.
+        // Its maker has ended, and its parent is another process.
         let orphan = Started(shell.starts("(sh -c 'echo $$ > FILE; exec sleep 60' &)", &file("2")));
         let own = shell.sleeper(&file("3"));
         let second: PcpuSet = all.iter().skip(1).take(1).collect();
@@ -312,7 +310,7 @@ mod tests {
         }
         let interrupt = Interrupt::watch().unwrap();
         changes.wait(Duration::from_millis(20), &interrupt).unwrap();
-        // One more that no look has found.
+        // One that started after the last look.
         let late = shell.sleeper(&file("4"));
         changes.take_back().unwrap();
         for thread in [&maker, &child.0, &orphan.0, &late.0] {
@@ -324,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_started_is_put_back_after_kill_9_too() {
+    fn heirs_are_reverted_after_kill_9() {
         let Some(Trial { dir, mut shell, maker, all, first }) = Trial::start() else {
             return;
         };
@@ -341,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_sets_on_what_is_kept_stays() {
+    fn foreign_write_on_kept_change_stays() {
         let Some(Trial { dir, shell: _shell, maker, all, first }) = Trial::start() else {
             return;
         };
@@ -356,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_takes_nothing_else_back() {
+    fn failed_remedy_reverts_no_other() {
         let Some(Trial { dir, shell: _shell, maker, all, first }) = Trial::start() else {
             return;
         };
@@ -376,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn with_what_is_kept_a_failed_put_back_is_told() {
+    fn keep_reports_failed_reverts() {
         let dir = tempfile::tempdir().unwrap();
         let shell = Shell::start();
         let mut changes = Changes::new(ProcFs::host(), actuator(dir.path()));
@@ -388,7 +386,7 @@ mod tests {
         let vm = tandem_linux::cgroup::CgroupPath("/vm".to_owned());
         let weight = tandem_model::Weight::constant(2048.0);
         changes.make(&[Step::Weight(vm, weight)]).unwrap();
-        // Now it can be neither read nor written.
+        // Make the file unreadable and unwritable.
         fs::remove_file(cgroup.join("cpu.shares")).unwrap();
         fs::create_dir(cgroup.join("cpu.shares")).unwrap();
         changes.take_back().unwrap();

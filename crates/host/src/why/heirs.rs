@@ -1,11 +1,12 @@
-//! Threads and processes that were started by those whose affinity or nice value a trial changed: Linux hands both on, so they have to get
-//! their makers' own values again, too.
+//! Heirs: threads and processes started by those whose affinity or nice value a trial changed.
 //!
-//! Who was started by whom `/proc` does not tell of threads, and of processes only as long as the maker lives. So whatever began after the change
-//! counts that is a thread of a changed process, or a process below one, or an orphan of its process group (whose parent is of another), as far
-//! as it has just what the maker was given when it is first seen; who has something else set it for itself. They are looked for every
-//! quarter of a second while a change is in force, and journaled ([`Actuator::adopt`]), so that they are put back after kill -9, too: all
-//! but those that began after the last look.
+//! Linux passes both settings on, so the heirs have to be reverted, too.
+//! `/proc` does not name the creator of a thread, and names that of a process only while it lives.
+//! An heir therefore is a thread that began after the change, in a changed process or below one.
+//! Orphans of its process group, whose parent is in another group, count too.
+//! It also has the value given to its maker when it is first seen; another value was set by others.
+//! The search runs every quarter of a second while a change is applied, and journals the heirs ([`Actuator::adopt`]).
+//! After kill -9, only heirs that began after the last look are missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,22 +16,22 @@ use tandem_linux::actuator::{Actuator, ActuatorError, Inheritance};
 use tandem_linux::procfs::{ProcFs, read_text};
 use tandem_linux::thread::{Pid, StartTime, ThreadRef, ThreadStat, Tid};
 
-/// Those of one change.
+/// The heirs of one change.
 #[derive(Debug)]
 pub(super) struct Heirs {
-    /// From then on.
+    /// Time of the change.
     since: StartTime,
     makers: BTreeSet<ThreadRef>,
-    /// The process groups of their processes and of those below.
+    /// Process groups of the changed processes and of their descendants.
     groups: BTreeSet<Pid>,
-    /// Processes below theirs that began since.
+    /// Descendants of the changed processes that began since.
     below: BTreeMap<Pid, StartTime>,
     inheritance: Inheritance,
-    /// Threads that were looked at.
+    /// Threads that were inspected.
     seen: BTreeSet<ThreadRef>,
 }
 
-/// When a thread that starts now does so by its `stat`; `None` where that cannot be read.
+/// Returns the start time that a thread would have now; `None` if `/proc/uptime` cannot be read.
 ///
 /// Source: proc(5): `/proc/uptime` is in seconds with two digits, field 22 of `stat` in ticks of the same clock.
 pub(super) fn now(procfs: &ProcFs) -> Option<StartTime> {
@@ -43,7 +44,7 @@ pub(super) fn now(procfs: &ProcFs) -> Option<StartTime> {
 }
 
 impl Heirs {
-    /// None yet, of these, which have what `inheritance` says since then.
+    /// Starts without heirs; the makers have the values of `inheritance` since `since`.
     pub(super) fn new(
         procfs: &ProcFs,
         since: StartTime,
@@ -64,7 +65,7 @@ impl Heirs {
         }
     }
 
-    /// Journals those that began since the last look; which these are.
+    /// Journals and returns the heirs that began since the last look.
     pub(super) fn look(
         &mut self,
         procfs: &ProcFs,
@@ -82,7 +83,7 @@ impl Heirs {
         Ok(found)
     }
 
-    /// All threads that may be some.
+    /// Returns all threads that may be heirs.
     fn born(&mut self, procfs: &ProcFs) -> Vec<ThreadRef> {
         let makers: BTreeSet<Pid> = self.makers.iter().map(|maker| maker.pid).collect();
         let pids = numbers(&procfs.resolve("/proc")).into_iter().map(Pid);
@@ -96,7 +97,7 @@ impl Heirs {
             let now = all.get(pid);
             now.is_none_or(|now| now.start == *start)
         });
-        // Each round finds those below the last.
+        // Each round finds the children of the last.
         loop {
             let is_orphan = |stat: &ThreadStat| {
                 let of_parent = all.get(&stat.parent).and_then(|parent| parent.group);
@@ -129,7 +130,7 @@ impl Heirs {
     }
 }
 
-/// The folders whose names are numbers, in order.
+/// Returns the numeric entries of a folder, in order.
 fn numbers(folder: &Path) -> Vec<u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut numbers: Vec<u32> =

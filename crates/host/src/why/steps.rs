@@ -1,9 +1,10 @@
-//! A cure as journaled changes: what it acts on, whether it may, making it and taking it back.
+//! A remedy as journaled changes: its targets, its permission checks, and how it is applied and reverted.
 //!
-//! Nothing is changed on a VM that was not named: a cgroup that holds another one, or may hold one that cannot be looked into, is left as it is.
-//! Settings of the host, which are nobody's VM, take `--yes`. What a cure acts on is looked up again when it is tried, since threads and processes
-//! come and go: a thread that may be a vCPU, or a process that may be another than was measured, is not touched. Nor is what would go nowhere: threads
-//! that their cpuset holds where they are.
+//! VMs that were not named are not changed.
+//! A cgroup that holds another VM, or a process that may be one, is left as it is.
+//! Settings of the host, outside any VM, need `--yes`.
+//! The targets are looked up again before the change, since threads and processes come and go.
+//! Threads that may be vCPUs, processes that may differ from the measured ones, and threads bound by their cpuset are left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,17 +25,17 @@ use crate::vmm::VcpuName;
 /// One journaled change.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// A thread runs there.
+    /// Sets the affinity of a thread.
     Affinity(ThreadRef, PcpuSet),
-    /// A thread has this nice value.
+    /// Sets the nice value of a thread.
     Nice(ThreadRef, Nice),
-    /// A cgroup has no quota.
+    /// Removes the quota of a cgroup.
     NoQuota(CgroupPath),
-    /// A cgroup has this weight.
+    /// Sets the weight of a cgroup.
     Weight(CgroupPath, Weight),
 }
 
-/// What a step acts on: two cures must not have the same in their hands.
+/// Target of a step. No two remedies may change the same target.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     /// A thread.
@@ -44,7 +45,7 @@ pub(super) enum Target {
 }
 
 impl Step {
-    /// What it acts on.
+    /// Returns the target of the step.
     pub(super) fn target(&self) -> Target {
         match self {
             Step::Affinity(thread, _) | Step::Nice(thread, _) => Target::Thread(*thread),
@@ -54,24 +55,24 @@ impl Step {
     }
 }
 
-/// The host, as far as it tells what a cure acts on.
+/// The state of the host that decides whether a remedy may be applied.
 pub(super) struct Ground<'a> {
     pub(super) procfs: &'a ProcFs,
     pub(super) controller: &'a dyn CpuController,
-    /// All VMs of the host, as they are now.
+    /// All VMs of the host at present.
     pub(super) vms: &'a [Vm],
-    /// Processes that are VMMs by their names and cannot be looked into.
+    /// Number of processes with a VMM's name that cannot be inspected.
     pub(super) unreadable: usize,
-    /// The processes that were measured all the time, as far as cures are about them.
+    /// Processes that remedies refer to and that existed for the whole measurement.
     pub(super) processes: &'a BTreeMap<u32, ThreadRef>,
-    /// Those that may be changed.
+    /// The VMs that may be changed.
     pub(super) selected: &'a BTreeSet<VmId>,
-    /// Whether settings of the host may be changed, too.
+    /// Whether host settings may be changed.
     pub(super) yes: bool,
 }
 
 impl Ground<'_> {
-    /// The steps of a cure of a VM; says why it is not tried.
+    /// Returns the steps of a VM's remedy, or the reason not to try it.
     pub(super) fn steps(&self, vm: VmId, changes: &[Change]) -> Result<Vec<Step>, String> {
         let vm = self.vms.iter().find(|one| one.id == vm);
         let vm = vm.ok_or("the VM is gone")?;
@@ -86,9 +87,10 @@ impl Ground<'_> {
             steps.extend(self.of(vm, change)?);
         }
         self.check_cpusets(&steps)?;
-        match steps.is_empty() {
-            true => Err("the threads that it is about are gone".to_owned()),
-            false => Ok(steps),
+        if steps.is_empty() {
+            Err("the threads of this remedy have ended".to_owned())
+        } else {
+            Ok(steps)
         }
     }
 
@@ -131,20 +133,20 @@ impl Ground<'_> {
         }
     }
 
-    /// A process of the host's that is the one that was measured, and no VM; `None` if it is gone.
+    /// Returns a process of the host that was measured and is no VM; `None` if it has ended.
     fn host_process(&self, pid: Pid, name: &str) -> Result<Option<ThreadRef>, String> {
         let Ok(process) = ThreadRef::of_process(self.procfs, pid) else {
             return Ok(None);
         };
         let folder = self.procfs.process(pid);
         let comm = read_text(&folder.join("comm")).unwrap_or_default();
-        // By now the number may be another's.
+        // The PID may have been reused.
         if comm.trim_end() != name {
             return Ok(None);
         }
         if self.processes.get(&pid.0) != Some(&process) {
             return Err(format!(
-                "process {pid} ({name}) was not there all the time that was measured: it may be another"
+                "process {pid} ({name}) did not exist for the whole measurement: its PID may have been reused"
             ));
         }
         if let Some(vm) = self.vms.iter().find(|vm| vm.process.pid == pid) {
@@ -157,7 +159,7 @@ impl Ground<'_> {
         }
     }
 
-    /// Whether all threads may go where they are sent.
+    /// Checks that the cpusets of all threads allow their new affinity.
     fn check_cpusets(&self, steps: &[Step]) -> Result<(), String> {
         let mut cpusets = Cpusets::open(self.procfs);
         for step in steps {
@@ -166,7 +168,7 @@ impl Ground<'_> {
                 && pcpus.common(&bound) < pcpus.len()
             {
                 return Err(format!(
-                    "the cpuset of {thread} holds it to pCPUs {bound}, as libvirt's vcpupin and emulatorpin do: it would have to be changed too, which                      the command above does where there is one"
+                    "the cpuset of {thread} holds it to pCPUs {bound}, as libvirt's vcpupin and emulatorpin do: the cpuset has to change too, which the command above does if there is one"
                 ));
             }
         }
@@ -174,14 +176,14 @@ impl Ground<'_> {
     }
 
     fn check_yes(&self, what: &str) -> Result<(), String> {
-        if self.yes { Ok(()) } else { Err(format!("it changes {what}: --yes lets it")) }
+        if self.yes { Ok(()) } else { Err(format!("it changes {what}: pass --yes to allow it")) }
     }
 
-    /// Whether a cgroup holds no VM that may not be changed.
+    /// Checks that a cgroup holds only VMs that may be changed.
     fn check_cgroup(&self, cgroup: &CgroupPath) -> Result<(), String> {
         if self.unreadable > 0 {
             return Err(format!(
-                "{} processes that may be VMs cannot be looked into: {cgroup} may hold one that nobody named",
+                "{} processes that may be VMs cannot be inspected: {cgroup} may hold a VM that was not named",
                 self.unreadable
             ));
         }
@@ -199,13 +201,14 @@ impl Ground<'_> {
             }
             names.extend(holds.then_some(vm.name.as_str()));
         }
-        match names.is_empty() {
-            true => Ok(()),
-            false => Err(format!("{cgroup} also holds {}, which nobody named", names.join(", "))),
+        if names.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{cgroup} also holds {}, which was not named", names.join(", ")))
         }
     }
 
-    /// The cgroup that is this VM's alone, if it has one. Where any VM's is not known, neither is this.
+    /// Returns the cgroup that holds only this VM, if there is one. Fails if the cgroup of any VM is unknown.
     fn own_cgroup(&self, vm: &Vm) -> Result<Option<CgroupPath>, String> {
         let (mut own, mut others) = (None, Vec::new());
         for other in self.vms {
@@ -224,14 +227,14 @@ impl Ground<'_> {
 
     fn vm_weight(&self, vm: &Vm, percent: u32) -> Result<Step, String> {
         let own = self.own_cgroup(vm)?;
-        let own = own.ok_or("it has no cgroup of its own whose weight could be raised")?;
+        let own = own.ok_or("the VM has no cgroup of its own, so its weight cannot be raised")?;
         let now = self.controller.weight(&own);
         let now = now.map_err(|error| error.to_string())?;
         let raised = now.times(f64::from(percent) / 100.0);
         Ok(Step::Weight(own, raised))
     }
 
-    /// The threads of a process, with their names.
+    /// Returns the threads of a process with their names.
     fn threads(&self, pid: Pid) -> Vec<(ThreadRef, String)> {
         let folder = self.procfs.process(pid).join("task");
         let tasks = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -246,16 +249,16 @@ impl Ground<'_> {
         threads.collect()
     }
 
-    /// The threads of that name that are no vCPUs of any VM.
+    /// Returns the threads of that name that are not vCPUs of any VM.
     fn other_threads(&self, vm: &Vm, name: &str) -> Result<Vec<ThreadRef>, String> {
         let pid = vm.process.pid;
         let of_process = self.vms.iter().filter(|other| other.process.pid == pid);
         if let Some(other) = of_process.clone().find(|other| !self.selected.contains(&other.id)) {
-            return Err(format!("process {pid} also runs {}, which nobody named", other.name));
+            return Err(format!("process {pid} also runs {}, which was not named", other.name));
         }
         if let Some(vm) = of_process.clone().find(|vm| vm.unidentified > 0) {
             return Err(format!(
-                "{} of the vCPUs of {} have no thread that is known: '{name}' may be one",
+                "{} of the vCPUs of {} have no known thread: '{name}' may be one of them",
                 vm.unidentified, vm.name
             ));
         }
@@ -270,12 +273,12 @@ impl Ground<'_> {
     }
 }
 
-/// It is not known where a VM is.
+/// Error text for an unknown cgroup of a VM.
 fn unknown(vm: &Vm, error: &CgroupError) -> String {
     format!("the cgroup of {} cannot be read: {error}", vm.name)
 }
 
-/// Makes these changes. If one of them cannot be made, those before it are left for [`take_back`].
+/// Makes these changes. If one fails, [`take_back`] reverts the earlier ones.
 pub(super) fn make(actuator: &mut Actuator, steps: &[Step]) -> Result<(), String> {
     for step in steps {
         let outcome = match step {
@@ -291,7 +294,7 @@ pub(super) fn make(actuator: &mut Actuator, steps: &[Step]) -> Result<(), String
             Outcome::Done => {}
             Outcome::Gone => return Err("a thread ended meanwhile".to_owned()),
         }
-        // A cpuset may leave less than what was asked for.
+        // A cpuset may allow fewer pCPUs than requested.
         if let Step::Affinity(thread, pcpus) = step {
             let now = affinity(thread.tid).map_err(|error| error.to_string())?;
             if now != *pcpus {
@@ -304,7 +307,7 @@ pub(super) fn make(actuator: &mut Actuator, steps: &[Step]) -> Result<(), String
     Ok(())
 }
 
-/// Puts back what these changes were, the last first. What fails stays in the journal.
+/// Reverts these changes in reverse order. Failures stay in the journal.
 pub(super) fn take_back(
     actuator: &mut Actuator,
     steps: &[Step],
@@ -331,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    /// A host whose cpu controller is v1's, with these threads: process, number, name, cgroup.
+    /// A host with the v1 cpu controller and these threads: process, TID, name, cgroup.
     fn host(threads: &[(u32, u32, &str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
@@ -365,7 +368,7 @@ mod tests {
         dir
     }
 
-    /// VMs 1 and 2, with a vCPU each in cgroups of their own below /vms, and what else there is.
+    /// VMs 1 and 2, each with one vCPU in a cgroup of its own below /vms, and these further threads.
     fn two(more: &[(u32, u32, &str, &str)]) -> tempfile::TempDir {
         let vms = [
             (100, 100, "qemu", "/vms/a"),
@@ -386,7 +389,7 @@ mod tests {
         of_vms(dir, &vms, 0, (selected, yes), change)
     }
 
-    /// Measured was process 300, all the time.
+    /// Process 300 existed for the whole measurement.
     fn of_vms(
         dir: &tempfile::TempDir,
         vms: &[Vm],
@@ -413,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_nobody_named_is_not_changed() {
+    fn unnamed_vm_is_not_changed() {
         let dir = two(&[]);
         let lift = |cgroup: &str, selected: &[u64], yes| {
             let cgroup = path(cgroup);
@@ -428,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_host_take_a_yes() {
+    fn host_settings_need_yes() {
         let dir = two(&[(300, 300, "dd", "/"), (300, 301, "dd", "/")]);
         let calm = |yes, name: &str| {
             let change = Change::ProcessNice { pid: 300, name: name.to_owned(), nice: Nice::MOST };
@@ -439,20 +442,20 @@ mod tests {
         let both = [300, 301].map(|tid| Target::Thread(thread(300, tid)));
         assert_eq!(tids, both, "all of its threads");
         let other = calm(true, "cc1").unwrap_err();
-        assert!(other.contains("gone"), "the number is another's: {other}");
-        // Of that name, too, and begun later.
+        assert!(other.contains("gone"), "the PID was reused: {other}");
+        // The same name, but started later.
         let stat = dir.path().join("proc/300/task/300/stat");
         let later = fs::read_to_string(&stat).unwrap().replace(" 1 0 0\n", " 2 0 0\n");
         fs::write(&stat, later).unwrap();
         let refused = calm(true, "dd").unwrap_err();
-        assert!(refused.contains("may be another"), "{refused}");
+        assert!(refused.contains("may have been reused"), "{refused}");
         let weight = Change::Weight { cgroup: path("/vms/b"), weight: 102 };
         let refused = steps(&dir, &[1], true, weight).unwrap_err();
         assert!(refused.contains("also holds b"), "{refused}");
     }
 
     #[test]
-    fn a_vmm_is_no_process_of_the_hosts() {
+    fn vmm_is_not_a_host_process() {
         let dir = two(&[(300, 300, "dd", "/")]);
         let calm = |vms: &[Vm]| {
             let change = Change::ProcessNice { pid: 300, name: "dd".to_owned(), nice: Nice::MOST };
@@ -470,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_cannot_be_read_may_be_any() {
+    fn unreadable_cgroup_is_refused() {
         let dir = two(&[]);
         let (vms, cgroup) = ([vm(1, "a", 1), vm(2, "b", 1)], path("/vms/a"));
         let lift = |unreadable| {
@@ -479,20 +482,20 @@ mod tests {
         };
         assert!(lift(0).is_ok());
         let refused = lift(1).unwrap_err();
-        assert!(refused.contains("cannot be looked into"), "{refused}");
+        assert!(refused.contains("cannot be inspected"), "{refused}");
         let of_b = dir.path().join("proc/200/task/201/cgroup");
         fs::write(&of_b, "nonsense\n").unwrap();
         let refused = lift(0).unwrap_err();
         assert!(refused.contains("the cgroup of b cannot be read"), "{refused}");
         let raise = steps(&dir, &[1], false, Change::VmWeight { percent: 150 });
         assert!(raise.unwrap_err().contains("the cgroup of b cannot be read"));
-        // Who is gone is nowhere.
+        // A VM that has ended holds no cgroup.
         fs::remove_dir_all(dir.path().join("proc/200")).unwrap();
         assert!(lift(0).is_ok());
     }
 
     #[test]
-    fn a_vcpu_that_its_cpuset_holds_is_not_tried() {
+    fn vcpu_bound_by_cpuset_is_refused() {
         let dir = two(&[]);
         let root = dir.path();
         let mounts = fs::read_to_string(root.join("proc/mounts")).unwrap();
@@ -517,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn other_threads_of_a_name_are_not_the_vcpus() {
+    fn named_threads_exclude_vcpus() {
         let dir = two(&[(100, 102, "CPU 0/KVM", "/vms/a"), (100, 103, "worker", "/vms/a")]);
         let change =
             |name: &str| Change::ThreadsTo { name: name.to_owned(), pcpus: "1".parse().unwrap() };
@@ -530,13 +533,13 @@ mod tests {
         let mut growing = vm(1, "a", 1);
         growing.unidentified = 1;
         let refused = of_vms(&dir, &[growing], 0, (&[1], false), change("worker"));
-        assert!(refused.unwrap_err().contains("no thread that is known"));
+        assert!(refused.unwrap_err().contains("no known thread"));
         assert_eq!(of("worker"), [Target::Thread(thread(100, 103))]);
         assert!(steps(&dir, &[1], false, change("nobody")).is_err());
     }
 
     #[test]
-    fn a_vms_weight_is_that_of_its_own_cgroup() {
+    fn vm_weight_is_that_of_own_cgroup() {
         let raised =
             |dir: &tempfile::TempDir| steps(dir, &[1], false, Change::VmWeight { percent: 150 });
         let own = raised(&two(&[]));
@@ -552,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_goes_where_its_cure_sends_it() {
+    fn vcpu_moves_to_pcpus_of_remedy() {
         let dir = two(&[]);
         let pcpus: PcpuSet = "0-1".parse().unwrap();
         let send = |vcpu| Change::Vcpu { vcpu: VcpuId(vcpu), pcpus: pcpus.clone() };

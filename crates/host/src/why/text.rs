@@ -15,7 +15,7 @@ use tandem_observe::findings::{Cure, Finding};
 
 use super::WhyInterval;
 
-/// The findings, or that nothing is wrong; then what was not looked for.
+/// Formats the findings, or states that nothing is wrong; then the causes that were not looked for.
 pub fn text(interval: &WhyInterval) -> String {
     let mut text = String::new();
     let mut said = BTreeMap::new();
@@ -36,8 +36,8 @@ pub fn text(interval: &WhyInterval) -> String {
     text.trim_end().to_owned()
 }
 
-/// What others named, on one line and as it reads: names of VMs, processes and threads are whatever their owners like, also lines of their own, and
-/// characters that turn the direction of writing.
+/// Replaces control characters, line breaks and characters that change the writing direction by `?`.
+/// Tenants choose the names of VMs, processes and threads, so these are not trusted.
 pub(super) fn shown(text: &str) -> String {
     let is_hidden = |c: char| {
         let hides = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}'];
@@ -47,7 +47,7 @@ pub(super) fn shown(text: &str) -> String {
     shown.collect()
 }
 
-/// One finding. `said` has the number of the finding with which each command was printed first.
+/// Formats one finding. `said` maps each command to the number of the finding that printed it first.
 fn one<'a>(
     finding: &'a Finding,
     number: usize,
@@ -83,9 +83,9 @@ fn one<'a>(
     }
     let Cure { commands, undo, .. } = &finding.cure;
     match said.get(commands.as_slice()).filter(|_| !commands.is_empty()) {
-        // Who pastes all that is there would do it twice.
+        // A repeated command would be applied twice by users who paste them all.
         Some(first) => {
-            let _ = writeln!(text, "{margin}do: what {first} says, once for both");
+            let _ = writeln!(text, "{margin}do: see {first}, once for both");
         }
         None => {
             said.insert(commands, number);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_some_lines_with_a_command_to_paste() {
+    fn finding_has_command_to_paste() {
         assert_eq!(
             text(&interval(vec![finding()])),
             "1  db (process 812): processes of the host take its time\n   costs 500 ms per second, 100 % of what it runs\n   \
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_printed_once_with_what_undoes_it() {
+    fn repeated_command_is_printed_once() {
         let set = |weight: u32| format!("echo {weight} | sudo tee /cg/build/cpu.weight");
         let slow = |vm: &str| Finding {
             vm: vm.to_owned(),
@@ -197,13 +197,13 @@ mod tests {
         };
         let done = format!("do: {}", set(10));
         let renice = "do: sudo renice -n 19 -p 77";
-        let again = "do: what 1 says, once for both";
+        let again = "do: see 1, once for both";
         assert_eq!(lines("do: "), [done.as_str(), renice, again], "{said}");
         assert_eq!(lines("undo: "), [format!("undo: {}", set(100))], "{said}");
     }
 
     #[test]
-    fn what_burns_the_hosts_time_is_no_loss_of_the_vms() {
+    fn burned_host_time_is_not_a_cost() {
         let said = text(&interval(vec![Finding {
             lost_per_second: Nanos::ZERO,
             lost_of_run: None,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_host_is_said_to_be_quiet() {
+    fn quiet_host_has_no_findings() {
         let said = text(&interval(Vec::new()));
         let first = "nothing is wrong: db gets the pCPUs that it wants, over 2.0 s; 1.50 of 2 pCPUs idled\n";
         assert!(said.starts_with(first), "{said}");

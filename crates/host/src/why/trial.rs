@@ -1,25 +1,29 @@
-//! `tandem host why --try`: tries the cures of what was found, one at a time, and says what each did.
+//! `tandem host why --try`: applies the remedies of the findings one at a time, and reports the effect of each.
 //!
 //! ```text
-//! measure ─► the costliest finding not tried yet ─► change ─► measure ─► put back ─► measure ─► helped?
-//!                      ▲                                                               no │      │ yes
-//!                      ├───────────────────────────────────────────────────────────────────┘      │
-//!                      └─────────────────────────── measure ◄─ change again, and it stays ◄───────┘
+//! measure ─► costliest untried finding ─► apply ─► measure ─► revert ─► measure ─► helped?
+//!                      ▲                                                    no │      │ yes
+//!                      ├───────────────────────────────────────────────────────┘      │
+//!                      └─────────────────────── measure ◄─ apply again and keep ◄─────┘
 //! ```
 //!
-//! So every cure is compared with what is without it, before and after, and what ends or begins by itself is not taken for its doing. What the next one
-//! is compared with was measured last.
+//! Each remedy is compared with the host without it, both before and after.
+//! An effect that starts or ends for another reason is therefore not attributed to the remedy.
+//! The last measurement is the baseline of the next remedy.
 //!
-//! The operator stays in charge:
-//! - only VMs that were named are changed, and settings of the host (its processes, cgroups that are not one VM's alone) only with `yes`;
-//! - every change goes through the daemon's journal first: Ctrl-C, an error or a panic put everything back at once, and after kill -9
-//!   `tandem host restore` or the next start does; what threads hand on to those that they start is put back there, too;
-//! - what somebody else sets meanwhile, or later, is theirs, and stays;
-//! - at the end everything is put back, unless what helped is to be kept. That stays in the journal, so that `tandem host restore` undoes it;
-//! - where a daemon acts on the same state directory, nothing can be tried: its lock is held. A VM that a daemon with another one looks after is
-//!   not changed ([`Claims`]).
+//! The operator stays in control:
+//! - Only the named VMs are changed.
+//!   Host settings (processes, cgroups shared with other VMs) need `yes`.
+//! - Every change is written to the daemon's journal first.
+//!   Ctrl-C, an error or a panic reverts everything at once; after kill -9, `tandem host restore` or the next start does.
+//!   Settings that children inherited from changed threads are reverted too.
+//! - Settings that others write during or after a trial stay.
+//! - At the end everything is reverted, unless remedies that helped are to be kept.
+//!   Kept changes stay in the journal, so that `tandem host restore` reverts them.
+//! - If a daemon uses the same state directory, no trial runs, because the daemon holds its lock.
+//!   VMs that a daemon with another state directory manages are not changed ([`Claims`]).
 //!
-//! All measurements take equally long and are made by the same source. What counts as help is in [`super::verdict`].
+//! All measurements have the same length and source. [`super::verdict`] defines when a remedy helped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -39,87 +43,87 @@ use super::changes::Changes;
 use super::steps::{Ground, Step, Target};
 use super::text::shown;
 use super::verdict::{Figures, Share, Without, judge, waits};
-use super::{Observation, SCHEMA, Why, WhyError, WhyInterval, asked_for, text};
+use super::{Observation, SCHEMA, Why, WhyError, WhyInterval, select_vms, text};
 use crate::config::restore_command;
 use crate::select::VmPattern;
 use crate::watch::LookError;
 use crate::weights::Weights;
 
-/// After a change, until measuring begins: threads that were moved have then run where they are now.
+/// Delay between a change and the next measurement, in which moved threads run at their new place.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// How many other VMs are shown of each trial: on a host of a thousand, most have nothing to do with it.
+/// Maximum number of other VMs shown per trial: on a host of a thousand, most are unaffected.
 const OTHERS: usize = 3;
 
-/// How cures are tried.
+/// Options of the trials.
 #[derive(Clone, Copy, Debug)]
 pub struct TryOptions {
-    /// How long each measurement takes.
+    /// Length of each measurement.
     pub length: Duration,
-    /// Whether what helped stays in force.
+    /// Whether remedies that helped are kept.
     pub keep: bool,
-    /// Whether VMs that nobody named, and settings of the host, may be changed.
+    /// Whether unnamed VMs and host settings may be changed.
     pub yes: bool,
 }
 
-/// What came of a cure.
+/// Outcome of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It helped.
+    /// The remedy helped.
     Helped,
-    /// It did not, and is put back.
+    /// The remedy did not help and was reverted.
     DidNotHelp,
-    /// The kernel refused, or a thread was gone; what was changed is put back.
+    /// The kernel refused a change, or a thread had ended; all changes were reverted.
     Failed,
-    /// It was not tried.
+    /// The remedy was not tried.
     NotTried,
 }
 
-/// One cure.
+/// Trial of one remedy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trial {
     /// The VM's name.
     pub vm: String,
-    /// Its process.
+    /// PID of its process.
     pub pid: u32,
-    /// What is wrong with it.
+    /// Kind of the finding.
     pub kind: Kind,
-    /// What was changed, or was to be.
+    /// The changes that were made or planned.
     pub changes: Vec<String>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What shows that.
+    /// The reason for the outcome.
     pub because: String,
-    /// Whether it is in force now.
+    /// Whether the remedy is still applied.
     pub in_force: bool,
-    /// Measured before; `None` if it was not tried.
+    /// Measured before the change; `None` if the remedy was not tried.
     pub before: Option<Figures>,
     /// Measured with the change.
     pub after: Option<Figures>,
-    /// Measured when it was put back.
+    /// Measured after the change was reverted.
     pub again: Option<Figures>,
 }
 
-/// All that was tried.
+/// Report of all trials.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trials {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What an earlier run that was killed, or kept its cures, had left: put back before anything was measured.
+    /// Changes of an earlier run (killed, or with `--keep`) that were reverted before the first measurement.
     pub earlier: RestoreReport,
-    /// What was found before the first change.
+    /// The findings before the first change.
     pub found: WhyInterval,
-    /// The cures, in the order in which they were tried.
+    /// The trials, in order.
     pub trials: Vec<Trial>,
-    /// What was put back at the end; `None` if what helped is kept.
+    /// The changes that were reverted at the end; `None` if remedies are kept.
     pub put_back: Option<RestoreReport>,
-    /// Where what helped is kept: what did not, and could not be put back. It stays in the journal.
+    /// With kept remedies: changes that could not be reverted. They stay in the journal.
     pub failed: Vec<RestoreFailure>,
 }
 
 impl Trials {
-    /// Whether everything that is not to be kept is as it was.
+    /// Whether everything except kept remedies is reverted.
     pub fn is_put_back(&self) -> bool {
         let is_complete = self.put_back.as_ref();
         is_complete.is_none_or(RestoreReport::is_complete) && self.failed.is_empty()
@@ -156,18 +160,18 @@ impl Observation {
     }
 }
 
-/// Trials on their way.
+/// State of the trials in progress.
 struct Trying<'a> {
     asked: &'a [VmPattern],
     options: &'a TryOptions,
     interrupt: &'a Interrupt,
     changes: &'a mut Changes,
-    /// The VMs that are ours for now, as other daemons of the host see it.
+    /// Claims on the VMs under trial, visible to other daemons of the host.
     claims: Claims,
 }
 
 impl Why {
-    /// Tries the cures of what is wrong with the VMs that match, or with all if there is no pattern.
+    /// Tries the remedies for the VMs that match `asked`, or for all VMs if `asked` is empty.
     pub fn try_cures(
         &mut self,
         asked: &[VmPattern],
@@ -175,39 +179,39 @@ impl Why {
         interrupt: &Interrupt,
     ) -> Result<Trials, WhyError> {
         if asked.is_empty() && !options.yes {
-            return Err(WhyError::NobodyNamed);
+            return Err(WhyError::NoVmNamed);
         }
-        // Before what an earlier run kept is put back: it should not be for a name that is mistyped.
+        // Check the names before reverting kept remedies of an earlier run: a mistyped name must not cost these.
         let vms = self.look.scan()?.vms;
-        asked_for(asked, &vms, self.look.controller.as_ref())?;
+        select_vms(asked, &vms, self.look.controller.as_ref())?;
         let claims = Claims::open(Path::new(HOST_CLAIMS));
         let claims = claims.map_err(tandem_linux::actuator::ActuatorError::Journal)?;
         let controller = cgroup::open(&self.procfs).map_err(LookError::from)?;
         let (actuator, earlier) = Actuator::open(controller, &self.look.state_dir)?;
         if !earlier.is_complete() {
-            // What stays in the journal is for `tandem host restore`.
+            // The rest of the journal is left to `tandem host restore`.
             return Err(WhyError::EarlierLeft(earlier));
         }
         let mut changes = Changes::new(self.procfs.clone(), actuator);
         let trying = Trying { asked, options, interrupt, changes: &mut changes, claims };
         let tried = self.try_all(trying);
-        // On an error nothing is kept, and dropping the actuator would put back without a word.
+        // On an error nothing is kept. Restore here, because dropping the actuator reverts without a report.
         let (found, mut trials) = match tried {
             Ok(tried) => tried,
             Err(error) => {
                 let report = changes.restore();
-                return Err(match report.is_complete() {
-                    true => error,
-                    false => WhyError::NotPutBack { error: Box::new(error), report },
+                return Err(if report.is_complete() {
+                    error
+                } else {
+                    WhyError::NotPutBack { error: Box::new(error), report }
                 });
             }
         };
-        let (put_back, failed) = match options.keep {
-            true => (None, changes.keep().failures),
-            false => {
-                trials.iter_mut().for_each(|trial| trial.in_force = false);
-                (Some(changes.restore()), Vec::new())
-            }
+        let (put_back, failed) = if options.keep {
+            (None, changes.keep().failures)
+        } else {
+            trials.iter_mut().for_each(|trial| trial.in_force = false);
+            (Some(changes.restore()), Vec::new())
         };
         Ok(Trials { schema: SCHEMA, earlier, found, trials, put_back, failed })
     }
@@ -250,7 +254,7 @@ impl Why {
                 trying.changes.take_back()?;
                 (trial.outcome, trial.because) = (Outcome::Failed, because);
                 trials.push(trial);
-                // It was in force for a moment, and what was measured before is of then.
+                // The change was applied for a moment, so the earlier measurement is stale.
                 before = self.measure_after(&mut trying, &weights)?;
                 continue;
             }
@@ -284,7 +288,7 @@ impl Why {
         }
     }
 
-    /// Puts a cure that helped in force.
+    /// Applies a remedy that helped again.
     fn make_again(
         &mut self,
         finding: &Finding,
@@ -302,7 +306,7 @@ impl Why {
         Ok(made)
     }
 
-    /// Measures once threads that were moved have run where they are now.
+    /// Waits for moved threads to run at their new place, then measures.
     fn measure_after(
         &mut self,
         trying: &mut Trying<'_>,
@@ -323,7 +327,8 @@ impl Why {
         self.observe(asked, weights, wait)
     }
 
-    /// What a cure changes; says why it is not tried. Who is on the host is looked up anew: who came since must not be hit.
+    /// Returns the steps of a remedy, or the reason not to try it.
+    /// The VMs are discovered from scratch, so that VMs that started since then are not changed.
     fn steps(
         &self,
         finding: &Finding,
@@ -332,9 +337,9 @@ impl Why {
     ) -> Result<Result<Vec<Step>, String>, WhyError> {
         let known = before.known.get(&finding.id);
         if known.is_some_and(|known| known.is_managed) {
-            return Ok(Err("a daemon looks after the VM".to_owned()));
+            return Ok(Err("a daemon manages the VM".to_owned()));
         }
-        let now = self.who_is_there(&before.vms)?;
+        let now = self.rescan(&before.vms)?;
         let ground = Ground {
             procfs: &self.procfs,
             controller: self.look.controller.as_ref(),
@@ -350,20 +355,21 @@ impl Why {
         };
         let targets: BTreeSet<Target> = trying.changes.targets().collect();
         if steps.iter().any(|step| targets.contains(&step.target())) {
-            let because = "a cure that helped has changed that already";
+            let because = "a remedy that helped has already changed this";
             return Ok(Err(because.to_owned()));
         }
-        // They are ours until the end.
+        // Hold the claims until the end.
         for vm in now.vms.iter().filter(|vm| vm.id == finding.id) {
             match trying.claims.claim(vm.process.pid) {
                 Ok(true) => {}
                 Ok(false) => {
-                    let because = "a daemon with another state directory, or another trial, looks after the VM";
+                    let because =
+                        "a daemon with another state directory, or another trial, manages the VM";
                     return Ok(Err(because.to_owned()));
                 }
                 Err(error) => {
                     let because = format!(
-                        "whether a daemon looks after the VM cannot be known: {HOST_CLAIMS}: {error}"
+                        "cannot tell whether a daemon manages the VM: {HOST_CLAIMS}: {error}"
                     );
                     return Ok(Err(because));
                 }
@@ -373,12 +379,13 @@ impl Why {
     }
 }
 
-/// What was found, and then what each cure did.
+/// Formats the findings, then the effect of each remedy.
 pub fn text(trials: &Trials, state_dir: &Path) -> String {
     let restore = restore_command(state_dir);
-    let mut text = match trials.earlier == RestoreReport::default() {
-        true => String::new(),
-        false => format!("what an earlier run had left: {}\n\n", trials.earlier),
+    let mut text = if trials.earlier == RestoreReport::default() {
+        String::new()
+    } else {
+        format!("left by an earlier run: {}\n\n", trials.earlier)
     };
     text += &text::text(&trials.found);
     text += "\n";
@@ -390,8 +397,8 @@ pub fn text(trials: &Trials, state_dir: &Path) -> String {
     }
     let kept = trials.trials.iter().filter(|trial| trial.in_force).count();
     let _ = match &trials.put_back {
-        Some(report) => write!(text, "\neverything is put back: {report}"),
-        None if kept == 0 => write!(text, "\nnothing helped, and everything is put back"),
+        Some(report) => write!(text, "\neverything is reverted: {report}"),
+        None if kept == 0 => write!(text, "\nno remedy helped, and everything is reverted"),
         None => write!(
             text,
             "\nkept: {kept} of {}; '{restore}', or the next start of the daemon, reverts it; threads that a changed thread starts from now on keep the \
@@ -409,7 +416,7 @@ pub fn text(trials: &Trials, state_dir: &Path) -> String {
     text
 }
 
-/// The other VMs that receive the least of what they had, before and after.
+/// Returns the other VMs that lost the most pCPU time, before and after.
 fn fell_most<'a>(before: &'a Figures, after: &'a Figures) -> Vec<(&'a Share, &'a Share)> {
     let pairs = after.others.iter().filter_map(|now| {
         let then = before.others.iter().find(|then| then.id == now.id)?;
@@ -466,8 +473,8 @@ fn one(trial: &Trial, number: usize) -> String {
     }
     let verdict = match trial.outcome {
         Outcome::Helped => "it helped: ",
-        Outcome::DidNotHelp => "it did not help and is put back: ",
-        Outcome::Failed => "it could not be made: ",
+        Outcome::DidNotHelp => "it did not help and is reverted: ",
+        Outcome::Failed => "it could not be applied: ",
         Outcome::NotTried => "",
     };
     let _ = writeln!(text, "   {verdict}{}", shown(&trial.because));
@@ -541,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_is_what_was_changed_both_measurements_and_the_verdict() {
+    fn prints_changes_measurements_and_verdict() {
         let helped = Trial {
             before: Some(figures(1000, 1.0)),
             after: Some(figures(0, 0.99)),
@@ -557,12 +564,12 @@ mod tests {
    vm2 received 1.00 of 1.00 → 0.99 of 1.00 pCPUs due
    it helped: its cost fell
 
-everything is put back: 0 changes put back, 0 needed no undoing";
+everything is reverted: 0 changes put back, 0 needed no undoing";
         assert!(said.ends_with(expected), "{said}");
     }
 
     #[test]
-    fn what_is_kept_is_said_with_how_to_undo_it() {
+    fn prints_kept_remedies_with_undo_command() {
         let not_tried = Trial {
             changes: Vec::new(),
             ..trial(Outcome::NotTried, "it changes a process of the host's")
@@ -571,17 +578,17 @@ everything is put back: 0 changes put back, 0 needed no undoing";
         let expected = "not tried 1  vm1 (process 812): its vCPUs are stacked while pCPUs idle\n   it changes a process of the host's\n";
         assert!(printed(&all).contains(expected), "{}", printed(&all));
         all.put_back = None;
-        assert!(printed(&all).ends_with("nothing helped, and everything is put back"));
+        assert!(printed(&all).ends_with("no remedy helped, and everything is reverted"));
         all.trials[0].in_force = true;
         let said = printed(&all);
         assert!(said.contains("kept: 1 of 1; 'tandem host restore'"), "{said}");
         all.earlier.put_back = 2;
         let said = printed(&all);
-        assert!(said.starts_with("what an earlier run had left: 2 changes"), "{said}");
+        assert!(said.starts_with("left by an earlier run: 2 changes"), "{said}");
     }
 
     #[test]
-    fn what_is_left_to_put_back_is_a_failure() {
+    fn unreverted_changes_are_failures() {
         let mut all = trials(Vec::new());
         assert!(all.is_put_back());
         assert!(printed(&all).contains("nothing was tried"));
@@ -591,7 +598,7 @@ everything is put back: 0 changes put back, 0 needed no undoing";
         };
         all.put_back.as_mut().unwrap().failures.push(failure.clone());
         assert!(!all.is_put_back());
-        // Where what helped is kept, too.
+        // Also with kept remedies.
         all.put_back = None;
         assert!(all.is_put_back());
         all.failed.push(failure);

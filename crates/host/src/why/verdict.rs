@@ -1,100 +1,102 @@
-//! Whether a cure helped: three measurements of equal length (without it, with it, and without it again), and a rule.
+//! Decides whether a remedy helped, from three measurements of equal length: without it, with it, and without it again.
 //!
-//! A cure helped if all of this is so:
+//! A remedy helped if all of these hold:
 //!
-//! 1. what the cause costs, however little, fell by a fifth, and by 10 ms per second: less is what two measurements of a busy host differ by;
-//! 2. what the VM waits in all (RDY and LIM) fell by a fifth of that cost: else the wait has only got another name;
-//! 3. the VM runs (RUN) no less than before, and, where the cause is its own threads, neither do these: who does less waits less;
-//! 4. no other VM of the host, asked for or not, fell further behind its due by more than 2 % of it (and 0.01 pCPUs, which clocks that are
-//!    read one after the other may differ by);
-//! 5. no other VM that waits more received less, by as much, than it had or was due without the cure; nor, if other cures are in force by now,
-//!    than before the first of them.
+//! 1. The cost of the cause fell by a fifth and by 10 ms per second.
+//!    Two measurements of a busy host differ by less without any change.
+//! 2. The VM's waits (RDY and LIM) fell by a fifth of that cost; otherwise the wait only changed its name.
+//! 3. The VM runs (RUN) no less than before, and neither do its own threads if they are the cause.
+//!    A VM that does less waits less.
+//! 4. No other VM of the host, selected or not, fell further behind its fair share by more than 2 % of it.
+//!    A tolerance of 0.01 pCPUs covers the skew between clock reads.
+//! 5. No other VM that waits more received less, by the same margin, than it had or was entitled to without the remedy.
+//!    If remedies are applied already, this also holds relative to the state before the first one.
 //!
-//! Each is compared with that one of the two measurements without the cure that makes it harder for it to have helped where the cure acts, and easier for
-//! the others to have differed by chance: of every other VM the worse one. By what a VM's two measurements without it differ, three times, it may also
-//! be off with it: that is this VM's noise.
+//! Each rule uses the stricter of the two measurements without the remedy for the VM itself.
+//! For every other VM it uses the worse one, which tolerates chance differences.
+//! Three times the difference between a VM's two measurements without the remedy is that VM's noise.
 //!
-//! Dues are by the weights from before the first change, so that a cure cannot excuse what it takes from others by what it writes; and rule 5 has those
-//! without the cure, so that it cannot excuse it by where it lets vCPUs run. What cannot be compared, because the VM or its vCPUs are no longer
-//! measured, did not help.
+//! Fair shares use the weights from before the first change, so that a remedy cannot hide a loss by writing weights.
+//! Rule 5 uses the shares without the remedy, so that it cannot hide a loss by moving vCPUs.
+//! A VM that is no longer measured was not helped.
 
 use serde::Serialize;
 use tandem_model::{Nanos, State, VmId};
 use tandem_observe::Interval;
 use tandem_observe::findings::{Finding, Kind};
 
-/// The cost has to fall by this part of itself.
+/// Minimum relative fall of the cost.
 pub const LESS: f64 = 0.20;
 
-/// And by so much, per second.
-pub const LEAST: Nanos = Nanos::from_millis(10);
+/// Minimum fall of the cost, per second.
+pub const MIN_FALL: Nanos = Nanos::from_millis(10);
 
-/// Another VM may fall behind by so much of its due, and what ran may run less by so much of itself.
+/// Tolerated loss of another VM relative to its fair share, and of RUN relative to itself.
 pub const BEHIND: f64 = 0.02;
 
-/// And by so much, in pCPUs.
+/// Tolerated loss, in pCPUs.
 const BEHIND_PCPUS: f64 = 0.01;
 
-/// And by so many times what it differs by of itself.
+/// Tolerated loss, as a multiple of the noise.
 const NOISE: f64 = 3.0;
 
 /// A VM's share in a measurement, in pCPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Share {
-    /// Its number while it is looked at.
+    /// Id of the VM for this run.
     #[serde(skip)]
     pub id: VmId,
     /// Its name.
     pub vm: String,
-    /// Due, by the weights from before the first change.
+    /// Fair share, by the weights from before the first change.
     pub due: f64,
     /// Received.
     pub received: f64,
-    /// What it waited, RDY and LIM; `None` if that is not measured.
+    /// Time waited, RDY and LIM; `None` if it is not measured.
     pub waited: Option<f64>,
 }
 
 impl Share {
-    /// How far it is behind its due, in pCPUs; not below 0.
+    /// How far the VM is behind its fair share, in pCPUs; at least 0.
     fn short(&self) -> f64 {
         (self.due - self.received).max(0.0)
     }
 
-    /// That, as a part of its due.
+    /// The same, relative to the fair share.
     fn lag(&self) -> f64 {
         if self.due > 0.0 { self.short() / self.due } else { 0.0 }
     }
 
-    /// What nobody may take from it: what it had, up to its due.
+    /// Received time that a remedy must leave to the VM: at most its fair share.
     fn entitled(&self) -> f64 {
         self.received.min(self.due)
     }
 }
 
-/// What of a measurement counts for a cure.
+/// The figures of a measurement that decide about a remedy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// What the cause costs, in ns per second, however little it is; 0 if it is not there.
+    /// Cost of the cause, in ns per second; 0 if the cause is absent.
     pub cost: Nanos,
-    /// What the VM waits in all, RDY and LIM, in ns per second summed over its vCPUs; `None` if it is not measured.
+    /// The VM's waits, RDY and LIM, in ns per second summed over its vCPUs; `None` if not measured.
     pub waits: Option<Nanos>,
-    /// What it runs, likewise.
+    /// The VM's RUN, in the same unit.
     pub runs: Option<Nanos>,
-    /// What its other threads run, where these are the cause.
+    /// Run time of its other threads, if they are the cause.
     pub threads: Option<Nanos>,
-    /// The VM's own share; `None` if it is not measured.
+    /// The VM's own share; `None` if not measured.
     pub share: Option<Share>,
     /// The shares of all other VMs of the host.
     pub others: Vec<Share>,
 }
 
-/// A time in an interval, per second.
+/// Scales a time within an interval to one second.
 fn per_second(time: Nanos, length: Nanos) -> Nanos {
     let ns = u128::from(time.0) * 1_000_000_000 / u128::from(length.0.max(1));
     Nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// RDY and LIM of a VM; where LIM is not measured, it is in RDY.
+/// Returns RDY and LIM of a VM; if LIM is not measured, RDY includes it.
 pub(super) fn waits(interval: &Interval, vm: VmId) -> Option<Nanos> {
     let vm = interval.vms.iter().find(|one| one.vm == vm)?;
     let times = vm.times()?;
@@ -103,7 +105,7 @@ pub(super) fn waits(interval: &Interval, vm: VmId) -> Option<Nanos> {
 }
 
 impl Figures {
-    /// Of a finding that was made before, in a later interval, or in the same; `cost` and `shares` are of that interval.
+    /// Figures of an earlier finding in this or a later interval, with its `cost` and `shares`.
     pub fn of(finding: &Finding, interval: &Interval, cost: Nanos, shares: Vec<Share>) -> Figures {
         let vm = interval.vms.iter().find(|vm| vm.vm == finding.id);
         let runs = vm.and_then(|vm| vm.times()?.get(State::Run));
@@ -128,23 +130,23 @@ impl Figures {
     }
 }
 
-/// Whether it helped, and what shows it.
+/// Whether a remedy helped, and the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// Whether it did.
+    /// Whether it helped.
     pub helped: bool,
-    /// What shows that.
+    /// The reason.
     pub because: String,
 }
 
-/// What a measurement with a cure is compared with.
+/// The measurements without the remedy.
 #[derive(Clone, Copy, Debug)]
 pub struct Without<'a> {
-    /// Before it was in force.
+    /// Before it was applied.
     pub before: &'a Figures,
-    /// After it was put back.
+    /// After it was reverted.
     pub again: &'a Figures,
-    /// The shares of all VMs before the first cure, if others are in force.
+    /// The shares of all VMs before the first remedy, if others are applied.
     pub first: Option<&'a [Share]>,
 }
 
@@ -152,7 +154,7 @@ fn ms(time: Nanos) -> f64 {
     time.0 as f64 / 1e6
 }
 
-/// Compares a measurement with a cure with those without it.
+/// Compares the measurement with a remedy with those without it.
 pub fn judge(without: Without<'_>, with: &Figures) -> Verdict {
     match objection(without, with) {
         Some(because) => Verdict { helped: false, because },
@@ -168,19 +170,19 @@ pub fn judge(without: Without<'_>, with: &Figures) -> Verdict {
     }
 }
 
-/// Why it did not help.
+/// Returns the reason why the remedy did not help, if there is one.
 fn objection(without: Without<'_>, with: &Figures) -> Option<String> {
     let Without { before, again, .. } = without;
     let (Some(waited), Some(waits), Some(waited_again)) = (before.waits, with.waits, again.waits)
     else {
-        return Some("the VM is not measured any more".to_owned());
+        return Some("the VM is no longer measured".to_owned());
     };
     let cost = before.cost.min(again.cost);
     let fell = cost.saturating_sub(with.cost);
     let part = |of: Nanos| Nanos((of.0 as f64 * LESS) as u64);
-    if fell < part(cost) || fell < LEAST || fell.0 < before.cost.0.abs_diff(again.cost.0) {
+    if fell < part(cost) || fell < MIN_FALL || fell.0 < before.cost.0.abs_diff(again.cost.0) {
         return Some(format!(
-            "its cost went from {:.0} to {:.0} ms per second, and to {:.0} without it: that is no fall by a fifth, or within noise",
+            "its cost went from {:.0} to {:.0} ms per second, and to {:.0} without it: the fall is less than a fifth, or within noise",
             ms(before.cost),
             ms(with.cost),
             ms(again.cost)
@@ -201,7 +203,7 @@ fn objection(without: Without<'_>, with: &Figures) -> Option<String> {
         .or_else(|| worst_off(without, with))
 }
 
-/// What ran less than in both measurements without the cure.
+/// Objects if the VM or its threads ran less than in both measurements without the remedy.
 fn does_less(
     what: &str,
     (before, again, with): (Option<Nanos>, Option<Nanos>, Option<Nanos>),
@@ -222,7 +224,7 @@ fn does_less(
     })
 }
 
-/// The other VM that is worst off with the cure, if one is.
+/// Returns the objection of the other VM that lost the most, if any did.
 fn worst_off(without: Without<'_>, with: &Figures) -> Option<String> {
     let Without { before, again, first } = without;
     let mut objections: Vec<(f64, String)> = Vec::new();
@@ -230,12 +232,12 @@ fn worst_off(without: Without<'_>, with: &Figures) -> Option<String> {
         let Some(then) = before.other(now.id) else {
             continue;
         };
-        // One that is gone meanwhile has no noise that would be known.
+        // A VM that has gone has no second measurement, hence no noise.
         let again = again.other(now.id).unwrap_or(then);
         let noise = NOISE * (then.received - again.received).abs();
         let may_lose = |due: f64| noise.max(BEHIND * due).max(BEHIND_PCPUS);
         let (short, lag) = (then.short().max(again.short()), then.lag().max(again.lag()));
-        // Where the cure makes it due more, as when VMs leave its pCPU, who receives more than before has lost nothing.
+        // If the remedy raises its fair share, as when VMs leave its pCPU, a VM that received more has lost nothing.
         let gained = now.received > then.received.max(again.received);
         if !gained && now.short() - short > may_lose(now.due) && now.lag() - lag > BEHIND {
             let more = now.lag() - lag;
@@ -269,7 +271,7 @@ fn worst_off(without: Without<'_>, with: &Figures) -> Option<String> {
         objections.extend(loses(entitled, most_waited, ""));
         let first = first.and_then(|first| first.iter().find(|share| share.id == now.id));
         objections.extend(first.and_then(|first| {
-            let since = ", what all cures together took from it";
+            let since = ", taken by all remedies together";
             loses(first.entitled(), first.waited, since)
         }));
     }
@@ -304,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Nothing changes by itself.
+    /// Judges with two equal measurements without the remedy.
     fn judged(before: &Figures, with: &Figures) -> Verdict {
         let without = Without { before, again: before, first: None };
         judge(without, with)
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_has_to_fall_by_a_fifth_and_by_more_than_noise() {
+    fn cost_must_fall_by_fifth_and_above_noise() {
         let before = figures(1000, 1000, &[]);
         assert!(helped(&before, &figures(800, 800, &[])));
         assert!(!helped(&before, &figures(801, 801, &[])));
@@ -328,19 +330,19 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_by_itself_is_not_the_cures() {
+    fn cost_must_return_without_the_remedy() {
         let (before, with) = (figures(1000, 1000, &[]), figures(0, 0, &[]));
         let of = |again: &Figures| {
             let without = Without { before: &before, again, first: None };
             judge(without, &with).helped
         };
         assert!(of(&figures(900, 900, &[])));
-        assert!(!of(&figures(0, 0, &[])), "it is not back without the cure");
-        assert!(!of(&figures(400, 400, &[])), "it went by 600 by itself");
+        assert!(!of(&figures(0, 0, &[])), "the cost does not return without the remedy");
+        assert!(!of(&figures(400, 400, &[])), "it fell by 600 without the remedy");
     }
 
     #[test]
-    fn a_wait_under_another_name_is_no_cure() {
+    fn renamed_wait_is_no_help() {
         let before = figures(1000, 1100, &[]);
         let verdict = judged(&before, &figures(0, 1000, &[]));
         assert!(!verdict.helped && verdict.because.contains("another cause"), "{verdict:?}");
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_less_is_not_cured() {
+    fn running_less_is_no_help() {
         let before = figures(1000, 1000, &[]);
         let runs = |ms| Figures { runs: Some(millis(ms)), ..figures(0, 0, &[]) };
         assert!(helped(&before, &runs(490)) && helped(&before, &runs(900)));
@@ -357,7 +359,7 @@ mod tests {
             !verdict.helped && verdict.because.contains("RUN went from 500 to 300"),
             "{verdict:?}"
         );
-        // The VM's threads, where they are the cause.
+        // The VM's threads, if they are the cause.
         let threads = |figures: Figures, ms| Figures { threads: Some(millis(ms)), ..figures };
         let before = threads(before, 400);
         assert!(helped(&before, &threads(figures(0, 0, &[]), 395)));
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_may_fall_behind() {
+    fn no_other_vm_may_fall_behind() {
         let before = figures(1000, 1000, &[share(2, 1.0, 1.0), share(3, 0.2, 0.2)]);
         let after = |others: &[Share]| judged(&before, &figures(0, 0, others));
         assert!(after(&[share(2, 1.0, 0.985), share(3, 0.2, 0.2)]).helped);
@@ -376,20 +378,20 @@ mod tests {
                 && verdict.because.starts_with("vm3 fell behind its due by another 50 %"),
             "{verdict:?}"
         );
-        // 0.008 pCPUs are 4 % of its due, and within what clocks are off by.
+        // 0.008 pCPUs are 4 % of its fair share, and within the skew of clocks.
         assert!(after(&[share(3, 0.2, 0.192)]).helped);
-        // It had more than its due, and has less of that.
+        // It had more than its fair share, and lost a part of the surplus.
         let ahead = figures(1000, 1000, &[share(2, 0.5, 0.9)]);
         let less = waiting(share(2, 0.5, 0.5), 0.4);
         assert!(helped(&ahead, &figures(0, 0, &[less])));
         assert!(!helped(&ahead, &figures(0, 0, &[share(2, 0.5, 0.4)])));
-        // One that came in between is compared with nothing.
+        // A VM that started in between has no comparison.
         assert!(after(&[share(9, 1.0, 0.1)]).helped);
     }
 
     #[test]
-    fn a_due_that_rises_with_the_cure_is_no_loss_of_who_received_more() {
-        // Two vCPUs that were on its pCPU may run elsewhere, too.
+    fn raised_share_is_no_loss_if_received_rose() {
+        // Two vCPUs of its pCPU may now run elsewhere, too.
         let before = figures(915, 916, &[share(2, 0.5, 0.52)]);
         assert!(helped(&before, &figures(0, 0, &[share(2, 0.84, 0.76)])));
         let verdict = judged(&before, &figures(0, 0, &[share(2, 0.84, 0.52)]));
@@ -400,8 +402,8 @@ mod tests {
     }
 
     #[test]
-    fn a_due_that_falls_with_the_cure_excuses_nothing() {
-        // Alone on its pCPU; then two vCPUs of the cured VM are let there, and it is due a third less.
+    fn lowered_share_excuses_no_loss() {
+        // Alone on its pCPU at first; then two vCPUs of the other VM are let there, and its fair share falls by a third.
         let before = figures(1000, 1000, &[share(2, 1.0, 1.0)]);
         let shared = waiting(share(2, 0.67, 0.67), 0.33);
         let verdict = judged(&before, &figures(0, 0, &[shared]));
@@ -412,12 +414,12 @@ mod tests {
                     .contains("vm2 waits more and received 0.67 pCPUs instead of 1.00"),
             "{verdict:?}"
         );
-        // Who sleeps more is not robbed.
+        // A VM that sleeps more is not robbed.
         assert!(helped(&before, &figures(0, 0, &[share(2, 0.67, 0.67)])));
     }
 
     #[test]
-    fn what_a_vm_varies_by_is_its_noise() {
+    fn noise_is_difference_without_remedy() {
         let of = |received| figures(1000, 1000, &[share(2, 1.0, received)]);
         let with = figures(0, 0, &[waiting(share(2, 1.0, 0.90), 0.1)]);
         let (steady, other) = (of(1.0), of(0.96));
@@ -426,11 +428,11 @@ mod tests {
             judge(without, &with)
         };
         assert!(!judged(&steady).helped);
-        assert!(judged(&other).helped, "it differs by 4 % of itself");
+        assert!(judged(&other).helped, "its own noise is 4 %");
     }
 
     #[test]
-    fn cures_together_may_take_no_more_than_one() {
+    fn all_remedies_share_one_tolerance() {
         let now = waiting(share(2, 1.0, 0.97), 0.03);
         let before = figures(1000, 1000, &[waiting(share(2, 1.0, 0.985), 0.015)]);
         let with = figures(0, 0, &[now]);
@@ -441,11 +443,14 @@ mod tests {
         };
         assert!(judged(None).helped);
         let verdict = judged(Some(&first));
-        assert!(!verdict.helped && verdict.because.contains("all cures together"), "{verdict:?}");
+        assert!(
+            !verdict.helped && verdict.because.contains("all remedies together"),
+            "{verdict:?}"
+        );
     }
 
     #[test]
-    fn a_vm_that_is_gone_was_not_helped() {
+    fn unmeasured_vm_was_not_helped() {
         let before = figures(1000, 1000, &[]);
         let gone = Figures { waits: None, share: None, ..figures(0, 0, &[]) };
         let verdict = judged(&before, &gone);

@@ -1,4 +1,4 @@
-//! A VM's vCPUs put apart into groups beside the VM's, and together again.
+//! A VM's vCPUs in groups of their own below the VM's, and back together.
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_model::{Because, Decision, VcpuId, VmId, Weight};
@@ -17,7 +17,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("apart::restore_removes_the_groups", restore),
 ];
 
-/// Put a VM's vCPUs apart in these portions, or together.
+/// Puts a VM's vCPUs into groups with these portions, or together.
 pub fn divide(vm: VmId, portions: &[f64]) -> Decision {
     Decision::Divide {
         vm,
@@ -26,7 +26,7 @@ pub fn divide(vm: VmId, portions: &[f64]) -> Decision {
     }
 }
 
-/// Where the three vCPUs of the VM without a cgroup of its own are.
+/// Returns the cgroups of the three vCPUs of the VM without a cgroup of its own.
 fn places(subject: &Subject) -> Vec<CgroupPath> {
     let place = |vcpu| {
         let thread = subject.thread(SHARED, vcpu);
@@ -69,7 +69,7 @@ fn groups_and_weights() -> Result<(), Skip> {
     assert_eq!(weights(&subject), [4.0 * unit, 2.0 * unit, 2.0 * unit]);
     subject.apply(divide(SHARED, &[0.25, 0.5, 0.25]));
     assert_eq!(weights(&subject), [2.0 * unit, 4.0 * unit, 2.0 * unit]);
-    assert!(subject.recheck().is_empty(), "nobody else changed anything");
+    assert!(subject.recheck().is_empty(), "no foreign change");
     assert_eq!(subject.observe(SHARED).in_force.weight, Weight::saturating(8.0 * unit));
     Ok(())
 }
@@ -85,7 +85,7 @@ fn together() -> Result<(), Skip> {
     assert_eq!(subject.weight(&vms), Weight::saturating(weight));
     assert!(groups.iter().all(|group| !subject.fleet.controller().exists(group)));
     assert!(!subject.observe(SHARED).is_apart());
-    // And once more, for who comes back finds names and journal free.
+    // Once more: dividing again finds the names and the journal free.
     subject.apply(divide(SHARED, &[0.5, 0.25, 0.25]));
     assert_eq!(places(&subject), groups);
     Ok(())
@@ -114,7 +114,7 @@ fn others() -> Result<(), Skip> {
         "{notes:?}"
     );
     assert_eq!(subject.observe_vcpu(SHARED, 1).in_force.weight, Some(foreign));
-    // In the idle class a VM is together: its group is what enters it.
+    // A VM enters the idle class undivided, because its group enters it.
     subject.apply(divide(SHARED, &[]));
     subject.apply(set_idle(whole(SHARED), true));
     subject.apply(divide(SHARED, &[0.5, 0.25, 0.25]));
@@ -171,7 +171,7 @@ fn empty_group() -> Result<(), Skip> {
     let notes = subject.recheck();
     assert!(notes.iter().any(|note| note.contains("cpu.idle")), "{notes:?}");
     assert!(subject.observe(SHARED).in_force.idle);
-    // What the policy asks for then; there is no weight to write.
+    // As the policy then requests; there is no weight to write.
     subject.apply(divide(SHARED, &[]));
     assert_eq!(places(&subject), [vms.clone(), vms.clone(), vms.clone()]);
     assert!(subject.is_idle(&vms));

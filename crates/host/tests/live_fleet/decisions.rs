@@ -1,4 +1,4 @@
-//! Decisions made real: each kind applied, observed and read back from the kernel; refused; and left alone in a dry run.
+//! Decisions of each kind: applied, observed and read back from the kernel; refused; and left alone in a dry run.
 
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::Knob;
@@ -25,7 +25,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("a_dry_run_changes_nothing", dry_run),
 ];
 
-/// One pCPU of those that a thread may use, from the end.
+/// Returns the last pCPU that a thread may use.
 fn last_of(pcpus: &PcpuSet) -> PcpuSet {
     pcpus.iter().last().into_iter().collect()
 }
@@ -53,7 +53,7 @@ fn weights() -> Result<(), Skip> {
         assert_eq!(home, subject.cgroup(vm), "the other vCPUs stay");
         assert_eq!(subject.observe(vm).in_force.weight, Weight::constant(700.0));
     }
-    // The VMs' vCPUs are still theirs at the next scans.
+    // The VMs' vCPUs still belong to them at the next scans.
     assert_eq!(subject.recheck(), Vec::<String>::new());
     assert_eq!(subject.observe_vcpu(OWNER, 1).in_force.weight, Some(Weight::constant(333.0)));
     assert_eq!(subject.restore().snapshot(), before);
@@ -78,7 +78,7 @@ fn of_threads() -> Result<(), Skip> {
         assert_eq!(subject.observe_vcpu(vm, 1).allowed, one);
         assert_eq!(affinity(changed.tid).expect("a mask"), one);
         assert_eq!(subject.observe_vcpu(vm, 0).allowed, all);
-        // What the kernel leaves of it is in force, and nobody else is taken to have set that.
+        // The kernel's remaining part counts, and is not taken for a foreign write.
         let beyond: PcpuSet = format!("{one},8191").parse().expect("a list");
         subject.apply(set_affinity(vm, 1, &beyond));
         assert_eq!(subject.observe_vcpu(vm, 1).allowed, one);
@@ -94,7 +94,7 @@ fn slices() -> Result<(), Skip> {
     let mut subject = Subject::acting_on(live_host)?;
     let short = Some(Nanos(500_000));
     let Some(usual) = schedulers_slice() else {
-        assert_eq!(subject.fleet.knobs().slice, None, "the controller is told");
+        assert_eq!(subject.fleet.knobs().slice, None, "the controller knows");
         let error = subject.refused(set_slice(SHARED, 1, short));
         assert!(error.contains("6.12"), "{error}");
         assert_eq!(subject.observe_vcpu(SHARED, 1).in_force.slice, None);
@@ -103,7 +103,7 @@ fn slices() -> Result<(), Skip> {
     assert_eq!(subject.fleet.knobs().slice, Some(Knobs::SLICES));
     for vm in [SHARED, OWNER] {
         let changed = subject.thread(vm, 1);
-        // The last two are what the kernel makes of a slice that is too short, and of its own.
+        // The last two are the kernel's results for a slice that is too short, and for its default.
         let (least, _) = Knobs::SLICES;
         for (asked, got) in [
             (short, short),
@@ -136,7 +136,7 @@ fn idle_class() -> Result<(), Skip> {
         subject.apply(set_idle(whole(vm), true));
         assert!(subject.observe(vm).in_force.idle);
         assert!(subject.is_idle(&cgroup));
-        // In the class there is no weight to set; it gets this one when it leaves.
+        // In the idle class there is no weight to set; the group gets this one when it leaves.
         subject.apply(set_weight(whole(vm), 800.0));
         assert!(subject.is_idle(&cgroup));
         subject.apply(set_idle(whole(vm), false));
@@ -156,13 +156,13 @@ fn idle_class() -> Result<(), Skip> {
         assert_eq!((seen.idle, seen.weight), (false, Some(Weight::constant(650.0))));
         assert!(!subject.is_idle(&group));
         assert_eq!(subject.weight(&group), Weight::constant(650.0));
-        // A group whose weight nobody set has the kernel's.
+        // A group without an explicit weight has the kernel's.
         subject.apply(set_idle(single(vm, 1), true));
         subject.apply(set_idle(single(vm, 1), false));
         let usual = subject.fleet.controller().default_weight();
         assert_eq!(subject.observe_vcpu(vm, 1).in_force.weight, Some(usual));
         assert_eq!(subject.weight(&subject.group_of(vm, 1)), usual);
-        // Left there, it is taken out at the end.
+        // A group left in the class is taken out at the end.
         subject.apply(set_idle(whole(vm), true));
         subject.apply(set_idle(single(vm, 1), true));
     }
@@ -224,7 +224,7 @@ fn operators_idle_class() -> Result<(), Skip> {
     Ok(())
 }
 
-/// What is in force for the VM and two of its vCPUs.
+/// Returns the current settings of the VM and two of its vCPUs.
 fn in_force(subject: &mut Subject, vm: VmId) -> String {
     let seen = subject.observe(vm);
     let vcpus: Vec<_> =
@@ -242,12 +242,12 @@ fn refused_changes() -> Result<(), Skip> {
         let error = subject.refused(set_affinity(vm, 1, &absent));
         assert!(error.contains("8191"), "{error}");
         assert_eq!(in_force(&mut subject, vm), before);
-        // Of a vCPU that it does not have there is nothing to refuse.
+        // A decision about a missing vCPU is ignored, not refused.
         subject.apply(set_nice(vm, 9, 4));
         subject.apply(set_weight(single(vm, 9), 50.0));
         assert_eq!(in_force(&mut subject, vm), before);
     }
-    // A group of somebody else's has the name that a vCPU's would have.
+    // A foreign group has the name that a vCPU's group would have.
     let taken = subject.cgroup(OWNER);
     let controller = subject.fleet.controller();
     let taken = controller.create_child(&taken, "vcpu1").expect("a group");
@@ -256,8 +256,8 @@ fn refused_changes() -> Result<(), Skip> {
     assert!(error.contains("exists already"), "{error}");
     assert_eq!(in_force(&mut subject, OWNER), before);
     let controller = subject.fleet.controller();
-    controller.remove(&taken).expect("nobody is in it");
-    // The kernel refuses: somebody has just put the group into the idle class.
+    controller.remove(&taken).expect("it is empty");
+    // The kernel refuses, because the group has just been put into the idle class.
     if subject.fleet.knobs().idle {
         for vm in [SHARED, OWNER] {
             let cgroup = subject.cgroup(vm);

@@ -1,4 +1,4 @@
-//! Somebody else changes what the fleet has set, between two updates: it is noted, counts from then on, and stays at the end.
+//! Foreign writes to the fleet's settings between two updates: each is noted, counts from then on, and stays at the end.
 
 use tandem_linux::cgroup::{CgroupPath, Knob};
 use tandem_linux::thread::ThreadRef;
@@ -26,21 +26,21 @@ pub const ALL: &[(&str, Test)] = &[
     ("what_we_did_not_set_is_followed_without_a_word", not_ours),
 ];
 
-/// There is one note, and it is about this.
+/// Asserts that there is one note, about this.
 fn assert_noted(notes: &[String], about: &str) {
     assert_eq!(notes.len(), 1, "{notes:?}");
     let note = &notes[0];
     assert!(note.contains("someone else") && note.contains(about), "{note}");
 }
 
-/// Somebody else sets a knob of a cgroup.
+/// Sets a knob of a cgroup in place of another process.
 fn write(cgroup: &CgroupPath, knob: Knob, text: &str) {
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     let written = controller.write_knob(cgroup, knob, text);
     written.expect("the kernel takes it");
 }
 
-/// A knob's text, as the kernel has it.
+/// Returns a knob's text from the kernel.
 fn read(cgroup: &CgroupPath, knob: Knob) -> String {
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     controller.read_knob(cgroup, knob).expect("it exists")
@@ -96,14 +96,14 @@ fn ruled_weight() -> Result<(), Skip> {
         write(&own, Knob::Weight, "500");
         write(&made, Knob::Weight, "600");
         let mut notes = subject.recheck();
-        // What was found in the last of these scans is told at the next.
+        // A finding of the last of these scans is reported at the next one.
         notes.extend(subject.update());
         assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(notes.iter().all(|note| note.contains("stays in force")), "{notes:?}");
         assert_eq!(subject.observe(OWNER).weight, rules);
         assert_eq!((subject.weight(&own), subject.weight(&made)), (rules, rules));
     }
-    // Also when the daemon writes before it looks.
+    // Also if the daemon writes before it reads.
     write(&own, Knob::Weight, "510");
     subject.apply(set_weight(whole(OWNER), 710.0));
     let notes = subject.update();
@@ -146,7 +146,7 @@ fn nice_value() -> Result<(), Skip> {
         assert_eq!(subject.observe_vcpu(vm, 1).in_force.nice, Nice(-3));
     }
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
-    // A later change of ours is one on top of theirs.
+    // A later change of ours applies on top of theirs.
     subject.apply(set_nice(OWNER, 1, 11));
     let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
     let live_host = subject.restore();
@@ -214,8 +214,8 @@ fn into_idle_class() -> Result<(), Skip> {
     assert_noted(&subject.recheck(), "cpu.idle");
     let seen = subject.observe(OWNER);
     assert!(seen.in_force.idle);
-    assert_eq!(seen.weight, Weight::constant(333.0), "what is configured is not lost");
-    // Weights go on being decided, and none is refused.
+    assert_eq!(seen.weight, Weight::constant(333.0), "the configured weight is kept");
+    // Weights are still decided, and none is refused.
     subject.apply(set_weight(whole(OWNER), 650.0));
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
     let live_host = subject.restore();
@@ -224,7 +224,7 @@ fn into_idle_class() -> Result<(), Skip> {
 }
 
 fn out_of_idle_class() -> Result<(), Skip> {
-    // Without a weight of theirs, what the cgroup had before stays what it has at the end.
+    // Without a foreign weight, the cgroup's earlier one is restored at the end.
     for theirs in [None, Some("444")] {
         let mut live_host = LiveHost::new()?;
         live_host.operator_sets(Knob::Weight, "333");

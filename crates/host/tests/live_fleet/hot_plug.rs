@@ -1,4 +1,4 @@
-//! vCPUs that come, go and cannot be read while the controller runs, and VMs that go.
+//! vCPUs that come, go and cannot be read while the controller runs, and VMs that end.
 
 use tandem_host::discovery::{VcpuThread, Vm};
 use tandem_linux::ProcFs;
@@ -28,12 +28,12 @@ pub const ALL: &[(&str, Test)] = &[
     ("a_vm_that_dies_is_let_go", dies),
 ];
 
-/// The numbers of the vCPUs in an observation.
+/// Returns the numbers of the vCPUs in an observation.
 fn numbers(seen: &VmObservation) -> Vec<u32> {
     seen.vcpus.iter().map(|vcpu| vcpu.vcpu.0).collect()
 }
 
-/// Starts a vCPU thread of the VM that shares, and waits until it has its name.
+/// Starts a vCPU thread of the shared VM, and waits until it has its name.
 fn start_vcpu(subject: &mut Subject, vcpu: u32) {
     let before = subject.live_host.threads().len();
     subject.live_host.shared.tell(&format!("start shared/vcpu{vcpu}"));
@@ -41,7 +41,7 @@ fn start_vcpu(subject: &mut Subject, vcpu: u32) {
     wait_until("the new vCPU has its name", || subject.live_host.threads().len() == before + 1);
 }
 
-/// Ends a vCPU thread of the VM that shares, one of the first three.
+/// Ends a vCPU thread of the shared VM, one of the first three.
 fn end_vcpu(subject: &mut Subject, vcpu: u32) {
     let before = subject.live_host.threads().len();
     subject.live_host.shared.tell(&format!("end {vcpu}"));
@@ -53,7 +53,7 @@ fn comes_and_goes() -> Result<(), Skip> {
     subject.apply(set_weight(whole(SHARED), 700.0));
     let configured = subject.observe(SHARED).weight;
     let check = |subject: &mut Subject, vcpus: &[u32]| {
-        // The first of these periods is the one in which the change is seen.
+        // The first of these periods sees the change.
         for _ in 0..3 {
             let seen = subject.observe(SHARED);
             assert_eq!(numbers(&seen), vcpus);
@@ -71,7 +71,7 @@ fn comes_and_goes() -> Result<(), Skip> {
     subject.update();
     check(&mut subject, &[0, 1, 2, 7]);
     end_vcpu(&mut subject, 1);
-    // Not scanned yet: it is listed, and cannot be read.
+    // Before the next scan it is listed, and cannot be read.
     assert_eq!(numbers(&subject.observe(SHARED)), [0, 2, 7]);
     assert_eq!(numbers(&subject.observe(SHARED)), [0, 2, 7]);
     subject.update();
@@ -97,7 +97,7 @@ fn weight_per_vcpu() -> Result<(), Skip> {
     let notes = subject.update();
     assert!(notes.iter().any(|note| note.contains("with 4 vCPUs")), "{notes:?}");
     check(&mut subject, 4, default * 4.0);
-    // What the policy has moved it to moves with it.
+    // The policy's weight factor moves with it.
     subject.apply(set_weight(whole(SHARED), default * 2.0));
     end_vcpu(&mut subject, 1);
     end_vcpu(&mut subject, 2);
@@ -105,7 +105,7 @@ fn weight_per_vcpu() -> Result<(), Skip> {
     check(&mut subject, 2, default);
     assert!(subject.recheck().is_empty(), "nothing is foreign");
     check(&mut subject, 2, default);
-    // Somebody else's counts for the VM as it is, and goes on from there.
+    // A foreign weight counts for the present vCPUs, and scales from there.
     let controller = subject.fleet.controller();
     let written = controller.write_knob(&group, Knob::Weight, "640");
     written.expect("the kernel takes it");
@@ -134,12 +134,12 @@ fn all_change() -> Result<(), Skip> {
 fn pinned_by_number() -> Result<(), Skip> {
     let mut subject = Subject::acting()?;
     let (one, two) = (subject.thread(SHARED, 1), subject.thread(SHARED, 2));
-    // No scan comes in between: the thread has ended, and its vCPU is still listed.
+    // Without a scan in between, the thread has ended and its vCPU is still listed.
     end_vcpu(&mut subject, 0);
     let seen = subject.observe(SHARED);
     let position = seen.vcpus.iter().position(|vcpu| vcpu.vcpu == VcpuId(2));
     assert_eq!(position, Some(1), "{:?}", numbers(&seen));
-    // At that position of those in care is another: found by position, the wrong thread would be pinned.
+    // Another managed vCPU has that position: a lookup by position would pin the wrong thread.
     let in_care = subject.fleet.vm(SHARED).expect("managed").allowed();
     assert_eq!((in_care.len(), in_care[1].0), (3, VcpuId(1)));
     let all = affinity(one.tid).expect("a mask");
@@ -152,7 +152,7 @@ fn pinned_by_number() -> Result<(), Skip> {
     assert_eq!(affinity(one.tid).expect("a mask"), all, "and no other");
     assert_eq!(subject.observe_vcpu(SHARED, 2).allowed, pcpus);
     assert_eq!(subject.observe_vcpu(SHARED, 1).allowed, all);
-    // The one that ended is no error.
+    // A vCPU that has ended is no error.
     subject.apply(set_affinity(SHARED, 0, &pcpus));
     subject.apply(set_weight(single(SHARED, 0), 50.0));
     let below = subject.fleet.controller().children(&subject.cgroup(SHARED));
@@ -172,7 +172,7 @@ fn plugged_again() -> Result<(), Skip> {
     let group = subject.group_of(SHARED, 1);
     let listed = subject.vms();
     end_vcpu(&mut subject, 1);
-    // Scans that are late do not make its group forgotten.
+    // Late scans do not remove its group from the list.
     for _ in 0..UPDATES {
         assert_eq!(subject.update_with(&listed), Vec::<String>::new());
     }
@@ -192,7 +192,7 @@ fn plugged_again() -> Result<(), Skip> {
 }
 
 fn cannot_be_moved() -> Result<(), Skip> {
-    // A thread of the kernel that is bound to its pCPU cannot leave the root cgroup.
+    // A kernel thread that is bound to its pCPU cannot leave the root cgroup.
     let procfs = ProcFs::host();
     let bound = (2..64).find_map(|pid| {
         let thread = ThreadRef::of_process(&procfs, Pid(pid)).ok()?;
@@ -207,7 +207,7 @@ fn cannot_be_moved() -> Result<(), Skip> {
     let [mut shared, owner] = subject.vms();
     let index = VcpuId(9);
     shared.vcpus.push(VcpuThread { index, thread });
-    // Nor does it keep what others set from being seen.
+    // Foreign changes of other settings are still seen.
     let group = subject.cgroup(SHARED);
     let written = controller()?.set_weight(&group, Weight::constant(650.0));
     written.expect("the kernel takes it");
@@ -272,7 +272,7 @@ fn dies() -> Result<(), Skip> {
     let pid = helper.pid();
     helper.kill();
     assert!(!ProcFs::host().process(pid).exists() || vcpu_threads(pid).is_empty());
-    // Listed once more by a scan that was a moment too early.
+    // Listed once more by a scan that was slightly too early.
     subject.update_with(&vms);
     assert_eq!(subject.find(id), None);
     subject.apply(set_weight(whole(id), 50.0));

@@ -1,4 +1,4 @@
-//! The thread that keeps turns panics: the watchdog takes the VMs out of the idle class, the fleet does where there is none, and turns go on.
+//! A panic of the thread that keeps turns: the watchdog, or without it the fleet, takes the VMs out of the idle class, and turns continue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ pub const ALL: &[(&str, Test)] = &[
 
 const SAID: &str = "a test has no use for turns";
 
-/// The thread that keeps turns panics when it has put a VM into the idle class and this is set; then it is not any more.
+/// When set, the thread that keeps turns panics after it has put a VM into the idle class; that resets it.
 type Fuse = Arc<AtomicBool>;
 
 fn subject(live_host: LiveHost) -> Result<(Subject, Fuse), Skip> {
@@ -53,7 +53,7 @@ fn turns(subject: &Subject) -> u64 {
     stats.map_or(0, |stats| stats.turns)
 }
 
-/// Waits until VMs have had some more turns.
+/// Waits until the VMs have had some more turns.
 fn wait_for_turns(subject: &mut Subject, rotation: &Rotation) {
     let before = turns(subject);
     wait_until("turns go on", || {
@@ -64,13 +64,13 @@ fn wait_for_turns(subject: &mut Subject, rotation: &Rotation) {
     });
 }
 
-/// Has the thread panic.
+/// Makes the thread panic.
 fn burn(fuse: &Fuse) {
     fuse.store(true, Ordering::SeqCst);
     wait_until("it panics", || !fuse.load(Ordering::SeqCst));
 }
 
-/// What the fleet tells once it has seen that the thread has ended.
+/// Returns the fleet's report that the thread has ended.
 fn told(subject: &mut Subject) -> Vec<String> {
     let mut told = Vec::new();
     wait_until("it is told", || {
@@ -95,10 +95,10 @@ fn vms() -> Result<(), Skip> {
     wait_for_turns(&mut subject, &both());
     let groups = [SHARED, OWNER].map(|vm| subject.cgroup(vm));
     let is_idle = |subject: &Subject| groups.iter().any(|group| subject.is_idle(group));
-    // The fleet does not look: the watchdog is alone.
+    // The fleet does not look, so the watchdog is alone.
     burn(&fuse);
-    // Out of the class a cgroup has the kernel's default weight for a moment.
-    wait_until("the watchdog has put them back", || {
+    // After leaving the class, a cgroup has the kernel's default weight for a moment.
+    wait_until("the watchdog has reverted them", || {
         !is_idle(&subject) && subject.weight(&groups[0]) == Weight::constant(700.0)
     });
     let said = told(&mut subject);
@@ -109,17 +109,17 @@ fn vms() -> Result<(), Skip> {
         (false, false, Weight::constant(700.0))
     );
     wait_for_turns(&mut subject, &both());
-    // Nobody but the fleet.
+    // Now only the fleet.
     let watchdog = subject.fleet.turn_watchdog().expect("there is another");
     let watchdog = Pid::from_raw(watchdog as i32).expect("a process");
     kill_process(watchdog, Signal::KILL).expect("it lives");
     burn(&fuse);
     thread::sleep(Duration::from_millis(100));
-    assert!(is_idle(&subject), "there is nobody to put them back");
+    assert!(is_idle(&subject), "no watchdog reverts them");
     assert_eq!(told(&mut subject).len(), 1);
     assert!(!is_idle(&subject));
     assert_eq!(subject.weight(&groups[0]), Weight::constant(700.0));
-    // A thread that panics always is not started all the time.
+    // A thread that always panics is not restarted continuously.
     let before_pause = turns(&subject);
     subject.fleet.rotate(&both());
     thread::sleep(Duration::from_millis(100));
@@ -135,7 +135,7 @@ fn roamer() -> Result<(), Skip> {
     let (mut subject, fuse) = subject(live_host)?;
     let thread = subject.thread(SHARED, 0);
     let rotations = roaming::rotations(&pcpus);
-    // The last of them, in which the two take turns.
+    // The last rotation, in which the two take turns.
     let rotation = rotations.last().expect("there are some");
     let now = || affinity(thread.tid).expect("it lives");
     wait_for_turns(&mut subject, rotation);

@@ -1,4 +1,4 @@
-//! Hard caps, whoever sets them and wherever: on a VM's own cgroup, on those of its vCPUs, on one above.
+//! Hard caps of any origin and place: on a VM's own cgroup, on those of its vCPUs, or on an ancestor.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub const ALL: &[(&str, Test)] = &[
 
 const PERIOD: Nanos = Nanos::from_millis(100);
 
-/// What the VM is capped at, as text and in pCPUs: so little that it gets it however busy this machine is.
+/// Cap of the VM, as text and in pCPUs: so small that the VM receives it even on a busy machine.
 const CAP: &str = "4000 100000";
 const PCPUS: f64 = 0.04;
 
@@ -32,7 +32,7 @@ fn set(cgroup: &CgroupPath, text: &str) -> Result<(), Skip> {
     written.map_err(|error| Skip(error.to_string()))
 }
 
-/// Both VMs' vCPUs never sleep.
+/// Makes both VMs' vCPUs spin.
 fn spin(live_host: &mut LiveHost) {
     for vcpu in 0..2 {
         live_host.owner.tell(&format!("spin {vcpu}"));
@@ -40,7 +40,8 @@ fn spin(live_host: &mut LiveHost) {
     }
 }
 
-/// A period passes since `last`, and this is what is observed in it. On a busy machine it is longer: then times are shortened as much.
+/// Lets a period pass since `last`, and returns its observation.
+/// On a busy machine it is longer; then the times are scaled down.
 fn period(subject: &mut Subject, last: &mut Instant) -> Vec<VmObservation> {
     sleep(Duration::from_nanos(PERIOD.0));
     let now = Instant::now();
@@ -64,7 +65,8 @@ fn pcpus(time: Nanos) -> f64 {
     time.0 as f64 / PERIOD.0 as f64
 }
 
-/// The VM is throttled, which is no waiting: it is due what the cap leaves it, and for three seconds its weight and the other's stay near where they are.
+/// Checks that the VM is throttled without waiting: its fair share is the rest of the cap.
+/// For three seconds its weight and the other's stay near their values.
 fn holds(subject: &mut Subject) {
     let mut last = Instant::now();
     period(subject, &mut last);
@@ -78,7 +80,7 @@ fn holds(subject: &mut Subject) {
     let periods = 30;
     for _ in 0..periods {
         let mut vms = period(subject, &mut last);
-        // What is in force is what was decided, nothing is written; and as siblings they would gain by each other's weights.
+        // The decided weights are observed, without any write. As siblings the VMs would gain by each other's weights.
         for vm in &mut vms {
             vm.siblings = 0;
             let weight = policy.real_time_weight(vm.vm);
@@ -90,7 +92,7 @@ fn holds(subject: &mut Subject) {
             if let Decision::SetWeight { weight, .. } = decision {
                 let usual = subject.fleet.controller().default_weight();
                 let factor = weight.value() / usual.value();
-                // Nothing is written, so that what noise makes of lags adds up; for want of caps it went to a hundredth.
+                // Without writes the noise of the lags accumulates; without knowledge of the cap it went to a hundredth.
                 assert!((0.2..=5.0).contains(&factor), "{decision:?}");
             }
         }
@@ -102,10 +104,10 @@ fn holds(subject: &mut Subject) {
         waited += pcpus(owner.vcpus.iter().map(|vcpu| vcpu.waited).sum());
     }
     assert!(due < 1.5 * PCPUS, "due {due:.3} of {PCPUS}");
-    // How much else it waited, others on this machine decide.
+    // Other load on this machine determines its other waits.
     let part = limited / (limited + waited);
     assert!(part > 0.1, "throttled {limited:.2}, waited {waited:.2}");
-    // The other VM has the host, as far as this does not.
+    // The other VM has the rest of the host.
     let observed = period(subject, &mut last);
     assert_eq!(of(&observed, SHARED).limited(), Nanos::ZERO);
     assert_eq!(of(&observed, SHARED).in_force.quota, None);
@@ -113,7 +115,7 @@ fn holds(subject: &mut Subject) {
 
 fn own() -> Result<(), Skip> {
     let mut live_host = LiveHost::new()?;
-    live_host.operator_lets_the_controller_down();
+    live_host.enable_controller_as_operator();
     set(&live_host.own, CAP)?;
     spin(&mut live_host);
     let before = live_host.snapshot();
@@ -135,7 +137,7 @@ fn of_vcpus() -> Result<(), Skip> {
     let mut subject = Subject::acting_on(live_host)?;
     assert_eq!(subject.observe(OWNER).in_force.quota, Some(PCPUS));
     holds(&mut subject);
-    // One may go on: what is left is a pCPU more.
+    // One vCPU is uncapped, so a further pCPU is left.
     let thread = subject.thread(OWNER, 1);
     let group = controller.cgroup_of(&thread).expect("it lives");
     set(&group, "max 100000")?;
@@ -148,7 +150,7 @@ fn of_vcpus() -> Result<(), Skip> {
 fn above() -> Result<(), Skip> {
     let machine = CgroupPath("/machine.slice".to_owned());
     if controller()?.exists(&machine) {
-        let why = format!("{machine} is somebody else's here");
+        let why = format!("{machine} belongs to others here");
         return Err(Skip(why));
     }
     let mut live_host = LiveHost::like_libvirt()?;
@@ -166,7 +168,7 @@ fn above() -> Result<(), Skip> {
 
 fn meanwhile() -> Result<(), Skip> {
     let mut live_host = LiveHost::new()?;
-    live_host.operator_lets_the_controller_down();
+    live_host.enable_controller_as_operator();
     spin(&mut live_host);
     let mut subject = Subject::acting_on(live_host)?;
     let own = subject.cgroup(OWNER);

@@ -1,4 +1,4 @@
-//! A vCPU that roams in turns: it changes seats with the rows, and whatever ends that, it may run again where it could before.
+//! A vCPU that roams in turns: it changes slots with the rows, and however that ends, it has its original affinity again.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -39,10 +39,10 @@ pub const ALL: &[(&str, Test)] = &[
     ("the_daemons_policies_let_three_of_four_roam", decided),
 ];
 
-/// The role of the daemon of these tests.
+/// Role of the daemon of these tests.
 pub const DAEMON: &str = "roaming-daemon";
 
-/// The first vCPU of one VM roams on these pCPUs; the other VM sits on `taken`.
+/// The first vCPU of one VM roams on these pCPUs; the other VM occupies `taken`.
 fn beside(taken: &[PcpuId], pcpus: &PcpuSet) -> Rotation {
     let seats = |pcpus: &[PcpuId]| (0..).map(VcpuId).zip(pcpus.iter().copied()).collect();
     let first: Vec<PcpuId> = pcpus.iter().take(1).collect();
@@ -51,14 +51,14 @@ fn beside(taken: &[PcpuId], pcpus: &PcpuSet) -> Rotation {
     Rotation { turn: Nanos::from_millis(20), members: vec![roams, sits] }
 }
 
-/// Rotations in each of which it has to sit elsewhere than in the one before, or takes turns with the other VM.
+/// Rotations that each place it elsewhere than the one before, or in which it takes turns with the other VM.
 pub fn rotations(pcpus: &PcpuSet) -> Vec<Rotation> {
     let both: Vec<PcpuId> = pcpus.iter().take(2).collect();
     let taken = [&both[..1], &both[1..], &both];
     taken.iter().map(|taken| beside(taken, pcpus)).collect()
 }
 
-/// VMs that never sleep, and the pCPUs where the vCPU that is to roam may run.
+/// VMs that never sleep, and the pCPUs of the vCPU that roams.
 pub fn live_host() -> Result<(LiveHost, PcpuSet), Skip> {
     Subject::acting()?.need_idle_class()?;
     let mut live_host = LiveHost::new()?;
@@ -80,8 +80,8 @@ fn now(thread: ThreadRef) -> PcpuSet {
     affinity(thread.tid).expect("it lives")
 }
 
-/// A fleet whose first VM has a vCPU that roams, the thread of that, where it may run, and the pCPUs that it is to sit on in the first two of
-/// [`rotations`].
+/// A fleet whose first VM has a roaming vCPU.
+/// Also returns its thread, its affinity, and its pCPUs in the first two of [`rotations`].
 fn subject() -> Result<(Subject, ThreadRef, PcpuSet, [PcpuId; 2]), Skip> {
     let (live_host, pcpus) = live_host()?;
     let subject = Subject::acting_on(live_host)?;
@@ -93,7 +93,7 @@ fn subject() -> Result<(Subject, ThreadRef, PcpuSet, [PcpuId; 2]), Skip> {
     Ok((subject, thread, pcpus, [second, first]))
 }
 
-/// Waits until it sits there. A thread that has not begun to spin yet leaves and comes back.
+/// Waits until it has this slot. A thread that has not begun to spin yet leaves and comes back.
 fn wait_until_it_sits(subject: &mut Subject, rotation: &Rotation, thread: ThreadRef, at: PcpuId) {
     wait_until("it sits where there is room", || {
         let observed = subject.observe_vcpu(SHARED, 0);
@@ -108,10 +108,10 @@ fn changes() -> Result<(), Skip> {
     for _ in 0..3 {
         for (rotation, at) in rotations(&pcpus).iter().zip(seats) {
             wait_until_it_sits(&mut subject, rotation, thread, at);
-            // It is known where it may run, and that nobody else has moved it.
+            // Its affinity is known, and is not taken for a foreign change.
             assert_eq!(subject.observe_vcpu(SHARED, 0).allowed, pcpus);
             assert_eq!(subject.recheck(), Vec::<String>::new());
-            // Nobody moves it meanwhile.
+            // No policy moves it meanwhile.
             subject.apply(subject::set_affinity(SHARED, 0, &only(seats[0])));
             assert_eq!(now(thread), only(at));
         }
@@ -148,7 +148,7 @@ fn moved() -> Result<(), Skip> {
     let (mut subject, thread, pcpus, seats) = subject()?;
     let rotations = rotations(&pcpus);
     wait_until_it_sits(&mut subject, &rotations[0], thread, seats[0]);
-    // Where it would sit next, which the fleet cannot know.
+    // Its next slot, which the fleet cannot know.
     let theirs = only(seats[1]);
     set_affinity(thread.tid, &theirs).expect("the operator may");
     let mut told = Vec::new();
@@ -172,7 +172,7 @@ fn moved() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Is a daemon in which a vCPU roams. Says `ready`.
+/// Runs a daemon with a roaming vCPU. Prints `ready`.
 pub fn be_a_daemon() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [state_dir, shared, owner] = arguments.as_slice() else {
@@ -208,7 +208,7 @@ fn kills() -> Result<(), Skip> {
     let (before, thread) = (live_host.snapshot(), live_host.threads()[0]);
     let state_dir = StateDir::new();
     let mut random = Pcg32::seed_from_u64(5);
-    // Twice so long as one takes to give the first seat, which on an emulated pCPU is more than all turns together.
+    // Twice the time until the first slot, which on an emulated pCPU is longer than all turns together.
     let mut window = Duration::ZERO;
     let (kills, narrowed) = crate::helper::kill_often(30, |kill| {
         let pids = [&live_host.shared, &live_host.owner].map(|vm| vm.pid().to_string());
@@ -234,7 +234,7 @@ fn kills() -> Result<(), Skip> {
     Ok(())
 }
 
-/// In a thread of its own, which goes before others as the daemon's does: tests that follow are not to inherit that.
+/// In a thread of its own with the daemon's priority, so that later tests do not inherit it.
 fn decided() -> Result<(), Skip> {
     let thread = std::thread::spawn(decide);
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
@@ -259,8 +259,8 @@ fn decide() -> Result<(), Skip> {
     let described: Vec<Vm> = described.collect();
     let state_dir = StateDir::new();
     let (actuator, _) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
-    go_before_others().expect("who may act may do that");
-    // Whatever else runs on this machine gets little: on fixed seats there must be no room left.
+    go_before_others().expect("a user that may act may do that");
+    // Other load on this machine gets little: fixed slots must leave no room.
     let rule = VmRule { name: Some("*".to_owned()), weight: Some(50.0), ..VmRule::default() };
     let mut fleet = Fleet::new(
         Backend::Live(Box::new(actuator)),

@@ -1,4 +1,4 @@
-//! What the tests work on: two VMs under care, one in a group that the fleet made, one in a cgroup of its own.
+//! The subject of the tests: two managed VMs, one in a group that the fleet made, one in a cgroup of its own.
 
 use std::sync::Arc;
 
@@ -32,12 +32,12 @@ pub const OWNER: VmId = VmId(2);
 /// A third VM, in a group that the fleet makes: vCPUs 0 and 1. Only some tests have it.
 pub const THIRD: VmId = VmId(3);
 
-/// In so many updates what others may have changed is read once of every VM.
+/// Number of updates after which all foreign changes of every VM have been read.
 pub const UPDATES: usize = 8;
 
 const PERIOD: Nanos = Nanos::from_millis(100);
 
-/// A fleet with VMs. Dropped in this order: the fleet puts back what it changed before the VMs end.
+/// A fleet with VMs. The drop order lets the fleet revert its changes before the VMs end.
 pub struct Subject {
     /// The fleet.
     pub fleet: Fleet,
@@ -46,12 +46,12 @@ pub struct Subject {
     pub live_host: LiveHost,
 }
 
-/// A VM as discovery would describe it.
+/// Describes a VM like the discovery.
 pub fn describe(id: VmId, helper: &Helper) -> Vm {
     describe_process(id, helper.pid())
 }
 
-/// The same of a VM that another process has started.
+/// Describes a VM that another process started.
 pub fn describe_process(id: VmId, pid: Pid) -> Vm {
     let procfs = ProcFs::host();
     let mut name = String::new();
@@ -75,7 +75,7 @@ pub fn describe_process(id: VmId, pid: Pid) -> Vm {
 }
 
 impl Subject {
-    /// A fleet that acts, and has adopted the VMs of this live_host.
+    /// A fleet that acts, and manages the VMs of this host.
     pub fn acting_on(live_host: LiveHost) -> Result<Subject, Skip> {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
@@ -91,7 +91,7 @@ impl Subject {
         Subject::with(live_host, dir, fleet)
     }
 
-    /// A fleet that acts by a rule: all VMs have this weight, in parts of the kernel's default.
+    /// A fleet that acts by a rule: all VMs have this weight, relative to the kernel's default.
     pub fn ruled_by(live_host: LiveHost, weight: f64) -> Result<Subject, Skip> {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
@@ -102,7 +102,7 @@ impl Subject {
         Ok(Subject::with(live_host, dir, fleet))
     }
 
-    /// A fleet that acts, and in which a weight is that of each vCPU.
+    /// A fleet that acts, with a weight for each vCPU.
     pub fn weighing_vcpus() -> Result<Subject, Skip> {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
@@ -134,52 +134,52 @@ impl Subject {
     fn with(live_host: LiveHost, dir: StateDir, fleet: Fleet) -> Subject {
         let mut subject = Subject { fleet, _dir: dir, live_host };
         subject.update();
-        // The first observation of a VM is where its account begins.
+        // The first observation of a VM begins its account.
         subject.fleet.observe(PERIOD, PERIOD, false);
         subject
     }
 
-    /// The VMs as they are now.
+    /// Returns the present VMs.
     pub fn vms(&self) -> [Vm; 2] {
         [describe(SHARED, &self.live_host.shared), describe(OWNER, &self.live_host.owner)]
     }
 
-    /// A scan found the VMs as they are now; returns what an operator would read.
+    /// Updates the fleet with the present VMs; returns its notes for the operator.
     pub fn update(&mut self) -> Vec<String> {
         let vms = self.vms();
         self.update_with(&vms)
     }
 
-    /// A scan found these VMs.
+    /// Updates the fleet with these VMs.
     pub fn update_with(&mut self, vms: &[Vm]) -> Vec<String> {
         let (notes, refused) = self.fleet.update(vms, vms);
         assert!(refused.is_empty(), "{refused:?}");
         notes.into_iter().map(|note| note.0).collect()
     }
 
-    /// As many scans as it takes until all that others may have changed has been read.
+    /// Updates the fleet until all possible foreign changes have been read.
     pub fn recheck(&mut self) -> Vec<String> {
         (0..UPDATES).flat_map(|_| self.update()).collect()
     }
 
-    /// A VM, if it is in the observation of a period.
+    /// Returns a VM, if it is in the observation of a period.
     pub fn find(&mut self, vm: VmId) -> Option<VmObservation> {
         let observed = self.fleet.observe(PERIOD, PERIOD, false);
         observed.into_iter().find(|observed| observed.vm == vm)
     }
 
-    /// What is observed of a VM in a period.
+    /// Returns the observation of a VM in a period.
     pub fn observe(&mut self, vm: VmId) -> VmObservation {
         self.find(vm).expect("it is in every observation")
     }
 
-    /// What is observed of a vCPU in a period.
+    /// Returns the observation of a vCPU in a period.
     pub fn observe_vcpu(&mut self, vm: VmId, vcpu: u32) -> VcpuObservation {
         let observed = self.observe(vm);
         observed.vcpu(VcpuId(vcpu)).expect("it is read").clone()
     }
 
-    /// Applies a decision; it must not be refused.
+    /// Applies a decision, which must succeed.
     pub fn apply(&mut self, decision: Decision) {
         let applied = self.fleet.apply(&[decision]);
         assert!(applied.refused.is_empty(), "{:?}", applied.refused);
@@ -192,12 +192,12 @@ impl Subject {
         refused[0].error.clone()
     }
 
-    /// The cgroup whose weight is the VM's.
+    /// Returns the cgroup whose weight is the VM's.
     pub fn cgroup(&self, vm: VmId) -> CgroupPath {
         self.fleet.vm(vm).expect("it is managed").cgroup.clone()
     }
 
-    /// The thread of a vCPU.
+    /// Returns the thread of a vCPU.
     pub fn thread(&self, vm: VmId, vcpu: u32) -> ThreadRef {
         let vms = self.vms();
         let described = vms.iter().find(|described| described.id == vm);
@@ -206,7 +206,7 @@ impl Subject {
         found.expect("the vCPU exists").thread
     }
 
-    /// The cgroup that holds a vCPU's thread alone, below the VM's.
+    /// Returns the cgroup below the VM's that holds only this vCPU's thread.
     pub fn group_of(&self, vm: VmId, vcpu: u32) -> CgroupPath {
         let (thread, controller) = (self.thread(vm, vcpu), self.fleet.controller());
         let group = controller.cgroup_of(&thread).expect("the thread lives");
@@ -216,34 +216,33 @@ impl Subject {
         group
     }
 
-    /// A cgroup's weight, as the kernel has it.
+    /// Returns a cgroup's weight from the kernel.
     pub fn weight(&self, cgroup: &CgroupPath) -> Weight {
         let controller = self.fleet.controller();
         controller.weight(cgroup).expect("the cgroup exists")
     }
 
-    /// Whether a cgroup is in the idle class, as the kernel has it.
+    /// Whether a cgroup is in the idle class, from the kernel.
     pub fn is_idle(&self, cgroup: &CgroupPath) -> bool {
         let controller = self.fleet.controller();
         let is_idle = controller.is_idle(cgroup).expect("the cgroup exists");
         is_idle.expect("the kernel has the idle class")
     }
 
-    /// Why the idle class cannot be tested here.
+    /// Skips the test if the kernel has no idle class for cgroups.
     pub fn need_idle_class(&self) -> Result<(), Skip> {
         let cgroup = self.cgroup(SHARED);
         let is_idle = self.fleet.controller().is_idle(&cgroup);
         let has_it = is_idle.expect("the cgroup exists").is_some();
-        assert_eq!(self.fleet.knobs().idle, has_it, "the controller is told");
-        match has_it {
-            true => Ok(()),
-            false => {
-                Err(Skip("this kernel has no idle class for cgroups (Linux 5.15 has)".to_owned()))
-            }
+        assert_eq!(self.fleet.knobs().idle, has_it, "the controller knows");
+        if has_it {
+            Ok(())
+        } else {
+            Err(Skip("this kernel has no idle class for cgroups (Linux 5.15 has)".to_owned()))
         }
     }
 
-    /// Ends the fleet and puts everything back; the VMs live on.
+    /// Ends the fleet, which reverts everything; the VMs live on.
     pub fn restore(self) -> LiveHost {
         match self.fleet.into_backend() {
             Backend::Live(mut actuator) => {
@@ -256,7 +255,7 @@ impl Subject {
     }
 }
 
-/// The operator gives a vCPU of the VM that does not share a cgroup, as libvirt does; it goes with the live_host.
+/// Gives a vCPU of the VM with its own cgroup a cgroup, as libvirt does; it is removed with `live_host`.
 pub fn operators_vcpu_group(live_host: &mut LiveHost, vcpu: usize, weight: Weight) -> CgroupPath {
     let dir = StateDir::new();
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
@@ -283,27 +282,27 @@ pub fn single(vm: VmId, vcpu: u32) -> Target {
     Target::Vcpu(vm, VcpuId(vcpu))
 }
 
-/// Give a group this weight.
+/// Sets the weight of a group.
 pub fn set_weight(target: Target, weight: f64) -> Decision {
     Decision::SetWeight { target, weight: Weight::saturating(weight), because: BECAUSE }
 }
 
-/// Put a group into the idle class, or take it out.
+/// Moves a group into or out of the idle class.
 pub fn set_idle(target: Target, idle: bool) -> Decision {
     Decision::SetIdle { target, idle, because: BECAUSE }
 }
 
-/// Give a vCPU's thread a nice value.
+/// Sets the nice value of a vCPU's thread.
 pub fn set_nice(vm: VmId, vcpu: u32, nice: i8) -> Decision {
     Decision::SetNice { vm, vcpu: VcpuId(vcpu), nice: Nice(nice), because: BECAUSE }
 }
 
-/// Give a vCPU's thread a slice.
+/// Sets the slice of a vCPU's thread.
 pub fn set_slice(vm: VmId, vcpu: u32, slice: Option<Nanos>) -> Decision {
     Decision::SetSlice { vm, vcpu: VcpuId(vcpu), slice, because: BECAUSE }
 }
 
-/// Let a vCPU run there only.
+/// Sets the affinity of a vCPU.
 pub fn set_affinity(vm: VmId, vcpu: u32, pcpus: &PcpuSet) -> Decision {
     Decision::SetAffinity { vm, vcpu: VcpuId(vcpu), pcpus: pcpus.clone(), because: BECAUSE }
 }

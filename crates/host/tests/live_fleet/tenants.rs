@@ -1,4 +1,4 @@
-//! What tenants set for themselves is no claim on others.
+//! Settings of tenants on their own cgroups are no claims on others.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -29,7 +29,7 @@ pub const ALL: &[(&str, Test)] = &[
 /// A user without any rights.
 const TENANT: u32 = 65_534;
 
-/// Gives a cgroup's folder and weight to a tenant, as `chown -R` does.
+/// Gives a cgroup's folder and weight to a tenant, like `chown -R`.
 fn give_away(controller: &dyn CpuController, cgroup: &CgroupPath) {
     let folder = controller.mount().join(cgroup.0.trim_start_matches('/'));
     let weight = match controller.version() {
@@ -43,7 +43,7 @@ fn give_away(controller: &dyn CpuController, cgroup: &CgroupPath) {
     assert_eq!((owners.folder, owners.weight), (TENANT, Some(TENANT)));
 }
 
-/// A tenant's own cgroup has the largest weight there is: what counts is the default, and that is written.
+/// A tenant's own cgroup has the maximum weight: the default counts, and is written.
 fn delegated_weight() -> Result<(), Skip> {
     let live_host = LiveHost::new()?;
     let controller = controller()?;
@@ -56,7 +56,7 @@ fn delegated_weight() -> Result<(), Skip> {
     assert_eq!((observed.weight, observed.in_force.weight), (default, default));
     assert_eq!(subject.observe(SHARED).weight, default);
     assert_eq!(subject.weight(&own), default);
-    // He sets it again while the daemon runs: no more a claim than before.
+    // The tenant sets it again while the daemon runs: still no claim.
     controller.set_weight(&own, most).expect("it is there");
     let said = subject.recheck();
     assert!(!said.iter().any(|line| line.contains("counts as configured")), "{said:?}");
@@ -65,7 +65,7 @@ fn delegated_weight() -> Result<(), Skip> {
     Ok(())
 }
 
-/// The same set by root is what the operator says.
+/// The same weight set by root is the operator's.
 fn roots_weight() -> Result<(), Skip> {
     let live_host = LiveHost::new()?;
     let controller = controller()?;
@@ -76,7 +76,7 @@ fn roots_weight() -> Result<(), Skip> {
     Ok(())
 }
 
-/// What a dry run makes of a VM under these rules: its configured weight, in parts of the default.
+/// Returns the configured weight of a VM in a dry run under these rules, relative to the default.
 fn weight_under(rules: Vec<VmRule>, vm: &Vm) -> Result<f64, Skip> {
     let backend = Backend::Dry(controller()?);
     let sampler = Sampler::new(ProcFs::host());
@@ -89,12 +89,12 @@ fn weight_under(rules: Vec<VmRule>, vm: &Vm) -> Result<f64, Skip> {
     Ok(managed.configured.value() / default.value())
 }
 
-/// An ordinary user calls a thread as the operator's VMs are called.
+/// An ordinary user gives a thread the name of the operator's VMs.
 fn spoof_weight() -> Result<(), Skip> {
     let controller = controller()?;
     let live_host = LiveHost::new()?;
     let poser = Helper::start_as(TENANT, "vm", &["db-1", "1"]);
-    // These tests may run in /machine.slice, where names count: the poser does not.
+    // These tests may run in /machine.slice, where names count, so the impostor runs elsewhere.
     let own = live_host.own.0.trim_start_matches('/');
     let procs = controller.mount().join(own).join("cgroup.procs");
     std::fs::write(procs, poser.pid().to_string()).expect("a process can be moved");
@@ -106,7 +106,7 @@ fn spoof_weight() -> Result<(), Skip> {
         vms.into_iter().find(|vm| vm.process.pid == poser.pid())
     };
     assert_eq!(find(&[]), None, "without KVM it is no VM");
-    // Even one that is, be it that the operator said so, has no name that counts.
+    // Even if the operator named it as a VM, its name does not count.
     let vm = find(&[poser.pid().to_string()]).expect("the operator named it");
     assert_eq!(vm.name, "db-1");
     let rule = |whose: VmRule| VmRule { weight: Some(100.0), ..whose };
@@ -120,7 +120,7 @@ fn spoof_weight() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A tenant calls his cgroup as the kernel calls one that was removed.
+/// A tenant names a cgroup like the kernel names a removed one.
 fn deleted() -> Result<(), Skip> {
     let live_host = LiveHost::new()?;
     let controller = controller()?;
@@ -139,7 +139,7 @@ fn deleted() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A tenant gives his cgroup a name to which no text leads: that is said, and the VM is not taken for one that is gone.
+/// A tenant gives a cgroup a name that no text can express: this is reported, and the VM does not count as ended.
 fn no_text() -> Result<(), Skip> {
     let live_host = LiveHost::new()?;
     let controller = controller()?;

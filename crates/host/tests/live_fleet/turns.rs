@@ -1,5 +1,6 @@
-//! Turns: groups go in and out of the idle class, whoever sleeps leaves, and whatever ends the daemon, nobody stays in it. Daemons that are
-//! killed put vCPUs apart too, and all is as before then.
+//! Turns: groups enter and leave the idle class, and VMs that sleep leave the rotation.
+//! No group stays in the idle class, however the daemon ends.
+//! Killed daemons also divide vCPUs into groups, and everything is reverted afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,7 +57,7 @@ fn by_turns() -> Result<(), Skip> {
         let turns = |subject: &Subject| subject.fleet.turn_stats().map(|stats| stats.turns);
         let turn = turns(&subject);
         let idle = [&shared, &owner, &shared].map(|group| subject.is_idle(group));
-        // While a turn begins both are out of the idle class for a moment, and never both in it.
+        // At the begin of a turn both are briefly out of the idle class, but never both in it.
         if turn == turns(&subject) && turn > Some(0) {
             assert_ne!(idle, [true; 3], "turn {turn:?}");
             seen[usize::from(idle[0])] += 1;
@@ -70,15 +71,15 @@ fn by_turns() -> Result<(), Skip> {
         assert_eq!((observed.idle, observed.weight), (false, Weight::constant(700.0)));
         observed.rotating
     });
-    // A new weight counts in the next turn.
+    // A new weight counts from the next turn.
     subject.apply(set_weight(whole(SHARED), 500.0));
     subject.fleet.rotate(&both());
-    wait_until("the new weight is in force", || {
+    wait_until("the new weight is set", || {
         subject.observe(SHARED);
         subject.fleet.rotate(&both());
         !subject.is_idle(&shared) && subject.weight(&shared) == Weight::constant(500.0)
     });
-    // What we set ourselves is nobody else's doing.
+    // Our own changes are not foreign.
     assert_eq!(subject.recheck(), Vec::<String>::new());
     assert_eq!(subject.fleet.turn_errors(), Vec::<String>::new());
     subject.fleet.rotate(&Rotation::default());
@@ -100,9 +101,9 @@ fn sleeper() -> Result<(), Skip> {
     let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
     subject.fleet.rotate(&both());
-    wait_until("who sleeps has left", || subject.observe(SHARED).in_force.left_turns);
+    wait_until("the sleeping VM has left", || subject.observe(SHARED).in_force.left_turns);
     let observed = subject.observe(SHARED).in_force;
-    assert!(!observed.rotating && !observed.left_turns, "it is told once");
+    assert!(!observed.rotating && !observed.left_turns, "it is reported once");
     let shared = subject.cgroup(SHARED);
     wait_until("it is out of the idle class", || !subject.is_idle(&shared));
     assert_eq!(subject.restore().snapshot(), before);
@@ -133,7 +134,7 @@ impl Daemon {
     }
 }
 
-/// The VMs' cgroups that are in the idle class.
+/// Returns the VMs' cgroups in the idle class.
 fn idle(live_host: &LiveHost) -> Vec<CgroupPath> {
     let Ok(controller) = controller() else {
         return Vec::new();
@@ -152,7 +153,7 @@ fn has_idle_class() -> Result<(), Skip> {
     Subject::acting()?.need_idle_class()
 }
 
-/// The daemon's next start puts back all that is left; how much that was.
+/// Starts the next daemon, which reverts all changes; returns their number.
 fn next_start(state_dir: &StateDir) -> Result<usize, Skip> {
     let (actuator, report) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
     assert!(report.is_complete(), "{report}");
@@ -166,14 +167,14 @@ fn kills() -> Result<(), Skip> {
     let start: [fn() -> Result<LiveHost, Skip>; 2] = [LiveHost::new, LiveHost::like_libvirt];
     for start in start {
         let mut live_host = start()?;
-        // Which the kernel's default replaces in the idle class.
+        // The kernel's default replaces it in the idle class.
         live_host.operator_sets(Knob::Weight, "333");
         kill_often(&mut live_host, &mut random)?;
     }
     Ok(())
 }
 
-/// How far a killed daemon had come with the third VM's vCPUs.
+/// Progress of a killed daemon with the third VM's vCPUs.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Division {
     Together,
@@ -200,8 +201,8 @@ fn division(live_host: &LiveHost) -> Result<Division, Skip> {
     })
 }
 
-/// Kills 100 daemons that let two VMs take turns and put the vCPUs of a third apart and together; an emulated machine gets through fewer, unless it is
-/// told how many (TANDEM_KILLS).
+/// Kills 100 daemons that let two VMs take turns and divide the vCPUs of a third.
+/// An emulated machine manages fewer, unless TANDEM_KILLS sets the number.
 fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> {
     live_host.third = Some(Helper::start("vm", &["third", "2"]));
     let before = live_host.snapshot();
@@ -215,7 +216,7 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
     let wanted = crate::helper::kills(100);
     let is_told = std::env::var_os("TANDEM_KILLS").is_some();
     let patience = || is_told || Instant::now() < end;
-    // A run in which no kill hit a changed host would show nothing.
+    // A run in which no kill hit a changed host would prove nothing.
     while (count < wanted && (count < 10 || patience()))
         || (in_idle.min(put_back) == 0 && count < 100)
     {
@@ -223,7 +224,7 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
         count += 1;
         let daemon = Daemon::start(&state_dir, live_host);
         std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 60_000)));
-        // Every third time the watchdog goes first.
+        // Every third time the watchdog is killed first.
         let with_watchdog = kill % 3 == 2;
         if with_watchdog {
             daemon.signal(daemon.watchdog, Signal::KILL);
@@ -234,7 +235,7 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
         own_in_idle += usize::from(left.contains(&live_host.own));
         *divisions.entry(division(live_host)?).or_default() += 1;
         if !with_watchdog {
-            wait_until("the watchdog has put them back", || idle(live_host).is_empty());
+            wait_until("the watchdog has reverted them", || idle(live_host).is_empty());
         }
         put_back += next_start(&state_dir)?;
         assert_eq!(live_host.snapshot(), before, "kill {kill}");
@@ -247,7 +248,7 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
         "no kill hit some steps of a division: {divisions:?}"
     );
     println!(
-        "killed {count} times: {in_idle} left VMs in the idle class, {own_in_idle} of these {}; {put_back} changes were put back; vCPUs of the third: {divisions:?}",
+        "killed {count} times: {in_idle} left VMs in the idle class, {own_in_idle} of these {}; {put_back} changes were reverted; vCPUs of the third: {divisions:?}",
         live_host.own
     );
     Ok(())
@@ -262,10 +263,10 @@ fn hangs() -> Result<(), Skip> {
     let state_dir = StateDir::new();
     let daemon = Daemon::start(&state_dir, &live_host);
     for _ in 0..3 {
-        wait_until("somebody waits for its turn", || !idle(&live_host).is_empty());
+        wait_until("a VM waits for its turn", || !idle(&live_host).is_empty());
         daemon.signal(daemon.daemon.pid().0, Signal::STOP);
         let begin = Instant::now();
-        wait_until("the watchdog has put them back", || idle(&live_host).is_empty());
+        wait_until("the watchdog has reverted them", || idle(&live_host).is_empty());
         println!("out of the idle class after {:?}", begin.elapsed());
         daemon.signal(daemon.daemon.pid().0, Signal::CONT);
     }
@@ -287,24 +288,24 @@ fn killed_watchdog() -> Result<(), Skip> {
     daemon.signal(daemon.watchdog, Signal::KILL);
     let lost = format!("the watchdog of turns (process {})", daemon.watchdog);
     let told = || fs::read_to_string(state_dir.0.join(TOLD)).unwrap_or_default();
-    wait_until("it is told, and another watches", || {
+    wait_until("it is reported, and another watchdog runs", || {
         told().contains(&lost) && told().lines().any(|line| line.parse::<u32>().is_ok())
     });
     assert_eq!(told().matches(&lost).count(), 1, "{}", told());
-    // The other hears who takes turns before the next one begins.
+    // The new watchdog learns the VMs in turns before the next turn begins.
     for _ in 0..2 {
         let turn = idle(&live_host);
         wait_until("a turn begins", || idle(&live_host) != turn);
     }
-    wait_until("somebody waits for its turn", || !idle(&live_host).is_empty());
+    wait_until("a VM waits for its turn", || !idle(&live_host).is_empty());
     daemon.daemon.kill();
-    wait_until("the other has put them back", || idle(&live_host).is_empty());
+    wait_until("the other has reverted them", || idle(&live_host).is_empty());
     next_start(&state_dir)?;
     assert_eq!(live_host.snapshot(), before);
     Ok(())
 }
 
-/// So a daemon ends that panics.
+/// A daemon that panics ends like this.
 fn dropped() -> Result<(), Skip> {
     let mut live_host = LiveHost::new()?;
     live_host.operator_sets(Knob::Weight, "333");
@@ -314,7 +315,7 @@ fn dropped() -> Result<(), Skip> {
     let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
     subject.apply(set_weight(whole(OWNER), 700.0));
-    // Long enough that nobody's turn ends before the fleet is dropped.
+    // Long enough that no turn ends before the fleet is dropped.
     let rotation = Rotation { turn: Nanos::from_millis(100), ..both() };
     let owner = subject.cgroup(OWNER);
     wait_until("the owner waits for its turn", || {

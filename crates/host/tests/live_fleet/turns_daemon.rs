@@ -1,4 +1,4 @@
-//! The helper that stands for a daemon whose VMs take turns or have their vCPUs put apart, and its watchdog.
+//! Helper in place of a daemon whose VMs take turns or have their vCPUs divided, and its watchdog.
 
 use std::io::{Write, stdin, stdout};
 use std::path::Path;
@@ -35,11 +35,10 @@ pub fn both() -> Rotation {
     Rotation { turn: Nanos::from_millis(20), members: vec![member(SHARED), member(OWNER)] }
 }
 
-/// The file in its state folder to which the daemon writes what went wrong with turns, and the process of each watchdog after the
-/// first.
+/// File in the state folder for the daemon's errors with turns, and the PIDs of later watchdogs.
 pub const TOLD: &str = "told";
 
-/// All that is done to the vCPUs of a VM that are put apart, over and over.
+/// All decisions about the vCPUs of a divided VM, applied repeatedly.
 fn divisions(vm: VmId) -> [Decision; 4] {
     [
         divide(vm, &[0.5, 0.5]),
@@ -49,8 +48,9 @@ fn divisions(vm: VmId) -> [Decision; 4] {
     ]
 }
 
-/// Is the daemon: it changes weights, affinities and groups of single vCPUs too, and the vCPUs of the third VM, if there is one, are put
-/// apart and together all the time. Says `ready`, and then its watchdog's process.
+/// Runs the daemon: it also changes weights, affinities and groups of single vCPUs.
+/// It divides the vCPUs of the third VM, if there is one, and merges them, continuously.
+/// Prints `ready`, and then its watchdog's PID.
 pub fn be_a_daemon() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [state_dir, shared, owner, third @ ..] = arguments.as_slice() else {
@@ -91,7 +91,7 @@ pub fn be_a_daemon() -> ExitCode {
         while !third.is_empty() && Instant::now() < next {
             let applied = fleet.apply(&divisions.next().into_iter().collect::<Vec<_>>());
             assert!(applied.refused.is_empty(), "{:?}", applied.refused);
-            // So that kills find it between two changes, too.
+            // Lets kills also hit the time between two changes.
             sleep(Duration::from_millis(3));
         }
         sleep(next.saturating_duration_since(Instant::now()));
@@ -116,7 +116,7 @@ pub fn watchdog(state_dir: &Path) -> Command {
     command
 }
 
-/// Is the watchdog.
+/// Runs the watchdog.
 pub fn be_a_watchdog() -> ExitCode {
     let state_dir = env::args_os().nth(1).expect("the state directory");
     let controller = cgroup::open(&ProcFs::host()).expect("a controller");

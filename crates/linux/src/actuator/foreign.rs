@@ -1,13 +1,13 @@
-//! What somebody else set beside Tandem.
+//! Settings that another process changed while Tandem manages them.
 
 use crate::cgroup::{CgroupPath, Knob};
 
-/// Somebody else set a knob of a cgroup that is not ours: this is what comes back in the end.
+/// A foreign value of a knob, in a cgroup that Tandem did not create; the restore reverts to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// Which cgroup.
+    /// The cgroup.
     pub cgroup: CgroupPath,
-    /// Which of its knobs.
+    /// The knob.
     pub knob: Knob,
     /// The knob's text.
     pub text: String,

@@ -1,7 +1,8 @@
-//! Threads that were born with what others had been given: Linux hands affinity and nice value on from the thread that starts another.
+//! Threads that inherited a setting of Tandem's: Linux copies affinity and nice value from the creating thread.
 //!
-//! Whoever gives a thread one of these for some time has to put it back on what that thread started meanwhile, too. Who that is only the
-//! caller can know ([`Inheritance`] is what they got); a thread that has another value by now has it of its own, and is left alone.
+//! A caller that changes one of these temporarily must also revert it on threads created meanwhile.
+//! Only the caller knows those threads; [`Inheritance`] lists the values that they can have inherited.
+//! A thread with any other value has its own and is left alone.
 
 use tandem_model::{Nice, PcpuSet};
 
@@ -9,7 +10,7 @@ use super::{Actuator, ActuatorError};
 use crate::journal::{Entry, Key, Record};
 use crate::thread::ThreadRef;
 
-/// What threads were given, each with what it was before.
+/// Values that Tandem wrote to some threads, each with the original.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inheritance {
     affinities: Vec<(PcpuSet, PcpuSet)>,
@@ -17,29 +18,31 @@ pub struct Inheritance {
 }
 
 impl Inheritance {
-    /// What a thread with this affinity would have had; where its makers had different ones, all of theirs: less might keep it off where
-    /// its own was.
+    /// The affinity that a thread with this inherited one would have had without Tandem.
+    /// If its possible creators had different originals, returns their union, because a smaller set might exclude its own pCPUs.
     fn affinity(&self, now: &PcpuSet) -> Option<PcpuSet> {
-        let of_makers = self.affinities.iter().filter(|(given, _)| given == now);
-        of_makers.map(|(_, original)| original.clone()).reduce(|mut all, one| {
+        let of_creators = self.affinities.iter().filter(|(given, _)| given == now);
+        of_creators.map(|(_, original)| original.clone()).reduce(|mut all, one| {
             all.extend(&one);
             all
         })
     }
 
-    /// The same for its nice value; of different ones the least nice.
+    /// Like [`Self::affinity`], for the nice value: the lowest of different originals.
     fn nice(&self, now: Nice) -> Option<Nice> {
-        let of_makers = self.nices.iter().filter(|(given, _)| *given == now);
-        of_makers.map(|(_, original)| *original).min()
+        let of_creators = self.nices.iter().filter(|(given, _)| *given == now);
+        of_creators.map(|(_, original)| *original).min()
     }
 }
 
 impl Actuator {
-    /// What these threads have been given and have not been rid of.
-    pub fn inheritance(&self, makers: &[ThreadRef]) -> Inheritance {
+    /// The current changes of these threads, which threads created by them inherit.
+    pub fn inheritance(&self, creators: &[ThreadRef]) -> Inheritance {
         let mut inheritance = Inheritance::default();
         let records = self.journal.records();
-        for record in records.filter(|record| record.thread().is_some_and(|t| makers.contains(t))) {
+        let is_of_creator =
+            |record: &&Record| record.thread().is_some_and(|thread| creators.contains(thread));
+        for record in records.filter(is_of_creator) {
             match (record, self.journal.written(&record.key()).last()) {
                 (
                     Record::Affinity { original, .. },
@@ -57,8 +60,8 @@ impl Actuator {
         inheritance
     }
 
-    /// A thread that may have been born with these: as far as it has them, they are journaled, to be put back as they are on its makers. True if
-    /// there is anything to put back.
+    /// Journals the values that a thread may have inherited, as far as it has them, so that a restore reverts them.
+    /// Returns whether there are any.
     pub fn adopt(
         &mut self,
         heir: &ThreadRef,
@@ -82,7 +85,7 @@ impl Actuator {
             let now = Record::Nice { thread, original: now };
             records.push((Record::Nice { thread, original }, now));
         }
-        // It was read by its number, which is its own as long as it lives.
+        // The reads went by TID, which identifies the thread only while it lives.
         if records.is_empty() || !self.threads.is_alive(heir) {
             return Ok(false);
         }

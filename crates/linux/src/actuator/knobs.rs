@@ -1,5 +1,6 @@
-//! The knobs of cgroups: weight, hard cap and idle class, journaled with what is written, so that what somebody else sets
-//! beside Tandem is known and comes back in the end.
+//! The knobs of cgroups: weight, hard cap and idle class.
+//!
+//! The journal has the values that Tandem wrote, so the actuator recognises foreign values and the restore reverts to them.
 
 use tandem_model::Weight;
 
@@ -10,7 +11,7 @@ use crate::journal::{Entry, Key, Record};
 use crate::restore::RestoreReport;
 
 impl Actuator {
-    /// Sets a cgroup's weight, rounded and brought into range; returns what was written.
+    /// Sets a cgroup's weight, rounded and clamped to the valid range; returns the written weight.
     pub fn set_weight(
         &mut self,
         cgroup: &CgroupPath,
@@ -22,7 +23,7 @@ impl Actuator {
         self.after_knob(key, outcome)
     }
 
-    /// Sets a cgroup's hard cap, or takes it away.
+    /// Sets or removes a cgroup's hard cap.
     pub fn set_quota(
         &mut self,
         cgroup: &CgroupPath,
@@ -37,8 +38,8 @@ impl Actuator {
         self.after_knob(key, outcome)
     }
 
-    /// Journals a knob's value and what it is about to get, unless the cgroup is ours. What somebody else set meanwhile is what comes
-    /// back in the end.
+    /// Journals a knob's current and next value, unless the cgroup is ours.
+    /// A foreign current value becomes the original.
     fn before_knob(
         &mut self,
         cgroup: &CgroupPath,
@@ -65,18 +66,18 @@ impl Actuator {
             check_length(cgroup)?;
             self.enable_above(cgroup)?;
             let mut original = self.controller.read_knob(cgroup, knob)?;
-            // In the idle class the file shows what cannot be written: the kernel gives the default to a cgroup that leaves it.
+            // In the idle class the file shows a value that cannot be written; a cgroup that leaves it gets the kernel's default.
             if knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
                 original = text_of(self.controller.default_weight());
             }
-            let user = self.counted_for(cgroup);
+            let user = self.charged_user(cgroup);
             self.append_of(record(&original), user)?;
         }
         self.will_write(record(text))?;
         Ok(Some(key))
     }
 
-    /// Whether it was made here. One that somebody else made in its place is nobody's whose knobs are set: ours is gone.
+    /// Whether Tandem created this cgroup. If another process has replaced it, ours is gone.
     fn is_made(&self, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
         if !self.journal.knows(&Key::Created(cgroup.clone())) {
             return Ok(false);
@@ -87,19 +88,19 @@ impl Actuator {
         }
     }
 
-    /// A knob that was announced has its value now, or still the one before.
+    /// Completes an announced write: after an error the knob still has its former value.
     fn after_knob<T>(
         &mut self,
         key: Option<Key>,
         outcome: Result<T, CgroupError>,
     ) -> Result<T, ActuatorError> {
         if let (Some(key), Err(_)) = (key, &outcome) {
-            self.journal.was_not_written(&key);
+            self.journal.write_failed(&key);
         }
         Ok(outcome?)
     }
 
-    /// What a knob has that was never written here somebody else set: it is what comes back in the end.
+    /// Makes a foreign value of a knob the original.
     fn notice_foreign(
         &mut self,
         cgroup: &CgroupPath,
@@ -109,7 +110,7 @@ impl Actuator {
         let text = self.controller.read_knob(cgroup, knob)?;
         let now = record(&text);
         if self.journal.is_ours(&now) {
-            return Ok(self.journal.still_has(now)?);
+            return Ok(self.journal.keep_current(now)?);
         }
         if knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
             return Ok(());
@@ -119,34 +120,34 @@ impl Actuator {
         Ok(())
     }
 
-    /// Whether [`Self::take_foreign`] will tell of this knob.
-    pub fn tells_of(&self, cgroup: &CgroupPath, knob: Knob) -> bool {
+    /// Whether [`Self::take_foreign`] will return this knob.
+    pub fn has_foreign(&self, cgroup: &CgroupPath, knob: Knob) -> bool {
         self.foreign.contains_key(&(cgroup.clone(), knob))
     }
 
-    /// The knobs that somebody else set since the last call, and that have our values again.
+    /// The knobs that another process set since the last call and that have our values again.
     pub fn take_foreign(&mut self) -> Vec<Foreign> {
-        let told = std::mem::take(&mut self.foreign).into_iter();
-        told.map(|((cgroup, knob), text)| Foreign { cgroup, knob, text }).collect()
+        let foreign = std::mem::take(&mut self.foreign).into_iter();
+        foreign.map(|((cgroup, knob), text)| Foreign { cgroup, knob, text }).collect()
     }
 
-    /// Puts a cgroup into the idle class, or takes it out. Out of it, it has the kernel's default weight: the caller sets its own
-    /// again.
+    /// Moves a cgroup into the idle class, or out of it.
+    /// Outside it has the kernel's default weight until the caller sets another.
     pub fn set_idle(&mut self, cgroup: &CgroupPath, idle: bool) -> Result<(), ActuatorError> {
         let key = self.before_idle(cgroup, idle)?;
         let outcome = self.controller.set_idle(cgroup, idle);
         self.after_knob(key, outcome)
     }
 
-    /// Journals what putting a cgroup into the idle class and taking it out again with this weight changes, for whoever then does so
-    /// by itself. [`Self::prepare_weight`] says it of each other weight, once that somebody has begun.
+    /// Journals the changes for a caller that will itself move a cgroup into the idle class and out of it with this weight.
+    /// [`Self::prepare_weight`] announces each later weight.
     pub fn prepare_idle(
         &mut self,
         cgroup: &CgroupPath,
         weight: Weight,
     ) -> Result<(), ActuatorError> {
         if self.is_made(cgroup)? {
-            // To find out whether there is such a class.
+            // Fails if the kernel has no such class.
             self.before_idle(cgroup, true)?;
             return Ok(());
         }
@@ -162,8 +163,8 @@ impl Actuator {
         self.will_write(weighs)
     }
 
-    /// Whoever puts a cgroup into the idle class and takes it out again gives it another weight from now on. What it has in the meantime tells
-    /// nothing: between two looks at it, it may have left the class, and what the class shows would be taken for somebody's weight.
+    /// Announces another weight of a cgroup that a caller moves into the idle class and out of it ([`Self::prepare_idle`]).
+    /// Does not compare the current weight: between two reads the cgroup may leave the class, whose displayed weight would then look foreign.
     pub fn prepare_weight(
         &mut self,
         cgroup: &CgroupPath,
@@ -179,13 +180,13 @@ impl Actuator {
         if !self.journal.knows(&weighs.key()) {
             return self.prepare_idle(cgroup, weight);
         }
-        // It has that one between two steps.
+        // The cgroup has the default weight between two steps.
         let default = self.weight_record(cgroup, self.controller.default_weight())?;
         self.will_write(default)?;
         self.will_write(weighs)
     }
 
-    /// What setting a cgroup's weight gives it.
+    /// The record of setting a cgroup's weight.
     fn weight_record(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Record, ActuatorError> {
         let text = text_of(self.controller.writable(weight));
         self.knob_record(cgroup, Knob::Weight, text)
@@ -205,13 +206,13 @@ impl Actuator {
         })
     }
 
-    /// Journals what one step into the idle class or out of it changes.
+    /// Journals one step into the idle class or out of it.
     fn before_idle(
         &mut self,
         cgroup: &CgroupPath,
         idle: bool,
     ) -> Result<Option<Key>, ActuatorError> {
-        // In this order: taking it out of the class loses the weight, which is undone after that.
+        // In this order: leaving the class resets the weight, which the undo then sets.
         let default = text_of(self.controller.default_weight());
         self.before_knob(cgroup, Knob::Weight, &default)?;
         if self.controller.is_idle(cgroup)?.is_none() {
@@ -220,7 +221,8 @@ impl Actuator {
         self.before_knob(cgroup, Knob::Idle, if idle { "1" } else { "0" })
     }
 
-    /// Gives one knob of a cgroup its own value back, and forgets it. A weight is none in the idle class, so that goes with it.
+    /// Reverts one knob of a cgroup and forgets it.
+    /// A cgroup has no weight in the idle class, so releasing the weight releases the class, too.
     pub fn release_knob(
         &mut self,
         cgroup: &CgroupPath,
@@ -236,7 +238,7 @@ impl Actuator {
         Ok(report)
     }
 
-    /// The operator changed a knob of a cgroup that is not ours: it is not ours to put back.
+    /// Forgets a knob that the operator changed: a restore leaves it.
     pub fn forget_knob(&mut self, cgroup: &CgroupPath, knob: Knob) -> Result<(), ActuatorError> {
         let id = self.controller.id(cgroup)?;
         let key = Key::Knob(cgroup.clone(), id, knob);

@@ -1,10 +1,12 @@
-//! For whose VM a cgroup is changed: what is journaled of it counts for that user, so that nobody has room in the journal that others need.
+//! Users that changes of cgroups are charged to, so that no user takes up journal space that others need.
 //!
-//! Whoever changes cgroups for a VM says so before ([`Actuator::count_for`]). It holds for that cgroup, for those below it, and for what those
-//! above need for its sake, until it is given up. What is changed in a cgroup of which nobody said it counts in the sum of all alone.
+//! Callers name the user of a cgroup before they change it ([`Actuator::charge_to`]).
+//! The user applies to that cgroup, to those below it, and to the controllers enabled above it, until the cgroup is released.
+//! Changes of a cgroup without a user only count in the journal's total.
 //!
-//! After a restart that is so of all that the restore could not put back, such as groups that somebody is still in. Once it is said for whom a cgroup is
-//! changed, what was left of it counts for him, too, and the controllers above it for the first who needs them.
+//! After a restart this applies to everything that the restore could not revert, such as busy groups.
+//! Once a caller names the user of a cgroup, its leftovers are charged to that user.
+//! Leftover controllers above it are charged to the first user that needs them.
 
 use std::collections::HashMap;
 
@@ -14,34 +16,35 @@ use crate::ids::Pid;
 use crate::journal::{Entry, Key, Record};
 
 impl Actuator {
-    /// Whose a process is. If it lives the system says so: an ended process that the journal knows may have had the same number.
+    /// The user of a process.
+    /// The system takes precedence over the journal, whose process may have ended and passed on its pid.
     pub(super) fn user_of(&self, process: Pid) -> Option<u32> {
         let user = self.threads.user(process);
         user.or_else(|| self.journal.user_of(process))
     }
 
-    /// What is changed in this cgroup, which need not be there yet, is changed for a VM of this process.
-    pub fn count_for(&mut self, cgroup: &CgroupPath, process: Pid) {
+    /// Charges changes of this cgroup, which need not exist yet, to the user of this process.
+    pub fn charge_to(&mut self, cgroup: &CgroupPath, process: Pid) {
         if let Some(user) = self.user_of(process) {
-            self.count_for_user(cgroup, user);
+            self.charge_to_user(cgroup, user);
         }
     }
 
-    /// What is changed in `group` is changed for whom `cgroup` is.
-    pub fn count_with(&mut self, group: &CgroupPath, cgroup: &CgroupPath) {
-        if let Some(user) = self.counted_for(cgroup) {
-            self.count_for_user(group, user);
+    /// Charges changes of `group` to the user that `cgroup` is charged to.
+    pub fn charge_like(&mut self, group: &CgroupPath, cgroup: &CgroupPath) {
+        if let Some(user) = self.charged_user(cgroup) {
+            self.charge_to_user(group, user);
         }
     }
 
-    fn count_for_user(&mut self, cgroup: &CgroupPath, user: u32) {
+    fn charge_to_user(&mut self, cgroup: &CgroupPath, user: u32) {
         for key in self.take_left(cgroup) {
-            self.journal.count_for(&key, user);
+            self.journal.charge_to(&key, user);
         }
         self.owners.insert(place(cgroup).to_owned(), user);
     }
 
-    /// What a killed run left in this cgroup and below, and of controllers above for their sake.
+    /// Takes the leftovers of this cgroup and below, and of controllers enabled above for their sake.
     fn take_left(&mut self, cgroup: &CgroupPath) -> Vec<Key> {
         if self.left.is_empty() {
             return Vec::new();
@@ -66,8 +69,9 @@ impl Actuator {
         taken
     }
 
-    /// What could not be put back on threads that live counts for whose they are; what could not be of cgroups, for whoever they are changed for next.
-    pub(super) fn count_what_stayed(&mut self) {
+    /// Charges leftovers of live threads to their users.
+    /// Those of cgroups wait for the next user that the cgroup is charged to.
+    pub(super) fn charge_leftovers(&mut self) {
         let mut users: HashMap<Pid, Option<u32>> = HashMap::new();
         let mut stayed: Vec<(Key, u32)> = Vec::new();
         for record in self.journal.records() {
@@ -92,23 +96,23 @@ impl Actuator {
             }
         }
         for (key, user) in stayed {
-            self.journal.count_for(&key, user);
+            self.journal.charge_to(&key, user);
         }
     }
 
-    /// Nothing is changed any more in this cgroup.
-    pub fn stop_counting(&mut self, cgroup: &CgroupPath) {
+    /// Ends the charging of changes of this cgroup.
+    pub fn stop_charging(&mut self, cgroup: &CgroupPath) {
         self.owners.remove(place(cgroup));
     }
 
-    /// The user for whom this cgroup is changed, if that was said.
-    pub fn counted_for(&self, cgroup: &CgroupPath) -> Option<u32> {
+    /// The user that changes of this cgroup are charged to, if any.
+    pub fn charged_user(&self, cgroup: &CgroupPath) -> Option<u32> {
         let mut paths = cgroup.at_and_above();
         paths.find_map(|path| self.owners.get(path).copied())
     }
 }
 
-/// A cgroup as [`CgroupPath::at_and_above`] has it.
+/// A cgroup's path as [`CgroupPath::at_and_above`] returns it.
 fn place(cgroup: &CgroupPath) -> &str {
     cgroup.0.trim_end_matches('/')
 }

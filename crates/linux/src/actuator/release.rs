@@ -1,13 +1,14 @@
-//! Giving up what VMs hold, because they are gone or no longer selected.
+//! Releases the settings of VMs that are gone or no longer selected.
 //!
-//! However many VMs end at once, the journal is looked through once and written once for all of them, and no thread of another VM is looked
-//! at: first everything is put back, then all of it is forgotten. Killed in between, the journal lists what is put back already, and to undo
-//! that again changes nothing (`crate::restore`). What cannot be put back now stays in the journal.
+//! However many VMs end at once, the journal is scanned once and written once, and no thread of another VM is read.
+//! The actuator first reverts everything, then forgets it.
+//! If it is killed in between, the journal lists changes that are already undone; undoing them again changes nothing (`crate::restore`).
+//! Failures stay in the journal.
 //!
-//! A group that somebody is still in is busy ([`RestoreReport::busy`]): nobody is waited for, and whoever gives it up tries again.
+//! A group with threads in it is busy ([`RestoreReport::busy`]): the release does not wait, and the caller retries.
 //!
-//! Of a thread that ended there is nothing to put back. Where there was nothing else the file stays as it is, and its records go with the next
-//! compaction.
+//! An ended thread has nothing to revert.
+//! If only threads ended, the file stays as it is, and their records go with the next compaction.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,25 +19,25 @@ use crate::restore::RestoreReport;
 use crate::thread::ThreadRef;
 use crate::undo::{Emptying, above_changed, is_identity};
 
-/// So many threads that others started in VMs' groups are moved out of them in one go, of all VMs together.
-const MOST_MOVED: usize = 1024;
+/// Maximum number of threads that a release moves out of groups, for all VMs together.
+const MAX_MOVED: usize = 1024;
 
-/// So many of each VM, where there are many: one whose groups are full must not take all of them each time.
-const LEAST_SHARE: usize = 16;
+/// Minimum number of those for each VM, so that one with full groups does not use up the maximum each time.
+const MIN_SHARE: usize = 16;
 
-/// What one VM holds, or some of its vCPUs.
+/// The changed threads and cgroups of a VM, or of some of its vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Threads: they get their affinity, nice value and slice back.
+    /// Threads whose affinity, nice value and slice are reverted.
     pub threads: Vec<ThreadRef>,
-    /// Cgroups, with those below them. One that the actuator made is emptied (threads go back to where they came from) and removed; one that
-    /// was there before gets its own values back.
+    /// Cgroups, with those below them.
+    /// A group of the actuator is emptied (threads return to their origin) and removed; the knobs of other cgroups are reverted.
     pub cgroups: Vec<CgroupPath>,
-    /// A cgroup that was there before, without those below it, which may be of other VMs: it gets its own values back.
+    /// A cgroup of another creator whose knobs are reverted, without those below it, which may belong to other VMs.
     pub own: Option<CgroupPath>,
 }
 
-/// Which of these each record belongs to, by their numbers.
+/// The records that belong to each of `all`, by index.
 fn shares<'r>(
     records: impl Iterator<Item = &'r Record> + Clone,
     is_identity: impl Fn(&Record) -> bool,
@@ -45,7 +46,7 @@ fn shares<'r>(
 ) -> Vec<Vec<&'r Record>> {
     let mut threads: HashMap<ThreadRef, usize> = HashMap::new();
     let (mut cgroups, mut own) = (HashMap::new(), HashMap::new());
-    // What is there and below belongs to nobody who is given up.
+    // Kept cgroups, and those below, belong to none of them.
     let paths = kept.iter();
     cgroups.extend(paths.map(|cgroup| (cgroup.0.trim_end_matches('/'), None)));
     for (number, held) in all.iter().enumerate() {
@@ -62,7 +63,7 @@ fn shares<'r>(
             None => paths.find_map(|path| cgroups.get(path).copied())?,
         }
     };
-    // Of a thread that was moved there and has ended all is forgotten.
+    // If a thread that was moved there has ended, all its records go.
     for record in records.clone() {
         if let Record::Moved { thread, to, .. } = record
             && let Some(number) = inside(to)
@@ -89,7 +90,7 @@ fn shares<'r>(
 }
 
 impl Held {
-    /// Whether a record of what still lives is to be undone.
+    /// Whether to undo this record of a live thread or a cgroup.
     fn holds(&self, record: &Record, threads: &HashSet<ThreadRef>) -> bool {
         match record {
             Record::Moved { to, .. } => {
@@ -102,23 +103,23 @@ impl Held {
 }
 
 impl Actuator {
-    /// Gives these up, one after the other, for as long as `goes_on` says so before each; there is a report of each that was given up. The
-    /// journal forgets what was put back, and threads that ended.
+    /// Releases these in order, while `goes_on` returns true before each; returns a report for each released one.
+    /// The journal forgets reverted changes and ended threads.
     pub fn release(&mut self, all: &[&Held], goes_on: impl FnMut() -> bool) -> Vec<RestoreReport> {
-        self.release_beside(all, &HashSet::new(), goes_on)
+        self.release_except(all, &HashSet::new(), goes_on)
     }
 
-    /// The same, but for these cgroups and what is below them, which may be below those that are given up.
-    pub fn release_beside(
+    /// Like [`Actuator::release`], except for the cgroups in `kept` and below, which may lie below released ones.
+    pub fn release_except(
         &mut self,
         all: &[&Held],
         kept: &HashSet<CgroupPath>,
         goes_on: impl FnMut() -> bool,
     ) -> Vec<RestoreReport> {
-        self.release_emptying(MOST_MOVED, all, kept, goes_on)
+        self.release_emptying(MAX_MOVED, all, kept, goes_on)
     }
 
-    /// Gives up all of these; but a group in which somebody is is not emptied, and stays busy.
+    /// Releases all of these, but moves no threads out of groups: a group with threads stays busy.
     pub fn release_empty(&mut self, all: &[&Held]) -> Vec<RestoreReport> {
         self.release_emptying(0, all, &HashSet::new(), || true)
     }
@@ -146,7 +147,7 @@ impl Actuator {
             let threads: HashSet<ThreadRef> = held.threads.iter().copied().collect();
             others.retain(|record| held.holds(record, &threads));
             let keys: Vec<Key> = others.iter().map(|record| record.key()).collect();
-            let may_move = (most_moved / (all.len() - number)).max(LEAST_SHARE).min(most_moved);
+            let may_move = (most_moved / (all.len() - number)).max(MIN_SHARE).min(most_moved);
             let undo = self.undo(Emptying::most(may_move));
             let stay = undo.undo_all(others, &[], &mut report).keys;
             most_moved -= may_move - undo.emptying.left();
@@ -157,7 +158,7 @@ impl Actuator {
         for cgroup in
             all.iter().take(reports.len()).flat_map(|held| held.cgroups.iter().chain(&held.own))
         {
-            self.stop_counting(cgroup);
+            self.stop_charging(cgroup);
         }
         let Some(last) = reports.last_mut() else {
             return reports;
@@ -175,7 +176,7 @@ impl Actuator {
         }
         let is_kept = |record: &Record| !undone.contains(&record.key());
         if let Err(error) = self.journal.keep(is_kept) {
-            last.keeps_journal(&error);
+            last.note_kept_journal(&error);
         }
         for key in &undone {
             if let Key::Created(group) = key {
@@ -185,7 +186,7 @@ impl Actuator {
         reports
     }
 
-    /// The keys of records of threads that ended, and the other records. Each thread is looked at once.
+    /// Splits off the keys of records of ended threads; checks each thread once.
     fn split_ended<'r>(&self, records: Vec<&'r Record>) -> (Vec<Key>, Vec<&'r Record>) {
         let mut alive: HashMap<ThreadRef, bool> = HashMap::new();
         let (mut of_ended, mut others) = (Vec::new(), Vec::new());
@@ -203,25 +204,25 @@ impl Actuator {
         self.release(&[held], || true).pop().unwrap_or_default()
     }
 
-    /// Gives up a cgroup and those below it, as [`Actuator::release`] does.
+    /// Releases a cgroup and those below it, like [`Actuator::release`].
     pub fn release_group(&mut self, cgroup: &CgroupPath) -> Result<RestoreReport, ActuatorError> {
         Ok(self.release_one(&Held { cgroups: vec![cgroup.clone()], ..Held::default() }))
     }
 
-    /// Puts a thread's affinity mask, nice value and slice back, and forgets them; of one that ended there is only the latter to do.
+    /// Reverts a thread's affinity mask, nice value and slice, unless it has ended, and forgets them.
     pub fn release_thread(&mut self, thread: &ThreadRef) -> Result<RestoreReport, ActuatorError> {
         Ok(self.release_one(&Held { threads: vec![*thread], ..Held::default() }))
     }
 
-    /// Takes the cpu controller back from below cgroups where no change of ours needs it.
+    /// Disables the cpu controller below cgroups where no change of ours needs it.
     pub(super) fn disable_unneeded(&mut self, report: &mut RestoreReport) {
         let undone = self.undo_unneeded(|_| true, report);
         if let Err(error) = self.journal.keep(|record| !undone.contains(&record.key())) {
-            report.keeps_journal(&error);
+            report.note_kept_journal(&error);
         }
     }
 
-    /// Takes the cpu controller back from below cgroups where none of the changes that are `kept` needs it; returns what was undone.
+    /// Disables the cpu controller below cgroups where none of the `kept` changes needs it; returns the undone records.
     fn undo_unneeded(
         &self,
         kept: impl Fn(&&Record) -> bool,

@@ -1,17 +1,18 @@
 //! Synthetic counters of Tandem's own microVMs.
 //!
-//! A microVM's program counts what it does: steps of its computing, and turns of loops that wait. Both lie in memory that the VMM
-//! shares with the guest, in a memory file whose name says where:
-//! `tandem-counters-VCPUS-OFFSET-DISTANCE`, two numbers of 8 bytes per vCPU. Who may look into the VMM's process reads that file while
-//! it runs.
+//! A microVM's program counts its compute steps and the iterations of its wait loops.
+//! Both counts are in memory that the VMM shares with the guest, in a memory file whose name gives their place:
+//! `tandem-counters-VCPUS-OFFSET-DISTANCE`, two 8-byte numbers per vCPU.
+//! A process with access to the VMM's `/proc` folder reads that file while the guest runs.
 //!
-//! Names of open files are what their process wants them to be: a pipe or a file of a file system in user space may have one like that, and would hold up
-//! whoever opens it. So what is behind the name is looked at first, without opening it, and only a memory file is opened.
+//! A process chooses the names of its open files.
+//! A pipe or a file of a user-space file system may bear such a name and would block a reader that opens it.
+//! This module therefore checks the file type without opening it, and opens memory files only.
 //!
-//! From these, counters are made up as a PMU would show them of a usual program that computes, and of a spin loop (the simulator
-//! assumes the same): the loop of FlexS can run where there is no PMU. With them comes the truth, whether the program did nothing but wait,
-//! which verdicts can be held against. They are exact where real ones vary, so nothing about how well
-//! FlexS detects spinning on hardware follows from them.
+//! The counts are converted to those that a PMU would show for a typical compute program and a spin loop (as in the simulator).
+//! FlexS can thus run without a PMU.
+//! The counters include the ground truth, whether the program only waited, to check verdicts against.
+//! They are exact where real counters vary, so they prove nothing about spin detection of FlexS on hardware.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,30 +31,30 @@ use super::source::{BranchCounters, CounterError};
 use crate::procfs::{ProcFs, is_gone};
 use crate::thread::ThreadRef;
 
-/// How the name of the memory file begins, as the kernel shows it.
+/// Prefix of the memory file's name, as the kernel shows it.
 const NAME: &str = "/memfd:tandem-counters-";
 
-/// Instructions of a step: multiply, add, subtract, branch.
+/// Instructions of a compute step: multiply, add, subtract, branch.
 const OF_STEP: u64 = 4;
-/// Instructions of a turn of a loop that waits: PAUSE, compare, branch.
+/// Instructions of an iteration of a wait loop: PAUSE, compare, branch.
 const OF_TURN: u64 = 3;
-/// Branches in 100 instructions of a usual program, and mispredicted ones in 100 branches (Hennessy & Patterson); the simulator's defaults.
+/// Branches per 100 instructions of a typical program, and misses per 100 branches (Hennessy & Patterson); the simulator's defaults.
 const BRANCHES: u64 = 16;
 const MISPREDICTED: u64 = 3;
-/// Turns of a spin loop to one mispredicted branch; assumed, as in the simulator.
+/// Iterations of a spin loop per branch miss; assumed, as in the simulator.
 const TURNS_TO_MISS: u64 = 1000;
 
-/// What a program counted of itself.
+/// Counts of a guest's program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Steps of computing.
+    /// Compute steps.
     pub steps: u64,
-    /// Turns of loops that wait.
+    /// Iterations of wait loops.
     pub spins: u64,
 }
 
 impl Done {
-    /// What it did since `before`.
+    /// The difference from `before`.
     fn since(self, before: Done) -> Done {
         Done {
             steps: self.steps.saturating_sub(before.steps),
@@ -61,7 +62,7 @@ impl Done {
         }
     }
 
-    /// The counters, and what the program says of itself.
+    /// The counters, with the ground truth.
     fn as_counted(self) -> Counted {
         Counted {
             counts: self.as_counts(),
@@ -73,7 +74,7 @@ impl Done {
         }
     }
 
-    /// The counters that a PMU might show of this.
+    /// The counters that a PMU might show.
     pub fn as_counts(self) -> BranchCounts {
         let computed = self.steps.saturating_mul(OF_STEP);
         let branches = computed / 100 * BRANCHES;
@@ -86,7 +87,7 @@ impl Done {
     }
 }
 
-/// Where a microVM's counters are: vCPUs, offset of the first, distance.
+/// Parses the place of a microVM's counters: number of vCPUs, offset of the first, distance.
 fn parse(link: &str) -> Option<(u64, u64, u64)> {
     let numbers = link.strip_prefix(NAME)?.split(' ').next()?;
     let mut numbers = numbers.split('-').map(str::parse);
@@ -94,7 +95,7 @@ fn parse(link: &str) -> Option<(u64, u64, u64)> {
     Some((next()?, next()?, next()?))
 }
 
-/// The device and the type of an open file, from what the kernel knows by itself: no file system in user space is asked.
+/// The device and type of an open file, from the kernel's cache, so that no user-space file system is involved.
 fn device_and_type(file: impl AsFd) -> io::Result<((u32, u32), FileType)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = statx(file, c"", flags, StatxFlags::TYPE)?;
@@ -102,7 +103,8 @@ fn device_and_type(file: impl AsFd) -> io::Result<((u32, u32), FileType)> {
     Ok(((stat.stx_dev_major, stat.stx_dev_minor), file_type))
 }
 
-/// Opens what a process holds open, if it is a memory file: all of them are regular files of one device, which nothing else is on that has a name.
+/// Opens an open file of another process if it is a memory file.
+/// All memory files are regular files of one device that has no other named files.
 fn open_memory_file(path: &Path) -> io::Result<Option<File>> {
     let behind = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let known = memfd_create("tandem-compare", MemfdFlags::CLOEXEC)?;
@@ -110,13 +112,13 @@ fn open_memory_file(path: &Path) -> io::Result<Option<File>> {
     if file_type != FileType::RegularFile || device != device_and_type(&known)?.0 {
         return Ok(None);
     }
-    // The very same file, whatever the process has put there meanwhile.
+    // Reopens the checked file, even if the process has replaced it meanwhile.
     let path = format!("/proc/self/fd/{}", behind.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(Some(File::from(open(path, flags, Mode::empty())?)))
 }
 
-/// One vCPU's counters.
+/// The place of one vCPU's counters.
 struct Place {
     file: File,
     at: u64,
@@ -136,20 +138,20 @@ impl Place {
     }
 }
 
-/// The synthetic counters of the vCPUs that were asked about.
+/// The synthetic counters of the vCPUs read so far.
 pub struct MicrovmCounters {
     procfs: ProcFs,
-    /// `None`: its process is no microVM.
+    /// `None` if the thread's process is not a microVM.
     threads: BTreeMap<ThreadRef, Option<Place>>,
 }
 
 impl MicrovmCounters {
-    /// Of processes in this `/proc`.
+    /// Creates a source for the processes in this `/proc`.
     pub fn new(procfs: ProcFs) -> MicrovmCounters {
         MicrovmCounters { procfs, threads: BTreeMap::new() }
     }
 
-    /// Finds the file of a vCPU's counters, by the names of what its process holds open.
+    /// Finds the counters of a vCPU among the open files of its process.
     fn find(&self, vcpu: VcpuId, thread: &ThreadRef) -> Result<Option<Place>, CounterError> {
         let folder = self.procfs.resolve(format!("/proc/{}/fd", thread.pid.0));
         let wrong = |cause: std::io::Error| {
@@ -204,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_where_counters_are() {
+    fn file_name_gives_the_place() {
         let link = "/memfd:tandem-counters-4-2097408-2048 (deleted)";
         assert_eq!(parse(link), Some((4, 2_097_408, 2048)));
         for other in ["/dev/null", "/memfd:x", "/memfd:tandem-counters-4-x-1"] {
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn spinning_and_computing_look_as_they_do_to_a_pmu() {
+    fn counts_resemble_those_of_a_pmu() {
         let done = |steps, spins| Done { steps, spins }.as_counts();
         let spun = done(0, 1_000_000);
         assert_eq!(
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_a_step_has_worked() {
+    fn any_step_counts_as_work() {
         let truth = |steps, spins| Done { steps, spins }.as_counted().truth;
         assert_eq!(truth(0, 1), Some(Truth::Spun));
         assert_eq!(truth(1, 1_000_000), Some(Truth::Worked));
@@ -236,17 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn hostile_files_with_the_name_of_counters_are_not_opened() {
+    fn hostile_file_names_are_not_opened() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, [0; 4096]).unwrap();
-        // Nobody writes to the pipe: who opens it to read waits for ever.
+        // The pipe has no writer, so opening it for reading would block.
         for hostile in [&fifo, &file, &dir.path().to_path_buf()] {
             assert!(open_memory_file(hostile).unwrap().is_none(), "{hostile:?}");
         }
-        // Of another name: to the test below, which may run meanwhile, this process is to be no microVM.
+        // Named differently, so that the test below, which may run concurrently, finds no microVM in this process.
         let memory = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
         memory.write_all_at(&[7; 128], 0).unwrap();
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_no_microvm_is_named() {
+    fn error_names_the_other_process() {
         let me = crate::thread::ThreadRef::of_process(
             &ProcFs::host(),
             crate::thread::Pid(std::process::id()),

@@ -1,12 +1,12 @@
-//! The processor's counters of what a vCPU's guest runs, by perf_event_open(2).
+//! The processor's counters of a vCPU's guest, through perf_event_open(2).
 //!
-//! Per vCPU thread one group of three events (instructions, branch instructions, branch misses), read at once, so that the three
-//! are of the same time and their ratios hold also where the PMU is shared: the kernel gives a group the PMU as a whole or not at
-//! all, and `time_enabled` ÷ `time_running` scales what was counted meanwhile (multiplexing). The guest is counted in user and kernel mode, the host
-//! is not (`exclude_host`).
+//! Each vCPU thread has one group of three events: instructions, branch instructions and branch misses.
+//! The kernel schedules a group onto the PMU as a whole, so the three counts cover the same time even if the PMU is shared.
+//! `time_enabled` ÷ `time_running` scales the counts (multiplexing).
+//! The group counts the guest in user and kernel mode, and not the host (`exclude_host`).
 //!
-//! Not measured on hardware: the machines that this was written on have no PMU. What it does with threads, readings and errors is tested
-//! with recorded ones.
+//! Not measured on hardware, because the development machines have no PMU.
+//! Tests cover threads, readings and errors with recorded counters.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,23 +21,23 @@ use super::source::{BranchCounters, CounterError};
 use crate::procfs::ProcFs;
 use crate::thread::ThreadRef;
 
-/// What a group counted since it was opened.
+/// The counts of a group since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Instructions retired.
     pub instructions: u64,
-    /// Of these, branches.
+    /// Branches retired.
     pub branches: u64,
-    /// Of these, mispredicted.
+    /// Branch misses.
     pub mispredicted: u64,
-    /// For how long the thread ran with the group enabled.
+    /// Run time of the thread with the group enabled.
     pub enabled: Duration,
-    /// For how long of that the group had the PMU.
+    /// Part of that time in which the group was on the PMU.
     pub running: Duration,
 }
 
 impl Reading {
-    /// What was counted since `before`, scaled to all of the time in which the thread ran; `None` if it did not run.
+    /// The counts since `before`, scaled to the thread's whole run time; `None` if it did not run.
     pub fn since(&self, before: &Reading) -> Result<Option<BranchCounts>, CounterError> {
         let enabled = self.enabled.saturating_sub(before.enabled).as_nanos();
         let running = self.running.saturating_sub(before.running).as_nanos();
@@ -62,11 +62,11 @@ impl Reading {
 
 /// A thread's group of events.
 trait Events {
-    /// What it counted since it was opened.
+    /// Reads the counts since the group was opened.
     fn read(&mut self) -> io::Result<Reading>;
 }
 
-/// Opens the group of the thread with this number; 0: of the thread that asks.
+/// Opens the group of the thread with this ID; 0 for the calling thread.
 type Open = Box<dyn FnMut(i32) -> io::Result<Box<dyn Events>>>;
 
 /// The kernel's counters of one thread.
@@ -108,7 +108,7 @@ impl Events for KernelEvents {
     }
 }
 
-/// The counters of the threads that were asked about.
+/// The counters of the threads read so far.
 pub struct PerfCounters {
     procfs: ProcFs,
     open: Open,
@@ -116,7 +116,7 @@ pub struct PerfCounters {
 }
 
 impl PerfCounters {
-    /// Tries the counters on this thread, so that what is missing is known before the first period.
+    /// Opens the counters on this thread, so that a missing prerequisite shows before the first period.
     pub fn open(procfs: ProcFs) -> Result<PerfCounters, CounterError> {
         let kernel = |tid| Ok(Box::new(KernelEvents::open(tid)?) as Box<dyn Events>);
         PerfCounters::with(procfs, Box::new(kernel))
@@ -151,7 +151,7 @@ impl BranchCounters for PerfCounters {
                     truth: None,
                 }))
             }
-            // A vCPU that was plugged in has a thread that nobody asked about before.
+            // The first reading of a thread, for example of a hot-plugged vCPU.
             None => {
                 let mut events = (self.open)(thread.tid.0 as i32).map_err(wrong)?;
                 let now = events.read().map_err(wrong)?;
@@ -188,29 +188,29 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_a_difference() {
+    fn counts_are_differences() {
         let (before, now) = (reading([1000, 300, 3], 10, 10), reading([5000, 1300, 13], 50, 50));
         let counts = now.since(&before).unwrap().unwrap();
         assert_eq!((counts.instructions, counts.branches, counts.mispredicted), (4000, 1000, 10));
     }
 
     #[test]
-    fn a_shared_pmu_is_accounted_for_and_ratios_stay() {
-        // Of 40 ms the group had the PMU for 10.
+    fn multiplexed_counts_are_scaled() {
+        // The group was on the PMU for 10 of 40 ms.
         let (before, now) = (reading([1000, 300, 3], 10, 10), reading([5000, 1300, 13], 50, 20));
         let counts = now.since(&before).unwrap().unwrap();
         assert_eq!((counts.instructions, counts.branches, counts.mispredicted), (16_000, 4000, 40));
     }
 
     #[test]
-    fn no_time_on_the_pmu_is_said_and_no_time_at_all_is_nothing() {
+    fn no_pmu_time_is_an_error() {
         let before = reading([1000, 300, 3], 10, 10);
         let shut_out = reading([1000, 300, 3], 50, 10).since(&before);
         assert!(matches!(shut_out, Err(CounterError::NotScheduled)));
         assert!(before.since(&before).unwrap().is_none());
     }
 
-    /// What the kernel answers for a thread: the error of opening, or readings one after the other.
+    /// The kernel's results for a thread: the error of opening, or successive readings.
     type Recorded = Result<Vec<Result<Reading, Errno>>, Errno>;
 
     struct RecordedEvents(VecDeque<Result<Reading, Errno>>);
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// A host whose kernel answers so, by thread. It can be told more while it is used.
+    /// Counters of a host with these results by thread; the returned map can be extended during the test.
     fn recorded(
         threads: &[(i32, Recorded)],
     ) -> (PerfCounters, Rc<RefCell<BTreeMap<i32, Recorded>>>) {
@@ -235,7 +235,7 @@ mod tests {
                 Ok(Box::new(RecordedEvents(readings)) as Box<dyn Events>)
             }
             Some(Err(errno)) => Err(io::Error::from(*errno)),
-            // The thread that tries whether there is a PMU.
+            // The probe of the PMU in `open`.
             None if tid == 0 => Ok(Box::new(RecordedEvents(VecDeque::new())) as Box<dyn Events>),
             None => Err(io::Error::from(Errno::SRCH)),
         };
@@ -248,12 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn recorded_counters_of_two_vcpus_are_differences_per_period() {
+    fn two_vcpus_are_counted_per_period() {
         let of = |spins| {
             let of_period = move |n: u64| {
-                let counts = match spins {
-                    true => [3_000_000 * n, 1_000_000 * n, 100 * n],
-                    false => [6_000_000 * n, 1_000_000 * n, 20_000 * n],
+                let counts = if spins {
+                    [3_000_000 * n, 1_000_000 * n, 100 * n]
+                } else {
+                    [6_000_000 * n, 1_000_000 * n, 20_000 * n]
                 };
                 Ok(reading(counts, 100 * n, 100 * n))
             };
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_without_a_pmu_or_the_permission_are_told_apart() {
+    fn missing_pmu_differs_from_missing_permission() {
         let try_open = |errno: Errno| {
             let open = move |_| Err(io::Error::from(errno));
             PerfCounters::with(ProcFs::host(), Box::new(open)).err()
@@ -287,11 +288,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pmu_that_others_hold_is_said_and_what_comes_after_counts() {
+    fn counting_resumes_once_the_pmu_is_free() {
         let readings = vec![
             Ok(reading([1000, 300, 3], 10, 10)),
             Ok(reading([1000, 300, 3], 50, 10)),
-            // Half of the time the group had the PMU.
+            // The group was on the PMU for half of the time.
             Ok(reading([3000, 800, 8], 90, 30)),
         ];
         let (mut counters, _) = recorded(&[(7, Ok(readings))]);
@@ -304,28 +305,28 @@ mod tests {
     }
 
     #[test]
-    fn vcpus_that_are_plugged_in_and_out_are_followed() {
+    fn hotplugged_vcpus_are_followed() {
         let readings = |from: u64| {
             let at = |n: u64| Ok(reading([n * 1000, n * 100, n], n, n));
             Ok(vec![at(from), at(from + 1)])
         };
         let (mut counters, answers) = recorded(&[(7, readings(1))]);
         assert!(counters.count(VcpuId(0), &thread(7)).unwrap().is_none());
-        // Unplugged between being found and being opened: nothing to say but that it is gone.
+        // Unplugged between discovery and opening.
         let gone = counters.count(VcpuId(1), &thread(8)).unwrap_err();
         assert!(gone.is_gone(), "{gone}");
-        // Plugged in: counted from its second period on, as all are.
+        // Plugged in: counted from its second period on, like all vCPUs.
         answers.borrow_mut().insert(9, readings(5));
         assert!(counters.count(VcpuId(1), &thread(9)).unwrap().is_none());
         let counts = counters.count(VcpuId(1), &thread(9)).unwrap().unwrap().counts;
         assert_eq!((counts.instructions, counts.mispredicted), (1000, 1));
-        // A number that the kernel gave to another thread is another thread.
+        // A reused TID is another thread.
         counters.forget(&thread(9));
         assert!(counters.count(VcpuId(1), &thread(9)).unwrap().is_none());
     }
 
     #[test]
-    fn want_of_files_and_other_errors_are_named() {
+    fn file_limit_and_other_errors_are_named() {
         let (mut counters, _) = recorded(&[
             (7, Err(Errno::MFILE)),
             (8, Err(Errno::INVAL)),
@@ -337,9 +338,9 @@ mod tests {
         assert!(error(9).to_string().contains("cannot count branches"));
     }
 
-    /// Where there is a PMU this opens it; where there is none, what is missing is said in words.
+    /// Opens the PMU if there is one; otherwise the error names the missing prerequisite.
     #[test]
-    fn a_host_without_a_pmu_says_so() {
+    fn missing_pmu_is_named() {
         match PerfCounters::open(ProcFs::host()) {
             Ok(_) => println!("this host has a PMU"),
             Err(error @ (CounterError::NoPmu { .. } | CounterError::NotAllowed { .. })) => {

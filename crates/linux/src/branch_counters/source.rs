@@ -1,4 +1,4 @@
-//! A source of branch counters, and why there may be none.
+//! The trait of a source of branch counters, and its errors.
 
 use std::io;
 
@@ -10,58 +10,58 @@ use thiserror::Error;
 use crate::procfs::ProcFs;
 use crate::thread::ThreadRef;
 
-/// Why there are no counts.
+/// Why branches cannot be counted.
 #[derive(Debug, Error)]
 pub enum CounterError {
-    /// There is no PMU, or none that tells guests from the host.
+    /// There is no PMU, or none that distinguishes guests from the host.
     #[error(
-        "needs a PMU: this host has no performance counters that count branches of guests ({cause}); in a VM the hypervisor must give it one"
+        "needs a PMU: this host has no performance counters that count branches of guests ({cause}); in a VM the hypervisor must provide one"
     )]
     NoPmu {
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
-    /// This process may not count.
+    /// This process lacks the permission.
     #[error(
-        "this process may not count what other processes' guests run ({cause}; kernel.perf_event_paranoid is {paranoid}): run as root, or with CAP_PERFMON"
+        "this process may not count branches of other processes' guests ({cause}; kernel.perf_event_paranoid is {paranoid}): run as root, or with CAP_PERFMON"
     )]
     NotAllowed {
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
         /// `kernel.perf_event_paranoid`.
         paranoid: String,
     },
-    /// This process may open no more files: four are needed for each vCPU.
+    /// The process is at its limit of open files, of which each vCPU needs four.
     #[error(
-        "this process may have no more open files, and counters need four for each vCPU: raise the limit (LimitNOFILE= in the service, or ulimit -n)"
+        "this process is at its limit of open files, and counters need four per vCPU: raise the limit (LimitNOFILE= in the service, or ulimit -n)"
     )]
     TooManyFiles,
-    /// The thread is gone, as when its vCPU was unplugged.
+    /// The thread is gone, for example because its vCPU was unplugged.
     #[error("the thread of the vCPU is gone")]
     Gone,
     /// Other events had the PMU all the time.
     #[error(
-        "the vCPU ran, and its counters never got onto the PMU: others use it (perf, an NMI watchdog); it is not judged in such periods"
+        "the vCPU ran, but its counters were never on the PMU, which others use (perf, an NMI watchdog); such periods yield no verdict"
     )]
     NotScheduled,
-    /// The process is no microVM of Tandem's.
+    /// The process is not a Tandem microVM.
     #[error(
-        "synthetic counters are those of Tandem's own microVMs, and process {pid} is none: use --counters hardware"
+        "synthetic counters exist only in Tandem's own microVMs, and process {pid} is not one: use --counters hardware"
     )]
     NoMicrovm {
-        /// Its process.
+        /// The process.
         pid: u32,
     },
     /// Counting failed in another way.
     #[error("cannot count branches: {cause}")]
     Other {
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
 
 impl CounterError {
-    /// What an error of perf_event_open(2) or of reading its file means.
+    /// Maps an error of perf_event_open(2), or of reading its file.
     pub fn of(cause: io::Error, procfs: &ProcFs) -> CounterError {
         let errno = cause.raw_os_error().map(Errno::from_raw_os_error);
         match errno {
@@ -77,13 +77,13 @@ impl CounterError {
         }
     }
 
-    /// Whether the thread merely ended.
+    /// Whether the thread has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, CounterError::Gone)
     }
 }
 
-/// `kernel.perf_event_paranoid`, as it stands there.
+/// The text of `kernel.perf_event_paranoid`.
 fn paranoid(procfs: &ProcFs) -> String {
     let path = procfs.resolve("/proc/sys/kernel/perf_event_paranoid");
     match std::fs::read_to_string(path) {
@@ -94,10 +94,10 @@ fn paranoid(procfs: &ProcFs) -> String {
 
 /// A source of counters.
 pub trait BranchCounters {
-    /// Where they come from.
+    /// Kind of the source.
     fn source(&self) -> CounterSource;
 
-    /// What the vCPU that `thread` runs counted since the last call for it; `None` the first time, and if it did not run.
+    /// Returns the counts of the vCPU of `thread` since the last call for it; `None` at the first call, or if it did not run.
     fn count(&mut self, vcpu: VcpuId, thread: &ThreadRef) -> Result<Option<Counted>, CounterError>;
 
     /// Forgets a thread that is gone.
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_of_the_kernel_has_a_name() {
+    fn kernel_errors_are_mapped() {
         assert!(of(Errno::NOENT).to_string().starts_with("needs a PMU"));
         assert!(of(Errno::OPNOTSUPP).to_string().starts_with("needs a PMU"));
         let refused = of(Errno::ACCESS).to_string();

@@ -1,8 +1,7 @@
 //! The trait over the two versions of the cpu controller: cgroup v1 (`cpu.shares`) and v2 (`cpu.weight`).
 //!
 //! Weights are in the units of the kernel's file: 2 … 262144 with 1024 as default on v1, 1 … 10000 with 100 on v2.
-//! What the two versions share is written once, here; the modules `v1` and `v2` say which files
-//! and which order of steps.
+//! This module has the code that both versions share; `v1` and `v2` have the files and the order of steps.
 
 use std::io::ErrorKind::NotFound;
 use std::path::Path;
@@ -17,53 +16,53 @@ use crate::cgroup::stat::Throttled;
 use crate::ids::{Pid, Tid};
 use crate::thread::ThreadRef;
 
-/// What the kernel gives a cgroup in the idle class among others (WEIGHT_IDLEPRIO of kernel/sched/sched.h), in parts of the default.
+/// Weight of a cgroup in the idle class (WEIGHT_IDLEPRIO of kernel/sched/sched.h), relative to the default.
 pub const IDLE_CLASS: f64 = 3.0 / 1024.0;
 
 /// The kernel's CPU controller.
 ///
 /// A knob's text is the same for both versions: a weight is a whole number, a quota is
-/// `QUOTA PERIOD` in microseconds with `max` for no cap, as v2's `cpu.max` has it. The text that
-/// was read can always be written back.
+/// `QUOTA PERIOD` in microseconds with `max` for no cap, as in v2's `cpu.max`.
+/// Any text that was read can be written again.
 pub trait CpuController: Send + Sync {
-    /// Which of the two interfaces this is.
+    /// Version of the interface.
     fn version(&self) -> Version;
 
-    /// Where the hierarchy is mounted.
+    /// Mount point of the hierarchy.
     fn mount(&self) -> &Path;
 
-    /// The weight of a cgroup that nobody gave one.
+    /// The kernel's default weight of a cgroup.
     fn default_weight(&self) -> Weight;
 
-    /// The smallest and the largest weight that the kernel takes.
+    /// The smallest and the largest weight that the kernel accepts.
     fn weight_range(&self) -> (Weight, Weight);
 
-    /// Where a thread is now.
+    /// Returns the current cgroup of a thread.
     fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError>;
 
-    /// Whether there is such a cgroup. Where the kernel does not let us look, there is: what is to be undone must not be forgotten.
+    /// Whether the cgroup exists; true if it cannot be read, because its changes must not be forgotten.
     fn exists(&self, cgroup: &CgroupPath) -> bool {
         !self.id(cgroup).is_err_and(|error| error.is_gone())
     }
 
-    /// Which cgroup is at this path now.
+    /// Returns the ID of the current cgroup at this path.
     fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError>;
 
-    /// Who may change a cgroup; a hierarchy without owners is root's.
+    /// Returns the users that may change a cgroup; root for hierarchies without owners.
     fn owners(&self, cgroup: &CgroupPath) -> Result<Owners, CgroupError> {
         self.id(cgroup).map(|_| Owners::ROOT)
     }
 
-    /// A knob's text.
+    /// Reads a knob's text.
     fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError>;
 
     /// Writes a knob's text.
     fn write_knob(&self, cgroup: &CgroupPath, knob: Knob, text: &str) -> Result<(), CgroupError>;
 
-    /// The text of a cgroup's `cpu.stat`.
+    /// Reads a cgroup's `cpu.stat`.
     fn stat(&self, cgroup: &CgroupPath) -> Result<String, CgroupError>;
 
-    /// What a cgroup's own quota did so far; `None` where that is not counted, because the controller does not reach the cgroup.
+    /// Returns the throttling by a cgroup's own quota so far; `None` if the controller is not enabled for the cgroup.
     fn throttled(&self, cgroup: &CgroupPath) -> Result<Option<Throttled>, CgroupError> {
         match self.stat(cgroup) {
             Ok(text) => Ok(stat::throttled(&text)),
@@ -80,17 +79,17 @@ pub trait CpuController: Send + Sync {
     /// processes belong to the cgroup above, there are none.
     fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError>;
 
-    /// So many of them at most; which, where there are more, is not said. There may be a hundred thousand.
+    /// Like [`Self::processes`], but returns at most `most`, in no particular order, because there may be 100,000.
     fn some_processes(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<Pid>, CgroupError> {
         let mut processes = self.processes(cgroup)?;
         processes.truncate(most);
         Ok(processes)
     }
 
-    /// The cgroups right below.
+    /// The child cgroups.
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError>;
 
-    /// So many of them at most; which, where there are more, is not said. Whoever may make cgroups can make a million.
+    /// Like [`Self::children`], but returns at most `most`, any of them, because a tenant can create a million.
     fn some_children(
         &self,
         cgroup: &CgroupPath,
@@ -101,33 +100,33 @@ pub trait CpuController: Send + Sync {
         Ok(children)
     }
 
-    /// Moves one thread, and none of its process's others.
+    /// Moves one thread and no others of its process.
     fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError>;
 
-    /// Whether `parent` can hold a cgroup for single threads of the processes in it. The error says
-    /// what is in the way. It takes a bounded number of reads.
+    /// Checks that `parent` can hold a cgroup for single threads of its processes, with a bounded number of reads.
+    /// The error names the obstacle.
     fn check_parent(&self, parent: &CgroupPath) -> Result<(), CgroupError>;
 
-    /// Makes a cgroup that takes single threads.
+    /// Creates a cgroup for single threads.
     fn create_child(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError>;
 
-    /// Removes a cgroup that holds no thread; one that is gone already is fine.
+    /// Removes a cgroup without threads; it may be gone already.
     fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
 
-    /// The cgroups that must yet let the cpu controller into what is below them before `cgroup`,
-    /// which need not exist, has its knobs: the highest first. Never any on v1.
+    /// The cgroups above `cgroup`, which need not exist, that must yet enable the cpu controller so that it has knobs.
+    /// The highest comes first; v1 never has any.
     fn missing_enables(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError>;
 
-    /// Lets the cpu controller into the cgroups below (v2: `+cpu` in `cgroup.subtree_control`).
+    /// Enables the cpu controller for the cgroups below (v2: `+cpu` in `cgroup.subtree_control`).
     fn enable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
 
-    /// Takes the cpu controller out of the cgroups below. An error of kind
-    /// [`CgroupError::InUse`], and nothing changed, when one of them has settings of its own, or where a tenant has made more of
-    /// them in a cgroup of his than are looked through.
+    /// Disables the cpu controller for the cgroups below.
+    /// Fails with [`CgroupError::InUse`], without a change, if one of them has settings of its own,
+    /// or if a tenant's cgroup has more of them than the limit on reads.
     fn disable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
 
-    /// A cgroup's weight. One in the idle class has none: before Linux 6.12 its `cpu.weight` then shows 0, for which the kernel's default
-    /// stands, which it has once it leaves the class.
+    /// Returns a cgroup's weight.
+    /// A cgroup in the idle class has none, and its `cpu.weight` shows 0 before Linux 6.12; returns the default, which applies once it leaves the class.
     fn weight(&self, cgroup: &CgroupPath) -> Result<Weight, CgroupError> {
         let text = self.read_knob(cgroup, Knob::Weight)?;
         match text.parse::<u32>() {
@@ -142,34 +141,35 @@ pub trait CpuController: Send + Sync {
         }
     }
 
-    /// A cgroup's weight; `None` in the idle class, where what `cpu.weight` and `cpu.shares` show is nobody's setting. Only of weights that look
-    /// like that class's (0, or 3/1024 of the default) a second file is read.
+    /// Returns a cgroup's weight; `None` in the idle class, where `cpu.weight` and `cpu.shares` do not show a setting.
+    /// Reads a second file only if the weight may be that of the class (0, or 3/1024 of the default).
     fn weight_outside_idle(&self, cgroup: &CgroupPath) -> Result<Option<Weight>, CgroupError> {
         let text = self.read_knob(cgroup, Knob::Weight)?;
         let shown = text.parse().unwrap_or(f64::MAX);
         let of_idle = (self.default_weight().value() * IDLE_CLASS).ceil();
-        match shown <= of_idle && self.is_idle(cgroup)? == Some(true) {
-            true => Ok(None),
-            false => self.weight(cgroup).map(Some),
+        if shown <= of_idle && self.is_idle(cgroup)? == Some(true) {
+            Ok(None)
+        } else {
+            self.weight(cgroup).map(Some)
         }
     }
 
-    /// What setting a cgroup's weight writes: rounded and brought into range.
+    /// The weight that [`Self::set_weight`] writes: rounded and clamped to the valid range.
     fn writable(&self, weight: Weight) -> Weight {
         let (least, most) = self.weight_range();
         let written = weight.value().round();
         Weight::saturating(written.clamp(least.value(), most.value()))
     }
 
-    /// Sets a cgroup's weight, rounded and brought into range; returns what was written.
+    /// Sets a cgroup's weight, rounded and clamped to the valid range; returns the written weight.
     fn set_weight(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Weight, CgroupError> {
         let written = self.writable(weight);
         self.write_knob(cgroup, Knob::Weight, &format!("{:.0}", written.value()))?;
         Ok(written)
     }
 
-    /// Whether a cgroup is in the idle class; `None` where the kernel has none (before Linux 5.15), and on v2 where the cpu
-    /// controller does not reach the cgroup.
+    /// Whether a cgroup is in the idle class.
+    /// `None` if the kernel has none (before Linux 5.15), or on v2 if the cpu controller is not enabled for the cgroup.
     fn is_idle(&self, cgroup: &CgroupPath) -> Result<Option<bool>, CgroupError> {
         match self.read_knob(cgroup, Knob::Idle) {
             Ok(text) => match text.as_str() {
@@ -188,12 +188,12 @@ pub trait CpuController: Send + Sync {
         }
     }
 
-    /// Puts a cgroup into the idle class, or takes it out; its weight is then the kernel's default.
+    /// Moves a cgroup into the idle class, or out of it with the kernel's default weight.
     fn set_idle(&self, cgroup: &CgroupPath, idle: bool) -> Result<(), CgroupError> {
         self.write_knob(cgroup, Knob::Idle, if idle { "1" } else { "0" })
     }
 
-    /// A cgroup's hard cap; `None` where there is none.
+    /// Returns a cgroup's hard cap, if any.
     fn quota(&self, cgroup: &CgroupPath) -> Result<Option<Quota>, CgroupError> {
         let text = self.read_knob(cgroup, Knob::Quota)?;
         parse_quota(&text).ok_or_else(|| CgroupError::BadKnob {
@@ -204,7 +204,7 @@ pub trait CpuController: Send + Sync {
         })
     }
 
-    /// Sets a cgroup's hard cap, or takes it away.
+    /// Sets or removes a cgroup's hard cap.
     fn set_quota(&self, cgroup: &CgroupPath, quota: Option<Quota>) -> Result<(), CgroupError> {
         let text = match quota {
             None => "max 100000".to_owned(),

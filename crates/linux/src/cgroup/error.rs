@@ -1,8 +1,7 @@
-//! What can go wrong between Tandem and the cgroup file system, each with what would be right.
+//! Errors of the cgroup file system, each with its remedy.
 //!
-//! The kernel answers most misuse with one of three numbers; the variants here keep the case apart
-//! that the caller can do something about (a thing that vanished, a cgroup in use) from those that
-//! only the operator can.
+//! The kernel answers most misuse with one of three error numbers.
+//! The variants separate cases that the caller can handle (a vanished object, a cgroup in use) from those that need the operator.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,11 +23,11 @@ pub enum CgroupError {
          not started with cgroup_disable={controller}"
     )]
     NoController {
-        /// Which controller.
+        /// The controller.
         controller: &'static str,
         /// The list of mounts.
         mounts: PathBuf,
-        /// What was found instead.
+        /// The mounts that were found instead.
         seen: String,
     },
     /// The hierarchy cannot be written.
@@ -37,26 +36,26 @@ pub enum CgroupError {
          or remount it with 'mount -o remount,rw {mount}'"
     )]
     ReadOnly {
-        /// Where it is mounted.
+        /// The mount point.
         mount: PathBuf,
     },
-    /// The cgroup was removed, or never was.
+    /// The cgroup was removed, or never existed.
     #[error("the cgroup {0} does not exist (any more)")]
     Gone(CgroupPath),
     /// The thread ended.
     #[error("thread {0} is gone")]
     ThreadGone(Tid),
-    /// A thread's cgroup could not be found out.
+    /// A thread's cgroup could not be read.
     #[error(transparent)]
     Thread(#[from] ThreadError),
     /// `/proc/PID/cgroup` has no line for the hierarchy.
     #[error("{path} does not list the hierarchy of the {controller} controller: '{text}'")]
     NotListed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Which controller.
+        /// The controller.
         controller: &'static str,
-        /// What it holds.
+        /// The contents of the file.
         text: String,
     },
     /// The thread is outside of the part of the hierarchy that this process can see.
@@ -68,134 +67,132 @@ pub enum CgroupError {
         /// The path as the kernel shows it.
         cgroup: CgroupPath,
     },
-    /// A cgroup's name is no text, so that no path leads to it.
+    /// A cgroup's name is not UTF-8, so its path cannot be represented.
     #[error(
-        "the cgroup {cgroup} in {path} has a name that is not UTF-8, so the VM is not looked after; move it to \
+        "the cgroup {cgroup} in {path} has a name that is not UTF-8, so the VM is not managed; move it to \
          another cgroup"
     )]
     NotText {
-        /// Where it stands.
+        /// The file that names it.
         path: PathBuf,
-        /// Its path, as far as it is text; 400 characters at most.
+        /// Its path with invalid bytes replaced; 400 characters at most.
         cgroup: CgroupPath,
     },
-    /// A cgroup's path is longer than what is journaled of one.
+    /// A cgroup's path is too long for the journal.
     #[error(
-        "the path of the cgroup {begin}… has {bytes} bytes, and no more than {} are journaled, so nothing is changed there; start the VM in a \
+        "the path of the cgroup {begin}… has {bytes} bytes, but the journal takes at most {}, so nothing is changed there; start the VM in a \
          cgroup with shorter names, or with fewer above it",
-        crate::cgroup::LONGEST
+        crate::cgroup::MAX_PATH_LENGTH
     )]
     TooLong {
-        /// How it begins: 100 characters.
+        /// The first 100 characters of the path.
         begin: String,
-        /// How long it is.
+        /// Length of the path in bytes.
         bytes: usize,
     },
     /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A file could not be written, or a cgroup not made or removed.
+    /// A file could not be written, or a cgroup not created or removed.
     #[error("cannot {action} {path}: {source}{hint}")]
     Write {
-        /// What was tried, such as `write '100' to`.
+        /// The operation, such as `write '100' to`.
         action: String,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
-        /// What would be right, where the kernel's answer lets us tell.
+        /// The remedy, if the kernel's error implies one.
         hint: &'static str,
     },
-    /// A file of a list of numbers holds something else.
+    /// A file does not hold the expected list of numbers.
     #[error("{path} holds '{text}'; expected {wanted}")]
     Malformed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The line that is wrong.
+        /// The malformed line.
         text: String,
-        /// What should be there.
+        /// The expected format.
         wanted: &'static str,
     },
-    /// A knob holds something else than documented.
+    /// A knob does not have the documented format.
     #[error("the {knob} of cgroup {cgroup} reads '{text}'; expected {wanted}")]
     BadKnob {
-        /// Which cgroup.
+        /// The cgroup.
         cgroup: CgroupPath,
-        /// Which knob.
+        /// The knob.
         knob: Knob,
-        /// What it holds.
+        /// Its text.
         text: String,
-        /// What should be there.
+        /// The expected format.
         wanted: &'static str,
     },
-    /// The root has no weight and no cap: it has no siblings.
+    /// The root has neither weight nor cap, because it has no siblings.
     #[error(
         "the root cgroup has no {0}: it competes with nothing; give the VM a cgroup of its own"
     )]
     RootHasNone(Knob),
-    /// The kernel cannot put cgroups into the idle class.
-    #[error(
-        "this kernel has no idle class for cgroups (cpu.idle): Linux 5.15 is the first that has"
-    )]
+    /// The kernel has no idle class for cgroups.
+    #[error("this kernel has no idle class for cgroups (cpu.idle); it needs Linux 5.15")]
     NoIdleClass,
-    /// A cap that the kernel does not take.
+    /// A cap that the kernel does not accept.
     #[error(
         "cannot cap cgroup {cgroup} at {} µs per {} µs; the quota must be 1000 µs or more, the \
          period 1000 … 1000000 µs", quota.quota_us, quota.period_us
     )]
     BadQuota {
-        /// Which cgroup.
+        /// The cgroup.
         cgroup: CgroupPath,
         /// The cap.
         quota: Quota,
     },
-    /// A name that no cgroup can have.
+    /// An invalid name of a cgroup.
     #[error(
         "'{name}' cannot be the name of a cgroup below {parent}; use letters, digits, '-', '_' and \
          '.', and nothing that starts like one of the kernel's files"
     )]
     BadName {
-        /// Where it was to be.
+        /// The intended parent.
         parent: CgroupPath,
         /// The name.
         name: String,
     },
-    /// There is such a cgroup already.
+    /// The cgroup exists already, and Tandem did not create it.
     #[error("the cgroup {0} exists already and is not Tandem's; remove it or choose another name")]
     Exists(CgroupPath),
     /// The cgroup still holds threads or cgroups.
     #[error("the cgroup {cgroup} cannot be removed: it still holds {held}")]
     Busy {
-        /// Which cgroup.
+        /// The cgroup.
         cgroup: CgroupPath,
-        /// What is in it.
+        /// Its contents.
         held: String,
     },
-    /// Somebody else uses the controller below this cgroup by now.
+    /// Another cgroup uses the controller below this cgroup.
     #[error("the cpu controller stays enabled below {cgroup}: {user} uses it")]
     InUse {
-        /// Whose children have the controller.
+        /// The parent of the cgroups with the controller.
         cgroup: CgroupPath,
-        /// Who needs it.
+        /// The cgroup that uses it.
         user: String,
     },
     /// v2 cannot hold single threads below this cgroup.
     #[error("no cgroup for single threads can be made below {parent}: {reason}")]
     NotThreadable {
-        /// Where it was to be.
+        /// The intended parent.
         parent: CgroupPath,
-        /// What is in the way, and what would be right.
+        /// The obstacle and the remedy.
         reason: String,
     },
 }
 
 impl CgroupError {
-    /// Whether the cgroup or the thread merely ceased to exist.
+    /// Whether the cgroup or thread no longer exists.
     pub fn is_gone(&self) -> bool {
         match self {
             CgroupError::Gone(_) | CgroupError::ThreadGone(_) => true,

@@ -1,5 +1,6 @@
-//! The files of a cgroup hierarchy: reading, writing, making and removing, with errors that tell a
-//! vanished cgroup from a refusal. What both versions of the interface have in common.
+//! Files of a cgroup hierarchy, for both versions of the interface: reading, writing, creating and removing.
+//!
+//! The errors distinguish a vanished cgroup from a refusal.
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -13,15 +14,15 @@ use crate::ids::{Pid, Tid};
 use crate::procfs::{ProcFs, is_gone, read_head, read_text};
 use crate::thread::{ThreadError, ThreadRef};
 
-/// A line of the longest number of a process (PID_MAX_LIMIT is 4,194,304), bytes.
-const LONGEST_PID: usize = 8;
+/// Maximum length of a line with a pid (PID_MAX_LIMIT is 4,194,304), in bytes.
+const MAX_PID_LINE: usize = 8;
 
 /// One mounted hierarchy.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
     procfs: ProcFs,
     mount: PathBuf,
-    /// `mount` as seen from this process, which differs in tests only.
+    /// `mount` as seen from this process; differs in tests only.
     folder: PathBuf,
 }
 
@@ -31,7 +32,7 @@ impl Hierarchy {
         Hierarchy { procfs: procfs.clone(), mount: mount.to_owned(), folder: procfs.resolve(mount) }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn mount(&self) -> &Path {
         &self.mount
     }
@@ -46,7 +47,7 @@ impl Hierarchy {
         self.folder(cgroup).join(file)
     }
 
-    /// Which cgroup is at this path now.
+    /// Returns the ID of the current cgroup at this path.
     pub fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
         let folder = self.folder(cgroup);
         match fs::metadata(&folder) {
@@ -55,7 +56,7 @@ impl Hierarchy {
         }
     }
 
-    /// Who may change a cgroup: whose its folder is, and whose the file of its weight.
+    /// Returns the owners of a cgroup's folder and of its weight file.
     pub fn owners(&self, cgroup: &CgroupPath, weight: &str) -> Result<Owners, CgroupError> {
         let folder = self.folder(cgroup);
         match fs::metadata(&folder) {
@@ -67,7 +68,7 @@ impl Hierarchy {
         }
     }
 
-    /// A file's text without the line's end.
+    /// Reads a file's text without the line end.
     pub fn read(&self, cgroup: &CgroupPath, file: &str) -> Result<String, CgroupError> {
         let path = self.file(cgroup, file);
         match read_text(&path) {
@@ -76,7 +77,7 @@ impl Hierarchy {
         }
     }
 
-    /// A file of one number per line.
+    /// Reads a file with one number per line.
     pub fn read_numbers(&self, cgroup: &CgroupPath, file: &str) -> Result<Vec<u32>, CgroupError> {
         let text = self.read(cgroup, file)?;
         self.numbers(cgroup, file, &text)
@@ -99,13 +100,13 @@ impl Hierarchy {
             .collect()
     }
 
-    /// A file of one thread number per line.
+    /// Reads a file with one thread ID per line.
     pub fn read_tids(&self, cgroup: &CgroupPath, file: &str) -> Result<Vec<Tid>, CgroupError> {
         let numbers = self.read_numbers(cgroup, file)?;
         Ok(numbers.into_iter().map(Tid).collect())
     }
 
-    /// The processes in `cgroup.procs`, which v1 may list more than once.
+    /// Reads the processes in `cgroup.procs`, which v1 may list more than once.
     pub fn read_pids(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
         let mut numbers = self.read_numbers(cgroup, "cgroup.procs")?;
         numbers.sort_unstable();
@@ -113,16 +114,17 @@ impl Hierarchy {
         Ok(numbers.into_iter().map(Pid).collect())
     }
 
-    /// So many of them at most, of as many bytes as those have.
+    /// Like [`Self::read_pids`], but reads only as many bytes as `most` pids can have.
     pub fn some_pids(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<Pid>, CgroupError> {
         let path = self.file(cgroup, "cgroup.procs");
-        let bytes = most.saturating_mul(LONGEST_PID);
+        let bytes = most.saturating_mul(MAX_PID_LINE);
         let head = read_head(&path, bytes).map_err(|error| self.reading(cgroup, path, error))?;
         let text = String::from_utf8_lossy(&head);
-        // The last line may be a part of one.
-        let whole = match head.len() < bytes {
-            true => &*text,
-            false => text.rsplit_once('\n').map_or("", |(whole, _)| whole),
+        // The last line may be incomplete.
+        let whole = if head.len() < bytes {
+            &*text
+        } else {
+            text.rsplit_once('\n').map_or("", |(whole, _)| whole)
         };
         let mut numbers = self.numbers(cgroup, "cgroup.procs", whole)?;
         numbers.sort_unstable();
@@ -131,7 +133,7 @@ impl Hierarchy {
         Ok(numbers.into_iter().map(Pid).collect())
     }
 
-    /// Writes in one call, as the kernel wants it, to a file that must exist.
+    /// Writes to an existing file in one call, as the kernel requires.
     pub fn write(
         &self,
         cgroup: &CgroupPath,
@@ -158,7 +160,7 @@ impl Hierarchy {
         })
     }
 
-    /// Writes a thread's number to the file that takes threads.
+    /// Writes a thread ID to the file that lists threads.
     pub fn write_tid(
         &self,
         cgroup: &CgroupPath,
@@ -176,12 +178,12 @@ impl Hierarchy {
         }
     }
 
-    /// The cgroups right below, in order of their names.
+    /// The child cgroups, sorted by name.
     pub fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
         self.some_children(cgroup, usize::MAX)
     }
 
-    /// So many of them at most: those that the kernel lists first, in order of their names.
+    /// Like [`Self::children`], but returns only the first `most` that the kernel lists, sorted by name.
     pub fn some_children(
         &self,
         cgroup: &CgroupPath,
@@ -205,7 +207,7 @@ impl Hierarchy {
         list().map_err(|error| self.reading(cgroup, folder.clone(), error))
     }
 
-    /// Makes a cgroup.
+    /// Creates a cgroup.
     pub fn make(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
         check_name(parent, name)?;
         let cgroup = parent.child(name);
@@ -229,15 +231,15 @@ impl Hierarchy {
         }
     }
 
-    /// Removes a cgroup that holds no thread; `threads` is the file that lists them. One that is
-    /// gone is fine.
+    /// Removes a cgroup without threads; `threads` is the file that lists them.
+    /// The cgroup may be gone already.
     pub fn remove(&self, cgroup: &CgroupPath, threads: &str) -> Result<(), CgroupError> {
         let path = self.folder(cgroup);
         match fs::remove_dir(&path) {
             Ok(()) => Ok(()),
             Err(error) if is_gone(&error) => Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                // Whoever may make cgroups below it can make any number.
+                // A tenant can create any number of cgroups below.
                 let child = self.some_children(cgroup, 1).unwrap_or_default().pop();
                 let threads = self.read_tids(cgroup, threads).map_or(0, |tids| tids.len());
                 Err(CgroupError::Busy {
@@ -259,8 +261,8 @@ impl Hierarchy {
         }
     }
 
-    /// Where a thread is in the hierarchy of `controller`: the path on that line of
-    /// `/proc/PID/task/TID/cgroup`. On v1 the line lists the controller, on v2 it is number 0 and lists none.
+    /// Returns a thread's cgroup in the hierarchy of `controller`, from its line of `/proc/PID/task/TID/cgroup`.
+    /// On v1 the line lists the controller; on v2 it has number 0 and lists none.
     pub fn cgroup_of(
         &self,
         thread: &ThreadRef,
@@ -287,12 +289,12 @@ impl Hierarchy {
             });
         };
         let cgroup = CgroupPath(found.to_owned());
-        // What is read is text: what was none has this in its place.
+        // Reading has replaced invalid UTF-8 by this character.
         if found.contains(char::REPLACEMENT_CHARACTER) {
             let cgroup = CgroupPath(found.chars().take(400).collect());
             return Err(CgroupError::NotText { path, cgroup });
         }
-        // The kernel says so of a cgroup that was removed; but anybody may call one so that is there.
+        // The kernel marks removed cgroups like this, but an existing one may also have such a name.
         if let Some(removed) = found.strip_suffix(" (deleted)")
             && !self.folder(&cgroup).exists()
         {
@@ -304,7 +306,7 @@ impl Hierarchy {
         Ok(cgroup)
     }
 
-    /// A file that is missing from a cgroup that is there is another matter than a missing cgroup.
+    /// Error of a read: distinguishes a vanished cgroup from a missing file in an existing one.
     fn reading(&self, cgroup: &CgroupPath, path: PathBuf, source: io::Error) -> CgroupError {
         if is_gone(&source) && !self.folder(cgroup).exists() {
             CgroupError::Gone(cgroup.clone())

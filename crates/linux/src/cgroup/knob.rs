@@ -1,7 +1,7 @@
-//! What can be set on a cgroup, and its text.
+//! Settings of a cgroup, and their texts.
 //!
 //! A knob's text is the same for both versions of cgroups: a weight is a whole number, a quota is
-//! `QUOTA PERIOD` in microseconds with `max` for no cap, as v2's `cpu.max` has it.
+//! `QUOTA PERIOD` in microseconds with `max` for no cap, as in v2's `cpu.max`.
 //!
 //! Source: Documentation/scheduler/sched-bwc.rst.
 
@@ -18,7 +18,7 @@ pub struct Quota {
     pub period_us: u64,
 }
 
-/// What can be set on a cgroup.
+/// A setting of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Knob {
@@ -26,8 +26,8 @@ pub enum Knob {
     Weight,
     /// `cpu.cfs_quota_us` and `cpu.cfs_period_us`, or `cpu.max`.
     Quota,
-    /// `cpu.idle`: 1 for a cgroup that runs only what no other wants to. In it there is no weight to set, and the weight is the
-    /// kernel's default when it leaves.
+    /// `cpu.idle`: 1 for a cgroup that runs only on otherwise idle pCPUs.
+    /// Its weight cannot be set in the class, and is the kernel's default when it leaves.
     Idle,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Knob {
     }
 }
 
-/// Reads `QUOTA PERIOD`; the inner `None` is `max`, the outer one a text that is neither.
+/// Parses `QUOTA PERIOD`; the inner `None` is `max`, the outer one a malformed text.
 pub(crate) fn parse_quota(text: &str) -> Option<Option<Quota>> {
     let (quota, period) = text.trim().split_once(' ')?;
     let period_us = period.parse().ok()?;
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotas_read_as_the_kernel_writes_them() {
+    fn kernel_quotas_are_parsed() {
         let half = Quota { quota_us: 50_000, period_us: 100_000 };
         assert_eq!(parse_quota("50000 100000\n"), Some(Some(half)));
         assert_eq!(parse_quota("max 100000\n"), Some(None));

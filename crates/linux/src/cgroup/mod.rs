@@ -1,10 +1,11 @@
-//! The cpu controller of cgroups, versions 1 and 2, and what other controllers share with it.
+//! The cpu controller of cgroup v1 and v2, and code that it shares with other controllers.
 //!
-//! [`path`] names cgroups, [`knob`] what can be set on them, [`controller`] is the trait over [`v1`] and [`v2`], which
-//! [`mounts`] finds and opens. [`files`] reads and writes a hierarchy of any controller. [`ownership`] finds out
-//! whether a VM has a cgroup to itself; nothing else here knows VMs.
+//! [`path`] identifies cgroups, and [`knob`] their settings.
+//! [`controller`] is the trait over [`v1`] and [`v2`], which [`mounts`] finds and opens.
+//! [`files`] reads and writes a hierarchy of any controller.
+//! [`ownership`] finds the cgroup that belongs to one VM alone; the other modules do not know VMs.
 //!
-//! Nothing here journals: the actuator does, and is the only caller that changes anything, outside of tests.
+//! Non-goal: journaling. Outside of tests, only the actuator changes cgroups, and it journals the changes.
 //!
 //! Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/, scheduler/sched-bwc.rst.
 
@@ -25,5 +26,5 @@ pub use error::CgroupError;
 pub use knob::{Knob, Quota};
 pub use mounts::open;
 pub use name::{check_length, check_name};
-pub use path::{CgroupId, CgroupPath, LONGEST, Owners, Version};
+pub use path::{CgroupId, CgroupPath, MAX_PATH_LENGTH, Owners, Version};
 pub use stat::Throttled;

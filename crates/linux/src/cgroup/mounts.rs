@@ -1,8 +1,8 @@
-//! Which hierarchy holds the cpu controller.
+//! Finds the hierarchy of the cpu controller.
 //!
-//! Three set-ups are in use: v1 alone, v2 alone, and both (hybrid), where either may hold the cpu
-//! controller. A v1 mount that lists `cpu` among its options wins, because a controller that is
-//! bound to v1 is not available in v2; otherwise it is v2, if its root offers `cpu`.
+//! Three set-ups are in use: v1 alone, v2 alone, and hybrid, where either may hold the cpu controller.
+//! A v1 mount with `cpu` among its options wins, because a controller bound to v1 is not available in v2.
+//! Otherwise v2 holds it, if its root offers `cpu`.
 //!
 //! Source: `/proc/mounts`, fstab(5): device, mount point, type, options; spaces as `\040`.
 
@@ -44,7 +44,7 @@ impl Mount {
     }
 }
 
-/// Turns the octal escapes of `/proc/mounts` back into what they stand for.
+/// Decodes the octal escapes of `/proc/mounts`.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -68,7 +68,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Finds the cpu controller of this host.
+/// Opens the cpu controller of this host.
 pub fn open(procfs: &ProcFs) -> Result<Box<dyn CpuController>, CgroupError> {
     Ok(match find(procfs, "cpu")? {
         (Version::V1, mount) => Box::new(V1::new(procfs, &mount)),
@@ -82,9 +82,12 @@ pub fn find(procfs: &ProcFs, controller: &'static str) -> Result<(Version, PathB
     let text =
         read_text(&path).map_err(|source| CgroupError::Read { path: path.clone(), source })?;
     let mounts: Vec<Mount> = text.lines().filter_map(Mount::parse).collect();
-    let writable = |mount: &Mount| match mount.has("ro") {
-        false => Ok(()),
-        true => Err(CgroupError::ReadOnly { mount: mount.point.clone() }),
+    let writable = |mount: &Mount| {
+        if mount.has("ro") {
+            Err(CgroupError::ReadOnly { mount: mount.point.clone() })
+        } else {
+            Ok(())
+        }
     };
     if let Some(mount) = mounts.iter().find(|m| !m.is_v2 && m.has(controller)) {
         writable(mount)?;
@@ -142,7 +145,7 @@ mod tests {
     const V2_ALONE: &str = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nsdelegate 0 0\n";
 
     #[test]
-    fn the_hierarchy_with_the_cpu_controller_is_found() {
+    fn cpu_hierarchy_is_found() {
         let v1 = |path: &str| Ok((Version::V1, PathBuf::from(path)));
         let v2 = |path: &str| Ok((Version::V2, PathBuf::from(path)));
         let hybrid_v1 = format!("{V1_CPUSET}{V1_CPU}{V2_UNIFIED}");
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_hosts_are_told_what_would_be_right() {
+    fn errors_name_the_remedy() {
         let error = |mounts: &str, controllers: &str| opened(mounts, controllers).unwrap_err();
         assert!(error("", "").contains("mount -t cgroup2"));
         assert!(error(V1_CPUSET, "").contains("1 cgroup mounts"));
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_in_mount_points_are_undone() {
+    fn escapes_in_mount_points_are_decoded() {
         assert_eq!(unescape(r"/a\040b\134c\x"), r"/a b\c\x");
     }
 }

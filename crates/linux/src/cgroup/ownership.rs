@@ -1,26 +1,27 @@
-//! Whether a VM has a cgroup to itself, and which.
+//! Finds the cgroup that belongs to one VM alone, if any.
 //!
-//! A VM that libvirt, systemd or an operator gave a cgroup of its own is adjusted there: its weight
-//! is that cgroup's. Only a VM that shares its cgroup with others needs a new one. Layouts in use:
+//! If libvirt, systemd or an operator gave a VM its own cgroup, Tandem sets the weight of that cgroup.
+//! Only a VM that shares its cgroup with others needs a new one.
+//! Layouts in use:
 //!
 //! - libvirt on v1: `/machine.slice/machine-qemu….scope/{emulator,vcpu0,…}` → the scope;
 //! - libvirt on v2: `/machine.slice/machine-qemu….scope/libvirt/{emulator,vcpu0,…}` → the scope;
-//! - `systemd-run --scope qemu …`: `/…/run-r1.scope` → the scope; a service of its own likewise;
+//! - `systemd-run --scope qemu …`: `/…/run-r1.scope` → the scope; likewise a service of its own;
 //! - one folder per VM, by an operator's script: `/vms/web/{emulator,vcpu0}` → `/vms/web`;
 //! - started from a shell or a container that holds more than the VM → none.
 //!
-//! The rule: start at the lowest cgroup that holds all vCPU threads. Climb while the cgroup above
-//! still holds this VM only and there is a reason to: it holds the VM's other threads too, or it
-//! lies within a `*.scope` or `*.service`, at which the climb ends. Never climb into the root or a
-//! `*.slice`: those are made to hold many. Without such a reason the climb must not go on, because
-//! a folder like `/vms` holds one VM only until the next one starts.
+//! The rule: start at the lowest cgroup that holds all vCPU threads.
+//! Climb while the cgroup above holds only this VM, and either also holds its other threads or lies within a `*.scope` or `*.service`.
+//! The climb ends at such a scope or service, and never enters the root or a `*.slice`, which are made for many VMs.
+//! Without these reasons it must not go on, because a folder like `/vms` holds a single VM only until the next one starts.
 //!
-//! Helper processes of a VM (virtiofsd, swtpm) live in its machine scope, so in a scope named
-//! `machine-…` processes that are no VMs do not count.
+//! Helper processes of a VM (virtiofsd, swtpm) live in its machine scope.
+//! In a scope named `machine-…`, processes other than VMs therefore do not count.
 //!
-//! Of many VMs: [`Residents`] has an index of who is at or below each cgroup, so that what others there are is found without going
-//! through them; and [`Occupants`] reads a cgroup's processes only where that index leaves the VM alone there, and once. So a thousand VMs
-//! cost a thousand times what one does. What is in a cgroup may be a tenant's making, so what is looked at there is bounded.
+//! For many VMs, [`Residents`] indexes the VMs at or below each cgroup, which finds others without a search.
+//! [`Occupants`] reads a cgroup's processes once, and only if that index has no other VM there.
+//! The cost of 1,000 VMs is thus 1,000 times that of one.
+//! Tenants may fill a cgroup with anything, so the number of examined entries is bounded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,30 +33,30 @@ use crate::ids::Pid;
 use crate::procfs::ProcFs;
 use crate::thread::ThreadRef;
 
-/// What one VM looks like from here.
+/// The cgroups of one VM's threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residence {
     /// The VM's process.
     pub pid: Pid,
-    /// Where the process's first thread is.
+    /// Cgroup of the process's first thread.
     pub main: CgroupPath,
-    /// Where each vCPU thread is.
+    /// Cgroup of each vCPU thread.
     pub vcpus: Vec<CgroupPath>,
 }
 
-/// Whose processes have threads in a cgroup or below it.
+/// The processes with threads in a cgroup or below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupant {
-    /// Nobody's.
+    /// None.
     Nobody,
-    /// One process's.
+    /// One process.
     One(Pid),
-    /// Those of several.
+    /// Several processes.
     Several,
 }
 
 impl Occupant {
-    /// Both together.
+    /// Combines the occupants of two cgroups.
     #[must_use]
     pub fn and(self, other: Occupant) -> Occupant {
         match (self, other) {
@@ -66,26 +67,26 @@ impl Occupant {
     }
 }
 
-/// Asked who has threads in a cgroup or below it, for a VM of so many vCPUs.
-type Asked<'a> = dyn FnMut(&CgroupPath, usize) -> Result<Occupant, CgroupError> + 'a;
+/// Returns the occupant of a cgroup, for a VM with this number of vCPUs.
+type FindOccupant<'a> = dyn FnMut(&CgroupPath, usize) -> Result<Occupant, CgroupError> + 'a;
 
-/// The VMs of a host, of which several may be in one process, by where they are.
+/// The VMs of a host, several of which may be in one process, indexed by cgroup.
 #[derive(Clone, Debug, Default)]
 pub struct Residents {
     residences: Vec<Arc<Residence>>,
-    /// Who is in each cgroup or below it.
+    /// The VMs in each cgroup or below.
     tenants: HashMap<String, Tenants>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Tenants {
-    /// VMs with a vCPU thread there, by their numbers.
+    /// Indices of VMs with a vCPU thread there.
     vcpus: First<usize>,
-    /// Processes of VMs whose first thread is there.
+    /// VM processes whose first thread is there.
     mains: First<Pid>,
 }
 
-/// The first of some, and whether there is another.
+/// The first of several values, and whether there is a different one.
 #[derive(Clone, Debug)]
 struct First<T> {
     first: Option<T>,
@@ -112,14 +113,14 @@ impl<T: PartialEq> First<T> {
 }
 
 impl Residents {
-    /// These, numbered in this order.
+    /// Indexes these VMs, numbered in this order.
     pub fn new(residences: Vec<Arc<Residence>>) -> Residents {
         let mut residents = Residents::default();
         for (vm, home) in residences.iter().enumerate() {
             residents.enter(&home.main, |tenants| tenants.mains.add(home.pid));
             let mut before = None;
             for place in &home.vcpus {
-                // vCPUs of a VM are often in one cgroup.
+                // Fast path: the vCPUs of a VM are often in one cgroup.
                 if before.replace(place) != Some(place) {
                     residents.enter(place, |tenants| tenants.vcpus.add(vm));
                 }
@@ -138,12 +139,13 @@ impl Residents {
         }
     }
 
-    /// A VM by its number.
+    /// A VM by its index.
     pub fn get(&self, vm: usize) -> Option<&Residence> {
         self.residences.get(vm).map(Arc::as_ref)
     }
 
-    /// The cgroup that is this VM's alone. `occupant` says who has threads in one or below it, and is told how many vCPUs the VM has.
+    /// Returns the cgroup that belongs to this VM alone, if any.
+    /// `occupant` returns the occupant of a cgroup; it receives the VM's number of vCPUs.
     pub fn own_cgroup(
         &self,
         vm: usize,
@@ -157,7 +159,7 @@ impl Residents {
         };
         let mut is_own = |cgroup: &CgroupPath| self.is_own(vm, cgroup, &mut occupant);
         let machine = scope_above(&start).filter(is_machine_scope);
-        // Right below it, it is the answer whoever else has threads there.
+        // At the machine scope, or right below, other processes do not matter.
         if let Some(scope) = &machine
             && (start == *scope || start.parent().as_ref() == Some(scope))
             && is_own(scope)?
@@ -165,7 +167,7 @@ impl Residents {
             return Ok(machine);
         }
         if !is_own(&start)? {
-            // The threads may each have a cgroup below one with helpers in it: libvirt's scope.
+            // Each thread may have a cgroup below one with helpers, as in libvirt's scope.
             return match machine {
                 Some(scope) if is_own(&scope)? => Ok(Some(scope)),
                 _ => Ok(None),
@@ -187,7 +189,7 @@ impl Residents {
         &self,
         vm: usize,
         cgroup: &CgroupPath,
-        occupant: &mut Asked<'_>,
+        occupant: &mut FindOccupant<'_>,
     ) -> Result<bool, CgroupError> {
         let Some(home) = self.get(vm).filter(|_| can_belong_to_one(cgroup)) else {
             return Ok(false);
@@ -206,7 +208,7 @@ impl Residents {
     }
 }
 
-/// The lowest cgroup that is at or above all of these.
+/// The lowest cgroup at or above all of these.
 fn lowest_common(cgroups: &[CgroupPath]) -> Option<CgroupPath> {
     let (first, rest) = cgroups.split_first()?;
     std::iter::successors(Some(first.clone()), CgroupPath::parent)
@@ -237,7 +239,7 @@ fn holds_main_beside(above: &CgroupPath, own: &CgroupPath, vm: &Residence) -> bo
     vm.main.is_within(above) && !vm.main.is_within(own)
 }
 
-/// Reads where one VM's threads are; threads that ended meanwhile are left out.
+/// Reads the cgroups of one VM's threads; omits threads that ended meanwhile.
 pub fn residence(
     controller: &dyn CpuController,
     process: &ThreadRef,
@@ -255,12 +257,13 @@ pub fn residence(
     Ok(Residence { pid: process.pid, main, vcpus: places })
 }
 
-/// So many cgroups and processes are looked at to see whose a cgroup is: a VMM has a few, with its helpers and vhost workers, ...
-pub const MOST_LOOKED_AT: usize = 256;
-/// ... and so many more for each vCPU: libvirt makes a cgroup for each, and vhost has about a worker for each.
+/// Maximum number of cgroups and processes examined to find the owner of a cgroup, without those of vCPUs.
+/// A VMM has a few, with its helpers and vhost workers.
+pub const MAX_EXAMINED: usize = 256;
+/// Additional cgroups and processes examined per vCPU: libvirt creates a cgroup for each, and vhost about one worker.
 pub const PER_VCPU: usize = 2;
 
-/// Who has threads in the cgroups of this host: each cgroup is read when it is asked for, and once.
+/// The occupants of this host's cgroups; reads each cgroup on demand, and once.
 pub struct Occupants<'a> {
     controller: &'a dyn CpuController,
     procfs: &'a ProcFs,
@@ -269,18 +272,18 @@ pub struct Occupants<'a> {
 }
 
 impl<'a> Occupants<'a> {
-    /// Nothing is read yet.
+    /// Creates the cache without reading.
     pub fn new(controller: &'a dyn CpuController, procfs: &'a ProcFs) -> Occupants<'a> {
         Occupants { controller, procfs, known: HashMap::new(), kernel_threads: HashMap::new() }
     }
 
-    /// Who has threads in this cgroup or below it, for a VM of so many vCPUs. vhost workers and their like are threads of the kernel
-    /// that serve the VM, and do not count.
+    /// Returns the occupant of this cgroup and those below, for a VM with this number of vCPUs.
+    /// Kernel threads that serve the VM, such as vhost workers, do not count.
     ///
-    /// No more than [`MOST_LOOKED_AT`] cgroups and processes are looked at, and [`PER_VCPU`] more for each vCPU: where there are more, that
-    /// counts as several processes, because no VM needs them, and whoever may make cgroups could keep everybody waiting.
+    /// Examines at most [`MAX_EXAMINED`] cgroups and processes, plus [`PER_VCPU`] per vCPU.
+    /// More count as several processes: no VM needs them, and a tenant could delay the daemon with them.
     pub fn of(&mut self, cgroup: &CgroupPath, vcpus: usize) -> Result<Occupant, CgroupError> {
-        let mut left = MOST_LOOKED_AT.saturating_add(vcpus.saturating_mul(PER_VCPU));
+        let mut left = MAX_EXAMINED.saturating_add(vcpus.saturating_mul(PER_VCPU));
         let mut occupant = Occupant::Nobody;
         let mut open = vec![cgroup.clone()];
         while occupant != Occupant::Several
@@ -291,7 +294,7 @@ impl<'a> Occupants<'a> {
                 continue;
             }
             left = left.saturating_sub(1);
-            // Threads of the kernel that are known cost no look.
+            // Known kernel threads do not count towards the limit.
             let most = left.saturating_add(1).saturating_add(self.kernel_threads.len());
             let here = self.controller.some_processes(&next, most).and_then(|pids| {
                 open.extend(self.controller.some_children(&next, left + 1)?);
@@ -302,7 +305,7 @@ impl<'a> Occupants<'a> {
                 Err(error) if error.is_gone() => continue,
                 Err(error) => return Err(error),
             };
-            occupant = occupant.and(self.who(&pids, &mut left));
+            occupant = occupant.and(self.occupant_of(&pids, &mut left));
             if open.len() > left {
                 occupant = Occupant::Several;
             }
@@ -311,8 +314,8 @@ impl<'a> Occupants<'a> {
         Ok(occupant)
     }
 
-    /// Whose processes these are, if that takes no more than `left` looks at them.
-    fn who(&mut self, pids: &[Pid], left: &mut usize) -> Occupant {
+    /// Returns the occupant for these processes; several if examining them exceeds `left`.
+    fn occupant_of(&mut self, pids: &[Pid], left: &mut usize) -> Occupant {
         let mut occupant = Occupant::Nobody;
         for pid in pids {
             if occupant == Occupant::Several {
@@ -337,7 +340,8 @@ impl<'a> Occupants<'a> {
     }
 }
 
-/// The cgroup that is this VM's alone on this host, if it has one. `others` are the other VMs. For all of a host's VMs, see [`Residents`].
+/// Returns the cgroup that belongs to this VM alone, if any; `others` are the host's other VMs.
+/// For all of a host's VMs, use [`Residents`].
 pub fn find_own_cgroup(
     controller: &dyn CpuController,
     procfs: &ProcFs,
@@ -370,7 +374,7 @@ mod tests {
         }
     }
 
-    /// What is this VM's own, with the VMs' own threads as occupants besides `extra`.
+    /// The VM's own cgroup; the occupants are the VMs' threads and `extra`.
     fn own(vm: &Residence, others: &[Residence], extra: &[(&str, u32)]) -> Option<String> {
         let all = [std::slice::from_ref(vm), others].concat();
         let of_vms = all.iter().flat_map(|vm| {
@@ -397,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn libvirt_on_v1_gives_the_scope_for_any_number_of_vcpus() {
+    fn libvirt_v1_owns_its_scope() {
         for vcpus in 1..4 {
             let vm = libvirt(SCOPE, 7, vcpus);
             assert_eq!(own(&vm, &[], &[]), Some(SCOPE.to_owned()));
@@ -405,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn libvirt_on_v2_gives_the_scope_above_the_libvirt_folder() {
+    fn libvirt_v2_owns_its_scope() {
         for vcpus in 1..4 {
             let vm = libvirt(&format!("{SCOPE}/libvirt"), 7, vcpus);
             assert_eq!(own(&vm, &[], &[]), Some(SCOPE.to_owned()));
@@ -413,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn helpers_in_a_machine_scope_do_not_count_but_other_vms_do() {
+    fn machine_scope_may_hold_helpers_only() {
         let web = libvirt(&format!("{SCOPE}/libvirt"), 7, 2);
         let helper = format!("{SCOPE}/libvirt/emulator");
         assert_eq!(own(&web, &[], &[(&helper, 9)]), Some(SCOPE.to_owned()));
@@ -422,16 +426,16 @@ mod tests {
     }
 
     #[test]
-    fn libvirt_without_systemd_stops_below_the_common_folder() {
+    fn libvirt_without_systemd_owns_its_folder() {
         let web = libvirt("/machine/qemu-1-web.libvirt-qemu", 7, 1);
         let wanted = Some("/machine/qemu-1-web.libvirt-qemu".to_owned());
-        assert_eq!(own(&web, &[], &[]), wanted, "also while it is the only VM");
+        assert_eq!(own(&web, &[], &[]), wanted, "even as the only VM");
         let other = libvirt("/machine/qemu-2-db.libvirt-qemu", 8, 2);
         assert_eq!(own(&web, &[other], &[]), wanted);
     }
 
     #[test]
-    fn a_scope_or_service_of_its_own_is_its_own() {
+    fn exclusive_scope_or_service_is_owned() {
         for place in [
             "/system.slice/run-r1.scope",
             "/user.slice/user-0.slice/session-3.scope",
@@ -444,14 +448,14 @@ mod tests {
     }
 
     #[test]
-    fn the_root_and_slices_are_nobodys() {
+    fn root_and_slices_are_not_owned() {
         assert_eq!(own(&vm(7, "/", &["/", "/"]), &[], &[]), None);
         let slice = "/machine.slice";
         assert_eq!(own(&vm(7, slice, &[slice]), &[], &[]), None);
     }
 
     #[test]
-    fn an_operators_folder_is_used_without_climbing_above_it() {
+    fn operators_folder_ends_the_climb() {
         let web = vm(7, "/", &["/vms/web", "/vms/web"]);
         assert_eq!(own(&web, &[], &[]), Some("/vms/web".to_owned()));
         let split = vm(7, "/vms/web/emulator", &["/vms/web/vcpu0"]);
@@ -459,14 +463,14 @@ mod tests {
     }
 
     #[test]
-    fn several_vms_of_one_process_own_no_common_cgroup() {
+    fn vms_of_one_process_share_their_cgroup() {
         let place = "/system.slice/many.service";
         let (a, b) = (vm(7, place, &[place]), vm(7, place, &[place, place]));
         assert_eq!(own(&a, &[b], &[]), None);
     }
 
     #[test]
-    fn a_vm_without_known_vcpus_has_none() {
+    fn vm_without_vcpus_owns_none() {
         assert_eq!(own(&vm(7, "/a", &[]), &[], &[]), None);
     }
 }

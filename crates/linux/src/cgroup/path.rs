@@ -1,14 +1,14 @@
-//! Names of cgroups: a path within a hierarchy, and the number that tells a cgroup from a later one at the same path.
+//! Identity of cgroups: a path within a hierarchy, and an ID that distinguishes a cgroup from a later one at the same path.
 //!
-//! A [`CgroupPath`] is a path within the hierarchy that holds the controller, as `/proc/PID/cgroup` prints it: it
-//! begins with `/`, and `/` is the root. A [`CgroupId`] is the inode number of the cgroup's folder. [`Version`] says
-//! which of the kernel's two interfaces the hierarchy has.
+//! A [`CgroupPath`] is a path within the hierarchy of the controller, as in `/proc/PID/cgroup`: it begins with `/`, the root.
+//! A [`CgroupId`] is the inode number of the cgroup's folder.
+//! [`Version`] is the kernel interface of the hierarchy.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Which of the two kernel interfaces holds the cpu controller.
+/// The kernel interface of the cpu controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Version {
@@ -32,8 +32,9 @@ impl fmt::Display for Version {
 #[serde(transparent)]
 pub struct CgroupPath(pub String);
 
-/// The longest path of a cgroup in which anything is changed, in bytes. The kernel has up to 4,095, and the journal names each vCPU's cgroup.
-pub const LONGEST: usize = 512;
+/// Maximum length of the path of a cgroup that Tandem changes, in bytes.
+/// The kernel allows 4,095, but the journal holds the path once per vCPU.
+pub const MAX_PATH_LENGTH: usize = 512;
 
 impl fmt::Display for CgroupPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,7 +53,7 @@ impl CgroupPath {
         self.0 == "/"
     }
 
-    /// Its own name, the last part of the path; empty for the root.
+    /// The last part of the path; empty for the root.
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or_default()
     }
@@ -72,7 +73,7 @@ impl CgroupPath {
         CgroupPath(format!("{}/{name}", self.0.trim_end_matches('/')))
     }
 
-    /// Whether this is `other` or lies below it.
+    /// Whether this is `other` or below it.
     pub fn is_within(&self, other: &CgroupPath) -> bool {
         match self.0.strip_prefix(other.0.trim_end_matches('/')) {
             Some(rest) => rest.is_empty() || rest.starts_with('/'),
@@ -80,13 +81,13 @@ impl CgroupPath {
         }
     }
 
-    /// Its path and those of the cgroups above it, without slashes at their ends: the root's, which is the last, is empty.
+    /// This path and those of the cgroups above, without trailing slashes: the root's, which comes last, is empty.
     pub(crate) fn at_and_above(&self) -> impl Iterator<Item = &str> {
         let first = Some(self.0.trim_end_matches('/'));
         std::iter::successors(first, |below| below.rsplit_once('/').map(|(above, _)| above))
     }
 
-    /// All cgroups from the root down to and without this one.
+    /// All cgroups above this one, from the root down.
     pub fn ancestors(&self) -> Vec<CgroupPath> {
         let mut above: Vec<CgroupPath> =
             std::iter::successors(self.parent(), CgroupPath::parent).collect();
@@ -95,26 +96,26 @@ impl CgroupPath {
     }
 }
 
-/// A cgroup for as long as the machine is up: its folder's inode number. A cgroup that is removed
-/// and made again under the same path has another.
+/// ID of a cgroup while the machine is up: its folder's inode number.
+/// A cgroup that is removed and recreated under the same path has another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CgroupId(pub u64);
 
-/// Who may change a cgroup, by user number.
+/// The users that may change a cgroup.
 ///
-/// Who delegates a cgroup gives away its folder and some of its files, but not its knobs (Documentation/admin-guide/cgroup-v2.rst,
-/// "Delegation"): what is set there stays root's, and all below is the new owner's.
+/// Delegation of a cgroup gives away its folder and some of its files, but not its knobs (Documentation/admin-guide/cgroup-v2.rst,
+/// "Delegation"): its own settings stay root's, and everything below belongs to the new owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owners {
-    /// Whose the folder is: who may make cgroups in it.
+    /// User that owns the folder and may create cgroups in it.
     pub folder: u32,
-    /// Whose the file of its weight is, if it has one.
+    /// User that owns the file of its weight, if it has one.
     pub weight: Option<u32>,
 }
 
 impl Owners {
-    /// All of it is root's.
+    /// Root owns all of it.
     pub const ROOT: Owners = Owners { folder: 0, weight: Some(0) };
 }
 
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_know_parents_children_and_ancestors() {
+    fn parents_children_and_ancestors() {
         assert_eq!(path("/a/b").parent(), Some(path("/a")));
         assert_eq!(path("/a").parent(), Some(path("/")));
         assert_eq!(path("/").parent(), None);

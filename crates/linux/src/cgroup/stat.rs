@@ -1,25 +1,26 @@
-//! What a cgroup's `cpu.stat` says of its quota: for how long it was throttled, and in how many periods.
+//! Throttling of a cgroup by its quota, from `cpu.stat`: its time and the number of periods.
 //!
-//! v1 has `throttled_time` in ns, v2 `throttled_usec`. Both are sums over pCPUs: a cgroup throttled on two of them for a
-//! second was throttled for two. They count throttling by the cgroup's own quota, not by one above it. On v2 the figure is
-//! there only where the cpu controller reaches.
+//! v1 has `throttled_time` in ns, v2 `throttled_usec`.
+//! Both are sums over pCPUs: throttling on two of them for a second counts two seconds.
+//! They count throttling by the cgroup's own quota, not by one above it.
+//! On v2 they exist only if the cpu controller is enabled for the cgroup.
 //!
 //! Source: kernel/sched/core.c, cpu_cfs_stat_show() and cpu_extra_stat_show(); Documentation/scheduler/sched-bwc.rst.
 
 use tandem_model::Nanos;
 
-/// What a cgroup's quota did so far.
+/// Throttling by a cgroup's quota so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttled {
-    /// For how long it kept the cgroup off pCPUs, summed over them. The kernel adds to it when a throttling is over.
+    /// Throttled time, summed over pCPUs; the kernel updates it at the end of each throttling.
     pub time: Nanos,
     /// Periods of the quota in which the cgroup ran.
     pub periods: u64,
-    /// Those that began while it was throttled. The kernel counts them at once.
+    /// Periods that began while the cgroup was throttled; the kernel updates them at once.
     pub throttled_periods: u64,
 }
 
-/// What the quota did so far; `None` if the text has no time.
+/// Parses `cpu.stat`; `None` if it has no throttled time.
 pub(crate) fn throttled(text: &str) -> Option<Throttled> {
     let mut throttled = Throttled::default();
     let mut has_time = false;
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_read() {
+    fn both_versions_are_parsed() {
         let v1 = "nr_periods 10\nnr_throttled 3\nthrottled_time 1234567\nwait_sum 9\n";
         let expected = |time| Throttled { time: Nanos(time), periods: 10, throttled_periods: 3 };
         assert_eq!(throttled(v1), Some(expected(1_234_567)));
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_zero() {
+    fn missing_time_is_not_zero() {
         for text in ["", "usage_usec 7\n", "throttled_time\n", "throttled_usec x\n"] {
             assert_eq!(throttled(text), None, "{text}");
         }

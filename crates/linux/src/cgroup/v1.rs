@@ -1,10 +1,10 @@
 //! cgroup v1: `cpu.shares`, `cpu.cfs_quota_us`, and threads that move one by one through `tasks`.
 //!
-//! Every thread may be in any cgroup, whatever the rest of its process does, and every cgroup has
-//! the controller; so a group is one folder and nothing has to be enabled first. Two things can
-//! still be in the way: a cpuset controller mounted together with cpu, whose new cgroups allow no
-//! pCPU until told (done here), and kernels with real-time group scheduling, which refuse
-//! real-time threads in a cgroup without real-time budget (told to the operator).
+//! Each thread may be in any cgroup, independent of the rest of its process, and every cgroup has the controller.
+//! A group is therefore one folder, and no controller has to be enabled first.
+//! Two obstacles remain.
+//! If cpuset is mounted together with cpu, new cgroups allow no pCPU until one is set (done here).
+//! Kernels with real-time group scheduling refuse real-time threads in a cgroup without real-time budget (the error tells the operator).
 //!
 //! Source: Documentation/admin-guide/cgroup-v1/cgroups.rst, scheduler/sched-bwc.rst.
 
@@ -37,7 +37,7 @@ impl V1 {
         V1 { files: Hierarchy::new(procfs, mount) }
     }
 
-    /// A new cgroup of a co-mounted cpuset allows nothing; it gets what the one above has.
+    /// Copies the cpuset of the parent, because a new cgroup of a co-mounted cpuset allows no pCPU.
     fn inherit_cpuset(&self, parent: &CgroupPath, child: &CgroupPath) -> Result<(), CgroupError> {
         for file in ["cpuset.cpus", "cpuset.mems"] {
             if self.files.file(child, file).exists() {
@@ -128,8 +128,8 @@ impl CpuController for V1 {
             Knob::Idle => write("cpu.idle", text),
             Knob::Quota => {
                 let (quota, period) = text.split_once(' ').unwrap_or((text, "100000"));
-                // The kernel checks each write against the other value as it stands: with the cap
-                // lifted first, any period is accepted.
+                // The kernel checks each write against the current other value: once the cap is
+                // lifted, it accepts any period.
                 write("cpu.cfs_quota_us", "-1")?;
                 write("cpu.cfs_period_us", period)?;
                 match quota {

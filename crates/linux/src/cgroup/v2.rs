@@ -1,23 +1,23 @@
 //! cgroup v2: `cpu.weight`, and threaded cgroups for the vCPU threads.
 //!
-//! In v2 a process is in one cgroup with all its threads, unless that cgroup is the root of a
-//! *threaded* subtree: then single threads may move to the threaded cgroups below. So vCPU threads
-//! go to a threaded child of the cgroup their process is in, which thereby becomes a threaded
-//! domain. And a cgroup has a weight only if every cgroup above lets the cpu controller down
-//! (`+cpu` in `cgroup.subtree_control`). The steps, in the order in which the actuator takes them:
+//! In v2 all threads of a process are in one cgroup, unless that cgroup is the root of a *threaded* subtree.
+//! Single threads may then move to the threaded cgroups below.
+//! vCPU threads therefore go to a threaded child of their process's cgroup, which thereby becomes a threaded domain.
+//! A cgroup has a weight only if every cgroup above enables the cpu controller (`+cpu` in `cgroup.subtree_control`).
+//! The actuator takes these steps:
 //!
-//! 1. `+cpu` in each ancestor where it is missing, from the root down, the process's own cgroup
-//!    last (the kernel allows that beside processes because cpu is a threaded controller);
-//! 2. make the child, and write `threaded` to its `cgroup.type`;
-//! 3. write thread numbers to its `cgroup.threads`.
+//! 1. write `+cpu` in each ancestor where it is missing, from the root down, the process's own cgroup last
+//!    (the kernel allows that in a cgroup with processes because cpu is a threaded controller);
+//! 2. create the child, and write `threaded` to its `cgroup.type`;
+//! 3. write thread IDs to its `cgroup.threads`.
 //!
-//! The kernel answers EBUSY or EOPNOTSUPP where the process's cgroup cannot be a threaded domain:
-//! it has domain controllers (memory, io, …) enabled for its children, or children that hold
-//! processes. [`V2::check_parent`] looks for both first, so that the operator reads which; a cgroup with more than 256 children is
-//! refused unseen.
+//! The kernel returns EBUSY or EOPNOTSUPP if the process's cgroup cannot be a threaded domain.
+//! The cgroup then enables domain controllers (memory, io, …) for its children, or has children with processes.
+//! [`V2::check_parent`] checks for both first, so that the error names the obstacle.
+//! It refuses a cgroup with more than 256 children without examining them.
 //!
-//! Enabling `+cpu` somewhere makes that cgroup's children compete by weight where their threads
-//! competed one by one before; it is undone like everything else.
+//! `+cpu` makes the children of a cgroup compete by weight, whose threads competed individually before.
+//! The restore reverts it like all changes.
 //!
 //! Source: Documentation/admin-guide/cgroup-v2.rst, "Threads"; kernel/cgroup/cgroup.c,
 //! cgroup_vet_subtree_control_enable() and cgroup_enable_threaded().
@@ -42,8 +42,8 @@ const WEIGHTS: (Weight, Weight) = (Weight::constant(1.0), Weight::constant(10_00
 /// The controllers that work in threaded cgroups; any other makes a cgroup's children domains.
 const THREADED: [&str; 4] = ["cpu", "cpuset", "perf_event", "pids"];
 
-/// So many cgroups right below one are looked at: a tenant can make any number in one of his, and each takes reads.
-const MOST_CHILDREN: usize = 256;
+/// Maximum number of children that are examined: a tenant can create any number, and each takes reads.
+const MAX_CHILDREN: usize = 256;
 
 const SUBTREE: &str = "cgroup.subtree_control";
 
@@ -68,12 +68,12 @@ impl V2 {
         Ok(self.words(cgroup, SUBTREE)?.iter().any(|c| c == "cpu"))
     }
 
-    /// `cgroup.type`; the root has no such file and is a domain that may hold threaded children
-    /// beside others.
+    /// Reads `cgroup.type`; the root has no such file and is a domain that may hold threaded and other children.
     fn kind(&self, cgroup: &CgroupPath) -> Result<String, CgroupError> {
-        match cgroup.is_root() {
-            true => Ok("root".to_owned()),
-            false => self.files.read(cgroup, "cgroup.type"),
+        if cgroup.is_root() {
+            Ok("root".to_owned())
+        } else {
+            self.files.read(cgroup, "cgroup.type")
         }
     }
 
@@ -83,22 +83,22 @@ impl V2 {
             .is_ok_and(|text| text.lines().any(|line| line == "populated 1"))
     }
 
-    /// The children; `None`: there are more than are looked at.
+    /// The children; `None` if there are more than [`MAX_CHILDREN`].
     fn few_children(&self, cgroup: &CgroupPath) -> Result<Option<Vec<CgroupPath>>, CgroupError> {
-        let children = self.files.some_children(cgroup, MOST_CHILDREN + 1)?;
-        Ok((children.len() <= MOST_CHILDREN).then_some(children))
+        let children = self.files.some_children(cgroup, MAX_CHILDREN + 1)?;
+        Ok((children.len() <= MAX_CHILDREN).then_some(children))
     }
 
-    /// A child that would lose settings if the controller went, in words. Root's cgroups are looked through whole, a tenant's as far as
-    /// he can keep nobody waiting.
-    fn user_of_cpu(&self, cgroup: &CgroupPath) -> Result<Option<String>, CgroupError> {
+    /// Describes a child that would lose settings without the controller.
+    /// Examines all children of root's cgroups, but at most [`MAX_CHILDREN`] of a tenant's.
+    fn cpu_user(&self, cgroup: &CgroupPath) -> Result<Option<String>, CgroupError> {
         let children = match self.owners(cgroup)?.folder {
             0 => self.files.children(cgroup)?,
             owner => match self.few_children(cgroup)? {
                 Some(children) => children,
                 None => {
                     return Ok(Some(format!(
-                        "perhaps one of the more than {MOST_CHILDREN} cgroups of user {owner} below it"
+                        "perhaps one of the more than {MAX_CHILDREN} cgroups of user {owner} below it"
                     )));
                 }
             },
@@ -126,8 +126,8 @@ impl V2 {
 fn enable_hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EBUSY) => {
-            "; the cgroup holds processes beside cgroups with processes: start the VM in a cgroup \
-             of its own"
+            "; the cgroup holds both processes and cgroups with processes: start the VM in a \
+             cgroup of its own"
         }
         Some(libc::EOPNOTSUPP) => {
             "; the cgroup is 'domain invalid' (see its cgroup.type): start the VM outside of the \
@@ -162,7 +162,7 @@ fn knob_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// What a threaded cgroup, whose processes belong to the cgroup above, says of them.
+/// Maps the error of a threaded cgroup, whose processes belong to the cgroup above, to an empty list.
 fn or_none(pids: Result<Vec<Pid>, CgroupError>) -> Result<Vec<Pid>, CgroupError> {
     match pids {
         Err(CgroupError::Read { source, .. })
@@ -284,7 +284,7 @@ impl CpuController for V2 {
                     return Err(V2::not_threadable(
                         parent,
                         format!(
-                            "there are more than {MOST_CHILDREN} cgroups below it, and any that holds processes would be in the way; \
+                            "there are more than {MAX_CHILDREN} cgroups below it, and any that holds processes would be in the way; \
                              start the VM in a cgroup of its own"
                         ),
                     ));
@@ -347,7 +347,7 @@ impl CpuController for V2 {
         if !self.enables_cpu(cgroup)? {
             return Ok(());
         }
-        if let Some(user) = self.user_of_cpu(cgroup)? {
+        if let Some(user) = self.cpu_user(cgroup)? {
             return Err(in_use(user));
         }
         match self.files.write(cgroup, SUBTREE, "-cpu", |_| "") {

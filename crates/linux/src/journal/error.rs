@@ -1,4 +1,4 @@
-//! Why a journal cannot be used, each with what would be right.
+//! Errors of a journal, each with its remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,64 +19,64 @@ pub enum JournalError {
     Locked {
         /// The state directory.
         dir: PathBuf,
-        /// The process that holds it, if it could be told.
+        /// The process that holds it, if known.
         holder: Option<u32>,
     },
-    /// Others could have written what is there.
+    /// Another user could have written the file or directory.
     #[error(
-        "{path} cannot be trusted: {what}. Whoever can write there could have this command change any cgroup; nothing was \
+        "{path} cannot be trusted: {what}. A user who can write there could have this command change any cgroup; nothing was \
          changed. Look at what is in it, then 'chown root {path}' and 'chmod go-w {path}', or name another --state-dir"
     )]
     Untrusted {
         /// The file or directory.
         path: PathBuf,
-        /// Who owns it, or who may write to it.
+        /// The user or group that owns it or may write to it.
         what: String,
     },
-    /// Something else stands in its place.
+    /// The path is not a regular file.
     #[error(
-        "{path} is no file (a folder, a pipe or a device); nothing was changed. Move it away, or name another --state-dir"
+        "{path} is not a regular file (but a folder, a pipe or a device); nothing was changed. Move it away, or name another --state-dir"
     )]
     NoFile {
-        /// What is no file.
+        /// The path.
         path: PathBuf,
     },
     /// A file operation failed.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A line is not what Tandem writes.
+    /// A line is not a Tandem record.
     #[error(
-        "{path}, line {line}: {what}. Nothing was put back. Mend or remove that line (each line \
-         names what was changed and its original value), then run '{restore}' again"
+        "{path}, line {line}: {what}. Nothing was restored. Fix or remove that line (each line \
+         names a changed setting and its original value), then run '{restore}' again"
     )]
     Malformed {
         /// The journal.
         path: PathBuf,
         /// The line's number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
-        /// The command that puts back what the journal lists.
+        /// The command that restores from the journal.
         restore: &'static str,
     },
-    /// The first line is not what Tandem writes.
+    /// The first line is not a head that this version reads.
     #[error(
-        "{path} does not begin as this Tandem's journals do: {what}. Nothing was put back. If another Tandem wrote it, run its \
-         '{restore}'; if it is damaged, put back by hand what its other lines name (what was changed, and its original value). Then move it away"
+        "{path} does not begin as this Tandem's journals do: {what}. Nothing was restored. If another Tandem wrote it, run its \
+         '{restore}'; if it is damaged, restore by hand the settings that its other lines name with their original values. Then move it away"
     )]
     NoHead {
         /// The journal.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
-        /// The command that puts back what the journal lists.
+        /// The command that restores from the journal.
         restore: &'static str,
     },
     /// The journal is of another hierarchy of this boot.
@@ -99,29 +99,29 @@ pub enum JournalError {
     },
     /// One process would fill the journal.
     #[error(
-        "{most} changes of process {pid} are journaled already, which is more than any VM needs; nothing more is changed of it"
+        "{most} changes of process {pid} are journaled already, which is more than any VM needs; no more of its threads are changed"
     )]
     TooMany {
-        /// Whose threads.
+        /// The process of the threads.
         pid: Pid,
-        /// So many are kept.
+        /// Maximum number of records.
         most: usize,
     },
     /// One user, or all together, would fill the journal.
     #[error(
-        "the changes{whose} that are journaled would take more than {} MiB; nothing more is changed there until there is room: have fewer vCPUs, \
+        "the journaled changes{whose} would take more than {} MiB; no more are made there until there is room: have fewer vCPUs, \
          or cgroups with shorter paths", most >> 20
     )]
     TooLong {
-        /// Whose they are; nothing for those of all.
+        /// The user or process; empty for all together.
         whose: String,
-        /// So many bytes are kept.
+        /// Maximum number of bytes.
         most: usize,
     },
 }
 
 impl JournalError {
-    /// Whether the journal's file could not be written, so that nothing could be changed.
+    /// Whether a file operation failed, so that no change could be made.
     pub fn is_of_disk(&self) -> bool {
         matches!(self, JournalError::File { .. })
     }
@@ -134,7 +134,7 @@ fn holder_text(holder: Option<u32>) -> String {
     }
 }
 
-/// The same error once more.
+/// Copies an error.
 pub(crate) fn again(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(number) => io::Error::from_raw_os_error(number),

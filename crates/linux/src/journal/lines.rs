@@ -1,4 +1,4 @@
-//! A journal's text: its head and its records, a line each.
+//! Text format of a journal: a head and records, one per line.
 
 use std::path::{Path, PathBuf};
 
@@ -11,19 +11,20 @@ use crate::journal::record::Entry;
 /// The format of this version's records.
 const FORMAT: u32 = 1;
 
-/// So many characters are said of what is wrong with a line.
-const MOST_SHOWN: usize = 300;
+/// Maximum length of quoted text in an error, in characters.
+const MAX_SHOWN: usize = 300;
 
-/// Which host, boot and hierarchy the records are about: the first line. Fields that a later version adds are read over.
+/// The first line: identifies the host, boot and hierarchy of the records.
+/// Readers skip fields that later versions add.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// The format of the records: readers of this one or a later one can put them back.
+    /// Format of the records: readers of this or a later format can restore from them.
     pub tandem_journal: u32,
-    /// The kernel's random number of this boot.
+    /// Random ID of this boot, from the kernel.
     pub boot: String,
-    /// Which interface.
+    /// Version of the cgroup interface.
     pub version: Version,
-    /// Where the hierarchy is mounted.
+    /// Mount point of the hierarchy.
     pub mount: PathBuf,
 }
 
@@ -34,27 +35,27 @@ impl Stamp {
     }
 }
 
-/// One line of JSON. Strings, numbers and enums of them always have one.
+/// One line of JSON; for strings, numbers and enums of them serialization cannot fail.
 pub(crate) fn line<T: Serialize>(value: &T) -> Vec<u8> {
     let mut text = serde_json::to_vec(value).unwrap_or_default();
     text.push(b'\n');
     text
 }
 
-/// What is wrong, which may quote the file: not at any length, and nothing that a terminal obeys.
+/// Truncates an error text, which may quote the file, and escapes its control characters.
 fn shown(what: &str) -> String {
-    let most = what.chars().take(MOST_SHOWN);
+    let most = what.chars().take(MAX_SHOWN);
     let mut shown = String::new();
     for c in most {
         if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
-    if what.chars().nth(MOST_SHOWN).is_some() {
+    if what.chars().nth(MAX_SHOWN).is_some() {
         shown.push('…');
     }
     shown
 }
 
-/// The records in the file's bytes; none if they are of an earlier boot.
+/// Parses the records in a file's bytes; none if they are of an earlier boot.
 pub(crate) fn parse<R: Entry>(
     path: &Path,
     bytes: &[u8],
@@ -66,7 +67,7 @@ pub(crate) fn parse<R: Entry>(
         what: shown(&what),
         restore: R::RESTORE,
     };
-    // What follows the last line's end was being written when its writer died.
+    // The writer died before it completed the text after the last line end.
     let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
         Some(end) => &bytes[..end],
         None => return Ok(Vec::new()),

@@ -1,4 +1,6 @@
-//! The lock of a state directory: of its file `lock`, which says who holds it, or, where that cannot be made, of the directory.
+//! The lock of a state directory: flock on its file `lock`, which holds the owner's pid.
+//!
+//! If that file cannot be created, the lock is on the directory itself.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,27 +14,28 @@ use crate::journal::error::JournalError;
 use crate::journal::pending::is_pending;
 use crate::state_dir::check_file;
 
-/// So long is waited for a lock that somebody holds.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// Maximum wait for a lock that another process holds.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Whether a journal has something to put back and nobody holds its directory: whoever wrote it is gone. Where that cannot be told it is not said.
+/// Whether a journal lists changes to restore and its directory is unlocked, because its writer is gone.
+/// Returns false if the lock file cannot be opened.
 pub fn is_abandoned(dir: &Path) -> bool {
     let is_free = |file: File| flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
     is_pending(dir) && HostDisk.open(&dir.join("lock"), How::Read).is_ok_and(is_free)
 }
 
-/// A state directory that nobody else holds for as long as this lives: nobody restores meanwhile, and no daemon begins. `None`: somebody has held it
-/// for as long as `patience`, or it cannot be told, for nothing there can be opened.
-pub fn hold(dir: &Path, patience: Duration) -> Option<File> {
+/// Locks a state directory for the lifetime of the returned file, so that no other process restores from it and no daemon starts.
+/// `None` if another process holds it throughout `timeout`, or if neither the lock file nor the directory can be opened.
+pub fn hold(dir: &Path, timeout: Duration) -> Option<File> {
     let open = |path: &Path| HostDisk.open(path, How::Read);
     let file = open(&dir.join("lock")).or_else(|_| open(dir)).ok()?;
-    locked(&HostDisk, &file, patience).ok()?;
+    locked(&HostDisk, &file, timeout).ok()?;
     Some(file)
 }
 
-/// Locks a file that somebody may hold for a moment.
-fn locked(disk: &dyn Disk, file: &File, patience: Duration) -> io::Result<()> {
-    let end = Instant::now() + patience;
+/// Locks a file; retries until the timeout while another process holds it.
+fn locked(disk: &dyn Disk, file: &File, timeout: Duration) -> io::Result<()> {
+    let end = Instant::now() + timeout;
     loop {
         match disk.lock(file) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
@@ -43,14 +46,14 @@ fn locked(disk: &dyn Disk, file: &File, patience: Duration) -> io::Result<()> {
     }
 }
 
-/// Takes it.
+/// Takes the lock of a state directory.
 pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<File, JournalError> {
     let path = dir.join("lock");
     let failed = |action| {
         let path = path.clone();
         move |source: io::Error| JournalError::File { action, path, source }
     };
-    // A full or read-only disk has no room for a lock, but may hold a journal that has to be put back.
+    // A full or read-only disk has no room for a lock file, but may hold a journal to restore from.
     let (file, is_writable) = match disk.open(&path, How::Write) {
         Ok(file) => (file, true),
         Err(why) => match disk.open(&path, How::Read) {
@@ -65,8 +68,8 @@ pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<File, JournalError> {
     if !metadata.is_dir() {
         check_file(&path, &metadata)?;
     }
-    // A process that its killed owner was just starting holds it for a moment more, until it runs its own program; its watchdog does until it has acted.
-    match locked(disk, &file, PATIENCE) {
+    // A child that a killed owner was starting holds the lock until it execs; its watchdog does until it has acted.
+    match locked(disk, &file, LOCK_TIMEOUT) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let text = disk.read(&file).ok();
@@ -79,7 +82,7 @@ pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<File, JournalError> {
         Err(error) => return Err(failed("lock")(error)),
     }
     if is_writable {
-        // Only for those who are refused; without it they are told of another process.
+        // Only for the error of other processes, which otherwise cannot name the holder.
         let pid = format!("{}\n", std::process::id());
         let emptied = disk.set_len(&file, 0);
         let _ = emptied.and_then(|()| disk.write_at(&file, pid.as_bytes(), 0));

@@ -1,10 +1,10 @@
-//! Whether a journal has something to put back.
+//! Whether a journal lists changes to restore.
 
 use std::path::Path;
 use std::{fs, io};
 
-/// Whether there is a journal with something in it to put back, or may be: one that cannot be looked at is no empty one, and who
-/// opens it is told why.
+/// Whether there is, or may be, a journal that is not empty.
+/// One whose metadata cannot be read counts as pending, so that opening it reports the error.
 pub fn is_pending(dir: &Path) -> bool {
     match fs::metadata(dir.join("journal")) {
         Ok(metadata) => metadata.len() > 0,

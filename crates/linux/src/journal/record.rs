@@ -1,4 +1,4 @@
-//! The journal's records: what is about to be changed, and what it was before.
+//! The journal's records: each names a setting that is about to change, and its original value.
 
 use std::fmt;
 use std::hash::Hash;
@@ -11,139 +11,141 @@ use crate::cgroup::{CgroupId, CgroupPath, Knob};
 use crate::ids::Tid;
 use crate::thread::{StartTime, ThreadRef};
 
-/// So many of the values that a thing was given are kept: one that is in force, and two that may be by now (a VM that takes turns
-/// has the kernel's default weight and its own in turn).
+/// Number of written values that are kept per key: the current one, and two that may have replaced it.
+/// The weight of a VM that takes turns alternates between the kernel's default and its own.
 pub const KEPT: usize = 3;
 
-/// So many of the affinities: a thread that roams may be on any of its pCPUs.
+/// Number of written affinities that are kept per thread: a roaming thread may be on any of its pCPUs.
 pub const KEPT_AFFINITIES: usize = 18;
 
-/// The shortest and the longest slice that the kernel gives a thread; what is asked for beyond is brought into this range.
+/// Range to which the kernel clamps a thread's slice.
 const SLICES: (Nanos, Nanos) = (Nanos(100_000), Nanos::from_millis(100));
 
-/// One kind of record: the daemon's below, or that of another agent with changes of its own.
+/// A kind of record: the daemon's ([`Record`]), or that of another agent.
 ///
-/// As text it says what undoing it puts back.
+/// `Display` names the value that an undo restores.
 pub trait Entry:
     Clone + fmt::Debug + fmt::Display + PartialEq + Serialize + DeserializeOwned
 {
-    /// What a record is about: of two with the same key only the first tells the original.
+    /// The setting that a record is about; of several records with one key, the first holds the original.
     type Key: Clone + fmt::Debug + Eq + Hash;
 
-    /// The command that puts back what such a journal lists.
+    /// The command that restores from such a journal.
     const RESTORE: &'static str;
 
-    /// So many records are kept of the threads of one process.
-    const MOST_PER_PROCESS: usize = usize::MAX;
+    /// Maximum number of records about the threads of one process.
+    const MAX_PER_PROCESS: usize = usize::MAX;
 
-    /// So many bytes of lines are kept of what is changed for one user, of threads and cgroups together: 640 of each of 16,384 vCPUs, where he has so
-    /// many. Numbers that `/etc/subuid` gives to one name are one user. `how_many_vcpus_one_user_has_room_for` says what that suffices for.
-    const MOST_BYTES_PER_USER: usize = 10 << 20;
+    /// Maximum bytes of lines charged to one user, for threads and cgroups together: 640 for each of 16,384 vCPUs.
+    /// All user IDs that `/etc/subuid` gives to one name are one user.
+    /// The test `vcpu_capacity_per_user` has the resulting numbers of vCPUs.
+    const MAX_BYTES_PER_USER: usize = 10 << 20;
 
-    /// So many bytes of lines are kept: 640 of each of the host's 65,536 vCPUs. In memory they take two and a half times
-    /// as much (`journal_size`), and while the file is replaced there are two.
-    const MOST_BYTES: usize = 40 << 20;
+    /// Maximum bytes of all lines: 640 for each of the host's 65,536 vCPUs.
+    /// In memory they take 2.5 times as much (`journal_size`); during a replacement there are two files.
+    const MAX_BYTES: usize = 40 << 20;
 
-    /// What the record is about.
+    /// The key of the record.
     fn key(&self) -> Self::Key;
 
-    /// The thread that it is about, if it is about one.
+    /// The thread that the record is about, if any.
     fn thread(&self) -> Option<&ThreadRef>;
 
-    /// So many of the values that its thing was given are kept.
+    /// Number of written values that are kept for the record's key.
     fn kept(&self) -> usize {
         KEPT
     }
 
-    /// Whether undoing it takes away what is there, without a value that tells whose that is.
-    fn takes_away(&self) -> bool {
+    /// Whether the undo removes an object without comparing a value that would identify it as Tandem's.
+    fn removes_on_undo(&self) -> bool {
         false
     }
 
-    /// Whether what is in this record, read from the system, can have come of writing what is in `written`.
-    fn comes_of(&self, written: &Self) -> bool {
+    /// Whether the value in this record, read from the system, can result from writing the one in `written`.
+    fn results_from(&self, written: &Self) -> bool {
         self == written
     }
 
-    /// Whether it can be what Tandem writes; the error says what cannot.
+    /// Checks that Tandem can have written the record; the error names the part that it cannot have.
     fn check(&self) -> Result<(), String>;
 }
 
-/// Something that is about to be changed, and what it was before. Fields that a later version adds are read over.
+/// A setting that is about to change, and its original value.
+/// Readers skip fields that later versions add.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
 pub enum Record {
     /// The cpu controller is enabled for the cgroups below this one (v2).
     Enabled {
-        /// Whose children get it.
+        /// The parent of those cgroups.
         cgroup: CgroupPath,
-        /// Which cgroup that was.
+        /// ID of that cgroup.
         id: CgroupId,
     },
-    /// A cgroup is made.
+    /// A cgroup is created.
     Created {
         /// The new cgroup.
         cgroup: CgroupPath,
     },
-    /// A cgroup that is not ours gets another value.
+    /// A knob of a cgroup that Tandem did not create gets another value.
     Knob {
-        /// Which cgroup.
+        /// The cgroup.
         cgroup: CgroupPath,
-        /// Which cgroup that was.
+        /// ID of that cgroup.
         id: CgroupId,
-        /// Which of its knobs.
+        /// The knob.
         knob: Knob,
-        /// The knob's text as it was.
+        /// The original text of the knob.
         original: String,
     },
     /// A thread is moved.
     Moved {
-        /// Which thread.
+        /// The thread.
         thread: ThreadRef,
-        /// Where it belongs.
+        /// The cgroup that it returns to.
         from: CgroupPath,
-        /// Where it goes.
+        /// The cgroup that it moves to.
         to: CgroupPath,
     },
     /// A thread gets other pCPUs.
     Affinity {
-        /// Which thread.
+        /// The thread.
         thread: ThreadRef,
-        /// Where it was allowed to run.
+        /// The pCPUs that it was allowed to run on.
         original: PcpuSet,
     },
     /// A thread gets another nice value.
     Nice {
-        /// Which thread.
+        /// The thread.
         thread: ThreadRef,
-        /// Its nice value.
+        /// Its original nice value.
         original: Nice,
     },
     /// A thread gets another slice.
     Slice {
-        /// Which thread.
+        /// The thread.
         thread: ThreadRef,
-        /// Its own slice, in ns; `None`: it had the scheduler's.
+        /// Its original custom slice, in ns; `None` for the scheduler's.
         original: Option<Nanos>,
     },
 }
 
-/// What a [`Record`] is about.
+/// The setting that a [`Record`] is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// Of [`Record::Enabled`].
+    /// Key of [`Record::Enabled`].
     Enabled(CgroupPath, CgroupId),
-    /// Of [`Record::Created`].
+    /// Key of [`Record::Created`].
     Created(CgroupPath),
-    /// Of [`Record::Knob`].
+    /// Key of [`Record::Knob`].
     Knob(CgroupPath, CgroupId, Knob),
-    /// Of [`Record::Moved`]: one per place the thread was moved to.
+    /// Key of [`Record::Moved`]: one per cgroup that the thread was moved to.
     Moved(Tid, StartTime, CgroupPath),
-    /// Of [`Record::Affinity`].
+    /// Key of [`Record::Affinity`].
     Affinity(Tid, StartTime),
-    /// Of [`Record::Nice`].
+    /// Key of [`Record::Nice`].
     Nice(Tid, StartTime),
-    /// Of [`Record::Slice`].
+    /// Key of [`Record::Slice`].
     Slice(Tid, StartTime),
 }
 
@@ -152,8 +154,8 @@ impl Entry for Record {
 
     const RESTORE: &'static str = "tandem host restore";
 
-    /// KVM has 4096 vCPUs at most: each moved twice, with three attributes.
-    const MOST_PER_PROCESS: usize = 5 * 4096;
+    /// KVM allows 4096 vCPUs; each may be moved twice and have three attributes changed.
+    const MAX_PER_PROCESS: usize = 5 * 4096;
 
     fn key(&self) -> Key {
         match self {
@@ -184,12 +186,13 @@ impl Entry for Record {
         }
     }
 
-    fn takes_away(&self) -> bool {
+    fn removes_on_undo(&self) -> bool {
         matches!(self, Record::Created { .. })
     }
 
-    /// The kernel brings slices into its range. On cgroup v1 a quota is written in three steps, of which the first lifts the cap.
-    fn comes_of(&self, written: &Record) -> bool {
+    /// The kernel clamps slices to its range.
+    /// On cgroup v1 a quota is written in three steps, the first of which lifts the cap.
+    fn results_from(&self, written: &Record) -> bool {
         match (self, written) {
             (
                 Record::Knob { knob: Knob::Quota, original: now, .. },
@@ -216,13 +219,13 @@ impl Entry for Record {
     }
 }
 
-/// A path that leads nowhere but into the hierarchy.
+/// Checks that a path cannot lead out of the hierarchy.
 pub fn check_path(cgroup: &CgroupPath) -> Result<(), String> {
     let is_within = cgroup.0.starts_with('/') && !cgroup.0.split('/').any(|part| part == "..");
     if is_within { Ok(()) } else { Err(format!("'{cgroup}' is no path within the hierarchy")) }
 }
 
-/// What undoing it puts back.
+/// Names the value that an undo restores.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

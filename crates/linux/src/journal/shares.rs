@@ -1,10 +1,12 @@
-//! How much of a journal is whose: no process and no user may fill it.
+//! Shares of the journal: limits per process and per user, so that none can fill it.
 //!
-//! Counted are records and the bytes of their lines, with those of what was given. What is about a thread counts for the user of its process, and
-//! for that process alone where its user is not known; what is about a cgroup for the user that it is journaled for. "User" is who has one share
-//! of what is bounded: all numbers that `/etc/subuid` gives to one name are one ([`crate::tenants`]). What is about a cgroup of nobody's counts in
-//! the sum alone: that is what an operator changes beside VMs, and what a killed run left, until somebody says for whom that cgroup is changed.
-//! No path is longer than [`LONGEST`](crate::cgroup::LONGEST) and the names of groups made there.
+//! Limited are the number of records per process and the bytes of all lines, including those of written values.
+//! A record about a thread is charged to the user of its process, or to the process itself if the user is unknown.
+//! A record about a cgroup is charged to the user that the caller names.
+//! All user IDs that `/etc/subuid` gives to one name count as one user ([`crate::tenants`]).
+//! Records about cgroups without a user only count in the total: changes of the operator, and leftovers of a killed run.
+//! Leftovers are charged once the caller names the user of the cgroup.
+//! Paths are at most [`MAX_PATH_LENGTH`](crate::cgroup::MAX_PATH_LENGTH) bytes long, plus the names of groups created there.
 
 use std::collections::HashMap;
 
@@ -13,24 +15,24 @@ use crate::journal::error::JournalError;
 use crate::journal::record::Entry;
 use crate::thread::ThreadRef;
 
-/// Who a record counts for.
+/// The share that a record counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Whose {
-    /// A user.
+pub(crate) enum ShareOwner {
+    /// The user's.
     User(u32),
-    /// A process of which it is not known whose it is.
+    /// The process's own, as its user is unknown.
     Process(Pid),
 }
 
-/// What is journaled.
+/// Bytes and records in the journal, by share.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     bytes: usize,
-    of_each: HashMap<Whose, usize>,
+    of_each: HashMap<ShareOwner, usize>,
     processes: HashMap<Pid, Share>,
 }
 
-/// Of the threads of one process.
+/// Records about the threads of one process.
 #[derive(Debug, Default)]
 struct Share {
     records: usize,
@@ -38,40 +40,44 @@ struct Share {
 }
 
 impl Shares {
-    /// Bytes of all.
+    /// Total bytes of all lines.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whose a process is of whose threads something is journaled, as far as that is known.
+    /// User of a process with journaled threads, if known.
     pub(crate) fn user_of(&self, pid: Pid) -> Option<u32> {
         self.processes.get(&pid)?.user
     }
 
-    /// Who a record counts for that is about this thread, or about none, and that is journaled for this user. Where that is not known, a process
-    /// counts for whom it counted before; but its number may have been another's then.
-    pub(crate) fn whose(&self, thread: Option<&ThreadRef>, user: Option<u32>) -> Option<Whose> {
+    /// The share that a record about this thread, or about a cgroup, counts in, given the caller's `user`.
+    /// Without a user, the process keeps the user that it had before, although its pid may have been reused since.
+    pub(crate) fn owner(
+        &self,
+        thread: Option<&ThreadRef>,
+        user: Option<u32>,
+    ) -> Option<ShareOwner> {
         match thread.map(|thread| thread.pid) {
             Some(pid) => {
                 let user = user.or_else(|| self.user_of(pid));
-                Some(user.map_or(Whose::Process(pid), Whose::User))
+                Some(user.map_or(ShareOwner::Process(pid), ShareOwner::User))
             }
-            None => user.map(Whose::User),
+            None => user.map(ShareOwner::User),
         }
     }
 
-    /// A record is journaled.
-    pub(crate) fn add_record(&mut self, thread: Option<&ThreadRef>, whose: Option<Whose>) {
+    /// Counts a new record.
+    pub(crate) fn add_record(&mut self, thread: Option<&ThreadRef>, owner: Option<ShareOwner>) {
         if let Some(thread) = thread {
             self.processes.entry(thread.pid).or_default().records += 1;
         }
-        if let Some(Whose::User(user)) = whose {
-            self.tell(thread, user);
+        if let Some(ShareOwner::User(user)) = owner {
+            self.set_user(thread, user);
         }
     }
 
-    /// It is known whose a thread's process is.
-    pub(crate) fn tell(&mut self, thread: Option<&ThreadRef>, user: u32) {
+    /// Sets the user of a thread's process.
+    pub(crate) fn set_user(&mut self, thread: Option<&ThreadRef>, user: u32) {
         if let Some(thread) = thread
             && let Some(share) = self.processes.get_mut(&thread.pid)
         {
@@ -79,7 +85,7 @@ impl Shares {
         }
     }
 
-    /// It is not any more.
+    /// Removes a record from the counts.
     pub(crate) fn take_record(&mut self, thread: Option<&ThreadRef>) {
         if let Some(thread) = thread
             && let Some(share) = self.processes.get_mut(&thread.pid)
@@ -91,59 +97,60 @@ impl Shares {
         }
     }
 
-    /// So many bytes of lines are journaled.
-    pub(crate) fn add(&mut self, whose: Option<Whose>, bytes: usize) {
+    /// Adds bytes of lines to a share.
+    pub(crate) fn add(&mut self, owner: Option<ShareOwner>, bytes: usize) {
         self.bytes += bytes;
-        if let Some(whose) = whose {
-            *self.of_each.entry(whose).or_default() += bytes;
+        if let Some(owner) = owner {
+            *self.of_each.entry(owner).or_default() += bytes;
         }
     }
 
-    /// They are not any more.
-    pub(crate) fn take(&mut self, whose: Option<Whose>, bytes: usize) {
+    /// Removes bytes of lines from a share.
+    pub(crate) fn take(&mut self, owner: Option<ShareOwner>, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
-        if let Some(whose) = whose
-            && let Some(share) = self.of_each.get_mut(&whose)
+        if let Some(owner) = owner
+            && let Some(share) = self.of_each.get_mut(&owner)
         {
             *share = share.saturating_sub(bytes);
             if *share == 0 {
-                self.of_each.remove(&whose);
+                self.of_each.remove(&owner);
             }
         }
     }
 
-    /// Whether there is room for one more record of the thread's process.
+    /// Checks the room for another record of the thread's process.
     pub(crate) fn check_records<R: Entry>(
         &self,
         thread: Option<&ThreadRef>,
     ) -> Result<(), JournalError> {
-        let most = R::MOST_PER_PROCESS;
+        let most = R::MAX_PER_PROCESS;
         match thread.and_then(|thread| Some((thread.pid, self.processes.get(&thread.pid)?))) {
             Some((pid, share)) if share.records >= most => Err(JournalError::TooMany { pid, most }),
             _ => Ok(()),
         }
     }
 
-    /// Whether there is room for so many bytes more.
+    /// Checks the room for this many more bytes.
     pub(crate) fn check_bytes<R: Entry>(
         &self,
-        whose: Option<Whose>,
+        owner: Option<ShareOwner>,
         bytes: usize,
     ) -> Result<(), JournalError> {
         let too_long = |whose, most| JournalError::TooLong { whose, most };
-        if let Some(whose) = whose {
-            let share = self.of_each.get(&whose).copied().unwrap_or_default();
-            let name = match whose {
-                Whose::User(user) => format!(" of user {user}"),
-                Whose::Process(pid) => format!(" of process {pid}"),
+        if let Some(owner) = owner {
+            let share = self.of_each.get(&owner).copied().unwrap_or_default();
+            let name = match owner {
+                ShareOwner::User(user) => format!(" of user {user}"),
+                ShareOwner::Process(pid) => format!(" of process {pid}"),
             };
-            if share + bytes > R::MOST_BYTES_PER_USER {
-                return Err(too_long(name, R::MOST_BYTES_PER_USER));
+            if share + bytes > R::MAX_BYTES_PER_USER {
+                return Err(too_long(name, R::MAX_BYTES_PER_USER));
             }
         }
-        match self.bytes + bytes > R::MOST_BYTES {
-            true => Err(too_long(String::new(), R::MOST_BYTES)),
-            false => Ok(()),
+        if self.bytes + bytes > R::MAX_BYTES {
+            Err(too_long(String::new(), R::MAX_BYTES))
+        } else {
+            Ok(())
         }
     }
 }
@@ -159,15 +166,15 @@ mod tests {
     use crate::journal::{KEPT, KEPT_AFFINITIES, Record};
     use crate::thread::StartTime;
 
-    /// So many vCPUs there is room for, in hundreds, where each has lines about these.
-    fn hundreds(records: &[(Record, usize)]) -> usize {
+    /// Number of vCPUs that a user's share has room for if each has these lines, rounded down to hundreds.
+    fn capacity(records: &[(Record, usize)]) -> usize {
         let lines = records.iter().map(|(record, lines)| line(record).len() * lines);
-        Record::MOST_BYTES_PER_USER / lines.sum::<usize>() / 100 * 100
+        Record::MAX_BYTES_PER_USER / lines.sum::<usize>() / 100 * 100
     }
 
-    /// With numbers as long as they are on a host that is up for weeks.
+    /// IDs and times have as many digits as on a host with weeks of uptime.
     #[test]
-    fn how_many_vcpus_one_user_has_room_for() {
+    fn vcpu_capacity_per_user() {
         let thread =
             ThreadRef { pid: Pid(2_345_678), tid: Tid(2_345_690), start: StartTime(234_567_890) };
         let id = CgroupId(1_234_567);
@@ -176,12 +183,12 @@ mod tests {
             from: from.clone(),
             to: to.clone(),
         };
-        // VMs that share a cgroup: the daemon makes a group of each, or of each vCPU while they are apart.
+        // VMs that share a cgroup: the daemon creates a group per VM, or per vCPU while it separates them.
         let home = CgroupPath("/system.slice/vms.service".to_owned());
         let group = home.child("tandem-web-frontend-2345678");
         let apart = home.child("tandem-web-frontend-2345678-vcpu12");
         let together = (moved(&home, &group), 1);
-        let many = hundreds(std::slice::from_ref(&together));
+        let many = capacity(std::slice::from_ref(&together));
         let cgroup = apart.clone();
         let own = [
             together,
@@ -189,8 +196,8 @@ mod tests {
             (Record::Created { cgroup: cgroup.clone() }, 1),
             (Record::Enabled { cgroup, id }, 1),
         ];
-        let many = [many, hundreds(&own)];
-        // libvirt's have cgroups of their own, and so has each vCPU.
+        let many = [many, capacity(&own)];
+        // libvirt gives each VM and each vCPU a cgroup of its own.
         let vms = CgroupPath(r"/machine.slice/machine-qemu\x2d12\x2dweb-frontend.scope".to_owned());
         let weight = Record::Knob {
             cgroup: vms.child("libvirt").child("vcpu12"),
@@ -203,7 +210,7 @@ mod tests {
         let all = (0..128).map(PcpuId).collect();
         let one = [PcpuId(127)].into_iter().collect();
         let roams = [(affinity(all), 2), (affinity(one), KEPT_AFFINITIES - 1)];
-        let of_libvirt = [hundreds(&[weighed]), hundreds(&roams)];
+        let of_libvirt = [capacity(&[weighed]), capacity(&roams)];
         assert_eq!((many, of_libvirt), ([60_900, 19_000], [17_700, 5_700]));
     }
 }

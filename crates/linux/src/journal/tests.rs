@@ -55,7 +55,7 @@ fn records_are_read_back_in_order() {
 }
 
 #[test]
-fn a_second_owner_is_refused_and_told_who_holds_it() {
+fn second_owner_error_names_the_holder() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Journal::<Record>::open(dir.path(), stamp()).unwrap();
     let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err().to_string();
@@ -64,7 +64,7 @@ fn a_second_owner_is_refused_and_told_who_holds_it() {
 }
 
 #[test]
-fn any_torn_end_is_ignored_and_taken_away() {
+fn torn_ends_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let path = dir.path().join("journal");
@@ -82,7 +82,7 @@ fn any_torn_end_is_ignored_and_taken_away() {
 }
 
 #[test]
-fn malformed_lines_name_the_file_and_where_in_it() {
+fn errors_name_file_and_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
     filled(dir.path());
@@ -102,12 +102,12 @@ fn malformed_lines_name_the_file_and_where_in_it() {
         let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
         assert!(error.contains(path.to_str().unwrap()), "{error}");
-        assert_eq!(fs::read_to_string(&path).unwrap(), text, "left untouched");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text, "unchanged");
     }
 }
 
 #[test]
-fn an_earlier_boot_leaves_nothing_to_put_back() {
+fn journal_of_earlier_boot_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let later = Stamp { boot: "boot-b".into(), ..stamp() };
@@ -117,7 +117,7 @@ fn an_earlier_boot_leaves_nothing_to_put_back() {
 }
 
 #[test]
-fn another_hierarchy_of_the_same_boot_is_refused() {
+fn other_hierarchy_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let other = Stamp { version: Version::V2, ..stamp() };
@@ -127,7 +127,7 @@ fn another_hierarchy_of_the_same_boot_is_refused() {
 }
 
 #[test]
-fn compaction_keeps_what_it_is_told_and_empties_on_nothing() {
+fn keep_drops_other_records() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
@@ -142,7 +142,7 @@ fn compaction_keeps_what_it_is_told_and_empties_on_nothing() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_looked_at_is_no_empty_one() {
+fn unreadable_journal_is_pending() {
     let dir = tempfile::tempdir().unwrap();
     assert!(!is_pending(&dir.path().join("none")));
     let file = dir.path().join("file");
@@ -155,7 +155,7 @@ fn a_journal_that_cannot_be_looked_at_is_no_empty_one() {
     assert!(error.contains(file.to_str().unwrap()), "{error}");
 }
 
-/// A weight, or what is given to one.
+/// A record about a weight.
 fn weight(text: &str) -> Record {
     Record::Knob {
         cgroup: CgroupPath("/a".into()),
@@ -166,11 +166,11 @@ fn weight(text: &str) -> Record {
 }
 
 #[test]
-fn the_first_record_is_the_original_and_later_ones_are_what_was_given() {
+fn first_record_is_original_later_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(dir.path(), stamp()).unwrap();
     journal.append(weight("512")).unwrap();
-    assert!(journal.is_ours(&weight("9")), "nobody knows yet");
+    assert!(journal.is_ours(&weight("9")), "without written values any value is ours");
     for text in ["1", "2", "3", "4", "4"] {
         journal.will_write(weight(text)).unwrap();
     }
@@ -187,9 +187,9 @@ fn the_first_record_is_the_original_and_later_ones_are_what_was_given() {
             .collect();
         assert_eq!(ours, ["2", "3", "4", "512"], "the newest, and the original");
     }
-    // What could not be given is not what it has.
+    // After a failed write, the value before it is current.
     journal.will_write(weight("6")).unwrap();
-    journal.was_not_written(&weight("6").key());
+    journal.write_failed(&weight("6").key());
     assert_eq!(journal.written(&weight("").key()).last(), Some(&weight("4")));
     journal.replace_original(weight("1024")).unwrap();
     drop(journal);
@@ -199,7 +199,7 @@ fn the_first_record_is_the_original_and_later_ones_are_what_was_given() {
 }
 
 #[test]
-fn what_others_could_have_written_is_refused() {
+fn journal_writable_by_others_is_refused() {
     let open = |dir: &Path| {
         let opened = Journal::<Record>::open(dir, stamp());
         opened.map(drop).map_err(|error| error.to_string())
@@ -213,7 +213,7 @@ fn what_others_could_have_written_is_refused() {
         assert!(error.contains("cannot be trusted"), "{error}");
         fs::set_permissions(what, fs::Permissions::from_mode(good)).unwrap();
     }
-    // A link to somebody else's file is not followed.
+    // A link is not followed.
     fs::rename(&path, dir.path().join("elsewhere")).unwrap();
     std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
     assert!(open(dir.path()).is_err());
@@ -222,7 +222,7 @@ fn what_others_could_have_written_is_refused() {
 }
 
 #[test]
-fn records_that_lead_out_of_the_hierarchy_are_refused() {
+fn paths_outside_the_hierarchy_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     for cgroup in ["/../../etc", "etc"] {
         let mut text = line(&stamp());
@@ -233,25 +233,25 @@ fn records_that_lead_out_of_the_hierarchy_are_refused() {
     }
 }
 
-/// A disk that may be full or open no directories, and on which files that are begun anew are counted.
+/// A disk that may be full or unable to open directories, and that counts new files.
 #[derive(Clone, Debug, Default)]
 struct Full(Arc<Room>);
 
 #[derive(Debug, Default)]
 struct Room {
-    /// No file can be longer; 0: as long as it likes.
+    /// Maximum length of a file in bytes; 0 for unlimited.
     most: AtomicU64,
     opens_no_directories: AtomicBool,
-    begun: AtomicUsize,
+    new_files: AtomicUsize,
 }
 
 impl Full {
-    fn holds(&self, most: u64) {
+    fn set_limit(&self, most: u64) {
         self.0.most.store(most, Ordering::Relaxed);
     }
 
-    fn begun(&self) -> usize {
-        self.0.begun.load(Ordering::Relaxed)
+    fn new_files(&self) -> usize {
+        self.0.new_files.load(Ordering::Relaxed)
     }
 }
 
@@ -265,7 +265,7 @@ impl Disk for Full {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         if how == How::Fresh {
-            self.0.begun.fetch_add(1, Ordering::Relaxed);
+            self.0.new_files.fetch_add(1, Ordering::Relaxed);
         }
         HostDisk.open(path, how)
     }
@@ -274,7 +274,7 @@ impl Disk for Full {
         HostDisk.read(file)
     }
 
-    /// What there is room for is written before it is found out that there is no more.
+    /// Writes as much as fits before it fails.
     fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
         let room = match self.0.most.load(Ordering::Relaxed) {
             0 => bytes.len(),
@@ -302,7 +302,7 @@ impl Disk for Full {
 }
 
 #[test]
-fn a_new_file_that_a_full_disk_refuses_takes_no_room_and_is_not_begun_at_each_record() {
+fn failed_replacement_on_full_disk_is_rate_limited() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Full::default();
     let mut journal =
@@ -311,18 +311,18 @@ fn a_new_file_that_a_full_disk_refuses_takes_no_room_and_is_not_begun_at_each_re
     for n in 0..1_000 {
         journal.append(name(n)).unwrap();
     }
-    disk.holds(10_000);
+    disk.set_limit(10_000);
     journal.keep(|record| *record != name(0)).unwrap_err();
     let length = fs::metadata(dir.path().join("journal.new")).unwrap().len();
     assert_eq!(length, 0);
-    let before = disk.begun();
+    let before = disk.new_files();
     for n in 1_000..2_000 {
         journal.append(name(n)).unwrap_err();
         journal.will_write(weight("7")).unwrap_err();
     }
-    // A busy machine may take seconds for it.
-    assert!(disk.begun() - before < 100, "{}", disk.begun() - before);
-    disk.holds(0);
+    // On a busy machine this may take seconds, and a retry is due each second.
+    assert!(disk.new_files() - before < 100, "{}", disk.new_files() - before);
+    disk.set_limit(0);
     journal.not_replaced = None;
     journal.append(name(2_000)).unwrap();
     drop(journal);
@@ -332,7 +332,7 @@ fn a_new_file_that_a_full_disk_refuses_takes_no_room_and_is_not_begun_at_each_re
 }
 
 #[test]
-fn what_was_given_nothing_is_not_ours_even_where_nothing_can_be_taken_away() {
+fn unwritten_key_is_dropped_on_full_disk() {
     for needs_replacing in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let disk = Full::default();
@@ -340,14 +340,14 @@ fn what_was_given_nothing_is_not_ours_even_where_nothing_can_be_taken_away() {
             Journal::<Record>::open_on(Box::new(disk.clone()), dir.path(), stamp()).unwrap();
         journal.append(created("/a")).unwrap();
         journal.append(weight("512")).unwrap();
-        disk.holds(1);
+        disk.set_limit(1);
         if needs_replacing {
-            // What went before cannot be taken from the file.
+            // The earlier record cannot be removed from the file.
             journal.keep(|record| *record != created("/a")).unwrap_err();
         }
         journal.will_write(weight("7")).unwrap_err();
         assert!(!journal.knows(&weight("").key()), "{needs_replacing}");
-        disk.holds(0);
+        disk.set_limit(0);
         journal.not_replaced = None;
         journal.append(created("/b")).unwrap();
         let remembered = records(&journal);
@@ -359,7 +359,7 @@ fn what_was_given_nothing_is_not_ours_even_where_nothing_can_be_taken_away() {
 }
 
 #[test]
-fn records_after_a_replacement_go_to_the_new_file_whatever_fails_then() {
+fn records_after_replacement_reach_the_new_file() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let disk = Full::default();
@@ -372,7 +372,7 @@ fn records_after_a_replacement_go_to_the_new_file_whatever_fails_then() {
     assert_eq!(journal.records().next_back(), Some(&created("/later")));
 }
 
-/// A record that counts how often any is looked at.
+/// A record that counts the accesses to all records.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Counted(u32, String);
 
@@ -391,7 +391,7 @@ impl Entry for Counted {
 
     const RESTORE: &'static str = "none";
 
-    const MOST_BYTES: usize = 1 << 20;
+    const MAX_BYTES: usize = 1 << 20;
 
     fn key(&self) -> u32 {
         LOOKS.set(LOOKS.get() + 1);
@@ -402,7 +402,7 @@ impl Entry for Counted {
         None
     }
 
-    fn comes_of(&self, written: &Counted) -> bool {
+    fn results_from(&self, written: &Counted) -> bool {
         LOOKS.set(LOOKS.get() + 1);
         self == written
     }
@@ -413,7 +413,7 @@ impl Entry for Counted {
 }
 
 #[test]
-fn a_record_is_found_without_a_look_at_the_others() {
+fn lookup_cost_is_independent_of_other_records() {
     let looks = |others: u32| {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(dir.path(), stamp()).unwrap();
@@ -425,7 +425,7 @@ fn a_record_is_found_without_a_look_at_the_others() {
         let before = LOOKS.get();
         for key in others - 20..others {
             assert!(!journal.is_ours(&of(key, "theirs")));
-            journal.still_has(of(key, "own")).unwrap();
+            journal.keep_current(of(key, "own")).unwrap();
             journal.replace_original(of(key, "theirs")).unwrap();
             assert_eq!(journal.record(&key), Some(&of(key, "theirs")));
             journal.forget(&key).unwrap();
@@ -438,7 +438,7 @@ fn a_record_is_found_without_a_look_at_the_others() {
 }
 
 #[test]
-fn where_the_journal_is_full_what_is_in_force_changes_and_nothing_new_is_given() {
+fn full_journal_only_replaces_written_values() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(dir.path(), stamp()).unwrap();
     let of = |key, first: char| Counted(key, format!("{first}{}", "-".repeat(1_000)));
@@ -452,12 +452,12 @@ fn where_the_journal_is_full_what_is_in_force_changes_and_nothing_new_is_given()
         journal.will_write(of(0, given)).unwrap();
     }
     assert!(journal.will_write(of(last, 'a')).is_err());
-    // Whatever it has is not ours.
+    // Its value is not ours.
     assert!(!journal.knows(&last) && journal.knows(&(last - 1)));
 }
 
 #[test]
-fn what_counts_no_more_is_not_read_back_and_what_follows_is_an_original() {
+fn closed_key_starts_over() {
     for given in [0, 1, 5] {
         for follows in [None, Some("2048")] {
             let dir = tempfile::tempdir().unwrap();
@@ -485,9 +485,9 @@ fn what_counts_no_more_is_not_read_back_and_what_follows_is_an_original() {
     }
 }
 
-/// The version before would take a cgroup of that name for ours.
+/// The previous version would take another cgroup of that name for ours.
 #[test]
-fn what_was_made_and_is_forgotten_leaves_the_file_but_not_each_time_another() {
+fn forgotten_creations_are_compacted_with_rate_limit() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
@@ -500,7 +500,7 @@ fn what_was_made_and_is_forgotten_leaves_the_file_but_not_each_time_another() {
         text.contains(&format!("\"{name}\""))
     };
     let file = || fs::metadata(&path).unwrap().ino();
-    // The last line is cut off.
+    // The last line is truncated.
     let first = file();
     journal.forget(&created("/e").key()).unwrap();
     assert!(!has("/e") && has("/d") && file() == first);
@@ -513,8 +513,8 @@ fn what_was_made_and_is_forgotten_leaves_the_file_but_not_each_time_another() {
     }
     assert_eq!(file(), second);
     assert!(!journal.wants_compaction());
-    let long_ago = Instant::now().checked_sub(2 * BROUGHT_DOWN);
-    journal.brought_down = Some(long_ago.expect("the machine is up for longer"));
+    let long_ago = Instant::now().checked_sub(2 * CLEANUP_INTERVAL);
+    journal.last_cleanup = Some(long_ago.expect("the machine is up for longer"));
     assert!(journal.wants_compaction());
     journal.compact().unwrap();
     assert!(!has("/b") && !has("/c") && has("/d") && !journal.wants_compaction());
@@ -523,9 +523,9 @@ fn what_was_made_and_is_forgotten_leaves_the_file_but_not_each_time_another() {
     assert_eq!(records(&journal), [created("/d")]);
 }
 
-/// Where it is cut off after the line that closes and before the new original, nothing is journaled.
+/// If the file ends after the closing line, before the new original, the key has no record.
 #[test]
-fn a_new_original_that_is_cut_off_leaves_nothing_to_put_back() {
+fn torn_new_original_leaves_no_record() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(dir.path(), stamp()).unwrap();
     journal.append(weight("512")).unwrap();
@@ -548,12 +548,12 @@ fn a_new_original_that_is_cut_off_leaves_nothing_to_put_back() {
 }
 
 #[test]
-fn what_was_undone_is_forgotten_even_where_the_file_cannot_say_so() {
+fn undone_records_are_forgotten_despite_write_errors() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
     journal.append(created("/a")).unwrap();
     journal.append(created("/b")).unwrap();
-    // A folder in the way of the new file.
+    // A folder in the place of the new file.
     let blocker = dir.path().join("journal.new");
     fs::create_dir(&blocker).unwrap();
     journal.keep(|record| *record == created("/b")).unwrap_err();
@@ -561,7 +561,7 @@ fn what_was_undone_is_forgotten_even_where_the_file_cannot_say_so() {
     let error = journal.append(created("/c")).unwrap_err();
     assert!(error.is_of_disk(), "{error}");
     fs::remove_dir(&blocker).unwrap();
-    // As if a second had gone by.
+    // Simulates the retry delay.
     journal.not_replaced = None;
     journal.append(created("/c")).unwrap();
     drop(journal);
@@ -570,12 +570,12 @@ fn what_was_undone_is_forgotten_even_where_the_file_cannot_say_so() {
 }
 
 #[test]
-fn a_file_that_somebody_removed_is_written_anew() {
+fn removed_file_is_recreated() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
     fs::remove_file(&path).unwrap();
-    assert!(!journal.wants_compaction(), "there is nothing to say");
+    assert!(!journal.wants_compaction(), "without records no file is needed");
     journal.append(created("/a")).unwrap();
     assert!(is_pending(dir.path()));
     fs::remove_file(&path).unwrap();
@@ -594,7 +594,7 @@ fn a_file_that_somebody_removed_is_written_anew() {
 }
 
 #[test]
-fn a_journal_whose_writer_is_gone_is_abandoned() {
+fn journal_without_writer_is_abandoned() {
     let dir = tempfile::tempdir().unwrap();
     assert!(!is_abandoned(dir.path()));
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
@@ -602,10 +602,10 @@ fn a_journal_whose_writer_is_gone_is_abandoned() {
     assert!(!is_abandoned(dir.path()));
     drop(journal);
     assert!(is_abandoned(dir.path()));
-    // Also one that cannot be read.
+    // Also a journal that cannot be parsed.
     fs::write(dir.path().join("journal"), "?").unwrap();
     assert!(is_abandoned(dir.path()));
-    // A pipe in the place of the lock is not waited for.
+    // A pipe in the place of the lock does not block.
     let lock = dir.path().join("lock");
     fs::remove_file(&lock).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &lock, rustix::fs::Mode::RUSR).unwrap();

@@ -1,4 +1,4 @@
-//! The sampler on real threads that run, sleep and end, and on hand-made files.
+//! The sampler on real threads that run, sleep and end, and on fake files.
 
 use std::fs;
 use std::hint::black_box;
@@ -14,11 +14,11 @@ fn me() -> ThreadRef {
 }
 
 #[test]
-fn a_busy_thread_is_seen_to_run() {
+fn busy_thread_runs() {
     let mut sampler = Sampler::new(ProcFs::host());
     let me = me();
     let first = sampler.sample(&me).unwrap();
-    // As long as it takes: the account moves with the clock tick at the latest.
+    // Ends at the next clock tick at the latest.
     while sampler.sample(&me).unwrap().ran == first.ran {
         black_box(0);
     }
@@ -28,7 +28,7 @@ fn a_busy_thread_is_seen_to_run() {
 }
 
 #[test]
-fn an_ended_thread_is_gone_and_its_file_closed() {
+fn ended_thread_is_gone_and_closed() {
     let mut sampler = Sampler::new(ProcFs::host());
     let (tell, told) = channel();
     let (end, ended) = channel::<()>();
@@ -40,7 +40,7 @@ fn an_ended_thread_is_gone_and_its_file_closed() {
     sampler.sample(&other).unwrap();
     end.send(()).unwrap();
     thread.join().unwrap();
-    // The kernel removes the thread a moment after it has told the one that joins it.
+    // The kernel removes the thread a moment after it wakes the joining one.
     let error = loop {
         if let Err(error) = sampler.sample(&other) {
             break error;
@@ -52,7 +52,7 @@ fn an_ended_thread_is_gone_and_its_file_closed() {
 }
 
 #[test]
-fn rounds_show_what_runs_and_what_ends() {
+fn rounds_show_run_time_and_exit() {
     let mut sampler = Sampler::new(ProcFs::host());
     let me = me();
     let mut round = |thread: &ThreadRef| {
@@ -66,7 +66,7 @@ fn rounds_show_what_runs_and_what_ends() {
     let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let process = ThreadRef::of_process(&ProcFs::host(), Pid(child.id())).unwrap();
     let wait = || std::thread::sleep(std::time::Duration::from_millis(1));
-    // Until it sleeps, its clock moves; then the clock answers for the file.
+    // The clock moves until the process sleeps; then it replaces the file.
     let mut last = round(&process).unwrap();
     loop {
         wait();
@@ -81,12 +81,12 @@ fn rounds_show_what_runs_and_what_ends() {
 }
 
 #[test]
-fn a_process_that_stands_still_is_not_read_again() {
+fn idle_process_is_not_reread() {
     let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let process = ThreadRef::of_process(&ProcFs::host(), Pid(child.id())).unwrap();
     let mut sampler = Sampler::new(ProcFs::host());
     let mut reads = 0;
-    // A file that cannot be read shows whether it was tried.
+    // An invalid file reveals a read.
     while reads < 1000 {
         sampler.begin_round();
         let sample = sampler.sample(&process).unwrap();
@@ -109,7 +109,7 @@ fn a_process_that_stands_still_is_not_read_again() {
 }
 
 #[test]
-fn the_state_is_read_past_any_name() {
+fn state_follows_any_name() {
     for (stat, wanted) in [
         ("7 (CPU 0/KVM) S 1 2 3", Some(TaskState::Sleeping)),
         ("7 (a) R) D 1 2", Some(TaskState::DiskSleep)),
@@ -121,7 +121,7 @@ fn the_state_is_read_past_any_name() {
 }
 
 #[test]
-fn time_in_a_guest_is_field_43() {
+fn guest_time_is_field_43() {
     let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
     let stat = format!("7 (CPU 0/KVM) R {}", fields.join(" "));
     let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
@@ -140,7 +140,7 @@ fn time_in_a_guest_is_field_43() {
 }
 
 #[test]
-fn a_thread_of_another_start_time_is_not_sampled() {
+fn reused_tid_is_not_sampled() {
     let mut sampler = Sampler::new(ProcFs::host());
     let other = ThreadRef { start: StartTime(1), ..me() };
     assert!(sampler.sample(&other).unwrap_err().is_gone());
@@ -169,7 +169,7 @@ fn idle_time_is_read_per_online_pcpu() {
 }
 
 #[test]
-fn a_kernel_without_the_account_is_named() {
+fn missing_schedstat_is_named() {
     let root = tempfile::tempdir().unwrap();
     let task = root.path().join("proc/7/task/7");
     fs::create_dir_all(&task).unwrap();
@@ -191,7 +191,7 @@ fn a_kernel_without_the_account_is_named() {
 }
 
 #[test]
-fn three_whole_numbers_are_an_account_and_nothing_else_is() {
+fn schedstat_needs_three_whole_numbers() {
     let most = u64::MAX;
     let sample = VcpuSample::parse(format!("0 {most}  17\n").as_bytes()).unwrap();
     assert_eq!((sample.ran, sample.waited, sample.runs), (Nanos(0), Nanos(most), 17));
@@ -202,7 +202,7 @@ fn three_whole_numbers_are_an_account_and_nothing_else_is() {
 }
 
 #[test]
-fn hostile_numbers_of_threads_do_not_use_up_the_files_that_may_be_open() {
+fn hostile_thread_count_leaves_files_for_others() {
     let mut sampler = Sampler { room: 1, ..Sampler::new(ProcFs::host()) };
     let me = me();
     let (tell, told) = channel();

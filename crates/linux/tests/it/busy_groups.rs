@@ -1,5 +1,6 @@
-//! Groups that are not empty when they are given up, because a tenant started threads in them, or has some that are about to end and take their
-//! time: that keeps nobody waiting, and what is left is tried again.
+//! Release of groups with threads in them: a tenant started some there, or some take long to end.
+//!
+//! The release does not wait for them, and the caller retries it.
 
 use crate::fake_host::Fake;
 use crate::faulty::{Faults, FaultyDisk, FaultyHost};
@@ -17,7 +18,7 @@ fn open(host: &Fake, faults: &Faults, dir: &std::path::Path) -> (Actuator, Resto
     Actuator::open_on(disk, Box::new(counted), threads, dir, "boot").unwrap()
 }
 
-/// A VM in a group of its own, with a vCPU; a thread of it is about to end.
+/// A VM in its own group, with a vCPU and a thread that is about to end.
 fn busy_vm(actuator: &mut Actuator, host: &Fake, n: usize) -> (Held, ThreadRef) {
     let home = CgroupPath("/vms/shared".to_owned());
     let group = actuator.create_group(&home, &format!("tandem-{n}"));
@@ -31,7 +32,7 @@ fn busy_vm(actuator: &mut Actuator, host: &Fake, n: usize) -> (Held, ThreadRef) 
 }
 
 #[test]
-fn a_group_full_of_threads_is_emptied_over_several_goes() {
+fn full_group_is_emptied_in_rounds() {
     let dir = tempfile::tempdir().unwrap();
     let (host, faults) = (Fake::new(Version::V2), Faults::default());
     let (mut actuator, _) = open(&host, &faults, dir.path());
@@ -53,7 +54,7 @@ fn a_group_full_of_threads_is_emptied_over_several_goes() {
             break;
         }
     }
-    // One that does not end costs a look in each.
+    // A thread that does not end costs a few calls per release.
     let before = faults.calls().0;
     actuator.release(&[&held], || true);
     assert!(faults.calls().0 - before < 20);
@@ -66,7 +67,7 @@ fn a_group_full_of_threads_is_emptied_over_several_goes() {
 }
 
 #[test]
-fn hostile_groups_full_of_threads_are_emptied_together_in_bounded_goes() {
+fn hostile_full_groups_share_the_move_limit() {
     const GROUPS: usize = 4;
     const THREADS: usize = 600;
     let dir = tempfile::tempdir().unwrap();
@@ -85,7 +86,7 @@ fn hostile_groups_full_of_threads_are_emptied_together_in_bounded_goes() {
         let here = groups.map(|group| actuator.controller().threads(group).unwrap().len());
         here.sum::<usize>()
     };
-    // What is not emptied at all has its vCPUs back where they were, and no more.
+    // `release_empty` moves only the vCPUs back.
     let reports = actuator.release_empty(&all);
     assert!(reports.iter().all(|report| report.busy.len() == 1));
     assert_eq!(left(&actuator), GROUPS * THREADS);
@@ -104,7 +105,7 @@ fn hostile_groups_full_of_threads_are_emptied_together_in_bounded_goes() {
 }
 
 #[test]
-fn hostile_groups_full_of_threads_leave_others_their_share_of_a_go() {
+fn hostile_full_group_leaves_others_their_share() {
     let dir = tempfile::tempdir().unwrap();
     let (host, faults) = (Fake::new(Version::V2), Faults::default());
     let (mut actuator, _) = open(&host, &faults, dir.path());
@@ -122,7 +123,7 @@ fn hostile_groups_full_of_threads_leave_others_their_share_of_a_go() {
 }
 
 #[test]
-fn a_group_with_another_vms_in_it_is_tried_again_and_not_left_behind() {
+fn group_with_nested_group_is_retried() {
     for is_tried_again in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let (host, faults) = (Fake::new(Version::V2), Faults::default());
@@ -131,7 +132,7 @@ fn a_group_with_another_vms_in_it_is_tried_again_and_not_left_behind() {
         let outer = actuator.create_group(&home, "tandem-0").unwrap();
         let vcpu = host.start_in(&home);
         actuator.move_thread(&vcpu, &outer).unwrap();
-        // A thread of the one started the other, whose group is in its.
+        // A thread of the outer VM started the inner one, whose group is therefore below.
         let inner = actuator.create_group(&outer, "tandem-1").unwrap();
         let held = |cgroup: &CgroupPath, threads: &[ThreadRef]| Held {
             threads: threads.to_vec(),
@@ -139,7 +140,7 @@ fn a_group_with_another_vms_in_it_is_tried_again_and_not_left_behind() {
             ..Held::default()
         };
         let (outer, inner) = (held(&outer, &[vcpu]), held(&inner, &[]));
-        // Both leave, the outer one first.
+        // Releases both, the outer one first.
         let reports = actuator.release(&[&outer, &inner], || true);
         assert!(reports[0].failures.is_empty(), "{}", reports[0]);
         assert_eq!(reports[0].busy.len(), 1, "{}", reports[0]);
@@ -155,7 +156,7 @@ fn a_group_with_another_vms_in_it_is_tried_again_and_not_left_behind() {
 }
 
 #[test]
-fn a_vm_that_stays_keeps_its_group_in_that_of_one_that_leaves() {
+fn nested_group_of_remaining_vm_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (host, faults) = (Fake::new(Version::V2), Faults::default());
     let (mut actuator, _) = open(&host, &faults, dir.path());
@@ -168,7 +169,7 @@ fn a_vm_that_stays_keeps_its_group_in_that_of_one_that_leaves() {
     actuator.move_thread(&stays, &inner).unwrap();
     let held = Held { threads: vec![leaves], cgroups: vec![outer.clone()], ..Held::default() };
     let kept = [inner.clone()].into_iter().collect();
-    let reports = actuator.release_beside(&[&held], &kept, || true);
+    let reports = actuator.release_except(&[&held], &kept, || true);
     assert_eq!(reports[0].busy.len(), 1, "{}", reports[0]);
     let place = |thread: &ThreadRef| host.controller().cgroup_of(thread).unwrap();
     assert_eq!((place(&leaves), place(&stays)), (home.clone(), inner));
@@ -178,13 +179,13 @@ fn a_vm_that_stays_keeps_its_group_in_that_of_one_that_leaves() {
 }
 
 #[test]
-fn a_restore_of_many_busy_groups_puts_all_else_back_first_and_ends() {
+fn restore_with_busy_groups_reverts_others_first() {
     const BUSY: usize = 80;
     for is_killed in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (host, faults) = (Fake::new(Version::V2), Faults::default());
         let (mut actuator, _) = open(&host, &faults, dir.path());
-        // The oldest record, so the last to be undone.
+        // The oldest record, which is undone last.
         let own = CgroupPath("/vms/own.scope".to_owned());
         actuator.set_weight(&own, Weight::constant(7.0)).unwrap();
         let busy: Vec<(Held, ThreadRef)> =
@@ -208,7 +209,7 @@ fn a_restore_of_many_busy_groups_puts_all_else_back_first_and_ends() {
             assert_eq!(place.unwrap().0, "/vms/shared");
             host.end(ending);
         }
-        // Not by the end of the run that left them: what is left is the next one's.
+        // Abandoned, so that the next run restores the rest.
         actuator.abandon();
         let (actuator, report) = open(&host, &faults, dir.path());
         assert!(report.is_complete(), "{report}");

@@ -1,8 +1,7 @@
-//! Both versions' controllers on hand-made hierarchies: what they read and write, and what they say
-//! when a file holds nonsense, a cgroup vanishes, or the layout forbids what is asked.
+//! Both versions' controllers on fake hierarchies: reads, writes, and errors for malformed files, vanished cgroups and
+//! unsuitable layouts.
 //!
-//! A folder of ordinary files stands for the kernel's. It cannot refuse a write; the refusals of
-//! real kernels are in `live.rs`.
+//! The hierarchy is a folder of ordinary files, which cannot refuse a write; `live.rs` tests the errors of real kernels.
 
 use std::fs;
 use std::path::PathBuf;
@@ -89,7 +88,7 @@ impl Tree {
         }
     }
 
-    /// Where a thread says it is.
+    /// Reads a thread's cgroup from this text.
     fn place(&self, text: &str) -> Result<CgroupPath, CgroupError> {
         let folder = self.root.path().join("proc/7/task/8");
         fs::create_dir_all(&folder).unwrap();
@@ -102,7 +101,7 @@ fn thread() -> ThreadRef {
     ThreadRef { pid: Pid(7), tid: Tid(8), start: StartTime(9) }
 }
 
-/// The message of what must fail.
+/// The message of an expected error.
 fn refusal<T>(result: Result<T, CgroupError>) -> String {
     match result {
         Ok(_) => panic!("this must be refused"),
@@ -111,7 +110,7 @@ fn refusal<T>(result: Result<T, CgroupError>) -> String {
 }
 
 #[test]
-fn v1_weights_and_caps_are_written_as_the_kernel_wants_them() {
+fn v1_weights_and_caps() {
     let tree = Tree::new(Version::V1);
     tree.v1_cgroup("/vm");
     let (c, vm) = (&tree.controller, path("/vm"));
@@ -133,7 +132,7 @@ fn v1_weights_and_caps_are_written_as_the_kernel_wants_them() {
 }
 
 #[test]
-fn an_idle_cgroup_that_shows_no_weight_has_the_default_and_other_texts_are_refused() {
+fn zero_weight_reads_as_default() {
     for (version, file, default) in
         [(Version::V1, "cpu.shares", 1024.0), (Version::V2, "cpu.weight", 100.0)]
     {
@@ -150,7 +149,7 @@ fn an_idle_cgroup_that_shows_no_weight_has_the_default_and_other_texts_are_refus
 }
 
 #[test]
-fn v2_weights_and_caps_are_written_as_the_kernel_wants_them() {
+fn v2_weights_and_caps() {
     let tree = Tree::new(Version::V2);
     tree.v2_cgroup("/vm", "domain\n", "\n");
     let (c, vm) = (&tree.controller, path("/vm"));
@@ -163,7 +162,7 @@ fn v2_weights_and_caps_are_written_as_the_kernel_wants_them() {
 }
 
 #[test]
-fn values_that_no_kernel_takes_are_refused_before_they_are_written() {
+fn invalid_values_are_refused_before_writing() {
     for version in [Version::V1, Version::V2] {
         let tree = Tree::new(version);
         tree.v1_cgroup("/vm");
@@ -181,7 +180,7 @@ fn values_that_no_kernel_takes_are_refused_before_they_are_written() {
 }
 
 #[test]
-fn nonsense_in_a_file_is_shown_with_its_place() {
+fn malformed_files_are_quoted_in_errors() {
     let tree = Tree::new(Version::V1);
     tree.v1_cgroup("/vm");
     let (c, vm) = (&tree.controller, path("/vm"));
@@ -200,19 +199,19 @@ fn nonsense_in_a_file_is_shown_with_its_place() {
 }
 
 #[test]
-fn some_of_many_processes_are_whole_numbers_and_no_more_than_asked_for() {
+fn some_processes_respects_its_limit() {
     for version in [Version::V1, Version::V2] {
         let tree = Tree::new(version);
         let (c, vm) = (&tree.controller, path("/vm"));
         let all: String = (1_000_000..1_020_000).map(|n| format!("{n}\n")).collect();
-        // What is not read cannot be found wrong.
+        // The malformed line is only found if it is read.
         tree.put("/vm", "cgroup.procs", &format!("{all}x\n"));
         let first = |most| c.some_processes(&vm, most).unwrap();
         assert_eq!(first(0), []);
         assert_eq!(first(1), [Pid(1_000_000)]);
         assert_eq!(first(300).len(), 300);
-        assert!(c.some_processes(&vm, 30_000).is_err(), "all of it is");
-        // Of short numbers more fit.
+        assert!(c.some_processes(&vm, 30_000).is_err(), "reads the whole file");
+        // Short pids need fewer bytes, but the limit applies.
         tree.put("/vm", "cgroup.procs", "1\n2\n3\n4\n5\n");
         assert_eq!(first(2), [Pid(1), Pid(2)]);
         assert_eq!(first(30).len(), 5);
@@ -220,7 +219,7 @@ fn some_of_many_processes_are_whole_numbers_and_no_more_than_asked_for() {
 }
 
 #[test]
-fn a_vanished_cgroup_is_gone_and_a_missing_file_is_not() {
+fn vanished_cgroup_differs_from_missing_file() {
     for version in [Version::V1, Version::V2] {
         let tree = Tree::new(version);
         let (c, vm) = (&tree.controller, path("/vm"));
@@ -241,7 +240,7 @@ fn a_vanished_cgroup_is_gone_and_a_missing_file_is_not() {
             assert!(error.to_string().contains("/vm"), "{error}");
         }
         assert!(!c.exists(&vm));
-        c.remove(&vm).expect("gone is as good as removed");
+        c.remove(&vm).expect("a vanished cgroup counts as removed");
         tree.put("/vm", "unrelated", "");
         let error = c.weight(&vm).unwrap_err();
         assert!(!error.is_gone(), "{error}");
@@ -249,7 +248,7 @@ fn a_vanished_cgroup_is_gone_and_a_missing_file_is_not() {
 }
 
 #[test]
-fn a_kernel_without_the_idle_class_is_told_from_a_vanished_cgroup() {
+fn missing_idle_class_differs_from_vanished_cgroup() {
     for version in [Version::V1, Version::V2] {
         let tree = Tree::new(version);
         let (c, vm) = (&tree.controller, path("/vm"));
@@ -266,7 +265,7 @@ fn a_kernel_without_the_idle_class_is_told_from_a_vanished_cgroup() {
 }
 
 #[test]
-fn a_threads_cgroup_is_read_from_the_right_line() {
+fn cgroup_of_selects_the_controllers_line() {
     let tree = Tree::new(Version::V1);
     let place = |text: &str| tree.place(text);
     let lines = "3:cpuset:/no\n2:cpu,cpuacct:/vms/a:b c\n1:name=systemd:/no\n0::/no\n";
@@ -274,7 +273,7 @@ fn a_threads_cgroup_is_read_from_the_right_line() {
     let error = refusal(place("3:cpuset:/a\n0::/b\n"));
     assert!(error.contains("does not list") && error.contains("cpuset"), "{error}");
     assert!(place("2:cpu:/vm (deleted)\n").unwrap_err().is_gone());
-    // Anybody may call a cgroup so.
+    // An existing cgroup may have such a name.
     tree.v1_cgroup("/vm (deleted)");
     assert_eq!(place("2:cpu:/vm (deleted)\n").unwrap(), path("/vm (deleted)"));
     let error = refusal(place("2:cpu:/../outside\n"));
@@ -288,7 +287,7 @@ fn a_threads_cgroup_is_read_from_the_right_line() {
 }
 
 #[test]
-fn names_and_existing_cgroups_are_refused() {
+fn invalid_and_existing_names_are_refused() {
     let tree = Tree::new(Version::V1);
     tree.v1_cgroup("/vm");
     let c = &tree.controller;
@@ -301,19 +300,19 @@ fn names_and_existing_cgroups_are_refused() {
 }
 
 #[test]
-fn a_cgroup_without_a_cpuset_of_its_own_gets_none() {
+fn cpuset_is_not_created() {
     let tree = Tree::new(Version::V1);
     let c = &tree.controller;
     tree.v1_cgroup("/vm");
     tree.put("/vm", "cpuset.cpus", "0-3\n");
     tree.put("/vm", "cpuset.mems", "0\n");
-    // Where cpuset is not mounted there is nothing to inherit, and nothing is made up.
+    // The new cgroup has no cpuset files, so none is written.
     let made = c.create_child(&path("/vm"), "plain").unwrap();
     assert!(!tree.file(&made.0, "cpuset.cpus").exists());
 }
 
 #[test]
-fn v2_says_where_the_controller_must_yet_be_enabled() {
+fn v2_missing_enables_are_listed() {
     let tree = Tree::new(Version::V2);
     tree.v2_cgroup("/a", "domain\n", "memory\n");
     tree.v2_cgroup("/a/b", "domain\n", "\n");
@@ -328,7 +327,7 @@ fn v2_says_where_the_controller_must_yet_be_enabled() {
 }
 
 #[test]
-fn v2_says_what_keeps_a_cgroup_from_holding_single_threads() {
+fn v2_check_parent_names_the_obstacle() {
     let tree = Tree::new(Version::V2);
     let check = |cgroup: &str| tree.controller.check_parent(&path(cgroup));
     tree.v2_cgroup("/good", "domain\n", "cpu pids\n");
@@ -350,7 +349,7 @@ fn v2_says_what_keeps_a_cgroup_from_holding_single_threads() {
 }
 
 #[test]
-fn v2_leaves_the_controller_where_somebody_uses_it() {
+fn v2_controller_in_use_stays_enabled() {
     let tree = Tree::new(Version::V2);
     tree.v2_cgroup("/a", "domain\n", "cpu\n");
     tree.v2_cgroup("/a/b", "domain\n", "\n");
@@ -373,7 +372,7 @@ fn v2_leaves_the_controller_where_somebody_uses_it() {
 }
 
 #[test]
-fn v2_looks_at_a_bounded_number_of_a_tenants_cgroups() {
+fn v2_examines_a_bounded_number_of_children() {
     let tree = Tree::new(Version::V2);
     let c = &tree.controller;
     tree.v2_cgroup("/his", "domain\n", "cpu\n");
@@ -386,7 +385,7 @@ fn v2_looks_at_a_bounded_number_of_a_tenants_cgroups() {
     tree.v2_cgroup("/his/one-more", "domain\n", "\n");
     let error = refusal(c.check_parent(&path("/his")));
     assert!(error.contains("more than 256 cgroups") && error.contains("of its own"), "{error}");
-    // Root's are all looked through before the controller goes, others' are not.
+    // All of root's cgroups are examined before the controller is disabled, unlike a tenant's.
     let is_roots = c.owners(&path("/his")).unwrap().folder == 0;
     if is_roots {
         c.disable(&path("/his")).unwrap();
@@ -398,9 +397,9 @@ fn v2_looks_at_a_bounded_number_of_a_tenants_cgroups() {
     assert_eq!(tree.text("/his", "cgroup.subtree_control"), "cpu\n");
 }
 
-/// Who is in a cgroup and below it; the VM is process 50.
+/// The VM is process 50.
 #[test]
-fn whose_a_cgroup_is_is_seen_from_a_bounded_number_below_it() {
+fn occupants_examine_a_bounded_number() {
     let tree = Tree::new(Version::V2);
     let procfs = ProcFs::at(tree.root.path());
     let of = |cgroup: &str, vcpus: usize| {
@@ -411,10 +410,10 @@ fn whose_a_cgroup_is_is_seen_from_a_bounded_number_below_it() {
     for n in 0..300 {
         tree.put(&format!("/vm/{n}"), "cgroup.procs", "");
     }
-    // The cgroup itself, those below it, and the process.
+    // Limit for 22 vCPUs: 256 + 2 × 22 = 300; needed are the cgroup, the 300 below, and the process.
     assert_eq!(of("/vm", 22), Occupant::Several);
     assert_eq!(of("/vm", 23), Occupant::One(Pid(50)));
-    // Threads of the kernel do not count; to see that they are takes a look at each.
+    // Kernel threads are no occupants, but identifying each counts towards the limit.
     let workers: Vec<u32> = (100..400).collect();
     let mut procs = String::from("50\n");
     for pid in &workers {

@@ -1,12 +1,13 @@
-//! A host in memory: cgroups with knobs, threads with places and masks, and v2's rules.
+//! A host in memory: cgroups with knobs, threads with cgroups and masks, and v2's rules.
 //!
-//! It keeps two states. `now` is what the actuator and its environment made of it. `wanted` is what
-//! it would be if the actuator had never touched it: only what happens on its own (threads ending
-//! and starting, cgroups vanishing, the operator's changes) is done there too. Restoring must make
-//! the first equal the second.
+//! It has two states.
+//! `now` includes all changes, of the actuator and of its environment.
+//! `wanted` is the state without the actuator: only changes of the environment apply to it (threads ending and starting,
+//! cgroups vanishing, the operator's changes).
+//! A restore must make the first equal the second.
 //!
-//! A fuse counts the changes that the actuator makes and kills it at one of them, by unwinding with
-//! [`Crash`], before or after the change took effect.
+//! A fuse counts the changes of the actuator and kills it at one of them, by unwinding with [`Crash`],
+//! before or after the change took effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,13 +21,13 @@ use tandem_linux::sched_attr::SchedAttrError;
 use tandem_linux::thread::{Pid, StartTime, ThreadError, ThreadRef, Tid};
 use tandem_model::{Nanos, Nice, PcpuId, PcpuSet, Weight};
 
-/// A state directory, on memory where the system has it: thousands of records are made durable there.
+/// A state directory, in memory if possible, because tests sync thousands of records there.
 pub fn state_dir() -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
     if shm.is_dir() { tempfile::tempdir_in(shm).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-/// An actuator on this host, once all that an earlier one left is put back.
+/// Opens an actuator on this host, which restores the changes of an earlier one.
 pub fn open_on(host: &Fake, dir: &Path) -> Actuator {
     let (actuator, report) =
         Actuator::open_with(host.controller(), host.threads(), dir, "boot").unwrap();
@@ -34,7 +35,7 @@ pub fn open_on(host: &Fake, dir: &Path) -> Actuator {
     actuator
 }
 
-/// What the actuator unwinds with when it is killed.
+/// The panic payload of a killed actuator.
 pub struct Crash;
 
 /// One cgroup.
@@ -69,9 +70,9 @@ struct Inner {
     now: State,
     wanted: State,
     next_id: u64,
-    /// Threads that are about to end and cannot be moved any more.
+    /// Threads that are about to end and can no longer be moved.
     stuck: BTreeSet<u32>,
-    /// How many changes are left, and whether the last one takes effect.
+    /// Remaining changes until the kill, and whether the last one takes effect.
     fuse: Option<(usize, bool)>,
 }
 
@@ -128,16 +129,16 @@ impl Fake {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Dying leaves the lock poisoned, and the state whole.
+        // A kill poisons the lock but leaves the state consistent.
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// As it is.
+    /// The current state.
     pub fn now(&self) -> State {
         self.lock().now.clone()
     }
 
-    /// As it would be untouched.
+    /// The state without the actuator's changes.
     pub fn wanted(&self) -> State {
         self.lock().wanted.clone()
     }
@@ -147,7 +148,7 @@ impl Fake {
         self.lock().fuse = Some((changes, applied));
     }
 
-    /// Nobody is killed from here.
+    /// Cancels the kill.
     pub fn live(&self) {
         self.lock().fuse = None;
     }
@@ -167,51 +168,51 @@ impl Fake {
         Some(reference(tid, thread.start))
     }
 
-    /// The n-th thread ends by itself.
+    /// Ends the n-th thread.
     pub fn end_thread(&self, n: usize) {
         if let Some(thread) = self.thread(n) {
             self.end(&thread);
         }
     }
 
-    /// A thread is about to end: it cannot be moved any more, and stays where it is until it has ended.
+    /// Marks a thread as about to end: it can no longer be moved, and stays until it has ended.
     pub fn begin_end(&self, thread: &ThreadRef) {
         self.lock().stuck.insert(thread.tid.0);
     }
 
-    /// A thread ends by itself.
+    /// Ends a thread.
     pub fn end(&self, thread: &ThreadRef) {
         let mut inner = self.lock();
         inner.now.threads.remove(&thread.tid.0);
         inner.wanted.threads.remove(&thread.tid.0);
     }
 
-    /// The thread of this number ends by itself, if there is one.
+    /// Ends the thread with this ID, if there is one.
     pub fn end_tid(&self, tid: Tid) {
         let mut inner = self.lock();
         inner.now.threads.remove(&tid.0);
         inner.wanted.threads.remove(&tid.0);
     }
 
-    /// A thread starts another, which begins where it is and with its mask. Its number may be one
-    /// that was used before.
-    pub fn start_thread(&self, beside: usize) {
-        if let Some(maker) = self.thread(beside) {
+    /// Starts a thread from the n-th one, in the same cgroup and with the same mask.
+    /// Its ID may be reused.
+    pub fn start_thread(&self, n: usize) {
+        if let Some(creator) = self.thread(n) {
             let mut inner = self.lock();
-            let thread = inner.now.threads[&maker.tid.0].clone();
-            let mut wanted = inner.wanted.threads[&maker.tid.0].clone();
-            // Untouched it would have the maker's own mask. What is inherited from a maker whose
-            // mask was changed is not known to be so, and stays.
+            let thread = inner.now.threads[&creator.tid.0].clone();
+            let mut wanted = inner.wanted.threads[&creator.tid.0].clone();
+            // Without Tandem it would have its creator's original mask. The actuator does not know
+            // that a changed one was inherited, so it stays.
             wanted.pcpus = thread.pcpus.clone();
             (wanted.nice, wanted.slice) = (thread.nice, thread.slice);
-            // A thread that starts in a group of ours belongs in the cgroup above it, wherever its
-            // maker was taken from.
+            // The home of a thread that starts in one of our groups is the cgroup above, whatever
+            // the creator's origin.
             wanted.place = above_ours(&thread.place);
             inner.start(thread, wanted);
         }
     }
 
-    /// A thread starts in `place`.
+    /// Starts a thread in `place`.
     pub fn start_in(&self, place: &CgroupPath) -> ThreadRef {
         let thread = Thread {
             start: 0,
@@ -223,7 +224,7 @@ impl Fake {
         self.lock().start(thread.clone(), thread)
     }
 
-    /// A thread starts in a group of ours; untouched it would have in the cgroup above.
+    /// Starts a thread in one of our groups; without Tandem it would have started in the cgroup above.
     pub fn start_belonging_above(&self, group: &CgroupPath) -> ThreadRef {
         let thread = self.start_in(group);
         let mut inner = self.lock();
@@ -231,11 +232,11 @@ impl Fake {
         thread
     }
 
-    /// The n-th cgroup is removed by somebody else, if it is empty and not ours.
+    /// Removes the n-th cgroup as another process, if it is empty and not ours.
     pub fn remove_cgroup(&self, n: usize) {
         let cgroup = self.cgroup(n);
         let mut inner = self.lock();
-        // Somewhere to come back to must stay, in both worlds.
+        // Keep cgroups that threads return to, in both states.
         let is_used = |state: &State| {
             let below = state.cgroups.keys().any(|c| *c != cgroup && c.is_within(&cgroup));
             below || state.threads.values().any(|thread| thread.place == cgroup)
@@ -251,7 +252,7 @@ impl Fake {
         inner.wanted.cgroups.remove(&cgroup);
     }
 
-    /// Somebody else removes a cgroup, whose threads go to the one above, and makes another of the same name.
+    /// Replaces a cgroup as another process; its threads move to the one above.
     pub fn swap_cgroup(&self, cgroup: &CgroupPath) {
         let mut inner = self.lock();
         let above = cgroup.parent().unwrap();
@@ -263,12 +264,12 @@ impl Fake {
         inner.make(self.version, cgroup);
     }
 
-    /// Somebody else makes a cgroup.
+    /// Creates a cgroup as another process.
     pub fn make_cgroup(&self, cgroup: &CgroupPath) {
         self.lock().make(self.version, cgroup);
     }
 
-    /// The operator pins a thread.
+    /// Sets a thread's affinity as the operator.
     pub fn operator_sets_affinity(&self, thread: &ThreadRef, pcpus: &PcpuSet) {
         let mut inner = self.lock();
         let Inner { now, wanted, .. } = &mut *inner;
@@ -277,7 +278,7 @@ impl Fake {
         }
     }
 
-    /// The operator gives a thread another nice value.
+    /// Sets a thread's nice value as the operator.
     pub fn operator_sets_nice(&self, thread: &ThreadRef, nice: Nice) {
         let mut inner = self.lock();
         let Inner { now, wanted, .. } = &mut *inner;
@@ -286,12 +287,12 @@ impl Fake {
         }
     }
 
-    /// A cgroup's weight now.
+    /// A cgroup's current weight.
     pub fn weight_of(&self, cgroup: &CgroupPath) -> String {
         self.lock().now.cgroups[cgroup].weight.clone()
     }
 
-    /// The operator gives a cgroup another weight; in the idle class that is refused.
+    /// Sets a cgroup's weight as the operator; has no effect in the idle class.
     pub fn operator_sets_weight(&self, cgroup: &CgroupPath, weight: &str) {
         let mut inner = self.lock();
         if inner.now.cgroups[cgroup].idle {
@@ -303,7 +304,7 @@ impl Fake {
         }
     }
 
-    /// A cgroup shows another weight, which is nobody's setting.
+    /// Changes the weight that a cgroup shows, as the kernel does in the idle class.
     pub fn has_weight(&self, cgroup: &CgroupPath, weight: &str) {
         let mut inner = self.lock();
         inner.now.cgroups.get_mut(cgroup).unwrap().weight = weight.to_owned();
@@ -319,7 +320,7 @@ impl Fake {
         Box::new(self.clone())
     }
 
-    /// Makes a change, unless the fuse ends here.
+    /// Makes a change of the actuator, unless the fuse kills it.
     fn change<T>(&self, make: impl FnOnce(&mut State, &mut u64) -> T) -> T {
         let mut inner = self.lock();
         let Inner { now, next_id, fuse, .. } = &mut *inner;
@@ -353,9 +354,10 @@ impl Fake {
         let Some(above) = cgroup.parent() else {
             return Err(CgroupError::RootHasNone(Knob::Weight));
         };
-        match self.with(&above, |above| above.enables)? {
-            true => Ok(()),
-            false => Err(refused(cgroup, "no knobs without the controller")),
+        if self.with(&above, |above| above.enables)? {
+            Ok(())
+        } else {
+            Err(refused(cgroup, "no knobs without the controller"))
         }
     }
 }
@@ -452,7 +454,7 @@ impl CpuController for Fake {
             match knob {
                 Knob::Weight => cgroup.weight = text.to_owned(),
                 Knob::Quota => cgroup.quota = text.to_owned(),
-                // sched_group_set_idle of the kernel: the weight goes with the class.
+                // sched_group_set_idle of the kernel: the class resets the weight.
                 Knob::Idle if cgroup.idle != (text == "1") => {
                     cgroup.idle = text == "1";
                     cgroup.weight = if cgroup.idle { "3" } else { "100" }.to_owned();
@@ -515,7 +517,7 @@ impl CpuController for Fake {
         if self.exists(&child) {
             return Err(CgroupError::Exists(child));
         }
-        // Some are refused at the last moment.
+        // Some creations fail at the last moment.
         if parent.name() == "own.scope" && name.ends_with('3') {
             return Err(refused(&child, "make"));
         }

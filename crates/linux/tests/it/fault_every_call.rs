@@ -1,5 +1,6 @@
-//! Each system call of the actuator and its journal fails once, with each of six errors: whatever comes of the change that was
-//! asked for, all is put back in the end, by the same run or, after kill -9, by the next one.
+//! Each system call of the actuator and its journal fails once, with each of six errors.
+//!
+//! Whatever the effect on the change, the same run or, after kill -9, the next one restores everything.
 
 use crate::fake_host::{Fake, path, state_dir};
 use crate::faulty::{Faults, FaultyDisk, FaultyHost};
@@ -22,7 +23,7 @@ fn open(
     Actuator::open_on(disk, Box::new(faulty.clone()), Box::new(faulty), dir, "boot")
 }
 
-/// Everything that can be asked of an actuator, a little of it. What is refused is refused: a later step does without.
+/// Makes a few changes of every kind, ignoring errors.
 fn change_everything(actuator: &mut Actuator, host: &Fake) {
     let (shared, own) = (path("/vms/shared"), path("/vms/own.scope"));
     let deep = path("/other");
@@ -30,7 +31,7 @@ fn change_everything(actuator: &mut Actuator, host: &Fake) {
     let threads: Vec<_> = (0..5).filter_map(|n| host.thread(n)).collect();
     let pcpus = [PcpuId(0)].into_iter().collect();
     let _ = actuator.create_group(&shared, "tandem-x");
-    // Of threads that begin elsewhere, only the journal knows where.
+    // Only the journal knows the origin of the threads from other cgroups.
     for thread in &threads[2..5] {
         let _ = actuator.move_thread(thread, &group);
         let _ = actuator.set_affinity(thread, &pcpus);
@@ -41,7 +42,7 @@ fn change_everything(actuator: &mut Actuator, host: &Fake) {
     for weight in [700.0, 701.0, 702.0] {
         let _ = actuator.set_weight(&own, Weight::constant(weight));
     }
-    // Somebody else sets it twice: once it is taken over as what comes back in the end, once it is left alone.
+    // Two foreign writes: the first becomes the original, the second is forgotten.
     host.operator_sets_weight(&own, "777");
     let _ = actuator.set_weight(&own, Weight::constant(703.0));
     host.operator_sets_weight(&own, "778");
@@ -76,8 +77,8 @@ enum End {
     Restored,
 }
 
-/// All is as it was, once another run has started and ended.
-fn assert_put_back(host: &Fake, dir: &std::path::Path, what: &str) {
+/// Asserts that another run, from start to end, leaves no change.
+fn assert_restored(host: &Fake, dir: &std::path::Path, what: &str) {
     let (actuator, report) = open(host, &Faults::default(), dir).unwrap();
     assert!(report.is_complete(), "{what}: {report}");
     drop(actuator);
@@ -105,7 +106,7 @@ fn fault_every_call() {
                         }
                     }
                     let has_fired = faults.has_fired();
-                    assert_put_back(&host, dir.path(), &what);
+                    assert_restored(&host, dir.path(), &what);
                     if !has_fired {
                         break;
                     }
@@ -140,7 +141,7 @@ fn fault_every_call_of_a_restore() {
                         actuator.abandon();
                     }
                     let has_fired = faults.has_fired();
-                    assert_put_back(&host, dir.path(), &what);
+                    assert_restored(&host, dir.path(), &what);
                     if !has_fired {
                         break;
                     }
@@ -150,9 +151,9 @@ fn fault_every_call_of_a_restore() {
     }
 }
 
-/// From any call on nothing can be written: nothing more is changed than is journaled, and reading is enough to put it back.
+/// After any call the disk becomes read-only: all changes are journaled, and the restore only needs to read.
 #[test]
-fn a_disk_that_becomes_read_only_is_enough_to_restore() {
+fn read_only_disk_suffices_to_restore() {
     for version in [Version::V1, Version::V2] {
         for call in 0.. {
             let what = format!("{version}, read-only after call {call}");
@@ -169,13 +170,13 @@ fn a_disk_that_becomes_read_only_is_enough_to_restore() {
             let (actuator, report) = open(&host, &faults, dir.path()).unwrap();
             assert!(report.is_complete(), "{what}: {report}");
             assert_eq!(host.now(), host.wanted(), "{what}");
-            // Once more: the journal is as it was.
+            // Once more, because the journal could not be emptied.
             actuator.abandon();
             let (actuator, _) = open(&host, &faults, dir.path()).unwrap();
             assert_eq!(host.now(), host.wanted(), "{what}, again");
             actuator.abandon();
             faults.stop();
-            assert_put_back(&host, dir.path(), &what);
+            assert_restored(&host, dir.path(), &what);
             if !has_fired {
                 break;
             }
@@ -183,9 +184,9 @@ fn a_disk_that_becomes_read_only_is_enough_to_restore() {
     }
 }
 
-/// Whatever fails of a change that was asked for, what somebody else then sets is theirs.
+/// Whatever call of a change fails, a later foreign write stays.
 #[test]
-fn what_others_set_after_a_change_that_failed_stays() {
+fn foreign_write_after_failed_change_stays() {
     for end in [End::Killed, End::Restored] {
         for call in 0.. {
             let what = format!("call {call}, {end:?}");
@@ -203,7 +204,7 @@ fn what_others_set_after_a_change_that_failed_stays() {
                 End::Killed => actuator.abandon(),
                 End::Restored => drop(actuator),
             }
-            assert_put_back(&host, dir.path(), &what);
+            assert_restored(&host, dir.path(), &what);
             if !has_fired {
                 assert!(call > 3, "{what}");
                 break;

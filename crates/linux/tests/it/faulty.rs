@@ -1,8 +1,9 @@
-//! A host and a disk of which any call can be made to fail.
+//! Fault injection into the calls of a host and a disk.
 //!
-//! Calls are counted; the one whose number was chosen fails, with the error that was chosen, and from there on either all go well again
-//! or, on a disk that has become read-only, no write does. A write that fails has written half of what it should. `ESRCH` for a
-//! thread is what the kernel says of one that has ended, so then it ends.
+//! The call with the chosen number fails with the chosen error.
+//! Later calls succeed, except writes to a disk that has become read-only.
+//! A failing write writes half of its bytes.
+//! The kernel returns `ESRCH` for a thread that has ended, so injecting it ends the thread.
 
 use std::fs::File;
 use std::io;
@@ -19,27 +20,27 @@ use tandem_model::{Nanos, Nice, PcpuSet, Weight};
 
 use crate::fake_host::Fake;
 
-/// What fails.
+/// Injected faults and counters.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Calls until the one that fails, and its error.
+    /// Calls before the one that fails, and its error.
     fuse: Option<(usize, i32)>,
     has_fired: bool,
     is_read_only: bool,
-    /// Calls so far, and those of them that put a new file in the place of an old one.
+    /// Calls so far, including renames.
     calls: usize,
     renames: usize,
     /// Bytes written so far.
     bytes: usize,
-    /// Looks for the cgroups below one so far.
+    /// Listings of a cgroup's children so far.
     children_looks: usize,
 }
 
-/// What is to fail; clones are the same.
+/// A handle to the faults; clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
-/// An actuator of a host and a disk with these faults.
+/// Opens an actuator on a host and a disk with these faults.
 pub fn open(host: &Fake, faults: &Faults, dir: &Path) -> Actuator {
     let counted = FaultyHost { host: host.clone(), faults: faults.clone() };
     let disk = Box::new(FaultyDisk(faults.clone()));
@@ -49,41 +50,41 @@ pub fn open(host: &Fake, faults: &Faults, dir: &Path) -> Actuator {
 }
 
 impl Faults {
-    /// The call after `calls` others fails.
+    /// Makes the call after `calls` others fail.
     pub fn fail_after(&self, calls: usize, error: i32) {
         let mut plan = self.0.lock().unwrap();
         plan.fuse = Some((calls, error));
         plan.has_fired = false;
     }
 
-    /// No write goes well from here.
+    /// Makes all writes fail from now on.
     pub fn be_read_only(&self) {
         self.0.lock().unwrap().is_read_only = true;
     }
 
-    /// All goes well from here.
+    /// Stops all faults.
     pub fn stop(&self) {
         let mut plan = self.0.lock().unwrap();
         (plan.fuse, plan.is_read_only) = (None, false);
     }
 
-    /// How many calls there were so far, and how many of them put a new file in the place of an old one.
+    /// Numbers of calls and of renames so far.
     pub fn calls(&self) -> (usize, usize) {
         let plan = self.0.lock().unwrap();
         (plan.calls, plan.renames)
     }
 
-    /// How many bytes were written so far.
+    /// Number of bytes written so far.
     pub fn bytes(&self) -> usize {
         self.0.lock().unwrap().bytes
     }
 
-    /// How often all cgroups below one were looked for so far.
+    /// Number of listings of a cgroup's children so far.
     pub fn children_looks(&self) -> usize {
         self.0.lock().unwrap().children_looks
     }
 
-    /// Whether any call failed.
+    /// Whether the chosen call failed.
     pub fn has_fired(&self) -> bool {
         self.0.lock().unwrap().has_fired
     }
@@ -112,13 +113,13 @@ impl Faults {
         if is_read_only { Err(io::Error::from_raw_os_error(libc::EROFS)) } else { self.check() }
     }
 
-    /// A cgroup's file that cannot be read.
+    /// Fails as a read of a cgroup's file.
     fn check_cgroup(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
         self.check().map_err(|source| CgroupError::Read { path: cgroup.0.clone().into(), source })
     }
 }
 
-/// This machine's disk, with faults.
+/// This host's disk, with faults.
 #[derive(Debug)]
 pub struct FaultyDisk(pub Faults);
 
@@ -156,7 +157,7 @@ impl Disk for FaultyDisk {
     }
 
     fn sync(&self, _: &File) -> io::Result<()> {
-        // Nothing here has to survive the machine.
+        // Tests need not survive a crash of the machine.
         self.0.check()
     }
 
@@ -182,7 +183,7 @@ pub struct FaultyHost {
 }
 
 impl FaultyHost {
-    /// The error of a call about a thread, if it fails.
+    /// The injected error of a call on a thread, if any.
     fn of_thread(&self, tid: Tid) -> Option<io::Error> {
         let error = self.faults.hit()?;
         if error == libc::ESRCH {
@@ -290,7 +291,7 @@ impl CpuController for FaultyHost {
         self.host.check_parent(parent)
     }
 
-    /// Takes two steps, of which either can fail: the second leaves a cgroup behind.
+    /// Takes two steps that can fail; a failure of the second leaves a cgroup behind.
     fn create_child(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
         self.faults.check_cgroup(parent)?;
         let made = self.host.create_child(parent, name)?;
@@ -321,7 +322,7 @@ impl CpuController for FaultyHost {
 
 impl Threads for FaultyHost {
     fn is_alive(&self, thread: &ThreadRef) -> bool {
-        // As `ThreadRef::is_alive`: not to know is to be alive.
+        // Like `ThreadRef::is_alive`: an error counts as alive.
         match self.of_thread(thread.tid) {
             Some(error) if error.raw_os_error() != Some(libc::ESRCH) => true,
             _ => self.host.is_alive(thread),

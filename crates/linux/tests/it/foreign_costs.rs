@@ -1,5 +1,6 @@
-//! Whoever sets what Tandem set, however often: that costs lines of the journal and no other file, whatever else is in it; and what was set is
-//! there in the end, also after kill -9.
+//! Cost of foreign writes, however frequent: some lines of the journal, but no new file, whatever else the journal has.
+//!
+//! The last foreign value survives the restore, also after kill -9.
 
 use crate::fake_host::Fake;
 use crate::faulty::{Faults, open};
@@ -8,24 +9,24 @@ use tandem_linux::cgroup::{CgroupPath, Knob, Version};
 use tandem_linux::thread::ThreadRef;
 use tandem_model::{Knob as Setting, Nice, Weight};
 
-/// So often somebody else sets something.
+/// Number of foreign writes.
 const TIMES: u32 = 200;
 
 fn own() -> CgroupPath {
     CgroupPath("/vms/own.scope".to_owned())
 }
 
-/// Who sets something, and what is done about it.
+/// One foreign write, and the reaction of the actuator's caller.
 type Contest = fn(&mut Actuator, &Fake, &ThreadRef, u32);
 
-/// It is what comes back in the end, and ours is set again.
+/// Overwrites the foreign value, which becomes the original.
 fn taken_over(actuator: &mut Actuator, host: &Fake, _: &ThreadRef, n: u32) {
     host.operator_sets_weight(&own(), &(5000 + n).to_string());
     let ours = Weight::constant(f64::from(300 + n % 7));
     actuator.set_weight(&own(), ours).unwrap();
 }
 
-/// It stays; later ours is set again.
+/// Leaves the foreign value, and later sets ours again.
 fn left_alone(actuator: &mut Actuator, host: &Fake, thread: &ThreadRef, n: u32) {
     host.operator_sets_weight(&own(), &(5000 + n).to_string());
     actuator.forget_knob(&own(), Knob::Weight).unwrap();
@@ -37,7 +38,7 @@ fn left_alone(actuator: &mut Actuator, host: &Fake, thread: &ThreadRef, n: u32) 
 }
 
 #[test]
-fn what_others_set_costs_lines_and_not_another_journal() {
+fn foreign_writes_cost_lines_not_files() {
     for contest in [taken_over as Contest, left_alone] {
         let cost = |others: usize| {
             let dir = tempfile::tempdir().unwrap();
@@ -62,18 +63,18 @@ fn what_others_set_costs_lines_and_not_another_journal() {
             cost
         };
         let (few, many) = (cost(1), cost(2_000));
-        // Once in a while it is compacted.
+        // The journal is compacted occasionally.
         let ((few, ..), (many, renames, length)) = (few, many);
         assert!(renames <= 1, "{renames} new files for {TIMES} times");
         assert!(
             many <= few + 2 * length,
-            "{many} bytes beside many, {few} beside few; the journal has {length}"
+            "{many} bytes with many other records, {few} with few; the journal has {length}"
         );
     }
 }
 
 #[test]
-fn after_kill_9_what_others_set_last_is_there() {
+fn last_foreign_write_survives_kill_9() {
     for contest in [taken_over as Contest, left_alone] {
         for version in [Version::V1, Version::V2] {
             let dir = tempfile::tempdir().unwrap();
@@ -82,7 +83,7 @@ fn after_kill_9_what_others_set_last_is_there() {
             let thread = host.thread(0).unwrap();
             for n in 0..TIMES {
                 contest(&mut actuator, &host, &thread, n);
-                // And once more after it was forgotten: that is nobody's to put back.
+                // Another foreign write to a forgotten knob: no restore may revert it.
                 if n % 3 == 0 {
                     host.operator_sets_weight(&own(), "4321");
                     actuator.forget_knob(&own(), Knob::Weight).unwrap();

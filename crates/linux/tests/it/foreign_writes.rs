@@ -1,5 +1,7 @@
-//! An operator sets weights, pCPUs and nice values beside a running Tandem, a thousand times, at any moment: Tandem's are in force
-//! while it runs, and in the end, also after kill -9, the operator's last ones are, and what the operator never set is as it was.
+//! An operator sets weights, pCPUs and nice values while Tandem runs, 1,000 times, at any moment.
+//!
+//! Tandem's values apply while it runs.
+//! In the end, also after kill -9, the operator's last values apply, and all other settings have their originals.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +19,7 @@ fn own() -> CgroupPath {
     CgroupPath("/vms/own.scope".to_owned())
 }
 
-/// Ours are even numbers, theirs odd ones, so that they can be told apart here.
+/// Even numbers for Tandem and odd ones for the operator, so that the test can distinguish them.
 fn number(random: &mut Pcg32, is_ours: bool) -> u32 {
     2 * (5 + random.next_u32() % 400) + u32::from(!is_ours)
 }
@@ -30,7 +32,7 @@ fn nice(number: u32) -> Nice {
     Nice((number % 18) as i8)
 }
 
-/// Tandem sets something.
+/// Tandem changes a setting.
 fn ours(actuator: &mut Actuator, host: &Fake, random: &mut Pcg32) {
     let thread = host.thread(random.next_u32() as usize % 3).unwrap();
     let value = number(random, true);
@@ -41,7 +43,7 @@ fn ours(actuator: &mut Actuator, host: &Fake, random: &mut Pcg32) {
     }
 }
 
-/// The operator sets something.
+/// The operator changes a setting.
 fn theirs(host: &Fake, random: &mut Pcg32) {
     let thread = host.thread(random.next_u32() as usize % 3).unwrap();
     let value = number(random, false);
@@ -72,7 +74,7 @@ fn foreign_writes() {
             }
         }
         if is_killed {
-            // In the middle of the last change, before or after it took effect.
+            // During the last change, before or after it took effect.
             host.die_at(0, random.next_u32() % 2 == 0);
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 ours(&mut actuator, &host, &mut random);
@@ -91,7 +93,7 @@ fn foreign_writes() {
 }
 
 #[test]
-fn ours_are_in_force_while_it_runs_and_theirs_are_told() {
+fn foreign_weight_is_overridden_and_reported() {
     let dir = state_dir();
     let host = Fake::new(Version::V2);
     let mut actuator = open_on(&host, dir.path());
@@ -99,17 +101,17 @@ fn ours_are_in_force_while_it_runs_and_theirs_are_told() {
     host.operator_sets_weight(&own(), "1024");
     actuator.set_weight(&own(), Weight::constant(2048.0)).unwrap();
     assert_eq!(host.weight_of(&own()), "2048");
-    let told = actuator.take_foreign();
-    let told: Vec<_> = told.iter().map(|f| (f.knob, f.text.as_str())).collect();
-    assert_eq!(told, [(Knob::Weight, "1024")]);
+    let foreign = actuator.take_foreign();
+    let foreign: Vec<_> = foreign.iter().map(|f| (f.knob, f.text.as_str())).collect();
+    assert_eq!(foreign, [(Knob::Weight, "1024")]);
     actuator.set_weight(&own(), Weight::constant(2050.0)).unwrap();
-    assert!(actuator.take_foreign().is_empty(), "told once");
+    assert!(actuator.take_foreign().is_empty(), "reported once");
     drop(actuator);
     assert_eq!(host.weight_of(&own()), "1024");
 }
 
 #[test]
-fn what_was_set_after_kill_9_stays() {
+fn foreign_write_after_kill_9_stays() {
     let dir = state_dir();
     let host = Fake::new(Version::V1);
     let mut actuator = open_on(&host, dir.path());
@@ -120,26 +122,27 @@ fn what_was_set_after_kill_9_stays() {
         Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
     assert_eq!(host.weight_of(&own()), "512");
     let said = report.to_string();
-    assert!(said.contains("'512'") && said.contains("somebody else"), "{said}");
+    assert!(said.contains("'512'") && said.contains("another process"), "{said}");
 }
 
-/// Before a look at its idle class and after one at its weight the cgroup may have left the class.
+/// The cgroup may leave the class between the reads of its weight and its class.
 #[test]
-fn what_the_idle_class_shows_is_nobodys_weight() {
+fn idle_class_weight_is_not_foreign() {
     for (version, shown) in [(Version::V1, "3"), (Version::V2, "0"), (Version::V2, "1")] {
         let dir = state_dir();
         let host = Fake::new(version);
         let mut actuator = open_on(&host, dir.path());
         for weight in [500.0, 600.0, 700.0, 800.0] {
-            match weight == 500.0 {
-                true => actuator.prepare_idle(&own(), Weight::constant(weight)),
-                false => actuator.prepare_weight(&own(), Weight::constant(weight)),
-            }
-            .unwrap();
+            let prepared = if weight == 500.0 {
+                actuator.prepare_idle(&own(), Weight::constant(weight))
+            } else {
+                actuator.prepare_weight(&own(), Weight::constant(weight))
+            };
+            prepared.unwrap();
             host.has_weight(&own(), shown);
         }
         assert_eq!(actuator.take_foreign(), []);
-        // Out of the class, and killed before it had its weight.
+        // Killed after it left the class, before its weight was set.
         let default = host.controller().default_weight();
         host.has_weight(&own(), &default.value().to_string());
         actuator.abandon();

@@ -1,4 +1,4 @@
-//! A tenant with many user numbers, cgroups or deep trees of them has his share of the journal, and others theirs.
+//! A tenant with many user IDs, cgroups or deep trees of them only uses up their own share of the journal.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 use std::mem::ManuallyDrop;
@@ -10,23 +10,23 @@ use std::{fs, io};
 use crate::fake_host::Fake;
 use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::affinity::{AffinityError, HostThreads, Threads};
-use tandem_linux::cgroup::{CgroupPath, LONGEST, Version};
+use tandem_linux::cgroup::{CgroupPath, MAX_PATH_LENGTH, Version};
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sched_attr::SchedAttrError;
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::{Nanos, Nice, PcpuId, PcpuSet, Weight};
 
-/// Processes of the tenant, each with a number of its own from `/etc/subuid`, and of somebody else.
+/// Processes of the tenant, each with its own user ID from `/etc/subuid`, and a process of another user.
 const PROCESSES: u32 = 64;
 const FIRST: u32 = 100_000;
 const OTHERS: Pid = Pid(7);
 const OTHER: u32 = 1000;
 
-/// The fake host's threads, of processes whose users are read from a folder.
+/// The fake host's threads; the users of their processes come from a folder.
 struct Owned {
     host: Fake,
     owners: HostThreads,
-    /// Nothing can be put back.
+    /// Whether setting an affinity fails, so that none can be restored.
     is_stuck: Arc<AtomicBool>,
 }
 
@@ -76,7 +76,7 @@ fn in_memory() -> tempfile::TempDir {
     if shm.is_dir() { tempfile::tempdir_in(shm).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-/// A host on which the tenant has processes 100, 101 …, and somebody else has [`OTHERS`].
+/// A host on which the tenant has processes 100, 101 …, and another user has [`OTHERS`].
 struct Subject {
     dir: tempfile::TempDir,
     host: Fake,
@@ -95,7 +95,7 @@ impl Subject {
         subject
     }
 
-    /// This number is of a process of this user.
+    /// Sets the user of a process.
     fn has(&self, pid: Pid, uid: u32) {
         let process = self.dir.path().join(format!("proc/{pid}"));
         fs::create_dir_all(&process).unwrap();
@@ -114,16 +114,16 @@ impl Subject {
         Actuator::open_with(host, threads, &state, "boot").unwrap().0
     }
 
-    /// One that puts nothing back: the fake host takes minutes for so many cgroups.
-    fn open_for_ever(&self) -> ManuallyDrop<Actuator> {
+    /// Opens an actuator that is never dropped: its restore of so many cgroups takes minutes on the fake host.
+    fn open_without_drop(&self) -> ManuallyDrop<Actuator> {
         ManuallyDrop::new(self.open())
     }
 
-    /// Makes a cgroup whose path is nearly as long as it may be, and those above it.
+    /// Creates a cgroup with a path of nearly the maximum length, and those above it.
     fn long(&self, name: &str) -> CgroupPath {
         let mut cgroup = CgroupPath("/vms".to_owned());
-        while cgroup.0.len() + name.len() + 1 < LONGEST - 10 {
-            let free = LONGEST - 10 - cgroup.0.len() - name.len();
+        while cgroup.0.len() + name.len() + 1 < MAX_PATH_LENGTH - 10 {
+            let free = MAX_PATH_LENGTH - 10 - cgroup.0.len() - name.len();
             cgroup = cgroup.child(&"x".repeat(free.clamp(1, 100)));
             self.host.make_cgroup(&cgroup);
         }
@@ -132,7 +132,7 @@ impl Subject {
         cgroup
     }
 
-    /// Makes a cgroup as deep below one of this name as paths may be long, and all above it.
+    /// Creates a cgroup as deep below one of this name as the maximum length allows, and all above it.
     fn deep(&self, name: &str) -> CgroupPath {
         let mut cgroup = CgroupPath(format!("/vms/{name}"));
         self.host.make_cgroup(&cgroup);
@@ -149,7 +149,7 @@ fn tenants(n: u32) -> Pid {
     Pid(100 + n % PROCESSES)
 }
 
-/// The first time that something is refused, how often it was not before, and in which words it is.
+/// The number of changes before the first refused one, and its error.
 fn first_refused<T>(
     most: u32,
     mut change: impl FnMut(u32) -> Result<T, ActuatorError>,
@@ -158,11 +158,11 @@ fn first_refused<T>(
     refused.unwrap_or_else(|| panic!("none of {most} was refused"))
 }
 
-fn is_the_tenants(said: &str) {
+fn assert_is_the_tenants(said: &str) {
     assert!(said.contains(&format!("user {FIRST} ")) && said.contains("10 MiB"), "{said}");
 }
 
-/// Changes where a thread of this process may run, which was on so many pCPUs that the journal has 20 kB of it.
+/// Changes the affinity of a thread of this process; the original is so long that the journal has 20 kB of it.
 fn bind(subject: &Subject, actuator: &mut Actuator, pid: Pid) -> Result<ThreadRef, ActuatorError> {
     let every_second: PcpuSet = (0..8192).step_by(2).map(PcpuId).collect();
     let thread = subject.host.start_in(&CgroupPath("/vms/shared".to_owned()));
@@ -174,12 +174,12 @@ fn bind(subject: &Subject, actuator: &mut Actuator, pid: Pid) -> Result<ThreadRe
 }
 
 #[test]
-fn hostile_numbers_given_to_a_user_have_one_share_of_the_journal() {
+fn hostile_subuids_share_one_quota() {
     let subject = Subject::new();
     let mut actuator = subject.open();
     let mut bind = |pid| bind(&subject, &mut actuator, pid);
     let (many, said) = first_refused(1_000, |n| bind(tenants(n)));
-    is_the_tenants(&said);
+    assert_is_the_tenants(&said);
     assert!(many > 400, "{many}");
     for _ in 0..200 {
         bind(OTHERS).unwrap();
@@ -187,7 +187,7 @@ fn hostile_numbers_given_to_a_user_have_one_share_of_the_journal() {
 }
 
 #[test]
-fn hostile_threads_that_could_not_be_put_back_count_after_a_restart() {
+fn hostile_leftover_threads_count_after_restart() {
     let subject = Subject::new();
     let mut actuator = subject.open();
     let (many, _) = first_refused(1_000, |n| bind(&subject, &mut actuator, tenants(n % 8)));
@@ -197,25 +197,25 @@ fn hostile_threads_that_could_not_be_put_back_count_after_a_restart() {
     let mut actuator = subject.open();
     subject.is_stuck.store(false, Ordering::Relaxed);
     let (more, said) = first_refused(1_000, |n| bind(&subject, &mut actuator, tenants(8 + n)));
-    is_the_tenants(&said);
+    assert_is_the_tenants(&said);
     assert!(more < 10, "{many}, and {more} more");
     bind(&subject, &mut actuator, OTHERS).unwrap();
 }
 
 #[test]
-fn hostile_processes_count_for_their_users_whoever_had_their_numbers_before() {
+fn hostile_reused_pid_counts_for_new_user() {
     let subject = Subject::new();
     let mut actuator = subject.open();
     let (first, next) = (tenants(0), tenants(1));
     let threads: Vec<ThreadRef> =
         (0..8).map(|_| bind(&subject, &mut actuator, first).unwrap()).collect();
     first_refused(1_000, |_| bind(&subject, &mut actuator, next));
-    // What is journaled of them is there until somebody looks.
+    // The records of ended threads stay until the next scan.
     threads.iter().for_each(|thread| subject.host.end(thread));
     subject.has(first, OTHER);
     let cgroup = CgroupPath("/vms/shared".to_owned());
-    actuator.count_for(&cgroup, first);
-    assert_eq!(actuator.counted_for(&cgroup), Some(OTHER));
+    actuator.charge_to(&cgroup, first);
+    assert_eq!(actuator.charged_user(&cgroup), Some(OTHER));
     for n in 0..200 {
         let bound = bind(&subject, &mut actuator, first);
         assert!(bound.is_ok(), "{n}: {bound:?}");
@@ -223,8 +223,8 @@ fn hostile_processes_count_for_their_users_whoever_had_their_numbers_before() {
 }
 
 #[test]
-fn hostile_groups_that_could_not_be_emptied_count_after_a_restart() {
-    // Groups in one cgroup with a long path, and some deep below, for whose sake those above have controllers.
+fn hostile_leftover_groups_count_after_restart() {
+    // Either many groups in one cgroup with a long path, or one deep below, with the controller enabled in those above.
     for is_deep in [false, true] {
         let subject = Subject::new();
         let (home, groups) =
@@ -232,40 +232,40 @@ fn hostile_groups_that_could_not_be_emptied_count_after_a_restart() {
         let name = |n: u32| format!("tandem-{n}");
         let mut actuator = subject.open();
         for n in 0..groups {
-            actuator.count_for(&home.child(&name(n)), tenants(n));
+            actuator.charge_to(&home.child(&name(n)), tenants(n));
             let group = actuator.create_group(&home, &name(n)).unwrap();
             let thread = subject.host.start_in(&group);
             subject.host.begin_end(&thread);
         }
         let (before, said) = first_refused(1_000, |n| bind(&subject, &mut actuator, tenants(n)));
-        is_the_tenants(&said);
+        assert_is_the_tenants(&said);
         actuator.abandon();
-        let mut actuator = subject.open_for_ever();
+        let mut actuator = subject.open_without_drop();
         for n in 0..groups {
-            actuator.count_for(&home.child(&name(n)), tenants(n));
+            actuator.charge_to(&home.child(&name(n)), tenants(n));
         }
         let (after, said) = first_refused(1_000, |n| bind(&subject, &mut actuator, tenants(n)));
-        is_the_tenants(&said);
-        assert_eq!(after, before, "they are counted as before");
+        assert_is_the_tenants(&said);
+        assert_eq!(after, before, "they count as before");
         bind(&subject, &mut actuator, OTHERS).unwrap();
     }
 }
 
 #[test]
-fn hostile_numbers_of_cgroups_have_one_share_of_the_journal() {
+fn hostile_cgroups_share_one_quota() {
     for is_made in [true, false] {
         let subject = Subject::new();
-        let mut actuator = subject.open_for_ever();
+        let mut actuator = subject.open_without_drop();
         let home = subject.long("home");
         let mut change = |n: u32, pid| {
             if is_made {
                 let name = format!("tandem-{n}");
-                actuator.count_for(&home.child(&name), pid);
+                actuator.charge_to(&home.child(&name), pid);
                 actuator.create_group(&home, &name).map(drop)
             } else {
                 let cgroup = home.child(&format!("{n}"));
                 subject.host.make_cgroup(&cgroup);
-                actuator.count_for(&cgroup, pid);
+                actuator.charge_to(&cgroup, pid);
                 (1..5u32).try_for_each(|n| {
                     let weight = Weight::constant(f64::from(200 + n));
                     actuator.set_weight(&cgroup, weight).map(drop)
@@ -273,7 +273,7 @@ fn hostile_numbers_of_cgroups_have_one_share_of_the_journal() {
             }
         };
         let (many, said) = first_refused(12_000, |n| change(n, tenants(n)));
-        is_the_tenants(&said);
+        assert_is_the_tenants(&said);
         assert!(many > 4_000, "{many}");
         for n in 20_000..21_000 {
             change(n, OTHERS).unwrap();
@@ -282,16 +282,16 @@ fn hostile_numbers_of_cgroups_have_one_share_of_the_journal() {
 }
 
 #[test]
-fn hostile_trees_of_cgroups_have_one_share_of_the_journal() {
+fn hostile_cgroup_trees_share_one_quota() {
     let subject = Subject::new();
-    let mut actuator = subject.open_for_ever();
+    let mut actuator = subject.open_without_drop();
     let mut change = |n: u32, pid| {
         let cgroup = subject.deep(&n.to_string());
-        actuator.count_for(&cgroup, pid);
+        actuator.charge_to(&cgroup, pid);
         actuator.set_weight(&cgroup, Weight::constant(200.0)).map(drop)
     };
     let (many, said) = first_refused(600, |n| change(n, tenants(n)));
-    is_the_tenants(&said);
+    assert_is_the_tenants(&said);
     assert!(many > 100, "{many}");
     for n in 1_000..1_030 {
         change(n, OTHERS).unwrap();

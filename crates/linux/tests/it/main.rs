@@ -1,4 +1,6 @@
-//! Tests of journal, actuator and procfs on fake hosts. Programs of their own have a global allocator, or are live tests.
+//! Tests of journal, actuator and procfs on fake hosts.
+//!
+//! Tests with a global allocator and live tests are separate programs.
 
 mod busy_groups;
 mod cgroup_files;

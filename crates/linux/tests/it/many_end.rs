@@ -1,5 +1,6 @@
-//! Many VMs end at once: that costs what they held, whatever other VMs the host has and however long the journal is, and it may be left for
-//! later at any of them.
+//! Cost of the release of many VMs at once: proportional to their settings, whatever other VMs and records there are.
+//!
+//! The release may be interrupted after any VM and continued later.
 
 use crate::fake_host::Fake;
 use crate::faulty::{Faults, open};
@@ -11,7 +12,7 @@ use tandem_model::{Nice, PcpuId};
 /// vCPUs of each VM.
 const VCPUS: usize = 2;
 
-/// A host with VMs in groups that an actuator made, on a disk that counts.
+/// A host with VMs in groups of an actuator, and counters of its calls.
 struct Subject {
     dir: tempfile::TempDir,
     host: Fake,
@@ -27,8 +28,8 @@ impl Subject {
         Subject { dir, host, faults, actuator }
     }
 
-    /// Takes so many VMs under care.
-    fn take(&mut self, name: &str, count: usize) -> Vec<Held> {
+    /// Creates this many managed VMs.
+    fn manage(&mut self, name: &str, count: usize) -> Vec<Held> {
         let home = CgroupPath("/vms/shared".to_owned());
         let vms = (0..count).map(|n| {
             let name = format!("tandem-{name}-{n}");
@@ -47,7 +48,7 @@ impl Subject {
         vms.collect()
     }
 
-    /// These VMs end; returns how many calls it takes to give them up, and how often the journal's file is replaced.
+    /// Ends and releases these VMs; returns the numbers of calls and of replacements of the journal's file.
     fn end(&mut self, vms: &[Held]) -> (usize, usize) {
         for thread in vms.iter().flat_map(|held| &held.threads) {
             self.host.end(thread);
@@ -65,11 +66,11 @@ impl Subject {
 }
 
 #[test]
-fn many_vms_that_end_cost_what_they_held() {
+fn release_cost_is_independent_of_other_vms() {
     let cost = |ended: usize, others: usize| {
         let mut subject = Subject::new();
-        let gone = subject.take("gone", ended);
-        subject.take("other", others);
+        let gone = subject.manage("gone", ended);
+        subject.manage("other", others);
         let (calls, renames) = subject.end(&gone);
         assert_eq!(renames, 1, "{ended} VMs that ended, {others} others");
         drop(subject.actuator);
@@ -77,14 +78,14 @@ fn many_vms_that_end_cost_what_they_held() {
         calls
     };
     let few = cost(20, 1);
-    assert_eq!(cost(20, 100), few, "others are not looked at");
+    assert_eq!(cost(20, 100), few, "others are not read");
     assert!(cost(100, 1) <= 5 * few, "{few} calls for 20");
 }
 
 #[test]
-fn vcpus_that_end_take_no_write_at_all() {
+fn release_of_ended_vcpus_writes_nothing() {
     let mut subject = Subject::new();
-    let vms = subject.take("vm", 10);
+    let vms = subject.manage("vm", 10);
     let unplugged: Vec<Held> =
         vms.iter().map(|held| Held { threads: vec![held.threads[1]], ..Held::default() }).collect();
     for held in &unplugged {
@@ -94,14 +95,14 @@ fn vcpus_that_end_take_no_write_at_all() {
     let all: Vec<&Held> = unplugged.iter().collect();
     assert_eq!(subject.actuator.release(&all, || true).len(), 10);
     let after = subject.faults.calls().0;
-    assert_eq!(after - calls, 10, "whether each still lives");
+    assert_eq!(after - calls, 10, "one liveness check each");
 }
 
 #[test]
-fn what_is_left_for_later_is_put_back_then_or_by_the_next_run() {
+fn interrupted_release_is_completed_later() {
     for is_killed in [false, true] {
         let mut subject = Subject::new();
-        let vms = subject.take("vm", 10);
+        let vms = subject.manage("vm", 10);
         let all: Vec<&Held> = vms.iter().collect();
         let is_there =
             |actuator: &Actuator, held: &Held| actuator.controller().exists(&held.cgroups[0]);
@@ -111,7 +112,7 @@ fn what_is_left_for_later_is_put_back_then_or_by_the_next_run() {
             left >= 0
         });
         assert_eq!(reports.len(), 3);
-        // Affinity, nice value and place of two vCPUs, and the group.
+        // Affinity, nice value and cgroup of two vCPUs, and the group.
         assert!(reports.iter().all(|report| report.put_back == 7));
         let there: Vec<bool> = vms.iter().map(|held| is_there(&subject.actuator, held)).collect();
         assert_eq!(there, [vec![false; 3], vec![true; 7]].concat());
@@ -122,7 +123,7 @@ fn what_is_left_for_later_is_put_back_then_or_by_the_next_run() {
         } else {
             let reports = subject.actuator.release(&all, || true);
             let put_back: Vec<usize> = reports.iter().map(|report| report.put_back).collect();
-            // The controller was let down for all of them, and goes with the last.
+            // The controller is enabled for all of them, and is disabled with the last.
             assert_eq!(put_back[..9], [vec![0; 3], vec![7; 6]].concat());
             assert!(put_back[9] >= 7);
         }

@@ -1,10 +1,9 @@
-//! Property: whatever the actuator did, and wherever it was killed, a restore puts the host back.
+//! Property: a restore reverts all changes, wherever the actuator was killed.
 //!
-//! A host of cgroups and threads in memory, with v2's rules about enabling the controller; random
-//! sequences of everything an actuator can be asked, mixed with what happens on its own (threads
-//! end, threads start inside groups, cgroups vanish). At a random change the actuator dies, before
-//! or after the change took effect; then the next one opens the same journal. The host must then be
-//! as if only what happened on its own had happened.
+//! The host of cgroups and threads is in memory, with v2's rules for enabling the controller.
+//! Random sequences of actuator operations mix with changes of the environment (threads end, threads start inside groups, cgroups vanish).
+//! At a random change the actuator dies, before or after the change took effect, and the next one opens the same journal.
+//! The host must then show only the changes of the environment.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +14,8 @@ use tandem_linux::actuator::{Actuator, ActuatorError, Held};
 use tandem_linux::cgroup::{CgroupPath, Knob, Quota, Version};
 use tandem_model::{Nanos, Nice, PcpuId, Weight};
 
-/// What is asked or happens. Numbers choose among what there is, modulo its count.
+/// An operation or a change of the environment.
+/// Indices select among the existing objects, modulo their number.
 #[derive(Clone, Debug)]
 enum Step {
     CreateGroup { parent: usize, name: u8 },
@@ -32,7 +32,7 @@ enum Step {
     ReleaseKnob { cgroup: usize, knob: usize },
     Restore,
     ThreadEnds { thread: usize },
-    ThreadStarts { beside: usize },
+    ThreadStarts { from: usize },
     CgroupVanishes { cgroup: usize },
 }
 
@@ -57,12 +57,12 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(cgroup, knob)| Step::ReleaseKnob { cgroup, knob }),
         1 => Just(Step::Restore),
         1 => n.clone().prop_map(|thread| Step::ThreadEnds { thread }),
-        1 => n.clone().prop_map(|beside| Step::ThreadStarts { beside }),
+        1 => n.clone().prop_map(|from| Step::ThreadStarts { from }),
         1 => n.prop_map(|cgroup| Step::CgroupVanishes { cgroup }),
     ]
 }
 
-/// Takes one step. Refusals are fine (the fake refuses what a kernel does); dying is not caught.
+/// Takes one step; returns refusals, which the fake host makes like a kernel, and does not catch a kill.
 fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), ActuatorError> {
     match *step {
         Step::CreateGroup { parent, name } => {
@@ -132,22 +132,22 @@ fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), Actuato
             actuator.restore();
         }
         Step::ThreadEnds { thread } => host.end_thread(thread),
-        Step::ThreadStarts { beside } => host.start_thread(beside),
+        Step::ThreadStarts { from } => host.start_thread(from),
         Step::CgroupVanishes { cgroup } => host.remove_cgroup(cgroup),
     }
     Ok(())
 }
 
-/// How the actuator ends.
+/// End of the actuator.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// It is killed at this change.
+    /// A kill at this change.
     Killed { at: usize, applied: bool },
-    /// It restores, and is killed at this change while it does.
+    /// A kill at this change of a restore.
     KilledInRestore { at: usize, applied: bool },
-    /// It restores.
+    /// A restore.
     Restores,
-    /// It is dropped.
+    /// A drop.
     Dropped,
 }
 
@@ -182,7 +182,7 @@ proptest! {
         }
         let alive = catch_unwind(AssertUnwindSafe(|| {
             for step in &steps {
-                // A refusal of the fake kernel is no failure of the property.
+                // A refusal of the fake host does not violate the property.
                 let _ = take(&mut actuator, &host, step);
             }
             if let End::KilledInRestore { at, applied } = end {
@@ -201,7 +201,7 @@ proptest! {
             End::Dropped => drop(actuator),
             _ => actuator.abandon(),
         }
-        // After an orderly end the next start finds nothing to do; after a kill, everything.
+        // After an orderly end, nothing is left for the next start.
         if matches!(end, End::Restores | End::Dropped) {
             prop_assert!(!tandem_linux::journal::is_pending(dir.path()));
         }
@@ -212,7 +212,7 @@ proptest! {
 }
 
 #[test]
-fn the_journal_of_a_long_life_stays_short() {
+fn journal_of_long_life_stays_empty() {
     let dir = state_dir();
     let host = Fake::new(Version::V2);
     let mut actuator = open_on(&host, dir.path());
@@ -230,12 +230,12 @@ fn the_journal_of_a_long_life_stays_short() {
         let size = std::fs::metadata(dir.path().join("journal")).unwrap().len();
         longest = longest.max(size);
     }
-    assert_eq!(longest, 0, "all is released, so nothing is recorded");
+    assert_eq!(longest, 0, "all is released, so the journal is empty");
     assert_eq!(host.now(), host.wanted());
 }
 
 #[test]
-fn an_operators_own_changes_are_kept_once_forgotten() {
+fn forgotten_operator_changes_stay() {
     let dir = state_dir();
     let host = Fake::new(Version::V1);
     let mut actuator = open_on(&host, dir.path());
@@ -253,7 +253,7 @@ fn an_operators_own_changes_are_kept_once_forgotten() {
 }
 
 #[test]
-fn one_knob_is_given_back_and_the_other_stays() {
+fn release_knob_keeps_other_knobs() {
     let dir = state_dir();
     let host = Fake::new(Version::V1);
     let mut actuator = open_on(&host, dir.path());

@@ -1,5 +1,6 @@
-//! A tenant removes the group that Tandem made in his cgroup, and makes another of its name: that one is his. Nobody removes it, empties it,
-//! sets its weight or looks through what is below it.
+//! A tenant removes a group that Tandem created in their cgroup, and creates another of the same name.
+//!
+//! Tandem does not remove, empty or search that one, and does not set its weight.
 
 use crate::fake_host::Fake;
 use crate::faulty::{Faults, open};
@@ -11,7 +12,7 @@ fn home() -> CgroupPath {
     CgroupPath("/vms/shared".to_owned())
 }
 
-/// How a group is given up.
+/// Release of a group.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Released,
@@ -20,7 +21,7 @@ enum End {
 }
 
 #[test]
-fn a_group_that_somebody_else_made_in_the_place_of_ours_stays() {
+fn replaced_group_stays() {
     for version in [Version::V1, Version::V2] {
         for end in [End::Released, End::Restored, End::Killed] {
             let what = format!("{version}, {end:?}");
@@ -36,7 +37,7 @@ fn a_group_that_somebody_else_made_in_the_place_of_ours_stays() {
                 host.make_cgroup(&group.child(&format!("his-{n}")));
             }
             host.start_in(&group);
-            // It is not taken for ours.
+            // The actuator does not take it for ours.
             let weight = actuator.set_weight(&group, Weight::constant(50.0));
             assert!(weight.unwrap_err().is_gone(), "{what}");
             let error = actuator.create_group(&home(), "tandem-x").unwrap_err();
@@ -55,7 +56,7 @@ fn a_group_that_somebody_else_made_in_the_place_of_ours_stays() {
                 }
             }
             let looks = faults.children_looks() - before;
-            assert_eq!(looks, 0, "{what}: looks through what is below it");
+            assert_eq!(looks, 0, "{what}: listed its children");
             assert_eq!(host.now(), host.wanted(), "{what}");
             assert!(!is_pending(dir.path()), "{what}");
         }
@@ -63,7 +64,7 @@ fn a_group_that_somebody_else_made_in_the_place_of_ours_stays() {
 }
 
 #[test]
-fn nothing_is_made_in_it_or_moved_out_of_it() {
+fn replaced_group_is_not_used() {
     for version in [Version::V1, Version::V2] {
         let dir = tempfile::tempdir().unwrap();
         let (host, faults) = (Fake::new(version), Faults::default());
@@ -77,13 +78,13 @@ fn nothing_is_made_in_it_or_moved_out_of_it() {
         assert!(error.is_gone(), "{version}: {error}");
         drop(actuator);
         let place = host.controller().cgroup_of(&thread).unwrap();
-        assert_eq!(place, group, "{version}: he put it there");
+        assert_eq!(place, group, "{version}: the tenant moved it there");
         assert!(!is_pending(dir.path()), "{version}");
     }
 }
 
 #[test]
-fn a_group_that_was_removed_is_made_again_and_is_ours() {
+fn removed_group_can_be_recreated() {
     let dir = tempfile::tempdir().unwrap();
     let (host, faults) = (Fake::new(Version::V2), Faults::default());
     let mut actuator = open(&host, &faults, dir.path());
@@ -97,9 +98,9 @@ fn a_group_that_was_removed_is_made_again_and_is_ours() {
     assert!(!is_pending(dir.path()));
 }
 
-/// A run that was killed before it journaled which cgroup it had made, or an earlier version.
+/// The journal of an earlier version, or of a run killed before it journaled the ID.
 #[test]
-fn a_group_of_which_only_the_path_is_journaled_is_removed() {
+fn group_without_id_is_removed_by_path() {
     for version in [Version::V1, Version::V2] {
         let dir = tempfile::tempdir().unwrap();
         let (host, faults) = (Fake::new(version), Faults::default());

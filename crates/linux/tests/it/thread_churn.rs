@@ -1,14 +1,14 @@
-//! VMs whose threads come and go by the hundred a second: the journal holds those that live, and no VM can fill it.
+//! VMs that start and end hundreds of threads per second: the journal holds the live ones, and no VM can fill it.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 use crate::fake_host::{Fake, open_on, state_dir};
 use tandem_linux::actuator::{Actuator, ActuatorError};
-use tandem_linux::cgroup::{CgroupPath, LONGEST, Version};
+use tandem_linux::cgroup::{CgroupPath, MAX_PATH_LENGTH, Version};
 use tandem_linux::thread::ThreadRef;
 use tandem_model::{Nanos, Nice, PcpuId, Weight};
 
-/// A bound with room for a VM of a thousand vCPUs.
-const MOST_BYTES: u64 = 1 << 20;
+/// Limit with room for a VM of 1,000 vCPUs.
+const MAX_BYTES: u64 = 1 << 20;
 
 fn size(dir: &std::path::Path) -> u64 {
     std::fs::metadata(dir.join("journal")).unwrap().len()
@@ -30,7 +30,7 @@ fn thread_churn() {
         let group = actuator.create_group(&home, "tandem-x").unwrap();
         let mut longest = 0;
         for _ in 0..40 {
-            // What a scan finds, half a second after the last.
+            // New threads since the last scan, half a second ago.
             let threads: Vec<ThreadRef> = (0..250).map(|_| host.start_in(&group)).collect();
             for thread in &threads {
                 take(&mut actuator, thread, &group);
@@ -43,7 +43,7 @@ fn thread_churn() {
                 }
             }
         }
-        assert!(longest < MOST_BYTES, "{longest} bytes, released: {are_released}");
+        assert!(longest < MAX_BYTES, "{longest} bytes, released: {are_released}");
         drop(actuator);
         assert_eq!(size(dir.path()), 0);
         assert_eq!(host.now(), host.wanted());
@@ -51,7 +51,7 @@ fn thread_churn() {
 }
 
 #[test]
-fn weights_that_change_all_the_time_leave_a_few_lines() {
+fn repeated_weights_leave_few_lines() {
     let dir = state_dir();
     let host = Fake::new(Version::V1);
     let mut actuator = open_on(&host, dir.path());
@@ -62,7 +62,7 @@ fn weights_that_change_all_the_time_leave_a_few_lines() {
         actuator.set_weight(&own, weight).unwrap();
         longest = longest.max(size(dir.path()));
     }
-    assert!(longest < MOST_BYTES, "{longest} bytes");
+    assert!(longest < MAX_BYTES, "{longest} bytes");
     actuator.abandon();
     drop(open_on(&host, dir.path()));
     assert_eq!(host.now(), host.wanted());
@@ -84,7 +84,7 @@ fn one_vm_cannot_fill_the_journal() {
     });
     let refused = refused.expect("there is a limit").to_string();
     assert!(refused.contains("process 1"), "{refused}");
-    // What is journaled can be put back, and then there is room again.
+    // The journal can be restored from, and then has room again.
     assert!(actuator.restore().is_complete());
     assert_eq!(host.now(), host.wanted());
     let thread = host.start_in(&home);
@@ -92,13 +92,13 @@ fn one_vm_cannot_fill_the_journal() {
 }
 
 #[test]
-fn nothing_is_changed_in_cgroups_with_long_paths() {
+fn cgroups_with_long_paths_are_refused() {
     let dir = state_dir();
     let host = Fake::new(Version::V1);
     let mut actuator = open_on(&host, dir.path());
     let mut cgroup = CgroupPath("/vms".to_owned());
-    while cgroup.0.len() <= LONGEST {
-        let free = LONGEST - cgroup.0.len();
+    while cgroup.0.len() <= MAX_PATH_LENGTH {
+        let free = MAX_PATH_LENGTH - cgroup.0.len();
         cgroup = cgroup.child(&"x".repeat(free.clamp(1, 100)));
         host.make_cgroup(&cgroup);
     }
@@ -114,9 +114,9 @@ fn nothing_is_changed_in_cgroups_with_long_paths() {
     too_long(actuator.create_group(&cgroup, "tandem-x").err());
     too_long(actuator.move_thread(&thread, &group).err());
     too_long(actuator.set_weight(&cgroup, Weight::constant(5.0)).err());
-    // One that is not longer, and groups in a group that is made there.
+    // A cgroup within the limit, and a group inside a group there.
     let above = cgroup.parent().unwrap();
-    assert!(above.0.len() > LONGEST - 110, "{}", above.0.len());
+    assert!(above.0.len() > MAX_PATH_LENGTH - 110, "{}", above.0.len());
     let group = actuator.create_group(&above, "tandem-x").unwrap();
     actuator.create_group(&group, "vcpu0").unwrap();
     drop(actuator);

@@ -1,7 +1,8 @@
-//! A journal of the version before is put back by this one, and one of this version by the version before.
+//! Upgrade and downgrade: this version restores from journals of the previous one, and vice versa.
 //!
-//! The fixtures are journals that the version before wrote, with a record of every kind. Of that version's reader, `previous` keeps
-//! what it understood and how it put things back; both stay as they are when the format moves on.
+//! The fixtures are journals of the previous version, with a record of every kind.
+//! `previous` is a copy of that version's reader and undo.
+//! Both stay unchanged when the format evolves.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod previous;
@@ -24,7 +25,7 @@ fn path(text: &str) -> CgroupPath {
     CgroupPath(text.to_owned())
 }
 
-/// What the fixtures tell of was done to this host, and its Tandem was killed.
+/// A host with the changes of the fixtures, after its Tandem was killed.
 fn changed(version: Version) -> Fake {
     let host = Fake::new(version);
     let (shared, own) = (path("/vms/shared"), path("/vms/own.scope"));
@@ -50,7 +51,7 @@ fn changed(version: Version) -> Fake {
 }
 
 #[test]
-fn journals_of_the_version_before_are_put_back() {
+fn previous_versions_journals_are_restored() {
     for (version, text) in [(Version::V1, V1), (Version::V2, V2)] {
         let dir = tempfile::tempdir().unwrap();
         let host = changed(version);
@@ -65,7 +66,7 @@ fn journals_of_the_version_before_are_put_back() {
 }
 
 #[test]
-fn the_version_before_reads_its_own_fixtures() {
+fn previous_version_restores_its_fixtures() {
     for (version, text) in [(Version::V1, V1), (Version::V2, V2)] {
         let dir = tempfile::tempdir().unwrap();
         let host = changed(version);
@@ -76,7 +77,7 @@ fn the_version_before_reads_its_own_fixtures() {
     }
 }
 
-/// Changes something of every kind, some of it more than once, and is killed.
+/// Makes changes of every kind, some repeatedly, and is killed.
 fn change_and_die(host: &Fake, dir: &Path) {
     let (mut actuator, _) =
         Actuator::open_with(host.controller(), host.threads(), dir, "boot").unwrap();
@@ -102,7 +103,7 @@ fn change_and_die(host: &Fake, dir: &Path) {
 }
 
 #[test]
-fn the_version_before_puts_back_journals_of_this_one() {
+fn previous_version_restores_current_journals() {
     for version in [Version::V1, Version::V2] {
         let dir = tempfile::tempdir().unwrap();
         let host = Fake::new(version);
@@ -114,8 +115,8 @@ fn the_version_before_puts_back_journals_of_this_one() {
     }
 }
 
-/// Somebody makes a cgroup where one of ours was to be, and starts a thread in it: the version before leaves that alone.
-fn is_left_alone_by_the_version_before(host: &Fake, dir: &Path, cgroup: &CgroupPath) {
+/// Creates a foreign cgroup with a thread at the path of a failed or forgotten group, which the previous version must leave alone.
+fn assert_previous_version_ignores(host: &Fake, dir: &Path, cgroup: &CgroupPath) {
     host.make_cgroup(cgroup);
     host.start_in(cgroup);
     let failed = previous::restore(host, &dir.join("journal"));
@@ -124,22 +125,22 @@ fn is_left_alone_by_the_version_before(host: &Fake, dir: &Path, cgroup: &CgroupP
 }
 
 #[test]
-fn what_could_not_be_made_is_nothing_to_the_version_before() {
+fn previous_version_ignores_failed_creation() {
     let dir = tempfile::tempdir().unwrap();
     let host = Fake::new(Version::V1);
     let (mut actuator, _) =
         Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
     let own = path("/vms/own.scope");
     actuator.set_weight(&own, Weight::constant(101.0)).unwrap();
-    // The fake host makes none of that name.
+    // The fake host refuses this name.
     actuator.create_group(&own, "tandem-3").unwrap_err();
     actuator.set_weight(&own, Weight::constant(102.0)).unwrap();
     actuator.abandon();
-    is_left_alone_by_the_version_before(&host, dir.path(), &own.child("tandem-3"));
+    assert_previous_version_ignores(&host, dir.path(), &own.child("tandem-3"));
 }
 
 #[test]
-fn what_was_made_and_is_forgotten_is_nothing_to_the_version_before() {
+fn previous_version_ignores_forgotten_creation() {
     let dir = tempfile::tempdir().unwrap();
     let host = Fake::new(Version::V1);
     let stamp = Stamp::new("boot".to_owned(), Version::V1, host.mount().to_owned());
@@ -151,18 +152,18 @@ fn what_was_made_and_is_forgotten_is_nothing_to_the_version_before() {
     journal.append(nice).unwrap();
     journal.forget(&made.key()).unwrap();
     drop(journal);
-    is_left_alone_by_the_version_before(&host, dir.path(), &cgroup);
+    assert_previous_version_ignores(&host, dir.path(), &cgroup);
 }
 
-/// Two that could not be made, one right after the other, and then nothing is journaled any more.
+/// Two failed creations in quick succession, and then no more records.
 #[test]
-fn what_is_forgotten_within_ten_seconds_of_another_is_nothing_to_the_version_before_after_them() {
+fn previous_version_ignores_creations_after_cleanup() {
     let dir = tempfile::tempdir().unwrap();
     let host = Fake::new(Version::V1);
     let (mut actuator, _) =
         Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
     let own = path("/vms/own.scope");
-    // The fake host makes none of these names.
+    // The fake host refuses these names.
     let names = ["tandem-3", "tandem-13"];
     for name in names {
         actuator.prepare_group(&own.child(name)).unwrap();
@@ -175,16 +176,16 @@ fn what_is_forgotten_within_ten_seconds_of_another_is_nothing_to_the_version_bef
         let text = std::fs::read_to_string(dir.path().join("journal")).unwrap();
         text.contains(&format!("/{name}\""))
     };
-    assert!(!has("tandem-3") && has("tandem-13"), "the file is written anew once");
+    assert!(!has("tandem-3") && has("tandem-13"), "the file is rewritten once");
     actuator.compact_if_due_at(Instant::now() + Duration::from_secs(5));
     assert!(has("tandem-13"), "it is not due");
     actuator.compact_if_due_at(Instant::now() + Duration::from_secs(11));
     actuator.abandon();
-    is_left_alone_by_the_version_before(&host, dir.path(), &own.child("tandem-13"));
+    assert_previous_version_ignores(&host, dir.path(), &own.child("tandem-13"));
 }
 
 #[test]
-fn what_a_later_version_adds_is_read_over() {
+fn unknown_fields_are_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let host = Fake::new(Version::V1);
     change_and_die(&host, dir.path());

@@ -1,5 +1,4 @@
-//! The helper that stands for a daemon about to be killed: it changes all it can of a VM in a loop, in an order given
-//! by a seed, until something ends it.
+//! The helper in the role of a daemon to be killed: it changes all settings of a VM in a loop, in an order given by a seed.
 
 use std::env;
 use std::io::{Write, stdout};
@@ -18,7 +17,7 @@ use tandem_model::{Nanos, Nice, PcpuSet, Weight};
 
 use crate::helper::{gettid, number, vcpu_threads};
 
-/// What the daemon works on.
+/// State of the daemon and its VM.
 struct Subject {
     actuator: Actuator,
     threads: Vec<ThreadRef>,
@@ -26,11 +25,11 @@ struct Subject {
     own: CgroupPath,
     prefix: String,
     all: PcpuSet,
-    /// Whether `own` is in the idle class, where it can have no weight.
+    /// Whether `own` is in the idle class, where it has no weight.
     idle: bool,
 }
 
-/// Is the daemon.
+/// Runs the daemon until it is killed.
 pub fn be_a_daemon() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [state_dir, seed, pid, own, prefix] = arguments.as_slice() else {
@@ -56,7 +55,7 @@ pub fn be_a_daemon() -> ExitCode {
     stdout().flush().expect("the test reads");
     loop {
         match subject.change(&mut random) {
-            // What this kernel does not have.
+            // This kernel lacks the feature.
             Ok(())
             | Err(
                 ActuatorError::Cgroup(CgroupError::NoIdleClass)

@@ -1,4 +1,4 @@
-//! State directories that are full or cannot be written: kill -9 there, and what then can still be put back.
+//! Restore after kill -9 with a state directory that is full or read-only.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::host::{LiveHost, controller};
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
     ("kill_9_on_full_and_read_only_disks", kill_9),
-    ("a_full_disk_refuses_changes_and_ends_nothing", refused_while_full),
+    ("full_disk_refuses_changes", refused_while_full),
 ];
 
 const KILLS: u32 = 40;
@@ -61,7 +61,7 @@ impl Disk {
         self.mount(flags, None).expect("it can be remounted");
     }
 
-    /// Leaves no room.
+    /// Fills the disk.
     fn fill(&self) {
         let mut file = File::create(self.dir().join("filling")).expect("a file");
         while file.write_all(&[0; 512]).is_ok() {}
@@ -95,12 +95,13 @@ fn kill_9() -> Result<(), Skip> {
         std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 40_000)));
         daemon.kill();
         let is_full = round % 2 == 0;
-        match is_full {
-            true => disk.fill(),
-            false => disk.be_read_only(true),
+        if is_full {
+            disk.fill()
+        } else {
+            disk.be_read_only(true)
         }
         let was_pending = is_pending(disk.dir());
-        // Twice: where the journal could not be emptied, it must do no harm.
+        // Twice: a journal that could not be emptied must be harmless.
         for again in [false, true] {
             let report = restore_all(connect(), disk.dir()).expect("reading is enough");
             let what = format!("round {round}, seed {seed}, full: {is_full}, again: {again}");
@@ -115,7 +116,7 @@ fn kill_9() -> Result<(), Skip> {
         assert!(!is_pending(disk.dir()), "and empties the journal");
         was_pending
     });
-    println!("killed {kills} times: {pending} left changes behind, all were put back");
+    println!("killed {kills} times: {pending} left changes behind, all were reverted");
     Ok(())
 }
 
@@ -128,7 +129,7 @@ fn refused_while_full() -> Result<(), Skip> {
     let own = live_host.own.clone();
     actuator.set_weight(&own, Weight::constant(500.0)).expect("a weight");
     disk.fill();
-    // There is some room in the last page.
+    // The last page of the file has some room.
     let weights = (501..2000u32).map(f64::from);
     let refused = weights
         .map(|weight| actuator.set_weight(&own, Weight::constant(weight)))
@@ -136,7 +137,7 @@ fn refused_while_full() -> Result<(), Skip> {
         .expect("the disk is full");
     assert!(refused.to_string().contains("No space left"), "{refused}");
     let stays = controller()?.weight(&own).expect("a weight");
-    assert!(stays.value() >= 500.0, "what was in force stays");
+    assert!(stays.value() >= 500.0, "the current value stays");
     disk.make_room();
     let weight = Weight::constant(3000.0);
     let written = actuator.set_weight(&own, weight).expect("there is room");

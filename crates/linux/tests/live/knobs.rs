@@ -1,7 +1,7 @@
-//! The settings beside weight, cap and affinity: idle class, nice value, slice, and the group of a single vCPU.
+//! Idle class, nice value, slice, and the group of a single vCPU on a real kernel.
 //!
-//! Each is set, read back from the kernel, and put back in both ways: by `restore`, and by the next start after an end
-//! as by kill -9. What a kernel lacks is refused with the version that has it.
+//! The tests set each, read it from the kernel, and restore it in two ways: by `restore`, and by the next start after kill -9.
+//! If the kernel lacks a feature, the error names the version that has it.
 
 use std::fs;
 
@@ -18,18 +18,18 @@ use crate::tests::open;
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
-    ("a_nice_value_is_set_and_put_back", nice_value),
-    ("a_slice_is_set_and_put_back", own_slice),
-    ("a_cgroup_goes_into_the_idle_class_and_back", idle_class),
-    ("a_weight_of_its_own_survives_the_idle_class", weight_and_idle),
-    ("a_weight_set_by_somebody_else_survives_the_idle_class", foreign_weight_and_idle),
-    ("an_operators_idle_class_stays", operators_idle_class),
-    ("an_operators_idle_class_of_just_now_stays", operators_idle_class_of_just_now),
-    ("a_vcpu_has_a_group_below_its_vms_group", group_of_a_vcpu),
-    ("a_vcpu_has_a_group_below_a_cgroup_of_the_operators", group_below_own),
+    ("nice_is_set_and_restored", nice_value),
+    ("slice_is_set_and_restored", own_slice),
+    ("idle_class_is_set_and_restored", idle_class),
+    ("original_weight_survives_the_idle_class", weight_and_idle),
+    ("foreign_weight_survives_the_idle_class", foreign_weight_and_idle),
+    ("operators_idle_class_stays", operators_idle_class),
+    ("unnoticed_idle_class_stays", unnoticed_idle_class),
+    ("vcpu_group_below_the_vms_group", group_of_a_vcpu),
+    ("vcpu_group_below_an_operators_cgroup", group_below_own),
 ];
 
-/// On a kernel without slices they are refused, and there is no more to test.
+/// On a kernel without custom slices, checks the error and skips the test.
 fn need_slices(live_host: &LiveHost) -> Result<(), Skip> {
     if schedulers_slice().is_some() {
         return Ok(());
@@ -45,10 +45,10 @@ fn need_slices(live_host: &LiveHost) -> Result<(), Skip> {
     Err(Skip(error))
 }
 
-/// On a kernel without the idle class it is refused, and there is no more to test.
+/// On a kernel without the idle class, checks the error and skips the test.
 fn need_idle_class(live_host: &mut LiveHost) -> Result<(), Skip> {
-    // On v2 the file is there once the controller reaches the cgroup.
-    live_host.operator_lets_the_controller_down();
+    // On v2 the file exists once the controller is enabled for the cgroup.
+    live_host.enable_controller_as_operator();
     let is_idle = controller()?.is_idle(&live_host.own);
     if is_idle.expect("it is read").is_some() {
         return Ok(());
@@ -64,7 +64,7 @@ fn need_idle_class(live_host: &mut LiveHost) -> Result<(), Skip> {
     Err(Skip(error))
 }
 
-/// Makes changes twice, and ends once by `restore` and once as by kill -9: both leave no trace.
+/// Makes changes twice, and ends once by `restore` and once like kill -9: both leave no trace.
 fn both_ends(
     live_host: &LiveHost,
     change: impl Fn(&mut Actuator) -> Result<(), ActuatorError>,
@@ -111,7 +111,7 @@ fn own_slice() -> Result<(), Skip> {
         let half = Some(Nanos(500_000));
         actuator.set_slice(&thread, half)?;
         assert_eq!(read(), half);
-        // One does not undo the other.
+        // Neither resets the other.
         actuator.set_nice(&thread, Nice(5))?;
         assert_eq!((read(), nice(&thread)), (half, 5));
         actuator.set_slice(&thread, None)?;
@@ -123,7 +123,7 @@ fn own_slice() -> Result<(), Skip> {
     })
 }
 
-/// The text of a file of the live_host's own cgroup.
+/// Text of a file of the owner VM's cgroup.
 fn own_file(live_host: &LiveHost, file: &str) -> String {
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     let folder = controller.mount().join(live_host.own.0.trim_start_matches('/'));
@@ -138,7 +138,7 @@ fn idle_class() -> Result<(), Skip> {
         actuator.set_idle(&live_host.own, true)?;
         assert_eq!(own_file(&live_host, "cpu.idle"), "1");
         let refused = actuator.set_weight(&live_host.own, Weight::constant(50.0));
-        assert!(refused.is_err(), "in it there is no weight to set");
+        assert!(refused.is_err(), "the idle class has no weight");
         actuator.set_idle(&live_host.own, false)?;
         assert_eq!(own_file(&live_host, "cpu.idle"), "0");
         actuator.set_idle(&live_host.own, true)?;
@@ -162,7 +162,7 @@ fn weight_and_idle() -> Result<(), Skip> {
         assert_eq!(
             weight(actuator)?,
             actuator.controller().default_weight(),
-            "the kernel's default, whatever it had"
+            "the kernel's default replaces any weight"
         );
         Ok(())
     })?;
@@ -188,7 +188,7 @@ fn foreign_weight_and_idle() -> Result<(), Skip> {
         live_host.operator_sets(Knob::Weight, "200");
         made(actuator.forget_knob(&live_host.own, Knob::Weight));
         made(actuator.set_weight(&live_host.own, Weight::constant(700.0)).map(|_| ()));
-        // The record of the weight is now the later one, and still a weight is put back after the class.
+        // The record of the weight is now the later one, but the undo still reverts the class first.
         made(actuator.set_idle(&live_host.own, true));
         let report = if killed {
             actuator.abandon();
@@ -215,7 +215,7 @@ fn operators_idle_class() -> Result<(), Skip> {
         Ok(())
     })?;
     assert_eq!(own_file(&live_host, "cpu.idle"), "1");
-    // We put it back there, and the operator takes it out for good.
+    // Tandem moves it back into the class, and the operator moves it out.
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     for idle in [false, true] {
@@ -234,7 +234,7 @@ fn operators_idle_class() -> Result<(), Skip> {
     Ok(())
 }
 
-fn operators_idle_class_of_just_now() -> Result<(), Skip> {
+fn unnoticed_idle_class() -> Result<(), Skip> {
     let mut live_host = LiveHost::new()?;
     need_idle_class(&mut live_host)?;
     live_host.operator_sets(Knob::Weight, "333");
@@ -242,7 +242,7 @@ fn operators_idle_class_of_just_now() -> Result<(), Skip> {
     let mut actuator = open(&dir)?;
     let written = actuator.set_weight(&live_host.own, Weight::constant(444.0));
     written.expect("a weight");
-    // Nobody told the actuator, and a weight cannot be put back there.
+    // The actuator does not know of it, and cannot restore the weight in the class.
     live_host.operator_sets(Knob::Idle, "1");
     let report = actuator.restore();
     assert!(report.is_complete(), "{report}");
@@ -251,7 +251,7 @@ fn operators_idle_class_of_just_now() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Gives one thread a group below `above`, sets its knobs, and checks that the kernel has it so.
+/// Moves one thread to a group below `above`, sets its knobs, and checks them in the kernel.
 fn make_group_below(
     actuator: &mut Actuator,
     above: &CgroupPath,
@@ -282,10 +282,10 @@ fn group_of_a_vcpu() -> Result<(), Skip> {
             actuator.move_thread(thread, &vms)?;
         }
         make_group_below(actuator, &vms, &threads[1], "vcpu1")?;
-        let mut beside = actuator.controller().threads(&vms)?;
-        beside.sort();
-        assert_eq!(beside, [threads[0].tid, threads[2].tid], "the others stay");
-        // The same again: it is gone, and can be made anew.
+        let mut others = actuator.controller().threads(&vms)?;
+        others.sort();
+        assert_eq!(others, [threads[0].tid, threads[2].tid], "the others stay");
+        // The group can be removed and recreated.
         let report = actuator.release_group(&vms.child("vcpu1"))?;
         assert!(report.is_complete(), "{report}");
         assert_eq!(actuator.controller().children(&vms)?, []);
@@ -309,7 +309,7 @@ fn group_below_own() -> Result<(), Skip> {
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     make_group_below(&mut actuator, &live_host.own, &threads[0], &name).expect("it is made");
-    // The VM is let go, the actuator lives on.
+    // Releases the VM while the actuator goes on.
     let report = actuator.release_group(&live_host.own).expect("it is released");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
     assert_eq!(live_host.snapshot(), before);

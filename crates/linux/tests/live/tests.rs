@@ -1,4 +1,4 @@
-//! What is promised of a real host, one test each.
+//! The actuator's guarantees on a real host, one test each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,28 +22,28 @@ use crate::host::{LiveHost, controller};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
-    ("changes_are_real_and_restore_puts_them_back", changes_are_real),
-    ("drop_puts_everything_back", drop_puts_everything_back),
-    ("the_next_start_puts_back_what_a_dead_run_left", next_start),
-    ("restore_all_puts_back_without_a_daemon", restore_all_puts_back),
+    ("changes_are_real_and_restored", changes_are_real),
+    ("drop_restores_everything", drop_restores_everything),
+    ("next_start_restores_after_a_kill", next_start),
+    ("restore_all_needs_no_daemon", restore_without_daemon),
     ("kill_9_at_50_random_moments", kill_9),
     ("threads_that_end_or_start_meanwhile", threads_come_and_go),
-    ("a_vm_with_a_cgroup_of_its_own_is_adjusted_there", own_cgroup),
-    ("a_vm_in_libvirts_cgroups_is_adjusted_in_its_scope", own_scope),
+    ("own_cgroup_gets_the_weight", own_cgroup),
+    ("libvirt_scope_gets_the_weight", own_scope),
     ("two_daemons_refuse_each_other", two_daemons),
     ("two_hundred_groups_leave_nothing_behind", no_leak),
-    ("a_group_named_like_a_foreign_cgroup_is_refused", foreign_name),
-    ("what_is_below_a_cgroup_that_stays_is_not_looked_through", not_looked_through),
+    ("foreign_group_name_is_refused", foreign_name),
+    ("busy_error_names_one_child", one_child_in_error),
 ];
 
-/// An actuator whose journal is in this folder.
+/// Opens an actuator with its journal in this folder.
 pub fn open(dir: &StateDir) -> Result<Actuator, Skip> {
     let (actuator, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
     assert!(report.is_complete(), "{report}");
     Ok(actuator)
 }
 
-/// A host, what it looks like, an empty state directory, and an actuator whose journal is there.
+/// A host, its snapshot, an empty state directory, and an actuator with its journal there.
 fn ready() -> Result<(LiveHost, BTreeMap<String, String>, StateDir, Actuator), Skip> {
     let live_host = LiveHost::new()?;
     let before = live_host.snapshot();
@@ -52,12 +52,12 @@ fn ready() -> Result<(LiveHost, BTreeMap<String, String>, StateDir, Actuator), S
     Ok((live_host, before, dir, actuator))
 }
 
-/// One pCPU of those that a thread may use.
+/// The first of these pCPUs.
 fn one_of(pcpus: &PcpuSet) -> PcpuSet {
     pcpus.iter().take(1).collect()
 }
 
-/// Changes something of every kind; returns the group.
+/// Makes a change of every kind; returns the group.
 fn change_everything(live_host: &LiveHost, actuator: &mut Actuator) -> CgroupPath {
     let threads = live_host.threads();
     let home = actuator.controller().cgroup_of(&threads[0]).expect("a home");
@@ -100,7 +100,7 @@ fn changes_are_real() -> Result<(), Skip> {
     Ok(())
 }
 
-fn drop_puts_everything_back() -> Result<(), Skip> {
+fn drop_restores_everything() -> Result<(), Skip> {
     let (live_host, before, _dir, mut actuator) = ready()?;
     change_everything(&live_host, &mut actuator);
     drop(actuator);
@@ -120,7 +120,7 @@ fn next_start() -> Result<(), Skip> {
     Ok(())
 }
 
-fn restore_all_puts_back() -> Result<(), Skip> {
+fn restore_without_daemon() -> Result<(), Skip> {
     let (live_host, before, dir, mut actuator) = ready()?;
     change_everything(&live_host, &mut actuator);
     actuator.abandon();
@@ -156,7 +156,7 @@ fn kill_9() -> Result<(), Skip> {
         assert_eq!(live_host.snapshot(), before, "round {round}, seed {seed}");
         was_pending
     });
-    println!("killed {kills} times: {pending} left changes behind, {put_back} were put back");
+    println!("killed {kills} times: {pending} left changes behind, {put_back} were reverted");
     Ok(())
 }
 
@@ -171,7 +171,7 @@ fn threads_come_and_go() -> Result<(), Skip> {
     let born = vcpu_threads(live_host.shared.pid());
     let born = born.last().expect("the new thread");
     let place = actuator.controller().cgroup_of(born).expect("a cgroup");
-    assert_eq!(place, group, "a thread starts where its maker is");
+    assert_eq!(place, group, "a thread starts in its creator's cgroup");
     live_host.shared.tell("end 1");
     wait_until("the thread has ended", || live_host.threads().len() == threads.len());
     let gone = threads[1];
@@ -192,7 +192,7 @@ fn threads_come_and_go() -> Result<(), Skip> {
     Ok(())
 }
 
-/// `own` is found to be the one VM's, and nothing to be the other's.
+/// Asserts that `own` belongs to the one VM, and that the other has no cgroup of its own.
 fn assert_one_has_its_own(controller: &dyn CpuController, live_host: &LiveHost) {
     let residence_of = |vm: &Helper| {
         let process = tandem_linux::thread::ThreadRef::of_process(&ProcFs::host(), vm.pid());
@@ -248,9 +248,9 @@ fn two_daemons() -> Result<(), Skip> {
     let holder = daemon.pid();
     let error = Actuator::open(controller()?, &dir.0).err().expect("it is refused").to_string();
     assert!(error.contains(&format!("process {holder}")), "{error}");
-    // The daemon also puts back all itself now and then, and with an empty journal there is nothing to refuse.
+    // The daemon restores everything itself now and then; `restore_all` succeeds while the journal is empty.
     let controller: Arc<dyn CpuController> = Arc::from(controller()?);
-    wait_until("nobody else may restore what the daemon has changed", || {
+    wait_until("a restore of the daemon's changes is refused", || {
         match restore_all(controller.clone(), &dir.0) {
             Ok(report) => {
                 assert_eq!(report, RestoreReport::default(), "of a daemon that lives");
@@ -288,8 +288,8 @@ fn no_leak() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Of a cgroup that cannot be removed one of those below it is named, however many there are.
-fn not_looked_through() -> Result<(), Skip> {
+/// The error for a cgroup that cannot be removed names one of those below, however many there are.
+fn one_child_in_error() -> Result<(), Skip> {
     let live_host = LiveHost::new()?;
     let dir = StateDir::new();
     let actuator = open(&dir)?;

@@ -1,6 +1,6 @@
-//! What tests of microVMs share: a builder for configurations, and a run that lasts until
-//! something has been seen rather than for a time, so that a loaded machine only makes it slower.
-//! Speeds are compared side by side: two VMs at the same time on the same pCPU.
+//! Shared parts of the microVM tests: a builder of configurations, and runs that last until a condition holds.
+//! A loaded machine therefore only makes them slower.
+//! Speeds are compared between two concurrent VMs on the same pCPU.
 
 #![allow(dead_code, unused_macros, reason = "each test binary uses a part of it")]
 
@@ -9,10 +9,10 @@ use std::{fs, thread};
 
 use tandem_microvm::{Backend, Microvm, MicrovmConfig, Snapshot, Workload};
 
-/// How long the slowest machine may take: beyond, something is stuck.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of a test, for the slowest machine.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Whether `backend` runs here; if not, says so for the count of skipped tests.
+/// Returns true if `backend` runs here; otherwise prints a line that counts the test as skipped.
 pub fn runs_here(backend: Backend) -> bool {
     if backend == Backend::Threads {
         return true;
@@ -26,7 +26,7 @@ pub fn runs_here(backend: Backend) -> bool {
     }
 }
 
-/// A VM of `vcpus` vCPUs with these settings.
+/// Returns a configuration with `vcpus` vCPUs and these settings.
 pub fn config(
     backend: Backend,
     workload: Workload,
@@ -42,12 +42,12 @@ pub fn config(
     config
 }
 
-/// Starts the VM, and says why if it does not.
+/// Starts the VM, and panics with the reason on failure.
 pub fn start(config: MicrovmConfig) -> Microvm {
     Microvm::start(config).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs the VM until `seen`; what it had done when it had stopped. No invariant was broken.
+/// Runs the VM until `seen` and returns its final counters; checks that no invariant was broken.
 pub fn run_until(config: MicrovmConfig, seen: impl Fn(&Snapshot) -> bool) -> Snapshot {
     let vm = start(config);
     wait_until(&vm, seen);
@@ -65,12 +65,12 @@ pub fn wait_until(vm: &Microvm, seen: impl Fn(&Snapshot) -> bool) {
         if seen(&snapshot) {
             return;
         }
-        assert!(start.elapsed() < PATIENCE, "stuck: {snapshot:?}");
+        assert!(start.elapsed() < TIMEOUT, "stuck: {snapshot:?}");
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// The pCPUs that this process may use.
+/// Returns the pCPUs that this process may use.
 pub fn allowed_pcpus() -> Vec<u32> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
@@ -81,12 +81,12 @@ pub fn allowed_pcpus() -> Vec<u32> {
     ranges.flatten().collect()
 }
 
-/// How much more work VM `a` does per CPU time than VM `b` beside it, both on one pCPU.
+/// Returns the work per CPU time of VM `a` relative to a concurrent VM `b` on the same pCPU.
 pub fn work_per_cpu_time(mut a: MicrovmConfig, mut b: MicrovmConfig) -> f64 {
     let pcpu = allowed_pcpus()[0];
     (a.pins, b.pins) = (vec![pcpu], vec![pcpu]);
     let (a, b) = (start(a), start(b));
-    // How long they took to boot is no part of it.
+    // Exclude the boot time.
     wait_until(&a, each_has(20));
     wait_until(&b, each_has(20));
     let before = [a.snapshot(), b.snapshot()];
@@ -100,12 +100,12 @@ pub fn work_per_cpu_time(mut a: MicrovmConfig, mut b: MicrovmConfig) -> f64 {
     efficiency(a, &before[0]) / efficiency(b, &before[1])
 }
 
-/// Whether every vCPU has finished at least `work` items.
+/// Returns true if every vCPU has finished at least `work` items.
 pub fn each_has(work: u64) -> impl Fn(&Snapshot) -> bool {
     move |snapshot| snapshot.vcpus.iter().all(|vcpu| vcpu.work >= work)
 }
 
-/// Writes the tests named, once for each backend: `kvm::NAME` and `threads::NAME`.
+/// Defines each test for both backends: `kvm::NAME` and `threads::NAME`.
 macro_rules! on_each_backend {
     ($($name:ident),* $(,)?) => {
         on_each_backend!(@ kvm, Kvm, $($name),*);

@@ -1,4 +1,4 @@
-//! What of an interval may be measured or not.
+//! Parts of an interval that a source may or may not measure.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::State;
 use super::edges::EdgeKind;
 
-/// Something that may be measured or not.
+/// A part that may be unmeasured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Column {
-    /// The time in a state.
+    /// Time in a state.
     State(State),
-    /// Who waits for whom, in one sense.
+    /// Edges of one kind.
     Edges(EdgeKind),
     /// A part of the host's totals.
     Host(HostColumn),
@@ -25,9 +25,9 @@ pub enum Column {
 pub enum HostColumn {
     /// Idle time.
     Idle,
-    /// Threads of VMs that are no vCPUs.
+    /// Threads of VMs other than vCPUs.
     VmThreads,
-    /// Processes that are no VMs.
+    /// Processes other than VMs.
     Processes,
 }
 

@@ -1,13 +1,13 @@
-//! Who waits for whom: edges from a victim to the culprit that had what the victim wanted.
+//! Edges from a waiting victim to the culprit that had what the victim wanted.
 //!
-//! An edge has a [`EdgeKind`]: times of different kinds are not of the same thing and are never added up. It says whether it was
-//! seen (a switch on that pCPU) or follows from sums, and, where that is counted, how often it happened.
+//! Times of different kinds ([`EdgeKind`]) are not comparable and are never added.
+//! An edge is either measured (a switch on that pCPU) or estimated from sums, and may have a count of its occurrences.
 //!
-//! On a host of a thousand VMs that may run anywhere every vCPU waits for every VM. So a victim's edges of a kind are its
-//! longest, [`TOP`] as a rule, and one to [`Party::Others`] with the rest: what a victim waited in all stays exact. Edges to the
-//! victim's own VM are always kept, since a VM that waits for itself has stacked vCPUs.
+//! On a host with a thousand unpinned VMs, every vCPU waits for every VM.
+//! A victim therefore has only its longest edges of a kind, usually [`TOP`], and one to [`Party::Others`] with the rest, which keeps its total exact.
+//! Edges to the victim's own VM are always kept, as they show stacked vCPUs.
 //!
-//! [`EdgesBuilder`] takes edges in any order; [`Edges`] are sorted, so that nothing depends on that order or on a hash.
+//! [`EdgesBuilder`] accepts edges in any order; [`Edges`] are sorted, so that results do not depend on that order or on a hash.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,29 +19,29 @@ use crate::units::{Nanos, VmId};
 
 pub use super::party::Party;
 
-/// How many culprits of a victim are named.
+/// Maximum number of named culprits of a victim and kind.
 pub const TOP: usize = 16;
 
-/// What the victim wanted, and the culprit had or was.
+/// Relation between victim and culprit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EdgeKind {
-    /// The victim was RDY while the culprit ran on a pCPU where the victim may run.
+    /// The victim was RDY while the culprit ran on a pCPU that the victim may use.
     Pcpu,
-    /// The victim halted or spun for a sibling, the culprit, that was RDY: co-stop. Whom the sibling waited for its own edges say.
+    /// Co-stop: the victim halted or spun for a sibling, the culprit, that was RDY; the sibling has edges of its own.
     Sibling,
-    /// The victim spun, left by a pause-loop exit and yielded to the culprit, a sibling, which got the pCPU.
+    /// The victim spun, exited with a pause-loop exit and yielded to the culprit, a sibling, which got the pCPU.
     YieldTaken,
     /// As before, but the culprit did not get it.
     YieldUseless,
 }
 
 impl EdgeKind {
-    /// All, in the order in which they are shown.
+    /// All kinds, in display order.
     pub const ALL: [EdgeKind; 4] =
         [EdgeKind::Pcpu, EdgeKind::Sibling, EdgeKind::YieldTaken, EdgeKind::YieldUseless];
 
-    /// What edges of this kind say, for messages.
+    /// Returns the meaning of this kind, for messages.
     pub fn words(self) -> &'static str {
         match self {
             EdgeKind::Pcpu => "who takes pCPUs",
@@ -52,27 +52,27 @@ impl EdgeKind {
     }
 }
 
-/// How an edge is known.
+/// Evidence for an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
-    /// Seen: the culprit ran on that pCPU at that time.
+    /// The culprit was observed running on that pCPU at that time.
     Measured,
-    /// Divided by what everybody ran where the victim could have run.
+    /// Divided in proportion to run times on the pCPUs that the victim could use.
     Estimated,
 }
 
-/// How much of an edge there is.
+/// Time and count of an edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amount {
-    /// For how long.
+    /// Waiting time.
     pub time: Nanos,
-    /// How often; `None` where that is not counted.
+    /// Number of occurrences; `None` if not counted.
     pub count: Option<u64>,
 }
 
 impl Amount {
-    /// A time of which nobody counted the parts.
+    /// Returns a time without a count.
     pub fn time(time: Nanos) -> Amount {
         Amount { time, count: None }
     }
@@ -81,46 +81,46 @@ impl Amount {
         self.time == Nanos::ZERO && self.count.unwrap_or(0) == 0
     }
 
-    /// Both together. What is counted of one only is not counted of both.
+    /// Returns the sum; the count is `None` if either is.
     pub fn plus(self, other: Amount) -> Amount {
         let counts = self.count.zip(other.count);
         Amount { time: self.time + other.time, count: counts.map(|(one, two)| one + two) }
     }
 
-    /// More comes first.
+    /// Sort key, largest first.
     fn order(self) -> Reverse<(Nanos, u64)> {
         Reverse((self.time, self.count.unwrap_or(0)))
     }
 }
 
-/// A victim waited for a culprit.
+/// A wait of a victim for a culprit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge<'a> {
-    /// Who waited.
+    /// Waiting party.
     pub victim: &'a Party,
-    /// Who had what it wanted.
+    /// Party that it waited for.
     pub culprit: &'a Party,
-    /// What that was.
+    /// Relation between them.
     pub kind: EdgeKind,
-    /// How the edge is known.
+    /// Evidence.
     pub evidence: Evidence,
-    /// For how long, and how often.
+    /// Time and count.
     pub amount: Amount,
 }
 
 impl Edge<'_> {
-    /// For how long.
+    /// Returns the waiting time.
     pub fn time(&self) -> Nanos {
         self.amount.time
     }
 }
 
-/// A party's number in a table.
+/// Number of a party in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PartyId(u32);
 
-/// An edge, by the numbers of its parties.
+/// An edge with the numbers of its parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Row {
     victim: PartyId,
@@ -131,8 +131,8 @@ struct Row {
     amount: Amount,
 }
 
-/// Edges: by victim, in the order of parties; of each by kind; the longest first, equals in the order of their culprits. Every party
-/// of the table is in an edge, so sets with the same edges are equal, however they were made.
+/// Edges, sorted by victim, kind, descending time, and culprit.
+/// The table has only parties with an edge, so sets with the same edges are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Read")]
 pub struct Edges {
@@ -140,14 +140,14 @@ pub struct Edges {
     edges: Vec<Row>,
 }
 
-/// Edges as they are read, before their numbers are checked.
+/// Deserialized edges before validation.
 #[derive(Deserialize)]
 struct Read {
     parties: Vec<Party>,
     edges: Vec<Row>,
 }
 
-/// Why something read is no set of edges.
+/// Reason why deserialized data is not a valid set of edges.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("an edge names party {number} of {parties}; parties are numbered from 0")]
 pub struct EdgesError {
@@ -173,22 +173,22 @@ impl TryFrom<Read> for Edges {
 }
 
 impl Edges {
-    /// Whether there is none.
+    /// Returns true if there are no edges.
     pub fn is_empty(&self) -> bool {
         self.edges.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of edges.
     pub fn len(&self) -> usize {
         self.edges.len()
     }
 
-    /// All, in their order.
+    /// Iterates over all edges in order.
     pub fn iter(&self) -> impl Iterator<Item = Edge<'_>> {
         self.edges.iter().map(|row| self.edge(row))
     }
 
-    /// Those of a kind of one victim, the longest first.
+    /// Iterates over the edges of one victim and kind, longest first.
     pub fn of(&self, victim: &Party, kind: EdgeKind) -> impl Iterator<Item = Edge<'_>> {
         let rows = match self.parties.binary_search(victim) {
             Ok(at) => {
@@ -202,13 +202,13 @@ impl Edges {
         rows.iter().map(|row| self.edge(row))
     }
 
-    /// The sum of all times of a kind.
+    /// Returns the sum of all times of a kind.
     pub fn total(&self, kind: EdgeKind) -> Nanos {
         let of_kind = self.edges.iter().filter(|row| row.kind == kind);
         of_kind.map(|row| row.amount.time).sum()
     }
 
-    /// With the vCPUs of each VM taken together, as victims and as culprits. A VM that waits for itself has stacked vCPUs.
+    /// Merges the vCPUs of each VM, as victims and culprits; a VM that waits for itself has stacked vCPUs.
     pub fn by_vm(&self) -> Edges {
         let mut builder = EdgesBuilder::new();
         let whole: Vec<PartyId> =
@@ -232,7 +232,7 @@ impl Edges {
     }
 }
 
-/// Takes edges in any order; the same pair of parties adds up, for each kind and evidence.
+/// Collects edges in any order, adding up those with the same parties, kind and evidence.
 #[derive(Clone, Debug, Default)]
 pub struct EdgesBuilder {
     ids: BTreeMap<Party, PartyId>,
@@ -240,12 +240,12 @@ pub struct EdgesBuilder {
 }
 
 impl EdgesBuilder {
-    /// No edges yet.
+    /// Creates a builder without edges.
     pub fn new() -> EdgesBuilder {
         EdgesBuilder::default()
     }
 
-    /// A party's number, here and nowhere else.
+    /// Returns the number of a party, valid for this builder only.
     pub fn party(&mut self, party: &Party) -> PartyId {
         if let Some(id) = self.ids.get(party) {
             return *id;
@@ -255,7 +255,7 @@ impl EdgesBuilder {
         id
     }
 
-    /// Adds an edge between parties of this builder; one of no time and no count is left out.
+    /// Adds an edge between parties of this builder; drops one without time and count.
     pub fn add(
         &mut self,
         victim: PartyId,
@@ -269,15 +269,15 @@ impl EdgesBuilder {
         }
     }
 
-    /// All edges.
+    /// Returns all edges.
     pub fn all(self) -> Edges {
         self.top(usize::MAX)
     }
 
-    /// The `k` longest of each victim and kind, those to its own VM, and one to [`Party::Others`] with the rest.
+    /// Returns the `k` longest edges of each victim and kind, those to its own VM, and one to [`Party::Others`] with the rest.
     pub fn top(mut self, k: usize) -> Edges {
         let others = (k < usize::MAX).then(|| self.party(&Party::Others));
-        // Numbers in the order of parties, whatever the order in which they came.
+        // Renumber in the order of parties, independent of the order of insertion.
         let mut rank = vec![PartyId(0); self.ids.len()];
         for (place, id) in self.ids.values().enumerate() {
             rank[id.0 as usize] = PartyId(place as u32);
@@ -299,12 +299,12 @@ impl EdgesBuilder {
             }
             edges = short;
         }
-        named_only(parties, edges)
+        drop_unused_parties(parties, edges)
     }
 }
 
-/// Without the parties that no edge names.
-fn named_only(parties: Vec<Party>, mut edges: Vec<Row>) -> Edges {
+/// Drops parties without edges.
+fn drop_unused_parties(parties: Vec<Party>, mut edges: Vec<Row>) -> Edges {
     let mut is_named = vec![false; parties.len()];
     for row in &edges {
         is_named[row.victim.0 as usize] = true;
@@ -330,7 +330,7 @@ fn named_only(parties: Vec<Party>, mut edges: Vec<Row>) -> Edges {
     }
 }
 
-/// Each pair of parties once for each kind and evidence, in the order of victims and kinds.
+/// Adds up edges with the same parties, kind and evidence, and sorts them by victim and kind.
 fn merged(mut rows: Vec<Row>) -> Vec<Row> {
     let pair = |row: &Row| (row.victim, row.kind, row.culprit, row.evidence);
     rows.sort_unstable_by_key(pair);
@@ -344,12 +344,12 @@ fn merged(mut rows: Vec<Row>) -> Vec<Row> {
     rows
 }
 
-/// Sorts the edges of one victim and kind; equals are in the order of culprits.
+/// Sorts the edges of one victim and kind by descending time, then by culprit.
 fn longest_first(rows: &mut [Row]) {
     rows.sort_unstable_by_key(|row| (row.amount.order(), row.culprit, row.evidence));
 }
 
-/// Adds to `short` the first `k` of a victim's, those to its own VM, and the rest as one to `others`.
+/// Appends to `short` the first `k` edges of a victim, those to its own VM, and the rest as one to `others`.
 fn shorten(
     rows: &[Row],
     k: usize,

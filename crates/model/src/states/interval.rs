@@ -1,9 +1,9 @@
-//! What a source of observation answers about an interval: where the time of each vCPU went, who waited for whom, where the
-//! host's pCPUs were, and what is not measured.
+//! Observation of one interval: times of each vCPU by state, waits between parties, use of the host's pCPUs, and unmeasured parts.
 //!
-//! A live host, a recording and a simulated host answer alike, so whoever shows or judges an interval need not know which it
-//! came from. All times are within the interval, in ns. A vCPU's accounts may be read a little before or after another's, so each has a
-//! wall time of its own ([`VcpuTimes::wall`]), close to the interval's length; its times sum to that.
+//! Live hosts, recordings and simulated hosts return the same type, so its users need not know the source.
+//! All times are within the interval, in ns.
+//! The accounts of vCPUs may be read at slightly different times.
+//! Each vCPU therefore has its own wall time ([`VcpuTimes::wall`]), close to the interval's length, to which its times sum.
 
 use std::fmt;
 
@@ -17,13 +17,13 @@ use crate::units::{Nanos, VcpuId, VmId};
 
 pub use super::column::{Column, HostColumn};
 
-/// What an interval came from.
+/// Source of an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceName {
-    /// Accounts that every kernel keeps.
+    /// Accounts of any kernel.
     Plain,
-    /// Programs in the kernel, beside such accounts.
+    /// BPF programs, in addition to such accounts.
     Bpf,
     /// A simulated host.
     Simulator,
@@ -39,21 +39,21 @@ impl fmt::Display for SourceName {
     }
 }
 
-/// Something that a source does not measure, for some VMs.
+/// A part that a source does not measure for some VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// What.
+    /// The unmeasured part.
     pub what: Column,
-    /// Of how many VMs.
+    /// Number of VMs without it.
     pub vms: usize,
-    /// Of how many that were looked at. 0 where VMs are not known yet, or what is missing is no VM's.
+    /// Number of observed VMs; 0 if VMs are not known yet, or the part is not of a VM.
     pub of: usize,
-    /// For want of what, and how to get it.
+    /// Missing requirement, and how to meet it.
     pub want: String,
 }
 
 impl Missing {
-    /// Of no VM, or of all that there may be.
+    /// Returns a part that is missing for the host or for all VMs.
     pub fn of_all(what: Column, want: impl Into<String>) -> Missing {
         Missing { what, vms: 0, of: 0, want: want.into() }
     }
@@ -74,24 +74,24 @@ impl fmt::Display for Missing {
 pub struct VcpuInterval {
     /// Its number in its VM.
     pub vcpu: VcpuId,
-    /// Where its time went.
+    /// Times by state.
     pub times: VcpuTimes,
-    /// Time on a pCPU, whatever for.
+    /// Time on a pCPU, in any state.
     pub ran: Nanos,
     /// Time runnable without a pCPU, throttled or not.
     pub waited: Nanos,
-    /// How often it was put on a pCPU.
+    /// Number of times that it was scheduled on a pCPU.
     pub runs: u64,
-    /// How often it went to sleep of its own accord, as often as it was woken; `None`: not measured.
+    /// Number of voluntary sleeps, which equals the number of wake-ups; `None`: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeups: Option<u64>,
-    /// Whether it was runnable when the interval ended.
+    /// Whether it was runnable at the end of the interval.
     pub runnable: bool,
-    /// Where it may run.
+    /// Its affinity.
     pub allowed: PcpuSet,
 }
 
-/// CPU time of a thread, or of all of one name.
+/// CPU time of a thread, or of all threads with the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadTime {
     /// The thread's name.
@@ -103,38 +103,38 @@ pub struct ThreadTime {
 /// One VM over the interval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmInterval {
-    /// Which VM.
+    /// The VM.
     pub vm: VmId,
-    /// Its vCPUs that could be read at both ends, in the order given.
+    /// Its vCPUs that were readable at both ends of the interval, in the given order.
     pub vcpus: Vec<VcpuInterval>,
-    /// The threads that work for it beside its vCPUs and that ran: emulator, I/O threads, vhost. The longest first.
+    /// Its other threads that ran: emulator, I/O threads, vhost; longest CPU time first.
     pub threads: Vec<ThreadTime>,
 }
 
 impl VmInterval {
-    /// Where the time of its vCPUs went, all together; `None` without any.
+    /// Returns the sum of its vCPUs' times; `None` without vCPUs.
     pub fn times(&self) -> Option<VcpuTimes> {
         VcpuTimes::sum(self.vcpus.iter().map(|vcpu| &vcpu.times))
     }
 }
 
-/// A process of the host that is no VM.
+/// A process of the host other than a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessTime {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// Its PID.
     pub pid: u32,
-    /// Its path in the hierarchy of the cpu controller, where that is known.
+    /// Its cgroup of the cpu controller, if known.
     pub cgroup: Option<String>,
     /// CPU time of all its threads.
     pub time: Nanos,
 }
 
-/// Where the host's pCPUs were, summed over them.
+/// Use of the host's pCPUs, summed over them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostTotals {
-    /// pCPUs that are online.
+    /// Number of online pCPUs.
     pub pcpus: usize,
     /// Idle time. `None`: not measured.
     pub idle: Option<Nanos>,
@@ -142,41 +142,41 @@ pub struct HostTotals {
     pub vcpus: Nanos,
     /// CPU time of the VMs' other threads.
     pub vm_threads: Nanos,
-    /// CPU time of processes that are no VMs.
+    /// CPU time of other processes.
     pub tasks: Nanos,
-    /// Those of them that used most, the most first.
+    /// Those with the most CPU time, in descending order.
     pub top_tasks: Vec<ProcessTime>,
-    /// CPU time of threads of the kernel, without vhost.
+    /// CPU time of kernel threads, except vhost.
     pub kernel: Nanos,
 }
 
 impl HostTotals {
-    /// What none of the others is, in an interval of that length: tasks that ended unseen, interrupts, what a hypervisor below took.
-    /// `None` where idle time is not measured.
+    /// Returns the remaining pCPU time of an interval of this length: tasks that exited unseen, interrupts, steal by an outer hypervisor.
+    /// Returns `None` if idle time is not measured.
     pub fn unseen(&self, length: Nanos) -> Option<Nanos> {
         let seen = self.vcpus + self.vm_threads + self.tasks + self.kernel + self.idle?;
         Some(Nanos(length.0.saturating_mul(self.pcpus as u64)).saturating_sub(seen))
     }
 }
 
-/// What a source answers.
+/// Observation of one interval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
-    /// What it came from.
+    /// Its source.
     pub source: SourceName,
-    /// When it began: on a live host by CLOCK_MONOTONIC, in a simulated one by its own clock.
+    /// Its start: CLOCK_MONOTONIC on a live host, the simulator's clock on a simulated one.
     pub start: Nanos,
-    /// How long it was.
+    /// Its length.
     pub length: Nanos,
-    /// The VMs, in the order given.
+    /// The VMs, in the given order.
     pub vms: Vec<VmInterval>,
-    /// Who waited for whom.
+    /// Waits between parties.
     pub edges: Edges,
-    /// The rest of the host.
+    /// Totals of the host.
     pub host: HostTotals,
-    /// What is not measured, and for want of what.
+    /// Unmeasured parts, with their missing requirements.
     pub missing: Vec<Missing>,
-    /// What programs in the kernel say beside; `None` where there are none.
+    /// Additional information of BPF programs, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programs: Option<Programs>,
 }
@@ -189,7 +189,7 @@ mod tests {
     use crate::states::latency::Latency;
 
     #[test]
-    fn what_is_missing_says_of_whom() {
+    fn missing_part_names_affected_vms() {
         let mut missing = Missing {
             what: Column::State(State::Poll),
             vms: 2,
@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn columns_keep_their_names_when_written_and_read() {
+    fn columns_round_trip_through_json() {
         let mut columns: Vec<Column> = State::ALL.into_iter().map(Column::State).collect();
         columns.extend(EdgeKind::ALL.map(Column::Edges));
         columns.extend(
             [HostColumn::Idle, HostColumn::VmThreads, HostColumn::Processes].map(Column::Host),
         );
         let text = serde_json::to_string(&columns).unwrap();
-        // No name stands for two columns.
+        // Names are unique.
         let names: Vec<String> = serde_json::from_str(&text).unwrap();
         let mut unique = names.clone();
         unique.sort();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_can_be_written_and_read() {
+    fn interval_round_trips_through_json() {
         let times =
             VcpuTimes::from_parts(Nanos(90), [(State::Run, Nanos(40)), (State::Poll, Nanos(2))])
                 .unwrap();
@@ -266,7 +266,7 @@ mod tests {
         let read: Interval = serde_json::from_str(&text).unwrap();
         assert_eq!(read, interval, "{text}");
         assert_eq!(interval.host.unseen(interval.length), Some(Nanos(58)));
-        // As intervals were written before there was such a field.
+        // Intervals of earlier versions lack this field.
         let without = Interval { programs: None, ..interval.clone() };
         let text = serde_json::to_string(&without).unwrap();
         assert!(!text.contains("programs"), "{text}");

@@ -1,6 +1,6 @@
-//! How long vCPUs waited from when they were woken until they ran, as a histogram of binary logarithms.
+//! Histogram of wake-up latencies of vCPUs, with logarithmic buckets.
 //!
-//! Sums of histograms are exact, of intervals and of vCPUs; quantiles are known to a factor of two.
+//! Sums over intervals and vCPUs are exact; quantiles are known to a factor of two.
 
 use std::ops::AddAssign;
 
@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Nanos;
 
-/// Buckets of a [`Latency`].
+/// Number of buckets of a [`Latency`].
 pub const BUCKETS: usize = 32;
 
-/// Times by their binary logarithm, and their sum.
+/// Counts of times by binary logarithm, and their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Element n: how many took 2ⁿ ns or more and less than 2ⁿ⁺¹; the first also less than 1 ns, the last also more.
+    /// Element n counts times of at least 2ⁿ ns and less than 2ⁿ⁺¹ ns; the first also counts shorter ones, the last longer ones.
     pub counts: [u64; BUCKETS],
-    /// What all took together.
+    /// Sum of all times.
     pub time: Nanos,
 }
 
 impl Latency {
-    /// How many there are.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The time that this part of them, 0…1, did not exceed: the end of the bucket. `None` if there are none, or if it is in the last
-    /// bucket, which has no end.
+    /// Returns the quantile of `part`, 0…1, as the upper bound of its bucket.
+    /// Returns `None` if there are no times, or it is in the last bucket, which has no upper bound.
     pub fn quantile(&self, part: f64) -> Option<Nanos> {
         let rank = ((self.count() as f64 * part).ceil() as u64).max(1);
         let mut below: u64 = 0;
@@ -38,7 +38,7 @@ impl Latency {
         (bucket + 1 < BUCKETS).then(|| Nanos(1 << (bucket + 1)))
     }
 
-    /// How many took less than 2^`power` ns.
+    /// Returns the number of times below 2^`power` ns.
     pub fn below(&self, power: usize) -> u64 {
         let counts = self.counts.iter().take(power);
         counts.fold(0, |sum, count| sum.saturating_add(*count))
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_ends_of_buckets() {
+    fn quantiles_are_upper_bounds_of_buckets() {
         let mut latency = Latency::default();
         assert_eq!(latency.quantile(0.5), None);
         latency.counts[10] = 98;
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(latency.quantile(0.99), Some(Nanos(1 << 21)));
         assert_eq!(latency.quantile(1.0), Some(Nanos(1 << 21)));
         latency.counts[31] = 1;
-        assert_eq!(latency.quantile(1.0), None, "the last bucket has no end");
+        assert_eq!(latency.quantile(1.0), None, "the last bucket has no upper bound");
         assert_eq!((latency.below(10), latency.below(11)), (0, 98));
         assert_eq!(latency.below(BUCKETS), latency.count());
     }

@@ -1,7 +1,7 @@
-//! Who waits, or is waited for.
+//! Parties that wait, or are waited for.
 //!
-//! An interval has many edges between few parties, so edges hold numbers into a table of parties ([`super::edges::Edges`]).
-//! Parties are compared by what they are, never by the order in which they were seen.
+//! An interval has many edges between few parties, so edges hold indices into a table of parties ([`super::edges::Edges`]).
+//! Parties compare by identity, not by order of appearance.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{VcpuId, VmId};
 
-/// Who waits, or is waited for.
+/// A party that waits, or is waited for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Party {
@@ -17,35 +17,35 @@ pub enum Party {
     Vcpu {
         /// Its VM.
         vm: VmId,
-        /// Which of the VM's.
+        /// Its number in the VM.
         vcpu: VcpuId,
     },
-    /// The vCPUs of a VM, where they are not told apart.
+    /// All vCPUs of a VM together.
     Vm(VmId),
-    /// Another thread that works for a VM: its emulator, I/O threads, vhost.
+    /// Another thread of a VM: emulator, I/O threads, vhost.
     VmThread {
         /// The VM.
         vm: VmId,
         /// The thread's name.
         name: String,
     },
-    /// Processes of the host that are no VMs, of one name in one cgroup.
+    /// Other processes of the host with the same name and cgroup.
     Process {
         /// Their name.
         name: String,
-        /// Their path in the hierarchy of the cpu controller, where that is known.
+        /// Their cgroup of the cpu controller, if known.
         cgroup: Option<String>,
     },
-    /// A thread of the kernel, by name.
+    /// A kernel thread, by name.
     KernelThread(String),
-    /// Nobody that was seen: interrupts, tasks that ended, what a hypervisor below this host took.
+    /// Unseen parties: interrupts, exited tasks, steal by an outer hypervisor.
     Unseen,
-    /// All those that were seen and are not named one by one.
+    /// All other parties that were seen.
     Others,
 }
 
 impl Party {
-    /// The VM that it belongs to, if any.
+    /// Returns its VM, if any.
     pub fn vm(&self) -> Option<VmId> {
         match self {
             Party::Vcpu { vm, .. } | Party::Vm(vm) | Party::VmThread { vm, .. } => Some(*vm),
@@ -53,7 +53,7 @@ impl Party {
         }
     }
 
-    /// The same party with the vCPUs of a VM taken together.
+    /// Returns the VM for a vCPU, else the party itself.
     pub fn whole(&self) -> Party {
         match self {
             Party::Vcpu { vm, .. } => Party::Vm(*vm),

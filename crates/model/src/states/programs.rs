@@ -1,5 +1,4 @@
-//! What programs in the kernel say beside times and edges: what they could not see or count, what of their figures is an
-//! estimate, and how long wake-ups took.
+//! Information of BPF programs in addition to times and edges: missing events and counts, estimates, and wake-up latencies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,27 +10,27 @@ use super::column::Column;
 use super::latency::Latency;
 use crate::units::{Nanos, VmId};
 
-/// What programs in the kernel say of an interval.
+/// Information of BPF programs about an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Programs {
-    /// Events that they do not get.
+    /// Unavailable events.
     pub not_seen: Vec<NotSeen>,
-    /// What happened and could not be counted.
+    /// Occurrences that could not be counted.
     pub not_counted: NotCounted,
-    /// What is estimated.
+    /// Estimated parts.
     pub estimated: Vec<Estimated>,
-    /// How long the vCPUs of each VM that was measured waited from when they were woken until they ran.
+    /// Wake-up latencies of the vCPUs of each measured VM.
     pub latency: BTreeMap<VmId, Latency>,
 }
 
-/// An event that programs do not get, and what is not known for want of it.
+/// An unavailable event, and the information that is missing without it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NotSeen {
     /// The tracepoint or function.
     pub event: String,
-    /// What is not known.
+    /// Missing information.
     pub lacks: String,
-    /// Why it is missing.
+    /// Reason for its absence.
     pub because: String,
 }
 
@@ -42,26 +41,25 @@ impl fmt::Display for NotSeen {
     }
 }
 
-/// What there was no room for, or no chance to count.
+/// Occurrences that exceeded the programs' tables or were missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotCounted {
-    /// Waits for which nobody is charged: too many vCPUs waited for one pCPU.
+    /// Waits without a culprit, as too many vCPUs waited for one pCPU.
     pub waits: u64,
-    /// How long those waits lasted that ended.
+    /// Time of those waits that ended.
     pub wait_time: Nanos,
-    /// Times that nobody could be charged with: too many pairs of victim and culprit.
+    /// Parts of waits without a culprit, due to too many pairs of victim and culprit.
     pub edges: u64,
-    /// What they sum to.
+    /// Sum of these parts.
     pub edge_time: Nanos,
-    /// Wake-ups, interrupts and yields that could not be counted: too many pairs of vCPUs.
+    /// Wake-ups, interrupts and yields that could not be counted, due to too many pairs of vCPUs.
     pub links: u64,
-    /// Events that programs missed: they were busy with another on the same pCPU, or the kernel did not tell (a task goes off a pCPU that
-    /// was not seen to come).
+    /// Events that programs missed: they handled another event on the same pCPU, or the kernel did not report it (such as a switch to a task).
     pub events: u64,
 }
 
 impl NotCounted {
-    /// What of it happened: the name of the counter, how often, for how long, and in words. Nothing if all was counted.
+    /// Returns the nonzero counters: name, count, time, and description.
     pub fn parts(&self) -> Vec<(&'static str, u64, Option<Nanos>, &'static str)> {
         let parts = [
             (
@@ -74,19 +72,19 @@ impl NotCounted {
                 "edges",
                 self.edges,
                 Some(self.edge_time),
-                "parts of waits, for want of room for more pairs of victim and culprit",
+                "parts of waits, as there are too many pairs of victim and culprit",
             ),
             (
                 "links",
                 self.links,
                 None,
-                "wake-ups, interrupts and yields, for want of room for more pairs of vCPUs",
+                "wake-ups, interrupts and yields, as there are too many pairs of vCPUs",
             ),
             (
                 "events",
                 self.events,
                 None,
-                "events that the kernel did not tell, or that came while a program was busy with another",
+                "events that the kernel did not report, or that occurred while a program handled another",
             ),
         ];
         let happened = |(_, count, time, _): &(_, u64, Option<Nanos>, _)| {
@@ -107,12 +105,12 @@ impl AddAssign for NotCounted {
     }
 }
 
-/// Something that is not measured but follows from what is.
+/// A part that is derived from measured ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Estimated {
-    /// What.
+    /// The part.
     pub what: Column,
-    /// From what, and how it may be wrong.
+    /// Method and possible errors.
     pub how: String,
 }
 
@@ -123,7 +121,7 @@ impl fmt::Display for Estimated {
 }
 
 impl Programs {
-    /// What to know before reading the figures: a line for each thing that was not seen, not counted, or is estimated.
+    /// Returns caveats, one line for each unavailable event, uncounted occurrence and estimate.
     pub fn notes(&self) -> Vec<String> {
         let not_counted = self.not_counted.parts().into_iter().map(|(_, count, time, words)| {
             let time = time.filter(|time| *time > Nanos::ZERO);
@@ -135,7 +133,7 @@ impl Programs {
         not_seen.chain(not_counted).chain(estimated).collect()
     }
 
-    /// Adds what was said of another interval of the same host.
+    /// Adds the information of another interval of the same host.
     pub fn add(&mut self, other: &Programs) {
         for not_seen in &other.not_seen {
             if !self.not_seen.contains(not_seen) {
@@ -184,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_or_counted_is_a_line() {
+    fn notes_have_a_line_per_caveat() {
         let notes = programs("function kvm_vcpu_on_spin", 2).notes();
         assert_eq!(notes.len(), 3, "{notes:?}");
         assert_eq!(
@@ -197,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_say_each_thing_once_and_do_not_depend_on_order() {
+    fn sums_deduplicate_and_ignore_order() {
         let (one, two) = (programs("a", 1), programs("b", 2));
         let mut sum = one.clone();
         sum.add(&two);

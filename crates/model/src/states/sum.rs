@@ -1,14 +1,15 @@
-//! Intervals in a row, added up: where the time went over minutes or hours.
+//! Sums of consecutive intervals, over minutes or hours.
 //!
-//! - The length is the sum of lengths: what lies between two intervals was not looked at and counts nowhere.
-//! - A VM or vCPU that comes or goes is in the sum with the time that it was there: its wall time is then shorter than the sum.
-//! - What is measured in some intervals only is not measured of the sum, and its time moves to the state that contains it, as in
-//!   sums over vCPUs ([`VcpuTimes::sum`]). So times keep summing to the wall time.
-//! - What is no time is the last that was seen: where a vCPU may run, whether it was runnable.
-//! - Processes of the host are named in an interval only if they used much in it, so a process's sum is of the intervals that
-//!   name it. Totals are exact.
+//! - The length is the sum of lengths; gaps between intervals do not count.
+//! - A VM or vCPU that was present for part of the time has a wall time shorter than the sum.
+//! - A state that is not measured in all intervals is not measured in the sum.
+//!   Its time moves to the state that contains it, as in sums over vCPUs ([`VcpuTimes::sum`]), so times still sum to the wall time.
+//! - Values other than times, such as affinity and runnability, are those of the last interval.
+//! - An interval names only processes with much CPU time, so a process's sum covers the intervals that name it.
+//!   Totals are exact.
 //!
-//! The sum does not depend on how intervals are grouped. One at a time is taken in, so that days fit.
+//! The sum does not depend on the grouping of intervals.
+//! Intervals are added one at a time, so memory does not grow with their number.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,10 +21,10 @@ use super::interval::{
 };
 use crate::units::{Nanos, VcpuId, VmId};
 
-/// Whose edge, of what kind, known how: parties by their numbers here.
+/// Key of an edge: victim, culprit, kind and evidence, with parties by number.
 type Edge = (usize, usize, EdgeKind, Evidence);
 
-/// A VM so far: its vCPUs in the order in which they were first seen, and the time of its other threads.
+/// Sum of a VM: vCPUs in order of appearance, and times of its other threads.
 #[derive(Clone, Debug, Default)]
 struct VmSum {
     vcpus: Vec<VcpuInterval>,
@@ -31,10 +32,10 @@ struct VmSum {
     threads: BTreeMap<String, Nanos>,
 }
 
-/// Takes in intervals, in their order.
+/// Adds intervals in order.
 #[derive(Clone, Debug, Default)]
 pub struct IntervalSum {
-    /// All but what the other fields hold.
+    /// Totals; the other fields hold the rest.
     whole: Option<Interval>,
     vms: Vec<(VmId, VmSum)>,
     places: BTreeMap<VmId, usize>,
@@ -45,12 +46,12 @@ pub struct IntervalSum {
 }
 
 impl IntervalSum {
-    /// Nothing yet.
+    /// Creates an empty sum.
     pub fn new() -> IntervalSum {
         IntervalSum::default()
     }
 
-    /// Takes in the next interval of the same host.
+    /// Adds the next interval of the same host.
     pub fn add(&mut self, interval: &Interval) {
         self.add_totals(interval);
         for vm in &interval.vms {
@@ -73,14 +74,14 @@ impl IntervalSum {
             let key = (missing.what, missing.want.clone());
             let now = (missing.vms, missing.of);
             let most = self.missing.entry(key).or_insert(now);
-            // Of no VM in particular is more than of some.
+            // `of == 0` means the whole host, which exceeds any number of VMs.
             if most.1 != 0 && (now.1 == 0 || now > *most) {
                 *most = now;
             }
         }
     }
 
-    /// The sum; `None` of no intervals.
+    /// Returns the sum; `None` without intervals.
     pub fn finish(self) -> Option<Interval> {
         let mut whole = self.whole?;
         whole.vms = self
@@ -118,7 +119,7 @@ impl IntervalSum {
         sum.source = sum.source.min(interval.source);
         sum.start = sum.start.min(interval.start);
         sum.length += interval.length;
-        // What was looked for in some intervals only is not known of the sum.
+        // Information that some intervals lack is missing from the sum.
         sum.programs = match (sum.programs.take(), &interval.programs) {
             (Some(mut programs), Some(more)) => {
                 programs.add(more);
@@ -172,7 +173,7 @@ fn add_vcpu(sum: &mut VcpuInterval, vcpu: &VcpuInterval) {
     sum.allowed = vcpu.allowed.clone();
 }
 
-/// The longest first.
+/// Sorts threads by descending time.
 fn threads(by_name: BTreeMap<String, Nanos>) -> Vec<ThreadTime> {
     let mut threads: Vec<ThreadTime> =
         by_name.into_iter().map(|(name, time)| ThreadTime { name, time }).collect();
@@ -180,7 +181,7 @@ fn threads(by_name: BTreeMap<String, Nanos>) -> Vec<ThreadTime> {
     threads
 }
 
-/// Those that used most first.
+/// Sorts processes by descending time.
 fn processes(by_process: BTreeMap<(String, u32, Option<String>), Nanos>) -> Vec<ProcessTime> {
     let mut processes: Vec<ProcessTime> = by_process
         .into_iter()

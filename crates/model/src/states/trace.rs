@@ -1,10 +1,11 @@
-//! Some seconds in full: who ran on each pCPU, and what each vCPU did, switch by switch.
+//! A few seconds of a host in full detail: the running thread of each pCPU and the states of each vCPU, switch by switch.
 //!
-//! Where an [`Interval`] has sums, a [`HostTrace`] has what they are sums of; [`HostTrace::intervals`] makes intervals of it, of any length, so that whoever
-//! shows or judges intervals can do so with a trace. Only what switches tell is there: RUN (on a pCPU, whatever for), RDY and HALT. What was not
-//! seen has no slice, and such time counts nowhere.
+//! [`HostTrace::intervals`] sums a trace up to [`Interval`]s of any length, so users of intervals can also use traces.
+//! A trace has only the states that switches show: RUN (on a pCPU, in any state), RDY and HALT.
+//! Unseen time has no slice and does not count.
 //!
-//! Who waits, waits for whoever runs on the pCPU in whose queue it is. Nothing here is estimated.
+//! A waiting vCPU waits for the thread that runs on the pCPU in whose run queue it is.
+//! All values are measured.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,42 +19,42 @@ use super::{State, VcpuTimes};
 use crate::pcpu_set::PcpuSet;
 use crate::units::{Nanos, PcpuId, VcpuId, VmId};
 
-/// What an interval lacks that was made from switches alone.
-const WANT: &str = "a trace of switches does not tell";
+/// Reason for unmeasured parts of an interval from a trace.
+const WANT: &str = "a trace of switches does not show it";
 
-/// A vCPU of which more than one part in so many of an interval is not known is left out of it.
-const MOST_UNKNOWN: u64 = 10;
+/// A vCPU is omitted from an interval if more than one part in this many is unknown.
+const UNKNOWN_SHARE: u64 = 10;
 
-/// Somebody ran on a pCPU.
+/// A time slice of a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// Who: a place in [`HostTrace::parties`].
+    /// Running party, an index into [`HostTrace::parties`].
     pub who: usize,
-    /// From when on.
+    /// Start.
     pub from: Nanos,
-    /// Until when.
+    /// End.
     pub to: Nanos,
 }
 
 /// A pCPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PcpuTrace {
-    /// Who ran on it, one after the other. Between them it idled, or it is not known.
+    /// Its slices in order; gaps are idle or unknown.
     pub ran: Vec<Ran>,
-    /// How long it idled, as far as that was seen.
+    /// Observed idle time.
     pub idle: Nanos,
 }
 
-/// What a vCPU did for some time.
+/// A state of a vCPU for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Did {
     /// RUN, RDY or HALT.
     pub state: State,
-    /// Where it ran, or in whose queue it waited.
+    /// pCPU that it ran on, or in whose run queue it waited.
     pub pcpu: Option<PcpuId>,
-    /// From when on.
+    /// Start.
     pub from: Nanos,
-    /// Until when.
+    /// End.
     pub to: Nanos,
 }
 
@@ -62,47 +63,47 @@ pub struct Did {
 pub struct VcpuTrace {
     /// Its VM.
     pub vm: VmId,
-    /// Which of the VM's.
+    /// Its number in the VM.
     pub vcpu: VcpuId,
-    /// Where it may run.
+    /// Its affinity.
     pub allowed: PcpuSet,
-    /// What it did, one after the other.
+    /// Its states in order.
     pub did: Vec<Did>,
 }
 
-/// Somebody woke a vCPU.
+/// A wake-up of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Woken {
-    /// Who did: a place in [`HostTrace::parties`]; [`Party::Unseen`] if it was an interrupt. Where the kernel does not tell interrupts, it may have
-    /// been interrupted by what really did.
+    /// Waker, an index into [`HostTrace::parties`]; [`Party::Unseen`] for an interrupt.
+    /// If the kernel does not identify interrupts, it may be the thread that the interrupt preempted.
     pub by: usize,
-    /// Whom: a place in [`HostTrace::vcpus`].
+    /// Woken vCPU, an index into [`HostTrace::vcpus`].
     pub vcpu: usize,
-    /// When.
+    /// Time.
     pub at: Nanos,
 }
 
-/// A host, switch by switch.
+/// Trace of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostTrace {
-    /// When it begins, by CLOCK_MONOTONIC.
+    /// Start, CLOCK_MONOTONIC.
     pub begin: Nanos,
-    /// When it ends.
+    /// End.
     pub end: Nanos,
-    /// Everybody who ran or woke.
+    /// All parties that ran or woke a vCPU.
     pub parties: Vec<Party>,
     /// The pCPUs.
     pub pcpus: BTreeMap<PcpuId, PcpuTrace>,
-    /// The vCPUs that were watched, by VM and number.
+    /// The observed vCPUs, by VM and number.
     pub vcpus: Vec<VcpuTrace>,
-    /// Who woke whom, in order of time.
+    /// Wake-ups in order of time.
     pub woken: Vec<Woken>,
-    /// Events that were lost for want of room.
+    /// Number of events lost because a buffer was full.
     pub lost: u64,
 }
 
 impl HostTrace {
-    /// Its intervals of this length; the last may be shorter.
+    /// Returns intervals of this length; the last may be shorter.
     pub fn intervals(&self, length: Nanos) -> Vec<Interval> {
         let length = length.0.max(1);
         let mut intervals = Vec::new();
@@ -148,7 +149,8 @@ impl HostTrace {
         }
     }
 
-    /// A vCPU of which nearly all is known from one time to another; `None` else. Its times sum to what is known.
+    /// Returns the interval of a vCPU, whose times sum to its known time.
+    /// Returns `None` if too much of the interval is unknown.
     fn vcpu(
         &self,
         vcpu: &VcpuTrace,
@@ -180,7 +182,7 @@ impl HostTrace {
         let of = |state| sums.get(&state).copied().unwrap_or_default();
         let known: Nanos = sums.values().copied().sum();
         let unknown = to.saturating_sub(from).saturating_sub(known);
-        if unknown.0 > to.saturating_sub(from).0 / MOST_UNKNOWN {
+        if unknown.0 > to.saturating_sub(from).0 / UNKNOWN_SHARE {
             return None;
         }
         let (ran, waited) = (of(State::Run), of(State::Ready));
@@ -231,7 +233,7 @@ impl HostTrace {
 }
 
 impl PcpuTrace {
-    /// Who ran within some time, and for how long.
+    /// Iterates over parties that ran in a time range, with their run times.
     fn between(&self, (from, to): (Nanos, Nanos)) -> impl Iterator<Item = (usize, Nanos)> {
         let first = self.ran.partition_point(|ran| ran.to <= from);
         let within = self.ran[first..].iter().take_while(move |ran| ran.from < to);
@@ -251,7 +253,7 @@ mod tests {
         Party::Vcpu { vm: VmId(1), vcpu: VcpuId(n) }
     }
 
-    /// Two vCPUs of one VM on one pCPU: each runs 10 ns while the other waits; then the second sleeps.
+    /// Two vCPUs of one VM on one pCPU: each runs for 10 ns while the other waits; then the second sleeps.
     fn turns() -> HostTrace {
         let ran = |who, from, to| Ran { who, from: Nanos(from), to: Nanos(to) };
         let did = |state, from, to| Did {
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_the_sums_of_slices_however_long_they_are() {
+    fn intervals_of_any_length_sum_slices() {
         let trace = turns();
         let [whole] = &trace.intervals(Nanos(1_000))[..] else { panic!("one is long enough") };
         assert_eq!((whole.start, whole.length), (Nanos(100), Nanos(40)));
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_of_which_a_part_is_not_known_is_not_in_that_interval() {
+    fn mostly_unknown_vcpu_is_omitted() {
         let mut trace = turns();
         trace.vcpus[0].did.remove(1);
         let parts = trace.intervals(Nanos(10));
@@ -347,9 +349,9 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_of_which_little_is_not_known_has_times_that_sum_to_what_is() {
+    fn partly_unknown_vcpu_sums_to_known_time() {
         let mut trace = turns();
-        // Of 40 ns 4, then 5 are not known.
+        // 4 of 40 ns are unknown, then 5.
         trace.vcpus[0].did[2].from = Nanos(126);
         let whole = &trace.intervals(Nanos(40))[0];
         let vcpu = &whole.vms[0].vcpus[0];

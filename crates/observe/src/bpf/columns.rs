@@ -1,8 +1,9 @@
-//! Which columns need which event of the kernel.
+//! Maps the columns of an interval to the kernel events that they need.
 //!
-//! The kernel may lack an event, or refuse its program. Then the columns of that event come from the plain source, or they are missing
-//! with the reason; all other columns stay. Only `sched_switch` is indispensable, so it has no row here. Counters (exits, IPIs) are not
-//! columns: `Bpf` leaves them out, and [`MissingEvent`] says so.
+//! If the kernel lacks an event or refuses its program, the columns of that event come from the plain source, or are reported as missing
+//! with the reason. All other columns stay.
+//! Only `sched_switch` is indispensable, so it has no row here.
+//! Counters (exits, IPIs) are not columns: `Bpf` omits them, and [`MissingEvent`] reports them.
 
 use tandem_model::State;
 use tandem_model::states::edges::EdgeKind;
@@ -57,7 +58,7 @@ pub fn is_measured(what: Column, here: &[MissingEvent]) -> bool {
     is_known && cause(what, here).is_none()
 }
 
-/// Returns the missing event of a column and the reason, in words.
+/// Returns the missing event of a column and the reason, as text.
 pub fn want(what: Column, here: &[MissingEvent]) -> Option<String> {
     cause(what, here).map(|event| format!("{} ({})", event.event, event.because))
 }
@@ -82,7 +83,7 @@ mod tests {
         }]
     }
 
-    /// The columns of the table that are not measured.
+    /// Returns the columns of the table that are not measured.
     fn lost(event: &str) -> Vec<Column> {
         let here = without(event);
         let mut lost: Vec<Column> = Vec::new();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_an_event_of_a_program() {
+    fn rows_name_events_of_programs() {
         #[cfg(with_bpf)]
         for (name, _) in COLUMNS.iter().filter(|(name, _)| *name != "cfs_bandwidth") {
             let mut events = super::super::events::EVENTS.iter();

@@ -1,13 +1,13 @@
-//! The programs, the events of the kernel that they wait for, and what is not known without them.
+//! The programs, the kernel events that they attach to, and the figures that are unavailable without them.
 
 use std::fmt;
 
-/// Where a program is attached.
+/// The attachment of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A tracepoint with BTF.
     Tracepoint(&'static str),
-    /// The begin or end of a function of the kernel.
+    /// The entry or exit of a kernel function.
     Function(&'static str),
     /// No event: user space runs the program.
     Program(&'static str),
@@ -37,29 +37,29 @@ impl fmt::Display for Place {
     }
 }
 
-/// What it means that an event cannot be had.
+/// The consequence of a missing event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Without {
-    /// Nothing works.
+    /// All measurement is impossible.
     Nothing,
-    /// Something is not known, and this is said.
+    /// Some figure is unavailable, which is reported.
     Lacks(&'static str),
-    /// Only some kernels have it, and others do not need it.
+    /// None: only some kernels have the event, and others do not need it.
     Fine,
 }
 
 /// A program of `bpf/tandem.bpf.c` and its event.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// The program.
+    /// The name of the program.
     pub program: &'static str,
-    /// Where it is attached.
+    /// The attachment.
     pub place: Place,
-    /// What it means that it cannot be.
+    /// The consequence if it cannot be attached.
     pub without: Without,
-    /// Whether it looks at whether an interrupt is served. Another program, `_unsure`, does the same without.
+    /// Whether the program checks that no interrupt is being served. The variant `_unsure` omits this check.
     pub sure: bool,
-    /// Whether it runs on every entry into a guest and every exit.
+    /// Whether it runs on every guest entry or exit.
     pub per_exit: bool,
 }
 
@@ -80,7 +80,7 @@ use Without::{Fine, Lacks, Nothing};
 
 const EXITS: Without = Lacks("RUN holds the part of VMM that the kernel does itself");
 
-/// All programs. Only the first is indispensable: it sees when vCPUs run.
+/// All programs. Only the first one, which sees when vCPUs run, is indispensable.
 pub const EVENTS: [Event; 22] = [
     event("on_switch", Tracepoint("sched_switch"), Nothing),
     event(
@@ -109,7 +109,7 @@ pub const EVENTS: [Event; 22] = [
         Lacks("a vCPU is measured from its first switch or wake-up on"),
     ),
     event("settle", Program("settle"), Lacks("the culprit of RDY is known once its pCPU switches")),
-    sure(event("on_waking", Tracepoint("sched_waking"), Lacks("who wakes whom"))),
+    sure(event("on_waking", Tracepoint("sched_waking"), Lacks("which vCPU wakes which"))),
     per_exit(event("on_entry", Tracepoint("kvm_entry"), EXITS)),
     per_exit(event("on_kvm_exit", Tracepoint("kvm_exit"), EXITS)),
     per_exit(event("on_pvm_entry", Function("pvm_vcpu_run"), Fine)),
@@ -135,10 +135,10 @@ pub const EVENTS: [Event; 22] = [
     sure(event(
         "on_accept_irq",
         Tracepoint("kvm_apic_accept_irq"),
-        Lacks("to whom a vCPU sends IPIs"),
+        Lacks("which vCPUs a vCPU sends IPIs to"),
     )),
     event("on_spin", Function("kvm_vcpu_on_spin"), Lacks("pause exits")),
-    event("on_yield_to", Function("kvm_vcpu_yield_to"), Lacks("who yields to whom")),
+    event("on_yield_to", Function("kvm_vcpu_yield_to"), Lacks("which vCPU yields to which")),
     event(
         "on_unthrottle",
         Function("unthrottle_cfs_rq"),

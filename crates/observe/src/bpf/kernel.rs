@@ -1,4 +1,4 @@
-//! What this process may do, and what this kernel has.
+//! Permissions of this process and capabilities of this kernel.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -11,25 +11,25 @@ use tandem_model::PcpuSet;
 use super::BpfError;
 use super::events::Place;
 
-/// Where the kernel describes itself.
+/// The folder of the kernel's BTF.
 const BTF: &str = "/sys/kernel/btf";
-/// Modules that have events of KVM. Where KVM is built in, the kernel itself has them.
+/// Modules with KVM events. If KVM is built in, the kernel's own BTF has them.
 const MODULES: [&str; 4] = ["kvm", "kvm_intel", "kvm_amd", "kvm_pvm"];
 /// The inode of the first PID namespace: include/uapi/linux/nsfs.h
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
-/// And of the first user namespace.
+/// The inode of the first user namespace.
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
-/// Where a thread's start is told shifted, if this process has a clock of its own.
+/// Offsets of this process's clocks, by which thread start times in `/proc` are shifted (time namespaces).
 const CLOCKS: &str = "/proc/self/timens_offsets";
-/// How long KVM polls at most, in ns.
-const MOST_POLL: &str = "/sys/module/kvm/parameters/halt_poll_ns";
-/// Which pCPUs there can be.
+/// KVM's maximum halt-polling time, in ns.
+const MAX_POLL: &str = "/sys/module/kvm/parameters/halt_poll_ns";
+/// The possible pCPUs.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// Bits of capability(7).
 const SYS_ADMIN: u32 = 21;
 const NEEDED: [(u32, &str); 3] = [(39, "CAP_BPF"), (38, "CAP_PERFMON"), (12, "CAP_NET_ADMIN")];
 
-/// Whether a BPF program would be of any use: errors that the kernel gives for these reasons name none of them.
+/// Checks the requirements of BPF programs that the kernel's own errors do not name.
 pub fn check_permissions() -> Result<(), BpfError> {
     let link = |name: &str| fs::read_link(Path::new("/proc/self/ns").join(name)).ok();
     check_namespaces(link("user"), link("pid"))?;
@@ -45,8 +45,8 @@ pub fn check_permissions() -> Result<(), BpfError> {
     Ok(())
 }
 
-/// Whether this process is in the first namespaces, as far as it can be told: only there capabilities are the kernel's, and threads
-/// have the numbers that programs see.
+/// Checks that this process is in the first user and PID namespaces, if the links can be read.
+/// Only there capabilities are valid for BPF, and thread numbers match those that programs see.
 fn check_namespaces(user: Option<PathBuf>, pid: Option<PathBuf>) -> Result<(), BpfError> {
     let is_other = |link: &PathBuf, first: &str| link != Path::new(first);
     if let Some(path) = user.filter(|link| is_other(link, FIRST_USER_NAMESPACE)) {
@@ -58,7 +58,7 @@ fn check_namespaces(user: Option<PathBuf>, pid: Option<PathBuf>) -> Result<(), B
     }
 }
 
-/// Whether this process may look at events of modules; `true` where its status does not tell.
+/// Whether this process may attach to events of modules; `true` if its status is unreadable.
 pub fn may_see_modules() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     sees_modules(&status)
@@ -76,7 +76,8 @@ fn effective(status: &str) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// What a process with this `/proc/self/status` lacks. None if the file does not tell: the kernel will.
+/// Returns the capabilities that a process with this `/proc/self/status` lacks.
+/// The result is empty if the file lacks the field; the kernel then reports the error.
 fn missing_capabilities(status: &str) -> Vec<&'static str> {
     let effective = effective(status);
     if effective >> SYS_ADMIN & 1 == 1 {
@@ -86,27 +87,27 @@ fn missing_capabilities(status: &str) -> Vec<&'static str> {
     NEEDED.iter().filter(lacks).map(|(_, name)| *name).collect()
 }
 
-/// Where the kernel describes an event.
+/// The BTF that describes an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Described {
-    /// In itself.
+    /// The kernel's.
     Kernel,
-    /// In a module.
+    /// A module's.
     Module,
 }
 
-/// BTF of the kernel and of the modules of KVM.
+/// BTF of the kernel and of KVM's modules.
 pub struct KernelTypes {
     kernel: NonNull<libbpf_sys::btf>,
     modules: Vec<NonNull<libbpf_sys::btf>>,
-    /// Whether KVM is there, built in or as a module.
+    /// Whether KVM is present, built in or as a module.
     pub has_kvm: bool,
 }
 
 impl KernelTypes {
-    /// Reads it.
+    /// Loads the BTF.
     pub fn load() -> Result<KernelTypes, BpfError> {
-        // SAFETY: takes nothing; what it gives is ours to free.
+        // SAFETY: takes no argument; we own the returned BTF.
         let kernel = unsafe { libbpf_sys::btf__load_vmlinux_btf() };
         let Some(kernel) = NonNull::new(kernel) else {
             return Err(BpfError::NoBtf {
@@ -128,7 +129,7 @@ impl KernelTypes {
         Ok(types)
     }
 
-    /// Where such a tracepoint or function is described. That it is does not mean that it can be attached to.
+    /// Returns the BTF that describes a tracepoint or function. The kernel may still refuse to attach to it.
     pub fn place(&self, place: Place) -> Option<Described> {
         let (name, kind) = match place {
             Place::Tracepoint(name) => (format!("btf_trace_{name}"), libbpf_sys::BTF_KIND_TYPEDEF),
@@ -143,14 +144,15 @@ impl KernelTypes {
         modules.any(|module| has(*module, &name, kind)).then_some(Described::Module)
     }
 
-    /// Whether groups can have quotas: the programs look at this field.
+    /// Whether the kernel has CPU quotas, whose structure the programs read.
     pub fn has_quotas(&self) -> bool {
         has(self.kernel, c"cfs_bandwidth", libbpf_sys::BTF_KIND_STRUCT)
     }
 
-    /// Whether programs may ask whether an interrupt is served: the kernel must describe the variable where it counts that, and list
-    /// where it is. One that is described and not listed makes it refuse programs; one that is not described is silently none.
-    pub fn tells_interrupts(&self) -> bool {
+    /// Whether programs can check that an interrupt is being served.
+    /// The kernel must describe the variable that counts interrupts in BTF and list it in kallsyms.
+    /// A variable that is described but not listed makes it refuse programs; one that is not described silently reads as none.
+    pub fn exposes_interrupts(&self) -> bool {
         let described: Vec<&CStr> = [c"__preempt_count", c"pcpu_hot"]
             .into_iter()
             .filter(|name| has(self.kernel, name, libbpf_sys::BTF_KIND_VAR))
@@ -163,37 +165,37 @@ impl KernelTypes {
     }
 }
 
-/// Whether BTF has something of that name and kind, or what it builds on.
+/// Whether BTF, including its base, has a type of that name and kind.
 fn has(btf: NonNull<libbpf_sys::btf>, name: &CStr, kind: u32) -> bool {
-    // SAFETY: the BTF is freed by who drops `KernelTypes` only, and the name ends with a zero byte.
+    // SAFETY: `KernelTypes` frees the BTF only when dropped, and the name ends with a zero byte.
     unsafe { libbpf_sys::btf__find_by_name_kind(btf.as_ptr(), name.as_ptr(), kind) > 0 }
 }
 
-/// Whether a list of symbols has this one.
+/// Whether kallsyms text lists a symbol.
 fn is_listed(symbols: &str, name: &str) -> bool {
     symbols.lines().any(|line| line.split_ascii_whitespace().nth(2) == Some(name))
 }
 
-/// One more than the highest number that a pCPU can have, which is more than there can be where numbers have gaps.
+/// Returns the highest possible pCPU number plus one, which exceeds the number of pCPUs if numbers have gaps.
 pub fn pcpu_numbers() -> Option<u32> {
     let possible = fs::read_to_string(POSSIBLE).ok()?;
     highest(&possible)?.checked_add(1)
 }
 
-/// The highest number of a list such as `0-3,8-11`.
+/// Returns the highest number of a list such as `0-3,8-11`.
 fn highest(list: &str) -> Option<u32> {
     let set: PcpuSet = list.trim().parse().ok()?;
     set.iter().map(|pcpu| pcpu.0).max()
 }
 
-/// For how long KVM polls at most, unless a VM has a bound of its own; no bound where KVM does not tell.
-pub fn most_poll() -> u64 {
-    let text = fs::read_to_string(MOST_POLL).ok();
+/// Returns KVM's maximum halt-polling time in ns, which a VM can override; `u64::MAX` if unknown.
+pub fn max_poll() -> u64 {
+    let text = fs::read_to_string(MAX_POLL).ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// When a thread started by CLOCK_BOOTTIME, from and up to, if `/proc` says that it was this: ticks are coarser than the kernel's
-/// clock, and shifted where this process has a clock of its own (time namespaces).
+/// Returns the range of CLOCK_BOOTTIME in which a thread started, from its start time in `/proc`.
+/// Ticks are coarser than the kernel's clock, and shifted if this process has its own time namespace.
 pub fn born(start: StartTime) -> (u64, u64) {
     let offsets = fs::read_to_string(CLOCKS).unwrap_or_default();
     let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
@@ -206,7 +208,7 @@ fn born_between(start: StartTime, tick: u64, shift: i128) -> (u64, u64) {
     (clamp(from), clamp(from + i128::from(tick)))
 }
 
-/// By how many ns CLOCK_BOOTTIME is shifted here: seconds and ns after its name.
+/// Returns the offset of CLOCK_BOOTTIME in ns, from the seconds and ns after its name.
 fn shift(offsets: &str) -> i128 {
     let line = offsets.lines().find_map(|line| line.trim_start().strip_prefix("boottime"));
     let mut numbers = line
@@ -220,7 +222,7 @@ fn shift(offsets: &str) -> i128 {
 impl Drop for KernelTypes {
     fn drop(&mut self) {
         for btf in self.modules.drain(..).chain([self.kernel]) {
-            // SAFETY: made by libbpf for us, and freed once; modules before the kernel that they build on.
+            // SAFETY: libbpf allocated it for us, and we free it once; modules before their base, the kernel.
             unsafe { libbpf_sys::btf__free(btf.as_ptr()) };
         }
     }
@@ -231,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_that_are_missing_are_named() {
+    fn missing_capabilities_are_named() {
         let status = |bits: u64| format!("Name:\tx\nCapEff:\t{bits:016x}\nCapBnd:\t0\n");
         assert!(missing_capabilities(&status(1 << SYS_ADMIN)).is_empty());
         assert!(missing_capabilities("").is_empty());
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_seen_with_one_capability_more() {
+    fn module_events_need_sys_admin() {
         let status = |bits: u64| format!("CapEff:\t{bits:016x}\n");
         let enough = 1 << 39 | 1 << 38 | 1 << 12;
         assert!(missing_capabilities(&status(enough)).is_empty());
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_pcpus_may_have_gaps() {
+    fn pcpu_numbers_may_have_gaps() {
         assert_eq!(highest("0-3,8-11\n"), Some(11));
         assert_eq!(highest("0\n"), Some(0));
         assert_eq!(highest("many"), None);
@@ -271,17 +273,17 @@ mod tests {
     }
 
     #[test]
-    fn symbols_are_compared_as_a_whole() {
+    fn whole_symbols_are_compared() {
         let symbols = "0 A fixed\n0 D __preempt_count_sub\n0 d pcpu_hot\t[kvm]\n";
         assert!(is_listed(symbols, "pcpu_hot"));
         assert!(!is_listed(symbols, "__preempt_count"));
     }
 
     #[test]
-    fn a_start_in_ticks_is_a_span_of_the_kernels_clock() {
+    fn start_ticks_map_to_a_boottime_range() {
         let tick = 10_000_000;
         assert_eq!(born_between(StartTime(7), tick, 0), (70_000_000, 80_000_000));
-        // A clock that is 1.5 s ahead tells 157 of what the kernel has as 7.
+        // A clock that is 1.5 s ahead shows tick 157 for the kernel's tick 7.
         let ahead = shift("monotonic           0         0\nboottime            1 500000000\n");
         assert_eq!(ahead, 1_500_000_000);
         assert_eq!(born_between(StartTime(157), tick, ahead), (70_000_000, 80_000_000));

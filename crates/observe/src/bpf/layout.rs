@@ -1,43 +1,43 @@
-//! What the programs keep, in Rust: `bpf/model.h` says the same in C, and a test compares them field by field.
+//! Structures that the programs share with user space; a test compares them field by field with `bpf/model.h`.
 
 use std::mem::size_of;
 
 /// No vCPU, no thread.
-pub const NOBODY: u32 = u32::MAX;
-/// Accounts of what a vCPU does; their numbers are those of `bpf/model.h`.
+pub const NO_VCPU: u32 = u32::MAX;
+/// Size of the state table; the numbers of states are those of `bpf/model.h`.
 pub const STATES: usize = 16;
-/// The states that follow each other in [`RawVcpu::time`].
+/// Runs guest code; the first state of [`RawVcpu::time`].
 pub const RUN: usize = 0;
-/// The host works for the guest.
+/// Runs host code for the guest.
 pub const VMM: usize = 1;
-/// The host polls.
+/// Halt polling.
 pub const POLL: usize = 2;
 /// Waits for a pCPU.
 pub const READY: usize = 3;
-/// Kept off by a quota.
+/// Throttled by a quota.
 pub const LIMITED: usize = 4;
 /// Sleeps.
 pub const ASLEEP: usize = 5;
-/// Nothing happened to it yet; as an account, time of which nobody was told.
+/// No event seen yet; in [`RawVcpu::time`], time between events that were missed.
 pub const UNKNOWN: usize = 6;
-/// Its thread is gone.
+/// The thread exited.
 pub const ENDED: usize = 7;
-/// No state, but the part of [`ASLEEP`] that a sibling's wait made longer.
+/// Not a state: the part of [`ASLEEP`] that a sibling's wait for a pCPU added.
 pub const COSTOP: usize = 8;
-/// Buckets of a histogram.
+/// Buckets of a latency histogram.
 pub const BUCKETS: usize = tandem_model::states::latency::BUCKETS;
-/// Who a culprit is, is known.
+/// The culprit's process, name and cgroup are known.
 pub const EDGE_NAMED: u32 = 1;
-/// A culprit is a thread of the kernel.
+/// The culprit is a kernel thread.
 pub const EDGE_KERNEL: u32 = 2;
-/// Words of the filter of threads.
+/// Words of the thread filter.
 pub const FILTER_WORDS: usize = 1024;
 
-/// A structure that the programs share: any bytes are a value, and it has no padding.
+/// A structure that the programs share: all bit patterns are valid, and it has no padding.
 ///
 /// # Safety
 ///
-/// Only for `repr(C)` structures of integers whose fields fill it.
+/// Only for `repr(C)` structures of integers without padding.
 pub unsafe trait Shared: Copy {}
 
 // SAFETY: integers.
@@ -45,21 +45,21 @@ unsafe impl Shared for u32 {}
 // SAFETY: integers.
 unsafe impl Shared for u64 {}
 
-/// A value from the bytes of a map; `None` if they are not as many.
+/// Decodes a value from the bytes of a map; `None` if the length differs.
 pub fn decode<T: Shared>(bytes: &[u8]) -> Option<T> {
     (bytes.len() == size_of::<T>()).then(|| {
-        // SAFETY: there are as many bytes as the value has, any bytes are one (`Shared`), and the read needs no alignment.
+        // SAFETY: the length matches, all bit patterns are valid (`Shared`), and the read needs no alignment.
         unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
     })
 }
 
-/// The bytes of a value.
+/// Returns the bytes of a value.
 pub fn encode<T: Shared>(value: &T) -> &[u8] {
     // SAFETY: the value is borrowed as long as the bytes, and has no padding (`Shared`), so each byte is initialized.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// A structure and its name in C.
+/// Defines a structure with its name in C.
 macro_rules! shared {
     ($c_name:literal $raw:ident { $($field:ident: $type:ty,)* }) => {
         #[doc = concat!("`struct ", $c_name, "`")]
@@ -69,12 +69,12 @@ macro_rules! shared {
             $(pub $field: $type,)*
         }
 
-        // SAFETY: integers, and the fields fill it (the constant below, which the compiler checks).
+        // SAFETY: integers without padding, which the constant below checks.
         unsafe impl Shared for $raw {}
         const _: () = assert!(size_of::<$raw>() == 0 $(+ size_of::<$type>())*);
 
         impl $raw {
-            /// The name in C, the size, and of each field name, offset and size in bytes.
+            /// The name in C, the size, and name, offset and size in bytes of each field.
             #[cfg(test)]
             const LAYOUT: tests::Layout = (
                 $c_name,
@@ -165,7 +165,7 @@ shared!("lost" RawLost {
 });
 
 shared!("settings" RawSettings {
-    most_poll: u64,
+    max_poll: u64,
 });
 
 #[cfg(test)]
@@ -176,7 +176,7 @@ mod tests {
     use super::super::programs::OBJECT;
     use super::*;
 
-    /// A structure: its name in C, its size, and of each field name, offset and size in bytes.
+    /// A structure: the name in C, the size, and name, offset and size in bytes of each field.
     pub(super) type Layout = (&'static str, usize, &'static [(&'static str, usize, usize)]);
 
     const ALL: [Layout; 8] = [
@@ -190,7 +190,7 @@ mod tests {
         RawSettings::LAYOUT,
     ];
 
-    /// What clang says of the programs' structures.
+    /// Returns the BTF that clang wrote for the programs' structures.
     fn types() -> Btf<'static> {
         Btf::from_raw("tandem", OBJECT)
             .expect("the programs can be opened")
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_lies_where_the_programs_have_it() {
+    fn field_offsets_match_the_programs() {
         let types = types();
         for (name, size, fields) in ALL {
             let c: Struct<'_> = types.type_by_name(name).expect(name);
@@ -216,7 +216,7 @@ mod tests {
             let rust: Vec<(String, usize)> =
                 fields.iter().map(|(field, offset, _)| ((*field).to_owned(), *offset)).collect();
             assert_eq!(starts, rust, "struct {name}");
-            // No field ends where the next does not begin, so sizes agree if offsets do, and the last one with the whole.
+            // Fields are contiguous, so equal offsets imply equal sizes, except for the last field.
             let (_, offset, last) = fields.last().expect("it has fields");
             assert_eq!(offset + last, size, "struct {name}");
             assert_eq!(c.size(), size, "struct {name}");
@@ -224,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn states_have_the_numbers_of_the_programs() {
-        // clang leaves out of BTF what no structure uses, as this enumeration.
+    fn state_numbers_match_the_programs() {
+        // clang omits types that no structure uses, such as this enumeration, from BTF.
         let model = include_str!("../../bpf/model.h");
         let states = model.split("enum {").nth(1).expect("an enumeration");
         let states = states.split("};").next().expect("it ends");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_another_length_are_no_value() {
+    fn decode_rejects_other_lengths() {
         let key = RawEdgeKey { victim: 7, culprit: 9 };
         let bytes = encode(&key);
         let back: RawEdgeKey = decode(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Watches threads and reads what the programs added up.
+//! Watches threads and reads the sums of the programs.
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,26 +10,26 @@ use tandem_model::Nanos;
 use tandem_model::states::programs::NotCounted;
 
 use super::layout::{
-    EDGE_KERNEL, EDGE_NAMED, ENDED, NOBODY, RawEdge, RawEdgeKey, RawLink, RawLinkKey, RawLost,
+    EDGE_KERNEL, EDGE_NAMED, ENDED, NO_VCPU, RawEdge, RawEdgeKey, RawLink, RawLinkKey, RawLost,
     RawSettings, RawSibling, RawVcpu, Shared, decode, encode,
 };
-use super::programs::{Programs, TakenAway};
+use super::programs::{DoubleBuffer, Programs};
 use super::reading::{Absence, BpfReading, Culprit, EdgeReading, LinkReading, VcpuReading};
-use super::slots::{Slots, Tells};
+use super::slots::{Slots, Supported};
 use super::{BpfCost, BpfError, MissingEvent, Options, Watch, kernel, programs};
 
-/// Entries of a map that are read at once.
+/// Number of map entries per read.
 const BATCH: u32 = 4096;
 
-/// The programs in the kernel; gone when it is dropped.
+/// The loaded programs; dropping it unloads them.
 pub struct Bpf {
     programs: Programs,
     slots: Slots,
-    /// For how long KVM polls at most, as the programs know it.
-    most_poll: u64,
+    /// KVM's maximum halt-polling time in ns, as last written to the programs.
+    max_poll: u64,
     lost_before: RawLost,
     events_lost_before: u64,
-    /// Whether anything of KVM was seen, and whether an exit was.
+    /// Whether any KVM event was seen, and whether a guest exit was.
     sees_kvm: bool,
     sees_exits: bool,
     counts_costs: Option<OwnedFd>,
@@ -41,7 +41,7 @@ impl Bpf {
         let mut bpf = Bpf {
             programs: Programs::load(options)?,
             slots: Slots::new(options.max_vcpus.max(1)),
-            most_poll: u64::MAX,
+            max_poll: u64::MAX,
             lost_before: RawLost::default(),
             events_lost_before: 0,
             sees_kvm: false,
@@ -52,7 +52,7 @@ impl Bpf {
         Ok(bpf)
     }
 
-    /// What this kernel does not tell, and what is not known for want of it. There can be more once vCPUs were seen to run.
+    /// Returns the missing events with their consequences. More can appear once vCPUs ran.
     pub fn missing(&self) -> Vec<MissingEvent> {
         let mut missing = self.programs.missing.clone();
         let is_known = missing.iter().any(|m| m.event.ends_with(" kvm_exit"));
@@ -67,8 +67,8 @@ impl Bpf {
         missing
     }
 
-    /// Watches these threads and no others. A thread that was watched, with the same index, VM and vCPU, goes on. One that is gone is in the
-    /// next reading, as one that ended.
+    /// Sets the watched threads. A thread that was watched with the same index, VM and vCPU continues.
+    /// A thread that exited is reported as ended in the next reading.
     pub fn watch(&mut self, threads: &[Watch]) -> Result<(), BpfError> {
         let change = self.slots.change(threads)?;
         let maps = &self.programs.maps;
@@ -104,8 +104,8 @@ impl Bpf {
         Ok(())
     }
 
-    /// Ends what was looked for and is not there: its thread ended before it was watched, and another may have its number. What was counted
-    /// of that one meanwhile is dropped.
+    /// Ends a new slot whose thread `find_out` did not find: it exited before it was watched, and another may have its number.
+    /// Counts of that other thread are dropped.
     fn end_unless_found(&mut self, place: u32, watch: &Watch) -> Result<(), BpfError> {
         let maps = &self.programs.maps;
         let raw: Option<RawVcpu> = lookup(&maps.vcpus, "vcpus", &place)?;
@@ -122,20 +122,20 @@ impl Bpf {
         update(&maps.vcpus, "vcpus", &place, &ended, MapFlags::LOCK)
     }
 
-    /// Tells the programs what only user space can read.
+    /// Writes settings that only user space can read to the programs.
     fn write_settings(&mut self) -> Result<(), BpfError> {
-        let most_poll = kernel::most_poll();
-        if most_poll == self.most_poll {
+        let max_poll = kernel::max_poll();
+        if max_poll == self.max_poll {
             return Ok(());
         }
-        let settings = RawSettings { most_poll };
+        let settings = RawSettings { max_poll };
         let map = &self.programs.maps.settings;
         update(map, "settings", &0u32, &settings, MapFlags::ANY)?;
-        self.most_poll = most_poll;
+        self.max_poll = max_poll;
         Ok(())
     }
 
-    /// What happened since the last reading.
+    /// Returns the changes since the last reading.
     pub fn read(&mut self) -> Result<BpfReading, BpfError> {
         self.write_settings()?;
         if self.has("settle") {
@@ -156,8 +156,8 @@ impl Bpf {
         Ok(BpfReading { at, vcpus, edges, links, lost })
     }
 
-    /// Has the kernel count what BPF programs cost, all that run on this host, as long as this lives. It makes each of them a little
-    /// slower.
+    /// Makes the kernel count the run time of all BPF programs on this host while `self` lives.
+    /// This slows each of them slightly.
     pub fn count_costs(&mut self) -> Result<(), BpfError> {
         let counts = programs::count_costs().map_err(|source| BpfError::Run {
             program: "BPF_ENABLE_STATS",
@@ -167,12 +167,12 @@ impl Bpf {
         Ok(())
     }
 
-    /// What each program cost since [`Bpf::count_costs`].
+    /// Returns the cost of each program since [`Bpf::count_costs`].
     pub fn cost(&self) -> Vec<BpfCost> {
         self.programs.cost()
     }
 
-    /// Asks the kernel what threads do of which nothing was seen yet.
+    /// Reads the state of threads without events so far from the kernel, by a task iterator.
     fn find_out(&mut self) -> Result<(), BpfError> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| BpfError::Run {
             program: "find_out",
@@ -181,13 +181,13 @@ impl Bpf {
         let program = programs::find_program(&self.programs.object, "find_out");
         let link = program.attach().map_err(|error| failed(error.into()))?;
         let mut tasks = Iter::new(&link).map_err(|error| failed(error.into()))?;
-        // The program prints nothing: to read is to have it run.
+        // The program prints nothing: reading runs it.
         let mut nothing = [0; 64];
         while tasks.read(&mut nothing).map_err(|error| failed(error.into()))? > 0 {}
         Ok(())
     }
 
-    /// Has switches not told while something is done, as some kernels do: for tests.
+    /// Detaches `on_switch` during a call, since some kernels miss switches. For tests.
     #[doc(hidden)]
     pub fn without_switches<T>(&mut self, what: impl FnOnce() -> T) -> Result<T, BpfError> {
         self.programs.detach("on_switch");
@@ -196,9 +196,9 @@ impl Bpf {
         Ok(done)
     }
 
-    /// Charges all who wait up to now.
+    /// Charges all waiting threads up to now.
     fn settle(&mut self) -> Result<(), BpfError> {
-        // The least that the kernel takes for a packet.
+        // The minimum packet size of the kernel.
         let packet = [0; 64];
         let program = programs::find_program(&self.programs.object, "settle");
         loop {
@@ -229,15 +229,15 @@ impl Bpf {
             self.sees_kvm |= raw.halts + raw.user_exits > 0;
             self.sees_exits |= raw.exits > 0;
         }
-        let tells = self.tells();
+        let supported = self.supported();
         for (place, raw) in all {
-            readings.extend(self.slots.read(place, raw, at, tells));
+            readings.extend(self.slots.read(place, raw, at, supported));
         }
         readings.sort_by_key(|reading| reading.index);
         Ok(readings)
     }
 
-    /// Marks threads that ended unseen, and keeps the programs from taking others with their numbers for them.
+    /// Marks threads that exited unseen, and removes their numbers, which other threads may reuse, from the programs' table.
     fn find_ended(&self, vcpus: &mut [VcpuReading]) -> Result<(), BpfError> {
         let procfs = ProcFs::host();
         for (_, slot) in self.slots.taken() {
@@ -251,17 +251,17 @@ impl Bpf {
         Ok(())
     }
 
-    /// Whether the kernel took a program.
+    /// Whether the kernel accepted a program.
     fn has(&self, program: &str) -> bool {
         self.programs.attached.contains(&program)
     }
 
-    fn tells(&self) -> Tells {
+    fn supported(&self) -> Supported {
         let has = |program: &str| self.has(program);
         let all_exits =
             has("on_entry") && has("on_kvm_exit") && (self.sees_exits || !self.sees_kvm);
         let exits = self.sees_exits || all_exits;
-        Tells {
+        Supported {
             vmm: exits || has("on_userspace_exit") && has("on_run"),
             poll: has("on_kvm_wakeup"),
             limited: self.programs.has_quotas,
@@ -279,7 +279,7 @@ impl Bpf {
         let mut edges: Vec<EdgeReading> = Vec::with_capacity(all.len());
         for (key, edge) in all {
             let RawEdgeKey { victim, culprit } = key;
-            // Nobody asks any more about one that is not watched any more.
+            // Edges of slots that are no longer watched are dropped.
             if let Some(victim) = self.slots.owner(victim) {
                 edges.push(EdgeReading {
                     victim: victim.index,
@@ -296,24 +296,25 @@ impl Bpf {
         if tid == 0 {
             return Culprit::Idle;
         }
-        let is_watched = |watch: &Watch| edge.index != NOBODY && watch.thread.tid.0 == tid;
+        let is_watched = |watch: &Watch| edge.index != NO_VCPU && watch.thread.tid.0 == tid;
         if let Some(watch) = self.slots.owner(edge.index).filter(is_watched) {
             return Culprit::Watched(watch.index);
         }
         let tid = Tid(tid);
-        // The programs name whom they charge. One that ended at that moment may be without, unless it is still there.
+        // The programs name the culprits. The name of one that exited at that moment may be missing.
         if edge.flags & EDGE_NAMED == 0 {
             return look_up(&ProcFs::host(), tid);
         }
         let comm = text(&edge.comm);
-        match edge.flags & EDGE_KERNEL != 0 {
-            true => Culprit::Kernel { tid, comm },
-            false => Culprit::Task {
+        if edge.flags & EDGE_KERNEL != 0 {
+            Culprit::Kernel { tid, comm }
+        } else {
+            Culprit::Task {
                 tid,
                 pid: Some(Pid(edge.tgid)),
                 comm,
                 cgroup: (edge.cgroup != 0).then_some(edge.cgroup),
-            },
+            }
         }
     }
 
@@ -360,7 +361,7 @@ impl Bpf {
         taken.filter(|(_, slot)| is_ended(&slot.watch)).map(|(place, _)| place).collect()
     }
 
-    /// Its thread is gone, and the programs took it off their list.
+    /// Retires a slot whose thread exited; the programs already removed it from `watched`.
     fn forget(&mut self, place: u32) -> Result<(), BpfError> {
         if let Some(watch) = self.slots.watch(place) {
             delete(&self.programs.maps.siblings, "siblings", &sibling(&watch))?;
@@ -374,13 +375,13 @@ fn sibling(watch: &Watch) -> RawSibling {
     RawSibling { vm: watch.vm.0, vcpu: watch.vcpu.0, pad: 0 }
 }
 
-/// CLOCK_MONOTONIC, which the programs read too.
+/// Returns CLOCK_MONOTONIC, the clock of the programs.
 fn now() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// A name of the kernel's: up to the first zero byte.
+/// Decodes a kernel name, which ends at the first zero byte.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
@@ -400,7 +401,7 @@ fn update<K: Shared, V: Shared>(
     map.update(encode(key), encode(value), flags).map_err(failed(name, "write"))
 }
 
-/// Deletes what may be gone already.
+/// Deletes an entry that may already be gone.
 fn delete<K: Shared>(map: &MapHandle, name: &'static str, key: &K) -> Result<(), BpfError> {
     match map.delete(encode(key)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(name, "write")(error)),
@@ -417,32 +418,31 @@ fn lookup<K: Shared, V: Shared>(
     Ok(bytes.as_deref().and_then(decode))
 }
 
-/// Who a culprit is whose thread the programs did not name, if that is still there.
+/// Looks up a culprit that the programs did not name, if it still lives.
 fn look_up(procfs: &ProcFs, tid: Tid) -> Culprit {
-    // `/proc` has each thread under its own number too, though it lists processes only.
+    // `/proc` has a folder for each thread too, although it lists only processes.
     let folder = procfs.process(Pid(tid.0));
     let Ok(stat) = ThreadStat::read(&folder) else {
         return Culprit::Task { tid, pid: None, comm: String::new(), cgroup: None };
     };
     let comm = stat.comm;
-    match stat.kernel_thread {
-        true => Culprit::Kernel { tid, comm },
-        false => {
-            let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
-            let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-            Culprit::Task {
-                tid,
-                pid: process.and_then(|text| text.trim().parse().ok().map(Pid)),
-                comm,
-                cgroup: None,
-            }
+    if stat.kernel_thread {
+        Culprit::Kernel { tid, comm }
+    } else {
+        let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
+        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+        Culprit::Task {
+            tid,
+            pid: process.and_then(|text| text.trim().parse().ok().map(Pid)),
+            comm,
+            cgroup: None,
         }
     }
 }
 
-/// Takes away what the programs wrote: puts the other map in the place of the one that is written. The kernel returns when no program
-/// uses that any more (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c).
-fn take<K: Shared, V: Shared>(map: &mut TakenAway) -> Result<Vec<(K, V)>, BpfError> {
+/// Swaps the maps and empties the one that the programs wrote. The kernel returns from the swap when no program
+/// uses the old map any more (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c).
+fn take<K: Shared, V: Shared>(map: &mut DoubleBuffer) -> Result<Vec<(K, V)>, BpfError> {
     let written = map.active;
     map.active = 1 - written;
     let file = map.maps[map.active].as_fd().as_raw_fd() as u32;
@@ -450,7 +450,7 @@ fn take<K: Shared, V: Shared>(map: &mut TakenAway) -> Result<Vec<(K, V)>, BpfErr
     batch(&map.maps[written], map.name, MapFlags::ANY, true, usize::MAX)
 }
 
-/// The first entries of a map; with `take`, all are deleted.
+/// Reads the first `most` entries of a map. With `take`, reads and deletes all.
 fn batch<K: Shared, V: Shared>(
     map: &MapHandle,
     name: &'static str,
@@ -460,13 +460,12 @@ fn batch<K: Shared, V: Shared>(
 ) -> Result<Vec<(K, V)>, BpfError> {
     let count = BATCH.min(map.max_entries()).min(most as u32);
     let read = |(key, value): (Vec<u8>, Vec<u8>)| decode(&key).zip(decode(&value));
-    let all = match take {
-        true => map
-            .lookup_and_delete_batch(count, flags, MapFlags::ANY)
-            .map(|entries| entries.map(read).collect()),
-        false => map
-            .lookup_batch(count, flags, MapFlags::ANY)
-            .map(|entries| entries.take(most).map(read).collect()),
+    let all = if take {
+        map.lookup_and_delete_batch(count, flags, MapFlags::ANY)
+            .map(|entries| entries.map(read).collect())
+    } else {
+        map.lookup_batch(count, flags, MapFlags::ANY)
+            .map(|entries| entries.take(most).map(read).collect())
     };
     let all: Option<Vec<(K, V)>> = all.map_err(failed(name, "read"))?;
     all.ok_or_else(|| BpfError::Map {
@@ -481,7 +480,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_not_named_is_looked_up_with_its_process() {
+    fn unnamed_culprit_is_looked_up_in_procfs() {
         let (tell, told) = std::sync::mpsc::channel();
         let (_keep, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("hog/7".to_owned());
@@ -505,7 +504,7 @@ mod tests {
         );
         let gone = look_up(&ProcFs::host(), Tid(u32::MAX));
         assert!(matches!(gone, Culprit::Task { pid: None, .. }), "{gone:?}");
-        // Where there are other threads of the kernel than this one: kthreadd.
+        // kthreadd, if this PID namespace shows kernel threads.
         if let Culprit::Kernel { comm, .. } = look_up(&ProcFs::host(), Tid(2)) {
             assert_eq!(comm, "kthreadd");
         }

@@ -1,4 +1,4 @@
-//! Who the culprits are: from threads that the programs saw to parties that people know.
+//! Maps the culprits that the programs report to the processes, VMs and cgroups that users know.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use tandem_model::states::edges::Party;
 use super::Culprit;
 use crate::plain::{kernel_name, vhost_of};
 
-/// Paths of cgroups are looked up again after so many were kept, since cgroups come and go.
-const MOST_CGROUPS: usize = 4096;
+/// Number of cached cgroup paths above which the cache is cleared, since cgroups come and go.
+const MAX_CGROUPS: usize = 4096;
 
 /// Names processes and cgroups.
 pub struct Parties {
     procfs: ProcFs,
     controller: Option<Box<dyn CpuController>>,
-    /// By number. A culprit may have ended; its cgroup is known if another was seen in it.
+    /// Paths by number. They also serve culprits that exited, if another process of the cgroup was looked up.
     cgroups: BTreeMap<u64, String>,
-    /// Of this reading.
+    /// Names of the processes of this reading.
     processes: BTreeMap<Pid, Option<String>>,
 }
 
 impl Parties {
-    /// Names those of this host.
+    /// Creates an empty cache for this host.
     pub fn new(procfs: ProcFs) -> Parties {
         Parties {
             controller: cgroup::open(&procfs).ok(),
@@ -39,12 +39,12 @@ impl Parties {
     /// Begins a reading.
     pub fn begin(&mut self) {
         self.processes.clear();
-        if self.cgroups.len() > MOST_CGROUPS {
+        if self.cgroups.len() > MAX_CGROUPS {
             self.cgroups.clear();
         }
     }
 
-    /// Who that is, if it is no watched thread. VMs are known by their processes.
+    /// Returns the party of a culprit that is not a watched thread. VMs are identified by their processes.
     pub fn of(&mut self, culprit: &Culprit, vms: &BTreeMap<Pid, VmId>) -> Party {
         match culprit {
             Culprit::Watched(_) | Culprit::Idle => Party::Unseen,
@@ -69,7 +69,7 @@ impl Parties {
         }
     }
 
-    /// The name of a process, if it still lives.
+    /// Returns the name of a process, if it still lives.
     fn process(&mut self, pid: Pid) -> Option<String> {
         let procfs = &self.procfs;
         let look = || {
@@ -88,7 +88,7 @@ impl Parties {
         Some(path)
     }
 
-    /// The cgroup of a process, if it still lives.
+    /// Returns the cgroup of a process, if it still lives.
     fn cgroup_of(&self, pid: Pid) -> Option<String> {
         let process = ThreadRef::of_process(&self.procfs, pid).ok()?;
         let path = self.controller.as_ref()?.cgroup_of(&process).ok()?;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn culprits_are_named_by_what_they_belong_to() {
+    fn culprits_map_to_their_parties() {
         let mut parties = Parties::new(ProcFs::host());
         let vms = BTreeMap::from([(Pid(4711), VmId(7))]);
         let task = |pid: Option<u32>, comm: &str| Culprit::Task {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_goes_by_the_name_of_its_process_while_that_lives() {
+    fn threads_use_the_name_of_a_live_process() {
         let mut parties = Parties::new(ProcFs::host());
         let me = Pid(std::process::id());
         let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
@@ -138,7 +138,7 @@ mod tests {
         };
         let vms = BTreeMap::new();
         assert_eq!(name(parties.of(&culprit, &vms)), comm.trim_end());
-        // The programs did not say in which cgroup it is; its process does, where there is a controller.
+        // Without a cgroup from the programs, that of the process is used, if there is a controller.
         if let Ok(controller) = cgroup::open(&ProcFs::host()) {
             let process = ThreadRef::of_process(&ProcFs::host(), me).unwrap();
             let path = controller.cgroup_of(&process).map(|path| path.to_string());

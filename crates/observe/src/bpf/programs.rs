@@ -1,4 +1,4 @@
-//! Loads the programs and attaches what this kernel has.
+//! Loads the programs and attaches those whose events this kernel has.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -11,35 +11,35 @@ use libbpf_rs::{
 use super::events::{EVENTS, Event, Without};
 use super::kernel::{Described, KernelTypes};
 use super::reading::Absence;
-use super::slots::places;
+use super::slots::slot_count;
 use super::{BpfCost, BpfError, MissingEvent, Options, kernel};
 use tandem_model::Nanos;
 
-/// `bpf/tandem.bpf.c`
+/// The compiled `bpf/tandem.bpf.c`.
 pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tandem.bpf.o"));
 
-/// Pairs of victim and culprit, and of vCPUs, for each vCPU that can be watched, and at least.
+/// Number of edges and links per watched vCPU, and their minimum.
 const PAIRS_PER_VCPU: u32 = 8;
 const MIN_PAIRS: u32 = 4096;
 
-/// A program's name in [`EVENTS`], and what attaches it.
+/// A program's name in [`EVENTS`] and its link.
 type NamedLink = (&'static str, Link);
 
-/// The programs, attached.
+/// The loaded and attached programs.
 pub struct Programs {
-    /// Before the object: detached first.
+    /// Precedes `object`, since fields drop in order and links must detach first.
     links: Vec<NamedLink>,
     pub object: Object,
     pub maps: Maps,
     pub missing: Vec<MissingEvent>,
-    /// Programs that the kernel took, by the name in [`EVENTS`].
+    /// Programs that the kernel accepted, by their name in [`EVENTS`].
     pub attached: Vec<&'static str>,
-    /// Whether the kernel tells of quotas.
+    /// Whether the kernel has CPU quotas.
     pub has_quotas: bool,
     pub pcpus: u32,
 }
 
-/// The maps.
+/// Handles of the maps.
 pub struct Maps {
     pub vcpus: MapHandle,
     pub watched: MapHandle,
@@ -47,55 +47,55 @@ pub struct Maps {
     pub siblings: MapHandle,
     pub lost: MapHandle,
     pub settings: MapHandle,
-    pub edges: TakenAway,
-    pub links: TakenAway,
+    pub edges: DoubleBuffer,
+    pub links: DoubleBuffer,
 }
 
-/// Two maps of which the programs write one, while the other is emptied.
-pub struct TakenAway {
+/// A pair of maps: the programs write one while user space empties the other.
+pub struct DoubleBuffer {
     pub name: &'static str,
-    /// Holds the one that is written.
+    /// The outer map that holds the active one.
     pub place: MapHandle,
     pub maps: [MapHandle; 2],
-    /// Which of the two that is.
+    /// Index of the active map.
     pub active: usize,
 }
 
 thread_local! {
-    /// What libbpf said to this thread.
-    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+    /// Messages of libbpf on this thread.
+    static MESSAGES: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-fn hear(_level: PrintLevel, text: String) {
-    SAID.with_borrow_mut(|said| said.push_str(&text));
+fn collect_message(_level: PrintLevel, text: String) {
+    MESSAGES.with_borrow_mut(|messages| messages.push_str(&text));
 }
 
-/// What libbpf said since the last call.
-fn said() -> String {
-    SAID.take()
+/// Returns the messages of libbpf since the last call.
+fn take_messages() -> String {
+    MESSAGES.take()
 }
 
-/// The end of a log, each line after a line break.
+/// Returns the end of a log, each line after a line break.
 fn last_lines(log: &str) -> String {
-    const MOST: usize = 12;
+    const MAX_LINES: usize = 12;
     let lines: Vec<&str> = log.lines().collect();
-    let from = lines.len().saturating_sub(MOST);
+    let from = lines.len().saturating_sub(MAX_LINES);
     let last = lines[from..].iter();
     last.map(|line| format!("\n  {line}")).collect()
 }
 
 impl Programs {
-    /// Loads as much as this kernel takes, and attaches it.
+    /// Loads the programs that this kernel accepts, and attaches them.
     pub fn load(options: Options) -> Result<Programs, BpfError> {
         kernel::check_permissions()?;
         let types = KernelTypes::load()?;
-        let before = libbpf_rs::set_print(Some((PrintLevel::Warn, hear)));
+        let before = libbpf_rs::set_print(Some((PrintLevel::Warn, collect_message)));
         let programs = load(options, &types);
         libbpf_rs::set_print(before);
         programs
     }
 
-    /// What each program cost, as far as the kernel counts it.
+    /// Returns the cost of each program, if the kernel counts it.
     pub fn cost(&self) -> Vec<BpfCost> {
         let mut costs = Vec::new();
         for program in self.object.progs() {
@@ -112,12 +112,12 @@ impl Programs {
         costs
     }
 
-    /// Has a program see nothing any more: for tests.
+    /// Detaches a program, for tests.
     pub fn detach(&mut self, program: &str) {
         self.links.retain(|(name, _)| *name != program);
     }
 
-    /// Has it see again.
+    /// Attaches a program again.
     pub fn attach_again(&mut self, program: &'static str) -> Result<(), BpfError> {
         let attached = find_program(&self.object, program).attach();
         let link = attached.map_err(|source| BpfError::Attach {
@@ -128,14 +128,14 @@ impl Programs {
         Ok(())
     }
 
-    /// Events that were passed over, so far.
+    /// Returns the number of events that the kernel skipped because of recursion.
     pub fn events_lost(&self) -> u64 {
         let infos = self.object.progs().filter_map(|program| info_of(&program));
         infos.map(|info| info.recursion_misses).sum()
     }
 }
 
-/// What the kernel says of a program; `None` if it is not loaded.
+/// Returns the kernel's information about a program; `None` if it is not loaded.
 fn info_of(program: &libbpf_rs::Program) -> Option<libbpf_sys::bpf_prog_info> {
     use std::os::fd::{AsFd, AsRawFd};
 
@@ -144,28 +144,32 @@ fn info_of(program: &libbpf_rs::Program) -> Option<libbpf_sys::bpf_prog_info> {
     }
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut length = size_of_val(&info) as u32;
-    // SAFETY: the program is open, and the structure is as long as is said.
+    // SAFETY: the program is open, and `length` is the size of the structure.
     let answer = unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut length)
     };
     (answer == 0).then_some(info)
 }
 
-/// The kernel may refuse a program although BTF describes its event. Then the others are loaded without it, unless it is indispensable.
+/// Loads the wanted programs, and retries without those that the kernel refuses although BTF describes their events.
+/// Fails if an indispensable program is refused.
 fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
     let mut refused: Vec<Refused> = Vec::new();
     let may_see_modules = kernel::may_see_modules();
     loop {
         let (wanted, mut missing) = choose(options, types, may_see_modules, &refused)?;
-        let tells_interrupts = types.tells_interrupts();
+        let exposes_interrupts = types.exposes_interrupts();
         let names: Vec<String> = wanted
             .iter()
-            .map(|event| match event.sure && !tells_interrupts {
-                true => format!("{}_unsure", event.program),
-                false => event.program.to_owned(),
+            .map(|event| {
+                if event.sure && !exposes_interrupts {
+                    format!("{}_unsure", event.program)
+                } else {
+                    event.program.to_owned()
+                }
             })
             .collect();
-        if !tells_interrupts && wanted.iter().any(|event| event.sure) {
+        if !exposes_interrupts && wanted.iter().any(|event| event.sure) {
             missing.push(MissingEvent {
                 event: "variable __preempt_count".to_owned(),
                 lacks: "interrupts that hit while a vCPU has the pCPU count as its own wake-ups and IPIs",
@@ -184,7 +188,7 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
         let (object, pcpus) = match load_programs(options, &names) {
             Ok(loaded) => loaded,
             Err(source) => {
-                let log = said();
+                let log = take_messages();
                 match refusal(&wanted, &source, &log) {
                     Some(one) => refused.push(one),
                     None => {
@@ -211,7 +215,7 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
     }
 }
 
-/// The program that the kernel refused, by libbpf's messages; `None` if they name no program, or one that is indispensable.
+/// Returns the program that the kernel refused, from libbpf's messages; `None` if they name none, or an indispensable one.
 fn refusal(wanted: &[Event], source: &libbpf_rs::Error, log: &str) -> Option<Refused> {
     let name = last_program(log)?;
     let name = name.strip_suffix("_unsure").unwrap_or(name);
@@ -227,21 +231,21 @@ fn refusal(wanted: &[Event], source: &libbpf_rs::Error, log: &str) -> Option<Ref
     Some(Refused { program: event.program, absence, because })
 }
 
-/// The program that libbpf's last message about a program names: the load ends at the first one that fails.
+/// Returns the program in libbpf's last message about one: loading ends at the first that fails.
 fn last_program(log: &str) -> Option<&str> {
     let mut lines = log.lines().rev();
     lines.find_map(|line| Some(line.split_once("prog '")?.1.split_once("':")?.0))
 }
 
-/// A program that the kernel did not take.
+/// A program that the kernel refused.
 struct Refused {
     program: &'static str,
     absence: Absence,
     because: String,
 }
 
-/// Whether the kernel keeps an event from programs, instead of refusing what this one does: the verifier's word for that is EACCES
-/// too, but then it has said more.
+/// Whether the kernel forbids programs for an event, as opposed to refusing this program's code.
+/// The verifier returns EACCES too, but logs more.
 fn is_forbidden(error: &str, log: &str) -> bool {
     let is_permission = error.contains("os error 1)") || error.contains("os error 13)");
     let is_verifiers =
@@ -249,7 +253,7 @@ fn is_forbidden(error: &str, log: &str) -> bool {
     is_permission && !is_verifiers
 }
 
-/// The events to attach to, and what is missing.
+/// Selects the events to attach to, and lists the missing ones.
 fn choose(
     options: Options,
     types: &KernelTypes,
@@ -264,9 +268,10 @@ fn choose(
         let (absence, because) = if event.per_exit && !options.exits {
             (Absence::NotAsked, "not asked for".to_owned())
         } else if described.is_none() {
-            let because = match event.place.name().contains("kvm") && !types.has_kvm {
-                true => "KVM is not loaded, or its module has no BTF",
-                false => "this kernel has none",
+            let because = if event.place.name().contains("kvm") && !types.has_kvm {
+                "KVM is not loaded, or its module has no BTF"
+            } else {
+                "this kernel has none"
             };
             (Absence::NotThere, because.to_owned())
         } else if described == Some(Described::Module) && !may_see_modules {
@@ -285,7 +290,7 @@ fn choose(
     Ok((wanted, missing))
 }
 
-/// Notes that an event is missing; `None` if nothing works without it.
+/// Records a missing event; `None` if it is indispensable.
 fn note(
     event: &Event,
     absence: Absence,
@@ -302,7 +307,7 @@ fn note(
     Some(())
 }
 
-/// Loads these programs; also returns how many numbers of pCPUs there can be.
+/// Loads the named programs, and also returns the number of possible pCPU numbers.
 fn load_programs(options: Options, names: &[String]) -> libbpf_rs::Result<(Object, u32)> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
     let pcpus = size_maps(&mut open, options)?;
@@ -344,7 +349,7 @@ fn attach(
     Ok((attached, links))
 }
 
-/// Makes the maps as large as they must be; how many numbers of pCPUs there can be.
+/// Sizes the maps, and returns the number of possible pCPU numbers.
 fn size_maps(open: &mut OpenObject, options: Options) -> libbpf_rs::Result<u32> {
     // Programs know pCPUs by number.
     let pcpus = match kernel::pcpu_numbers() {
@@ -356,7 +361,7 @@ fn size_maps(open: &mut OpenObject, options: Options) -> libbpf_rs::Result<u32> 
     for mut map in open.maps_mut() {
         let entries = match map.name().to_str().unwrap_or_default() {
             "pcpus" => pcpus,
-            "vcpus" | "watched" | "siblings" => places(vcpus),
+            "vcpus" | "watched" | "siblings" => slot_count(vcpus),
             "edges_0" | "edges_1" | "links_0" | "links_1" => pairs,
             _ => continue,
         };
@@ -365,7 +370,7 @@ fn size_maps(open: &mut OpenObject, options: Options) -> libbpf_rs::Result<u32> 
     Ok(pcpus)
 }
 
-/// One of the programs that `bpf/tandem.bpf.c` has.
+/// Returns a program of `bpf/tandem.bpf.c`.
 pub fn find_program<'a>(object: &'a Object, name: &str) -> ProgramMut<'a> {
     object
         .progs_mut()
@@ -393,13 +398,13 @@ impl Maps {
             siblings: find("siblings")?,
             lost: find("lost")?,
             settings: find("settings")?,
-            edges: TakenAway {
+            edges: DoubleBuffer {
                 name: "edges",
                 place: find("edges")?,
                 maps: [find("edges_0")?, find("edges_1")?],
                 active: 0,
             },
-            links: TakenAway {
+            links: DoubleBuffer {
                 name: "links",
                 place: find("links")?,
                 maps: [find("links_0")?, find("links_1")?],
@@ -409,11 +414,11 @@ impl Maps {
     }
 }
 
-/// Asks the kernel to count what BPF programs cost, of all that there are, until it is dropped.
+/// Makes the kernel count the run time of all BPF programs until the file is dropped.
 pub fn count_costs() -> std::io::Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
 
-    // SAFETY: takes a number and gives a file or an error.
+    // SAFETY: takes a number and returns a file or an error.
     let file = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     if file < 0 {
         return Err(std::io::Error::last_os_error());
@@ -437,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verifier_that_refuses_a_program_forbids_no_event() {
+    fn verifier_errors_do_not_forbid_an_event() {
         let denied = "failed to load object: Permission denied (os error 13)";
         let verifier = "prog 'on_halt': -- BEGIN PROG LOAD LOG --\nR1 invalid mem access 'scalar'\nprocessed 12 insns\n";
         assert!(!is_forbidden(denied, verifier));

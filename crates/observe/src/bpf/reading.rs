@@ -1,6 +1,6 @@
-//! What a reading says, and what it does not.
+//! The data of a reading.
 //!
-//! All of it happened since the last reading, or since the thread is watched, if that is later.
+//! A reading covers the time since the previous one, or since the thread is watched if that is later.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,23 +10,23 @@ use tandem_model::states::latency::Latency;
 use tandem_model::states::programs::{NotCounted, NotSeen};
 use tandem_model::{Nanos, VcpuId, VmId};
 
-/// What happened since the last reading.
+/// Changes since the previous reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BpfReading {
-    /// When it was read, by CLOCK_MONOTONIC.
+    /// Time of the reading, by CLOCK_MONOTONIC.
     pub at: Nanos,
     /// The watched threads, by index.
     pub vcpus: Vec<VcpuReading>,
-    /// Who waited for whom, by victim and culprit.
+    /// Time that victims waited for culprits, by victim and culprit.
     pub edges: Vec<EdgeReading>,
-    /// What vCPUs did to others.
+    /// Effects of vCPUs on other vCPUs.
     pub links: Vec<LinkReading>,
-    /// What there was no room for, or no chance to count.
+    /// Events that were not counted, because maps were full or programs could not run.
     pub lost: NotCounted,
 }
 
 impl BpfReading {
-    /// How long each VM's vCPUs waited from when they were woken until they ran.
+    /// Returns the wake-up latency of each VM's vCPUs.
     pub fn latency_by_vm(&self) -> BTreeMap<VmId, Latency> {
         let mut vms: BTreeMap<VmId, Latency> = BTreeMap::new();
         for vcpu in &self.vcpus {
@@ -39,37 +39,37 @@ impl BpfReading {
 /// Times in states; they sum to the wall time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateTimes {
-    /// Guest code on a pCPU, and what [`super::MissingEvent`] says that it holds.
+    /// Guest code on a pCPU, including the states that [`super::MissingEvent`] attributes to RUN.
     pub run: Nanos,
-    /// The host for the guest, on a pCPU; `None` where nothing tells it from RUN, which then holds it.
+    /// Host code for the guest, on a pCPU; `None` if indistinguishable from RUN, which then includes it.
     pub vmm: Option<Nanos>,
-    /// The host polls after a halt, on a pCPU; `None` where nothing tells, and VMM or RUN holds it.
+    /// Halt polling, on a pCPU; `None` if indistinguishable, and VMM or RUN includes it.
     pub poll: Option<Nanos>,
     /// Waits for a pCPU.
     pub ready: Nanos,
-    /// Kept off by a quota; `None` where the kernel has no quotas.
+    /// Throttled by a quota; `None` if the kernel has no quotas.
     pub limited: Option<Nanos>,
-    /// Slept longer, because a sibling that ended the sleep had waited for a pCPU meanwhile: an estimate, from below. `None` where who
-    /// wakes whom is not known; HALT holds it.
+    /// Co-stop: the part of a sleep during which the sibling that ended it waited for a pCPU; a lower-bound estimate.
+    /// `None` if wakers are unknown; HALT then includes it.
     pub costop: Option<Nanos>,
     /// Sleeps.
     pub halted: Nanos,
 }
 
 impl StateTimes {
-    /// Their sum.
+    /// Returns the sum of all states.
     pub fn sum(&self) -> Nanos {
         let measured = [self.vmm, self.poll, self.limited, self.costop].into_iter().flatten();
         self.run + self.ready + self.halted + measured.sum()
     }
 
-    /// The time on a pCPU.
+    /// Returns the time on a pCPU.
     pub fn on_pcpu(&self) -> Nanos {
         self.run + [self.vmm, self.poll].into_iter().flatten().sum()
     }
 }
 
-/// A watched thread.
+/// Figures of a watched thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VcpuReading {
     /// The caller's number.
@@ -80,32 +80,31 @@ pub struct VcpuReading {
     pub vm: VmId,
     /// Its number in the VM.
     pub vcpu: VcpuId,
-    /// How long it was watched, without what is `unseen`. Threads are read one after the other, so this differs by some µs from one to the
-    /// other.
+    /// Time it was watched, without `unseen`. Threads are read one after the other, so values differ by some µs.
     pub wall: Nanos,
-    /// For how long it is not known what it did: the kernel did not tell that it went or came.
+    /// Time in unknown states, because the kernel missed switches.
     pub unseen: Nanos,
-    /// Where that went.
+    /// Time per state.
     pub times: StateTimes,
-    /// How often it was put on a pCPU.
+    /// Number of times it was switched in.
     pub runs: u64,
-    /// How often the guest was left. Of these and the next, `None` is not measured.
+    /// Number of guest exits. `None` here and below: not measured.
     pub exits: Option<u64>,
-    /// How often KVM returned to the VMM.
+    /// Number of returns from KVM to the VMM.
     pub user_exits: Option<u64>,
-    /// How often the guest halted and went on.
+    /// Number of halts that ended.
     pub halts: Option<u64>,
-    /// IPIs that it sent, as far as KVM has a part in it.
+    /// Number of IPIs sent that KVM handled.
     pub ipis: Option<u64>,
-    /// Exits because it spun.
+    /// Number of exits because of spinning (pause exits).
     pub spins: Option<u64>,
-    /// From when it was woken until it ran.
+    /// Wake-up latency.
     pub latency: Latency,
-    /// The thread is gone; it is in no further reading.
+    /// The thread exited; later readings omit it.
     pub ended: bool,
 }
 
-/// Whom a vCPU waits for.
+/// The thread that a vCPU waits for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Culprit {
     /// Another watched thread, by index.
@@ -114,92 +113,92 @@ pub enum Culprit {
     Task {
         /// The thread.
         tid: Tid,
-        /// Its process; `None` if it ended before that was known.
+        /// Its process; `None` if it exited too early.
         pid: Option<Pid>,
-        /// Its name; empty if it ended before that was known.
+        /// Its name; empty if it exited too early.
         comm: String,
-        /// The number of its cgroup of the cpu controller, which is the inode of that folder; `None` if there is none.
+        /// The number of its cgroup of the cpu controller, which is the inode of the folder; `None` if there is none.
         cgroup: Option<u64>,
     },
-    /// A thread of the kernel.
+    /// A kernel thread.
     Kernel {
         /// The thread.
         tid: Tid,
         /// Its name.
         comm: String,
     },
-    /// Nobody: the pCPU was about to wake, or to switch.
+    /// The idle task: the pCPU was about to wake up or to switch.
     Idle,
 }
 
 /// A victim and its culprit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EdgeReading {
-    /// Who waited: its index.
+    /// The index of the thread that waited.
     pub victim: u32,
-    /// Who ran there meanwhile.
+    /// The thread that ran on the pCPU meanwhile.
     pub culprit: Culprit,
-    /// For how long. Several that wait for the same at once have each their own wait.
+    /// The waiting time. If several threads wait for the same culprit, each has its own edge.
     pub time: Nanos,
 }
 
-/// What a vCPU did to another.
+/// Effects of a vCPU on another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkReading {
-    /// Its index.
+    /// The index of the acting vCPU.
     pub from: u32,
-    /// The other's.
+    /// The index of the other vCPU.
     pub to: u32,
-    /// Woke it.
+    /// Number of wake-ups.
     pub wakes: u64,
-    /// Sent it an interrupt, as far as KVM has a part in it.
+    /// Number of interrupts sent that KVM handled.
     pub ipis: u64,
-    /// Yielded to it.
+    /// Number of directed yields.
     pub yields: u64,
-    /// Of these, how often the other was made to run.
+    /// Number of these yields that succeeded.
     pub yields_made: u64,
-    /// How often a wait of its for a pCPU made a sleep of the other's longer.
+    /// Number of halts of the other vCPU that a wait of this one for a pCPU prolonged.
     pub costops: u64,
-    /// By how much, in all: what the other has as [`StateTimes::costop`].
+    /// Total prolongation, which the other vCPU has as [`StateTimes::costop`].
     pub costop_time: Nanos,
 }
 
-/// What a program cost, while the kernel counted it.
+/// Cost of a program while the kernel counted it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfCost {
-    /// Which program.
+    /// The program.
     pub program: String,
-    /// How often it ran.
+    /// Number of runs.
     pub runs: u64,
-    /// For how long.
+    /// Total run time.
     pub time: Nanos,
 }
 
-/// What keeps programs from an event.
+/// The reason why an event is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Absence {
-    /// The kernel does not describe such an event.
+    /// BTF of the kernel does not describe the event.
     NotThere,
-    /// It was not asked for.
+    /// The options exclude it.
     NotAsked,
-    /// This process may not look at it, or this kernel lets nobody look at events of that kind.
+    /// This process may not attach to it, or this kernel forbids events of that kind.
     NotAllowed,
-    /// The kernel refused the program, or to attach it.
+    /// The kernel refused to load or attach the program.
     Refused,
-    /// It is there and never comes.
+    /// The event exists but never fires.
     NeverComes,
 }
 
-/// Something that the kernel does not tell, and what is not known for want of it.
+/// A missing event and its consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingEvent {
     /// The tracepoint or function.
     pub event: String,
-    /// What is not known.
+    /// The figures that are unavailable without it.
     pub lacks: &'static str,
-    /// Why it is missing.
+    /// The reason.
     pub absence: Absence,
-    /// The same in words.
+    /// The reason as text.
     pub because: String,
 }
 
@@ -224,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vm_has_the_wake_ups_of_its_vcpus() {
+    fn vm_latency_sums_over_vcpus() {
         let vcpu = |index: u32, vm: u64, count: u64| VcpuReading {
             index,
             tid: Tid(index),

@@ -1,6 +1,6 @@
-//! Which thread has which place in the programs' map, and how far each was read.
+//! Assigns threads to slots of the programs' map, and keeps the last values read of each.
 //!
-//! A place is given to another thread only after the next reading, so that what is in the maps then has one meaning.
+//! A slot is reused only after the next reading, so that its data in the maps stays unambiguous until then.
 
 use std::collections::BTreeMap;
 
@@ -13,32 +13,32 @@ use super::layout::{
 use super::reading::{StateTimes, VcpuReading};
 use super::{BpfError, Watch, kernel};
 
-/// A thread in a place.
+/// A slot with its thread.
 pub struct Slot {
     pub watch: Watch,
-    /// As it was read last.
+    /// The values of the last reading.
     before: RawVcpu,
-    /// The thread that has its number is another: what is kept in this place is of nobody that is watched.
+    /// The number of the thread now belongs to another one, whose data in this slot is ignored.
     is_another: bool,
 }
 
-/// What has to be written for a new set of threads.
+/// The changes that a new set of threads requires.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Places and what was in them.
+    /// Slots to empty, with their threads.
     pub gone: Vec<(u32, Watch)>,
-    /// Places and what is to be in them.
+    /// Slots to fill, with their threads.
     pub new: Vec<(u32, Watch)>,
 }
 
-/// How many places there are for so many threads.
-pub fn places(most: u32) -> u32 {
+/// Returns the number of slots for at most `most` threads.
+pub fn slot_count(most: u32) -> u32 {
     most.saturating_mul(2)
 }
 
-/// What the programs that are attached can tell.
+/// The figures that the attached programs measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tells {
+pub struct Supported {
     pub vmm: bool,
     pub poll: bool,
     pub limited: bool,
@@ -50,20 +50,20 @@ pub struct Tells {
     pub spins: bool,
 }
 
-/// All places.
+/// All slots.
 pub struct Slots {
-    /// Twice as many as threads can be watched: all can be replaced between two readings.
+    /// Twice the maximum number of threads, so that all can be replaced between two readings.
     slots: Vec<Option<Slot>>,
-    /// Emptied since the last reading.
+    /// Slots emptied since the last reading.
     retired: Vec<u32>,
 }
 
 impl Slots {
     pub fn new(most: u32) -> Slots {
-        Slots { slots: (0..places(most)).map(|_| None).collect(), retired: Vec::new() }
+        Slots { slots: (0..slot_count(most)).map(|_| None).collect(), retired: Vec::new() }
     }
 
-    /// What to do so that these threads are watched and no others. Nothing is changed here yet.
+    /// Returns the changes needed to watch exactly these threads. Changes nothing yet.
     pub fn change(&self, threads: &[Watch]) -> Result<Change, BpfError> {
         let most = self.slots.len() / 2;
         if threads.len() > most {
@@ -101,13 +101,13 @@ impl Slots {
         Ok(change)
     }
 
-    /// Empties a place.
+    /// Empties a slot.
     pub fn retire(&mut self, place: u32) {
         self.slots[place as usize] = None;
         self.retired.push(place);
     }
 
-    /// Fills a place; what is written to the map.
+    /// Fills a slot, and returns the value to write to the map.
     pub fn fill(&mut self, place: u32, watch: Watch, now: Nanos) -> RawVcpu {
         let (born_from, born_to) = kernel::born(watch.thread.start);
         let raw = RawVcpu {
@@ -124,42 +124,43 @@ impl Slots {
         raw
     }
 
-    /// The thread in this place is another, or ended long ago: what was counted is of somebody else. What is to be in the map instead.
+    /// Marks a slot whose thread is a different one or exited long ago, so its counts are invalid.
+    /// Returns the value to write to the map.
     pub fn disown(&mut self, place: u32) -> Option<RawVcpu> {
         let slot = self.slots.get_mut(place as usize)?.as_mut()?;
         slot.is_another = true;
         Some(RawVcpu { state: ENDED as u32, ..slot.before })
     }
 
-    /// After a reading: retired places are free.
+    /// Frees the retired slots, after a reading.
     pub fn free_retired(&mut self) {
         self.retired.clear();
     }
 
-    /// Places that are taken, in their order.
+    /// Returns the occupied slots in order.
     pub fn taken(&self) -> impl Iterator<Item = (u32, &Slot)> {
         let numbered = (0u32..).zip(&self.slots);
         numbered.filter_map(|(place, slot)| Some((place, slot.as_ref()?)))
     }
 
-    /// The thread in a place, if it is watched.
+    /// Returns the thread in a slot.
     pub fn watch(&self, place: u32) -> Option<Watch> {
         Some(self.slots.get(place as usize)?.as_ref()?.watch)
     }
 
-    /// The same, if what is kept in the place is of that thread.
+    /// Returns the thread in a slot, unless its data belongs to another thread.
     pub fn owner(&self, place: u32) -> Option<Watch> {
         let slot = self.slots.get(place as usize)?.as_ref()?;
         (!slot.is_another).then_some(slot.watch)
     }
 
-    /// How many places from the first on hold all threads.
+    /// Returns the number of leading slots that contain all threads.
     pub fn used(&self) -> usize {
         let last = self.slots.iter().rposition(Option::is_some);
         last.map_or(0, |last| last + 1)
     }
 
-    /// The filter of threads for those that are watched.
+    /// Returns the thread filter for the watched threads.
     pub fn filter(&self) -> Vec<u64> {
         let mut words = vec![0u64; FILTER_WORDS];
         for (_, slot) in self.taken() {
@@ -169,14 +170,15 @@ impl Slots {
         words
     }
 
-    /// What happened to a thread since it was read last. `now` is from before `raw` was read, so a state that began
-    /// before it lasted until then, or was ended by a program that took the time a moment earlier: then the next reading takes it back.
+    /// Returns the changes of a thread since its last reading. `now` was taken before `raw` was read.
+    /// A current state that began before `now` is therefore counted until `now`.
+    /// If a program had taken an earlier time to end it, the next reading subtracts the excess.
     pub fn read(
         &mut self,
         place: u32,
         raw: RawVcpu,
         now: Nanos,
-        tells: Tells,
+        supported: Supported,
     ) -> Option<VcpuReading> {
         let slot = self.slots.get_mut(place as usize)?.as_mut()?;
         let mut after = raw;
@@ -202,23 +204,26 @@ impl Slots {
             vcpu: VcpuId(watch.vcpu.0),
             wall: Nanos(watched.saturating_sub(times[UNKNOWN])),
             unseen: Nanos(times[UNKNOWN]),
-            times: state_times(&times, tells),
+            times: state_times(&times, supported),
             runs: after.runs - before.runs,
-            exits: tells.exits.then_some(after.exits - before.exits),
-            user_exits: tells.user_exits.then_some(after.user_exits - before.user_exits),
-            halts: tells.halts.then_some(after.halts - before.halts),
-            ipis: tells.ipis.then_some(after.ipis - before.ipis),
-            spins: tells.spins.then_some(after.spins - before.spins),
+            exits: supported.exits.then_some(after.exits - before.exits),
+            user_exits: supported.user_exits.then_some(after.user_exits - before.user_exits),
+            halts: supported.halts.then_some(after.halts - before.halts),
+            ipis: supported.ipis.then_some(after.ipis - before.ipis),
+            spins: supported.spins.then_some(after.spins - before.spins),
             latency,
             ended: state == ENDED,
         })
     }
 }
-
-/// What each state grew by. A state can turn out to have been shorter than was read: when a halt ends, time that was taken for a part of
-/// RUN or VMM is POLL, and a part of the halt may be co-stop; a program that ends a state may have taken the time before it was
-/// read; and what was read of a state that nobody saw end turns out not to be known. What was read too much there is missing elsewhere: in
-/// what is not known, in POLL or CSTP, or else in what grew most.
+/// Returns the increase of each state.
+///
+/// A state can turn out shorter than was read:
+/// - When a halt ends, a part of RUN or VMM becomes POLL, and a part of the halt may become co-stop.
+/// - A program that ends a state may have taken its time before the reading.
+/// - The end of a state may have been missed, so that a part becomes UNKNOWN.
+///
+/// The excess is subtracted from UNKNOWN, from POLL or CSTP, or else from the states that grew most.
 fn differences(before: &[u64; STATES], after: &[u64; STATES]) -> [u64; STATES] {
     let mut times: [u64; STATES] =
         std::array::from_fn(|state| after[state].saturating_sub(before[state]));
@@ -240,28 +245,28 @@ fn differences(before: &[u64; STATES], after: &[u64; STATES]) -> [u64; STATES] {
     times
 }
 
-/// What is not told apart is in the state that contains it.
-fn state_times(times: &[u64; STATES], tells: Tells) -> StateTimes {
+/// Merges each state that is not measured into the state that includes it.
+fn state_times(times: &[u64; STATES], supported: Supported) -> StateTimes {
     let mut times = *times;
-    let told = [
-        (POLL, VMM, tells.poll),
-        (VMM, RUN, tells.vmm),
-        (LIMITED, READY, tells.limited),
-        (COSTOP, ASLEEP, tells.costop),
+    let nested = [
+        (POLL, VMM, supported.poll),
+        (VMM, RUN, supported.vmm),
+        (LIMITED, READY, supported.limited),
+        (COSTOP, ASLEEP, supported.costop),
     ];
-    for (state, within, tells) in told {
-        if !tells {
+    for (state, within, supported) in nested {
+        if !supported {
             times[within] += std::mem::take(&mut times[state]);
         }
     }
-    let measured = |state: usize, tells: bool| tells.then_some(Nanos(times[state]));
+    let measured = |state: usize, supported: bool| supported.then_some(Nanos(times[state]));
     StateTimes {
         run: Nanos(times[RUN]),
-        vmm: measured(VMM, tells.vmm),
-        poll: measured(POLL, tells.poll),
+        vmm: measured(VMM, supported.vmm),
+        poll: measured(POLL, supported.poll),
         ready: Nanos(times[READY]),
-        limited: measured(LIMITED, tells.limited),
-        costop: measured(COSTOP, tells.costop),
+        limited: measured(LIMITED, supported.limited),
+        costop: measured(COSTOP, supported.costop),
         halted: Nanos(times[ASLEEP]),
     }
 }
@@ -294,42 +299,42 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_of_another_thread_is_of_nobody() {
+    fn data_of_another_thread_is_dropped() {
         let mut slots = Slots::new(1);
         apply(&mut slots, &[watch(0, 10)]);
         assert_eq!(slots.owner(0), Some(watch(0, 10)));
         let raw = slots.disown(0).unwrap();
         assert_eq!((raw.state, raw.since), (ENDED as u32, 1000));
         assert_eq!((raw.time, raw.runs), ([0; STATES], 0));
-        assert_eq!(slots.owner(0), None, "its edges and links are nobody's");
-        assert_eq!(slots.watch(0), Some(watch(0, 10)), "it is to be forgotten");
-        let reading = slots.read(0, raw, Nanos(9000), Tells::default()).unwrap();
+        assert_eq!(slots.owner(0), None, "its edges and links are dropped");
+        assert_eq!(slots.watch(0), Some(watch(0, 10)), "it can still be removed");
+        let reading = slots.read(0, raw, Nanos(9000), Supported::default()).unwrap();
         assert!(reading.ended);
         assert_eq!((reading.wall, reading.times.sum()), (Nanos(0), Nanos(0)));
     }
 
     #[test]
-    fn time_of_which_nobody_told_is_in_no_state() {
+    fn unknown_time_is_in_no_state() {
         let mut slots = Slots::new(1);
         apply(&mut slots, &[watch(0, 10)]);
         let mut raw = RawVcpu { since: 1500, state: RUN as u32, tid: 10, ..RawVcpu::default() };
         raw.time[ASLEEP] = 500;
-        // As far as is known it runs.
-        let first = slots.read(0, raw, Nanos(2000), Tells::default()).unwrap();
+        // It seems to run.
+        let first = slots.read(0, raw, Nanos(2000), Supported::default()).unwrap();
         assert_eq!((first.times.run, first.unseen), (Nanos(500), Nanos(0)));
-        // It had gone, and that was not told.
+        // It had left the pCPU, but the switch was missed.
         raw.time[UNKNOWN] = 1300;
         raw.time[READY] = 100;
         (raw.since, raw.state) = (2900, RUN as u32);
-        let second = slots.read(0, raw, Nanos(3000), Tells::default()).unwrap();
-        // It ran for 100, of which the 500 that were read too much take all, and the rest of what is not known.
+        let second = slots.read(0, raw, Nanos(3000), Supported::default()).unwrap();
+        // It ran for 100. The 500 counted in excess are subtracted from this and from the unknown time.
         assert_eq!((second.times.run, second.times.ready), (Nanos(0), Nanos(100)));
         assert_eq!(second.unseen, Nanos(900));
         assert_eq!((second.wall, second.times.sum()), (Nanos(100), Nanos(100)));
     }
 
     #[test]
-    fn places_are_given_anew_only_after_a_reading() {
+    fn slots_are_reused_only_after_a_reading() {
         let mut slots = Slots::new(2);
         let change = apply(&mut slots, &[watch(0, 10), watch(1, 11)]);
         assert_eq!(change.new, [(0, watch(0, 10)), (1, watch(1, 11))]);
@@ -350,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn another_thread_of_the_same_number_is_another() {
+    fn reused_thread_number_takes_a_new_slot() {
         let mut slots = Slots::new(1);
         let old = watch(0, 10);
         apply(&mut slots, &[old]);
@@ -360,11 +365,11 @@ mod tests {
         assert_eq!((&change.gone[..], &change.new[..]), (&[(0, old)][..], &[(1, new)][..]));
         let raw = slots.fill(1, new, Nanos(7));
         assert!(raw.born_from > 0 && raw.born_to > raw.born_from);
-        assert!(raw.born_from >= kernel::born(old.thread.start).1, "no start is both");
+        assert!(raw.born_from >= kernel::born(old.thread.start).1, "the ranges are disjoint");
     }
 
     #[test]
-    fn threads_and_indices_are_given_once() {
+    fn duplicate_threads_and_indices_are_rejected() {
         let slots = Slots::new(4);
         let same_thread = slots.change(&[watch(0, 10), watch(1, 10)]).unwrap_err();
         assert!(same_thread.to_string().starts_with("thread 10 is given twice"));
@@ -373,12 +378,12 @@ mod tests {
     }
 
     #[test]
-    fn an_open_state_counts_up_to_now_and_never_twice() {
+    fn open_state_counts_once_up_to_now() {
         let mut slots = Slots::new(1);
         apply(&mut slots, &[watch(0, 10)]);
         let mut raw = RawVcpu { state: READY as u32, since: 1500, ..RawVcpu::default() };
         raw.time[RUN] = 500;
-        let first = slots.read(0, raw, Nanos(2000), Tells::default()).unwrap();
+        let first = slots.read(0, raw, Nanos(2000), Supported::default()).unwrap();
         assert_eq!(first.times.run, Nanos(500));
         assert_eq!(first.times.ready, Nanos(500));
         assert_eq!(first.wall, first.times.sum());
@@ -386,36 +391,36 @@ mod tests {
         raw.since = 2500;
         raw.state = ASLEEP as u32;
         // The time was taken before the state changed.
-        let second = slots.read(0, raw, Nanos(2400), Tells::default()).unwrap();
+        let second = slots.read(0, raw, Nanos(2400), Supported::default()).unwrap();
         assert_eq!(second.times.ready, Nanos(500));
         assert_eq!(second.times.halted, Nanos(0));
         assert_eq!(second.wall, second.times.sum());
     }
 
     #[test]
-    fn a_state_that_was_over_when_it_was_read_is_taken_back() {
+    fn state_that_ended_before_the_reading_is_corrected() {
         let waits = RawVcpu { state: READY as u32, since: 1500, ..RawVcpu::default() };
         let begin = || {
             let mut slots = Slots::new(1);
             apply(&mut slots, &[watch(0, 10)]);
-            let first = slots.read(0, waits, Nanos(2000), Tells::default());
+            let first = slots.read(0, waits, Nanos(2000), Supported::default());
             assert_eq!(first.unwrap().times.ready, Nanos(500));
             slots
         };
         // A program had taken the time at 1800.
         let mut runs = RawVcpu { state: RUN as u32, since: 1800, ..RawVcpu::default() };
         runs.time[READY] = 300;
-        let second = begin().read(0, runs, Nanos(3000), Tells::default()).unwrap();
+        let second = begin().read(0, runs, Nanos(3000), Supported::default()).unwrap();
         assert_eq!((second.times.ready, second.times.run), (Nanos(0), Nanos(1000)));
         assert_eq!(second.wall, second.times.sum());
         runs.state = ENDED as u32;
-        let second = begin().read(0, runs, Nanos(3000), Tells::default()).unwrap();
+        let second = begin().read(0, runs, Nanos(3000), Supported::default()).unwrap();
         assert!(second.ended);
         assert_eq!((second.times.sum(), second.wall), (Nanos(0), Nanos(0)));
     }
 
     #[test]
-    fn what_turns_out_to_be_polling_after_it_was_read_is_not_read_twice() {
+    fn late_polling_is_not_counted_twice() {
         let mut before = [0; STATES];
         before[RUN] = 1000;
         let mut after = before;
@@ -429,23 +434,23 @@ mod tests {
     }
 
     #[test]
-    fn a_halt_that_turns_out_to_be_co_stop_is_taken_back() {
+    fn late_co_stop_is_subtracted_from_the_halt() {
         let mut before = [0; STATES];
         before[ASLEEP] = 1000;
         let mut after = before;
-        // It lasted 100 more, and 300 of it all were for a sibling.
+        // The halt lasted 100 more, and 300 of the total were co-stop.
         (after[ASLEEP], after[COSTOP], after[POLL]) = (800, 300, 70);
         let times = differences(&before, &after);
         assert_eq!((times[ASLEEP], times[COSTOP], times[POLL]), (0, 100, 70));
     }
 
     #[test]
-    fn what_is_not_told_apart_is_not_measured_and_not_lost() {
+    fn unmeasured_states_are_merged() {
         let mut times = [0; STATES];
         (times[RUN], times[VMM], times[POLL]) = (1, 10, 100);
         (times[READY], times[LIMITED]) = (1000, 10_000);
         (times[ASLEEP], times[COSTOP]) = (100_000, 1_000_000);
-        let nothing = state_times(&times, Tells::default());
+        let nothing = state_times(&times, Supported::default());
         assert_eq!(
             (nothing.vmm, nothing.poll, nothing.limited, nothing.costop),
             (None, None, None, None)
@@ -453,18 +458,18 @@ mod tests {
         assert_eq!((nothing.run, nothing.ready), (Nanos(111), Nanos(11_000)));
         assert_eq!(nothing.halted, Nanos(1_100_000));
         assert_eq!(nothing.sum(), Nanos(1_111_111));
-        let costop = Tells { costop: true, ..Tells::default() };
+        let costop = Supported { costop: true, ..Supported::default() };
         let told = state_times(&times, costop);
         assert_eq!((told.costop, told.halted), (Some(Nanos(1_000_000)), Nanos(100_000)));
         assert_eq!(told.sum(), Nanos(1_111_111));
-        let poll = Tells { poll: true, ..Tells::default() };
+        let poll = Supported { poll: true, ..Supported::default() };
         let some = state_times(&times, poll);
         assert_eq!((some.run, some.poll), (Nanos(11), Some(Nanos(100))));
         assert_eq!(some.on_pcpu(), Nanos(111));
     }
 
     #[test]
-    fn the_filter_has_a_bit_for_each_thread() {
+    fn filter_has_a_bit_per_thread() {
         let mut slots = Slots::new(3);
         apply(&mut slots, &[watch(0, 65), watch(1, 65 + 65536), watch(2, 3)]);
         let filter = slots.filter();

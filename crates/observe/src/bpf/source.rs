@@ -1,7 +1,8 @@
-//! BPF as a source: the programs' times and edges in the place of the plain source's, which gives all that is no vCPU's.
+//! The BPF source: times and edges of vCPUs from the programs, all other figures from the plain source.
 //!
-//! What the programs cannot tell on this kernel is the plain source's too, where that has it: VMM by sampled guest time, POLL by KVM's
-//! figures, LIM by throttled time. It is then a part of the time that the programs measured, at most all of it.
+//! States that the programs cannot measure on this kernel come from the plain source too, if it has them: VMM from sampled guest time,
+//! POLL from KVM statistics, LIM from throttled time.
+//! They then are a part of the time that the programs measured, at most all of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,23 +22,23 @@ use super::{
 use crate::plain::Plain;
 use crate::source::{ObserveError, Source, WatchedVm};
 
-/// What CSTP is here.
+/// The definition of CSTP in this source.
 const COSTOP_IS: &str = "the part of halts that a sibling ended in which that sibling waited for a pCPU (its last wait); spinning for a \
                          sibling is not in it";
 
-/// A vCPU, as people know it.
+/// The identity of a vCPU for users.
 type Name = (VmId, VcpuId);
 
-/// Programs in the kernel, beside accounts that every kernel keeps.
+/// The BPF programs combined with the plain source.
 pub struct BpfSource {
     bpf: Bpf,
     options: Options,
     plain: Plain,
     parties: Parties,
-    /// Who is watched, and under which index.
+    /// The watched threads with their indices.
     watched: BTreeMap<ThreadRef, (u32, Name)>,
     next: u32,
-    /// Threads that ended, as long as somebody lists them still.
+    /// Threads that exited but are still listed by the caller.
     ended: BTreeSet<ThreadRef>,
 }
 
@@ -81,7 +82,7 @@ impl Source for BpfSource {
         let sees_wakeups = is_measured(Column::State(State::Ready), &here);
         interval.source = SourceName::Bpf;
         for vm in &mut interval.vms {
-            // One that is not in the reading is new: it is not in this interval.
+            // A vCPU without a reading is new and is omitted from this interval.
             vm.vcpus.retain(|vcpu| readings.contains_key(&(vm.vm, vcpu.vcpu)));
             for vcpu in &mut vm.vcpus {
                 let reading = readings[&(vm.vm, vcpu.vcpu)];
@@ -114,7 +115,7 @@ impl Source for BpfSource {
 }
 
 impl BpfSource {
-    /// Loads the programs. Nothing is watched yet.
+    /// Loads the programs. The set of watched threads is empty.
     pub fn open(procfs: ProcFs, options: Options) -> Result<BpfSource, BpfError> {
         Ok(BpfSource {
             bpf: Bpf::open(options)?,
@@ -127,7 +128,7 @@ impl BpfSource {
         })
     }
 
-    /// What the programs say beside times and edges.
+    /// Returns the figures of the programs other than times and edges.
     fn programs(
         &self,
         interval: &Interval,
@@ -156,7 +157,7 @@ impl BpfSource {
         }
     }
 
-    /// Threads that ended are not watched again, however long they are listed.
+    /// Records the threads that exited, so that they are not watched again while they are listed.
     fn forget_ended(&mut self, reading: &BpfReading) {
         let ended: BTreeSet<u32> =
             reading.vcpus.iter().filter_map(|vcpu| vcpu.ended.then_some(vcpu.index)).collect();
@@ -165,8 +166,8 @@ impl BpfSource {
         self.ended.extend(threads.map(|(thread, _)| *thread));
     }
 
-    /// Watches the vCPUs of these VMs, with more room if there are too many: then what was measured since the last reading is lost,
-    /// and the next interval has only what comes.
+    /// Watches the vCPUs of these VMs. If there are too many, reopens the programs with larger maps:
+    /// the data since the last reading is then lost, and the next interval starts now.
     fn watch(&mut self, vms: &[WatchedVm]) -> Result<(), BpfError> {
         let mut watched = BTreeMap::new();
         let mut threads = Vec::new();
@@ -204,8 +205,8 @@ impl BpfSource {
         Ok(())
     }
 
-    /// Edges of what was seen; estimated waits for pCPUs if moves between them are not seen. What of a victim's RDY has no edge, for want of room or because it was read a moment earlier, is nobody's
-    /// that was seen.
+    /// Returns the measured edges, or estimated waits for pCPUs if migrations are not seen.
+    /// RDY of a victim without an edge, because maps were full or were read a moment earlier, is attributed to [`Party::Unseen`].
     fn edges(
         &mut self,
         vms: &[WatchedVm],
@@ -272,10 +273,10 @@ impl BpfSource {
     }
 }
 
-/// The times of a vCPU; of what the programs cannot tell, what the plain source has.
+/// Returns the times of a vCPU, with states from the plain source that the programs cannot measure.
 fn times(wall: Nanos, told: StateTimes, plain: &VcpuTimes) -> VcpuTimes {
     let (mut run, mut ready) = (told.run, told.ready);
-    // Where it has no POLL, its VMM holds it.
+    // If POLL is not available from the plain source, the plain VMM includes it.
     let poll_in_vmm = match plain.get(State::Poll) {
         Some(_) => Nanos::ZERO,
         None => told.poll.unwrap_or_default(),
@@ -300,7 +301,7 @@ fn times(wall: Nanos, told: StateTimes, plain: &VcpuTimes) -> VcpuTimes {
     VcpuTimes::from_parts(wall, parts).expect("each state once, and HALT is the rest")
 }
 
-/// Adds the waits that the plain source has and no program saw begin: they are in HALT.
+/// Moves waits that the plain source measured but no program saw from HALT to RDY.
 fn add_ready(told: &mut StateTimes, plain: &VcpuTimes) {
     let get = |state| plain.get(state).unwrap_or_default();
     let waited = get(State::Ready) + get(State::Limited);
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_programs_cannot_tell_is_a_part_of_what_they_do() {
+    fn plain_states_are_parts_of_measured_ones() {
         let told = StateTimes {
             run: Nanos(500),
             ready: Nanos(100),
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn co_stop_is_a_part_of_the_halt() {
+    fn co_stop_is_part_of_the_halt() {
         let told = StateTimes {
             run: Nanos(500),
             costop: Some(Nanos(120)),
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn polling_that_the_programs_saw_is_not_vmm_too() {
+    fn measured_polling_is_subtracted_from_plain_vmm() {
         let told = StateTimes {
             run: Nanos(500),
             poll: Some(Nanos(100)),
@@ -394,7 +395,7 @@ mod tests {
         let mixed = times(Nanos(1000), told, &all);
         assert_eq!(mixed.get(State::Ready), Some(Nanos(170)));
         assert_eq!(mixed.get(State::Limited), Some(Nanos(30)));
-        // Never more than the vCPU was off all pCPUs.
+        // At most the time that the vCPU was off all pCPUs.
         add_ready(&mut told, &plain(&[(State::Ready, 900)]));
         assert_eq!((told.ready, told.halted), (Nanos(500), Nanos(0)));
     }

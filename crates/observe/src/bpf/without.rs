@@ -1,42 +1,42 @@
-//! What is there where the programs were not built: an answer that says so.
+//! A replacement for builds without the programs, which fails to open.
 
 use std::convert::Infallible;
 
 use super::{BpfCost, BpfError, BpfReading, MissingEvent, Options, Watch};
 
-/// Never opens.
+/// Cannot be constructed.
 #[derive(Debug)]
 pub struct Bpf {
     never: Infallible,
 }
 
 impl Bpf {
-    /// Says why there are no programs.
+    /// Returns an error with the missing build requirement.
     pub fn open(_options: Options) -> Result<Bpf, BpfError> {
         Err(BpfError::BuiltWithout { missing: env!("TANDEM_BPF_MISSING") })
     }
 
-    /// What this kernel does not tell.
+    /// Returns the missing events.
     pub fn missing(&self) -> Vec<MissingEvent> {
         match self.never {}
     }
 
-    /// Watches these threads and no others.
+    /// Sets the watched threads.
     pub fn watch(&mut self, _threads: &[Watch]) -> Result<(), BpfError> {
         match self.never {}
     }
 
-    /// What happened since the last reading.
+    /// Returns the changes since the last reading.
     pub fn read(&mut self) -> Result<BpfReading, BpfError> {
         match self.never {}
     }
 
-    /// Has the kernel count what BPF programs cost.
+    /// Makes the kernel count the cost of BPF programs.
     pub fn count_costs(&mut self) -> Result<(), BpfError> {
         match self.never {}
     }
 
-    /// What each program cost.
+    /// Returns the cost of each program.
     pub fn cost(&self) -> Vec<BpfCost> {
         match self.never {}
     }

@@ -1,7 +1,7 @@
-//! What to do about a finding: commands that can be pasted into a shell, and what to know about them.
+//! Remedies of findings: commands for a shell, with a remark.
 //!
-//! Where libvirt made the VM, its own commands are used, since it would undo others; a unit of systemd on cgroup v2 likewise. Commands act on what
-//! runs now and none of them outlives a restart of the VM, unless the remark says so. Nothing is run here.
+//! VMs of libvirt get libvirt's own commands, since it would overwrite others; the same holds for systemd units on cgroup v2.
+//! Commands act on the running VM and do not survive its restart, unless the remark says so. This module runs nothing.
 
 use tandem_linux::cgroup::{CgroupPath, Version};
 use tandem_model::{Nice, PcpuSet, VcpuId, VmId};
@@ -10,21 +10,21 @@ use super::finding::{Change, Cure};
 use super::patient::Patient;
 use super::situation::Situation;
 
-/// The weight of a process's cgroup that is to stand back: a tenth of the kernel's default.
-const STAND_BACK: (u32, u32) = (102, 10);
+/// Reduced weight for the cgroup of a process: a tenth of the kernel's default (v1, v2).
+const LOW_WEIGHT: (u32, u32) = (102, 10);
 
-/// How many processes a command names.
-const PROCESSES: usize = 4;
+/// Maximum number of processes in a command.
+const MAX_PROCESSES: usize = 4;
 
-/// The nice value of a VM's other threads that stand back behind its vCPUs: about a third of their weight.
+/// Nice value of a VM's other threads, which gives them about a third of the weight of its vCPUs.
 const BEHIND_VCPUS: Nice = Nice(5);
 
-/// A VM's weight is raised by so much at most, in per cent of what it has: far more would starve others before anybody looks.
-const MOST_WEIGHT: u32 = 400;
+/// Maximum raise of a VM's weight, in per cent of the current one. More could starve other VMs before an operator notices.
+const MAX_WEIGHT: u32 = 400;
 
 impl Cure {
     fn new(commands: impl IntoIterator<Item = String>, remark: impl Into<String>) -> Cure {
-        // A name with a line break in it would be shown as something else than what a shell does.
+        // A name with a line break would look different from the command that a shell runs.
         let is_shown = |command: &String| !command.chars().any(char::is_control);
         Cure {
             commands: commands.into_iter().filter(is_shown).collect(),
@@ -44,16 +44,17 @@ impl Cure {
     }
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:@%+=,-".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
-/// The daemon for these VMs, with options.
+/// Recommends the daemon for these VMs, with options.
 pub(super) fn daemon(
     situation: &Situation<'_>,
     vms: &[VmId],
@@ -62,9 +63,9 @@ pub(super) fn daemon(
 ) -> Cure {
     let mut command = "sudo tandem host run".to_owned();
     for known in vms.iter().filter_map(|vm| situation.vms.get(vm)) {
-        // A name is a glob there, and means VMs of who runs the host.
+        // The daemon takes names as globs that match only the host operator's VMs.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-        // Digits alone mean a process there, and a dash an option.
+        // It takes digits as a process id, and a leading dash as an option.
         let is_plain = known.name.chars().all(is_plain)
             && known.name.starts_with(|c: char| c.is_ascii_alphanumeric())
             && !known.name.chars().all(|c| c.is_ascii_digit());
@@ -81,18 +82,18 @@ pub(super) fn daemon(
     let remark = if runs.into_iter().any(|known| known.is_managed) {
         format!("{remark}; a daemon runs already: give it these options and VMs instead")
     } else {
-        format!("{remark}; --dry-run shows what it would do, and its end puts everything back")
+        format!("{remark}; --dry-run shows its actions, and the daemon reverts them when it ends")
     };
     Cure::new([command], remark)
 }
 
-/// Lets vCPUs run elsewhere, if there is a place.
+/// Moves vCPUs to the given pCPUs, if there are any.
 pub(super) fn move_vcpus(patient: &Patient<'_>, moves: &[(VcpuId, PcpuSet)]) -> Cure {
     let known = patient.known;
     if moves.is_empty() {
         return Cure::new(
             [],
-            "what idles is isolated, outside of its cpuset, or pinned for other VMs: give it more pCPUs there, or fewer vCPUs",
+            "the idle pCPUs are isolated, outside of its cpuset, or pinned for other VMs: give it more pCPUs there, or fewer vCPUs",
         );
     }
     let pin = |vcpu: &VcpuId, set: &PcpuSet| {
@@ -110,7 +111,7 @@ pub(super) fn move_vcpus(patient: &Patient<'_>, moves: &[(VcpuId, PcpuSet)]) -> 
     Cure::new(commands, "lets the host's scheduler spread them").undone_by(undo).with(changes)
 }
 
-/// Takes a quota away; without a known one, says where to look.
+/// Removes a quota. If it is unknown, names the files to check.
 pub(super) fn lift_quota(
     situation: &Situation<'_>,
     patient: &Patient<'_>,
@@ -127,7 +128,7 @@ pub(super) fn lift_quota(
     let name = cgroup.name();
     let is_domains = ["vcpu", "iothread", "emulator", "libvirt", "machine-"];
     if patient.known.is_libvirt && is_domains.iter().any(|start| name.starts_with(start)) {
-        // libvirt's cgroups: a folder for each vCPU and I/O thread, one for the emulator, and the domain's above.
+        // libvirt has a cgroup for each vCPU and I/O thread, one for the emulator, and the domain's above them.
         let key = match name {
             _ if name.starts_with("vcpu") => "vcpu_quota",
             _ if name.starts_with("iothread") => "iothread_quota",
@@ -152,7 +153,7 @@ pub(super) fn lift_quota(
     Cure::new([write(situation, cgroup, file, text)], remark).with(change)
 }
 
-/// The unit of the host's systemd that a cgroup of v2 is. Below a service or a scope are others' managers, a container's or a user's.
+/// Returns the unit of the host's systemd that owns a v2 cgroup. Cgroups below a service or scope belong to other managers, such as a container's.
 fn unit(situation: &Situation<'_>, cgroup: &CgroupPath) -> Option<String> {
     let is_unit = [".scope", ".service", ".slice"].iter().any(|kind| cgroup.name().ends_with(kind));
     let above = cgroup.parent()?;
@@ -167,40 +168,42 @@ fn write(situation: &Situation<'_>, cgroup: &CgroupPath, file: &str, text: &str)
     format!("echo {text} | sudo tee {path}")
 }
 
-/// Polls less, for all VMs of the host.
+/// Disables halt polling for all VMs of the host.
 pub(super) fn poll_less() -> Cure {
     Cure::new(
         ["echo 0 | sudo tee /sys/module/kvm/parameters/halt_poll_ns".to_owned()],
-        "for all VMs of the host; wake-ups then take longer by what a context switch takes. Older kernels take it for VMs that start later",
+        "for all VMs of the host; wake-ups then take longer by the time of a context switch. Older kernels apply it only to VMs that start later",
     )
 }
 
-/// Fewer vCPUs, or more pCPUs for a VM that may not use all of the host's.
+/// Recommends fewer vCPUs, or more pCPUs if the VM is confined to some of the host's.
 pub(super) fn fewer_vcpus(patient: &Patient<'_>, room: &PcpuSet, online: &PcpuSet) -> Cure {
     let vcpus = room.len();
     let mut remark =
         format!("a VM gains nothing from more vCPUs than the {vcpus} pCPUs that it may use");
     if vcpus < online.len() {
-        remark += "; wider pins take time from what runs on the other pCPUs, which did not idle";
+        remark += "; wider pins take time from the load of the other pCPUs, which did not idle";
     }
     let domain = quoted(&patient.known.name);
     let command = format!("virsh setvcpus {domain} {vcpus} --live");
     Cure::new(patient.known.is_libvirt.then_some(command), remark)
 }
 
-/// Moves a VM's threads of one name to where its vCPUs do not run, or makes them stand back.
+/// Moves a VM's threads of one name away from its vCPUs, or raises their nice value.
 pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) -> Cure {
     let known = patient.known;
-    let (act, remark) = match room.is_empty() {
-        true => (
+    let (act, remark) = if room.is_empty() {
+        (
             format!("renice -n {BEHIND_VCPUS} -p"),
-            "its vCPUs may run on every pCPU; at a higher nice value these threads stand back behind them, and I/O takes longer",
-        ),
-        false => (format!("taskset -cp {room}"), "to pCPUs where none of its vCPUs may run"),
+            "its vCPUs may run on every pCPU; a higher nice value lets them run before these threads, and I/O takes longer",
+        )
+    } else {
+        (format!("taskset -cp {room}"), "to pCPUs where none of its vCPUs may run")
     };
-    let change = [match room.is_empty() {
-        true => Change::ThreadsNice { name: name.to_owned(), nice: BEHIND_VCPUS },
-        false => Change::ThreadsTo { name: name.to_owned(), pcpus: room.clone() },
+    let change = [if room.is_empty() {
+        Change::ThreadsNice { name: name.to_owned(), nice: BEHIND_VCPUS }
+    } else {
+        Change::ThreadsTo { name: name.to_owned(), pcpus: room.clone() }
     }];
     if name == "vhost" {
         let command = format!("pgrep -x vhost-{} | xargs -r -n1 sudo {act}", known.pid);
@@ -212,11 +215,11 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
         return Cure::new([format!("virsh emulatorpin {domain} {room} --live")], remark)
             .with(change);
     }
-    // Whoever names a thread must not get to write a program for awk; and ps prints a name with blanks as several words.
+    // A thread name must not inject code into the awk program, and ps prints a name with blanks as several words.
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_./:@%+=,-".contains(*c);
     let word = name.split(' ').next().unwrap_or_default();
     let word: String = word.chars().filter(is_plain).collect();
-    // All threads of a VMM may have one name, its vCPUs too.
+    // All threads of a VMM, including its vCPUs, may have the same name.
     let vcpus = known.tids.values();
     let others: String = vcpus.map(|tid| format!(" && $1 != {tid}")).collect();
     let has_name = quoted(&format!("$2 == \"{word}\"{others} {{ print $1 }}"));
@@ -225,7 +228,7 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
     Cure::new([command], remark).with(change)
 }
 
-/// Makes processes of the host stand back behind a VM.
+/// Lowers the priority of host processes in favour of a VM.
 pub(super) fn calm_processes(
     situation: &Situation<'_>,
     patient: &Patient<'_>,
@@ -234,12 +237,12 @@ pub(super) fn calm_processes(
     pids: &[u32],
 ) -> Cure {
     let theirs = cgroup.map(|cgroup| CgroupPath(cgroup.to_owned()));
-    let beside = theirs
+    let competing = theirs
         .as_ref()
         .zip(patient.known.cgroup.as_ref())
-        .and_then(|(theirs, vms)| beside(theirs, vms));
-    if let Some(group) = beside {
-        // Who else is in a group that competes as a whole would stand back too: the host's services, a cluster's heartbeat.
+        .and_then(|(theirs, vms)| competing_group(theirs, vms));
+    if let Some(group) = competing {
+        // A lower weight would also slow down other members of that group: host services, or a cluster's heartbeat.
         let is_own = theirs.as_ref() == Some(&group) && !group.name().ends_with(".slice");
         if !is_own {
             let theirs = theirs.as_ref().map_or("", |theirs| theirs.0.as_str());
@@ -250,9 +253,9 @@ pub(super) fn calm_processes(
                 ),
             );
         }
-        return stand_back(situation, &group);
+        return lower_weight(situation, &group);
     }
-    let pids = &pids[..pids.len().min(PROCESSES)];
+    let pids = &pids[..pids.len().min(MAX_PROCESSES)];
     let in_root = theirs.is_some_and(|cgroup| cgroup.is_root());
     if situation.host.has_autogroup && in_root {
         let commands = pids.iter().map(|pid| format!("echo 19 | sudo tee /proc/{pid}/autogroup"));
@@ -267,12 +270,12 @@ pub(super) fn calm_processes(
         name: name.to_owned(),
         nice: Nice::MOST,
     });
-    Cure::new(commands, "lets it have what nobody else wants").with(changes)
+    Cure::new(commands, "runs it at the lowest priority").with(changes)
 }
 
-/// A tenth of the usual weight for a cgroup, if it has more.
-fn stand_back(situation: &Situation<'_>, group: &CgroupPath) -> Cure {
-    let (on_v1, on_v2) = STAND_BACK;
+/// Sets a cgroup to a tenth of the usual weight, if it has more.
+fn lower_weight(situation: &Situation<'_>, group: &CgroupPath) -> Cure {
+    let (on_v1, on_v2) = LOW_WEIGHT;
     let weight = match situation.host.version {
         Version::V1 => on_v1,
         Version::V2 => on_v2,
@@ -297,7 +300,7 @@ fn stand_back(situation: &Situation<'_>, group: &CgroupPath) -> Cure {
         }
         Some(now) => format!("weight {weight}, a tenth of the usual, instead of {now} for {which}"),
         None => format!(
-            "weight {weight}, a tenth of the usual, for {which}; what it has now is not known: note it first"
+            "weight {weight}, a tenth of the usual, for {which}; its current weight is not known: note it first"
         ),
     };
     Cure::new([set(weight)], remark)
@@ -305,9 +308,9 @@ fn stand_back(situation: &Situation<'_>, group: &CgroupPath) -> Cure {
         .with([Change::Weight { cgroup: group.clone(), weight }])
 }
 
-/// The cgroup at or above `theirs` that is a sibling of one at or above `vms`: what the kernel weighs against the VM. None where
-/// one is within the other.
-fn beside(theirs: &CgroupPath, vms: &CgroupPath) -> Option<CgroupPath> {
+/// Returns the ancestor of `theirs` (or itself) that is a sibling of an ancestor of `vms` (or itself), and so competes with the VM.
+/// `None` if one is within the other.
+fn competing_group(theirs: &CgroupPath, vms: &CgroupPath) -> Option<CgroupPath> {
     let mut at = theirs.clone();
     if vms.is_within(theirs) {
         return None;
@@ -321,26 +324,26 @@ fn beside(theirs: &CgroupPath, vms: &CgroupPath) -> Option<CgroupPath> {
     }
 }
 
-/// Lets vCPUs that spin for each other run together.
+/// Recommends running vCPUs that spin for each other together.
 pub(super) fn run_together() -> Cure {
     Cure::new(
         [],
-        "its vCPUs have to run together: if it and the VMs beside it never sleep, let them take turns (tandem host run, with all of them selected); else give it as many vCPUs as it has pCPUs",
+        "its vCPUs have to run together: if it and the VMs next to it never sleep, let them take turns (tandem host run, with all of them selected); else give it as many vCPUs as it has pCPUs",
     )
 }
 
-/// Weights that follow what each is due and receives: the daemon's, or once, for this VM.
-pub(super) fn what_is_due(situation: &Situation<'_>, patient: &Patient<'_>, vms: &[VmId]) -> Cure {
+/// Recommends weights that follow fair share and received time: continuously by the daemon, or once for this VM.
+pub(super) fn fair_weights(situation: &Situation<'_>, patient: &Patient<'_>, vms: &[VmId]) -> Cure {
     let known = patient.known;
     let times = known.due.0 as f64 / known.received.0.max(1) as f64;
-    let percent = (100.0 * times).min(f64::from(MOST_WEIGHT)) as u32;
-    let remark = "weights follow what each is due and receives";
+    let percent = (100.0 * times).min(f64::from(MAX_WEIGHT)) as u32;
+    let remark = "weights follow the fair share and the received time of each VM";
     daemon(situation, vms, &[], remark).with([Change::VmWeight { percent }])
 }
 
-/// Another division among VMs, or another host.
+/// Recommends other weights for the VMs, or another host.
 pub(super) fn more_weight(situation: &Situation<'_>, patient: &Patient<'_>, vms: &[VmId]) -> Cure {
-    // A name would be a glob, or a process id where it is a number.
+    // By process id, since the daemon takes a name as a glob, or a numeric name as a process id.
     let known = patient.known;
     let twice = (2.0 * known.weight).min(100.0);
     let weight = format!("--weight {}={twice:.4}", known.pid);
@@ -353,11 +356,11 @@ pub(super) fn more_weight(situation: &Situation<'_>, patient: &Patient<'_>, vms:
     )
 }
 
-/// Where nothing measured says whom a VM waits for.
+/// Recommends a tool for waits whose culprit no source measured.
 pub(super) fn look_closer() -> Cure {
     Cure::new(
         ["mpstat -P ALL 1 3".to_owned()],
-        "%steal is what this host's own hypervisor took, %irq and %soft are interrupts",
+        "%steal is time that this host's own hypervisor took, %irq and %soft are interrupts",
     )
 }
 
@@ -366,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_quoted_where_a_shell_would_take_them_apart() {
+    fn words_are_quoted_for_shells() {
         assert_eq!(quoted("/a/b-1.scope"), "/a/b-1.scope");
         assert_eq!(quoted(r"machine-qemu\x2d1.scope"), r"'machine-qemu\x2d1.scope'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
@@ -374,9 +377,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_weighed_against_a_vm_is_beside_it() {
+    fn competing_group_is_a_sibling_cgroup() {
         let path = |text: &str| CgroupPath(text.to_owned());
-        let of = |theirs: &str, vms: &str| beside(&path(theirs), &path(vms)).map(|group| group.0);
+        let of = |theirs: &str, vms: &str| {
+            competing_group(&path(theirs), &path(vms)).map(|group| group.0)
+        };
         assert_eq!(
             of("/system.slice/a.service", "/machine.slice/vm").as_deref(),
             Some("/system.slice")

@@ -1,4 +1,4 @@
-//! What is found: what is wrong with a VM, what it costs, what shows it, and what to do.
+//! Findings: a problem of a VM, its cost, its evidence and its remedy.
 
 use std::fmt;
 
@@ -6,40 +6,40 @@ use serde::{Deserialize, Serialize};
 use tandem_linux::cgroup::CgroupPath;
 use tandem_model::{Nanos, Nice, PcpuSet, VcpuId, VmId};
 
-/// What is wrong.
+/// The kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A quota holds the VM back while pCPUs idle.
+    /// A quota throttles the VM while pCPUs idle.
     Quota,
     /// Several busy vCPUs of the VM are confined to fewer pCPUs while others idle.
     Stacked,
-    /// The VM has more busy vCPUs than pCPUs where they may run, and waits for itself.
+    /// The VM has more busy vCPUs than pCPUs that they may use, and waits for itself.
     TooManyVcpus,
-    /// A VM that is pinned and stacked takes more than its due from this one.
+    /// A pinned and stacked VM takes more than its fair share from this one.
     PinnedHog,
-    /// The VMs pinned to the same pCPUs are due more than these have.
+    /// The fair shares of the VMs pinned to the same pCPUs exceed these pCPUs.
     UnfairPins,
     /// One vCPU is always runnable and waits, and its siblings wait for it.
     SlowSibling,
-    /// The VM never sleeps, beside others that never sleep: if its vCPUs wait for each other by spinning, they should run together.
+    /// The VM and others never sleep. If its vCPUs wait for each other by spinning, they should run together.
     Turns,
-    /// vCPUs spin and yield, and nobody is helped.
+    /// vCPUs spin and yield without effect.
     UselessSpinning,
-    /// The host polls for halted vCPUs for longer than these run.
+    /// The host polls longer for halted vCPUs than these run.
     HaltPolling,
-    /// The VM's other threads take its vCPUs' pCPUs.
+    /// The VM's other threads take time on the pCPUs of its vCPUs.
     OwnThreads,
-    /// Processes of the host take the time.
+    /// Host processes take the time.
     HostProcess,
     /// Other VMs take the time.
     Neighbour,
-    /// The VM waits, and for whom is not known.
+    /// The VM waits, and the culprit is unknown.
     Unexplained,
 }
 
 impl Kind {
-    /// What is wrong, in a few words.
+    /// Returns a short description.
     pub fn words(self) -> &'static str {
         match self {
             Kind::Quota => "a quota holds it back while pCPUs idle",
@@ -48,131 +48,131 @@ impl Kind {
             Kind::PinnedHog => "a VM with stacked, pinned vCPUs takes its part",
             Kind::UnfairPins => "pins leave no fair division",
             Kind::SlowSibling => "it waits for a slow vCPU of its own",
-            Kind::Turns => "it never sleeps beside others that never sleep: turns",
+            Kind::Turns => "it never sleeps, next to others that never sleep: turns",
             Kind::UselessSpinning => "its vCPUs spin without progress",
             Kind::HaltPolling => "halt polling burns more than it runs",
             Kind::OwnThreads => "its other threads take its vCPUs' time",
             Kind::HostProcess => "processes of the host take its time",
             Kind::Neighbour => "other VMs take its time",
-            Kind::Unexplained => "it waits, and for whom is not seen",
+            Kind::Unexplained => "it waits, and the cause is not seen",
         }
     }
 }
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Worth a look.
     Notice,
-    /// Users feel it.
+    /// Users notice it.
     Bad,
 }
 
-/// One thing that is wrong with one VM.
+/// A problem of one VM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// The VM's name.
     pub vm: String,
     /// Its process.
     pub pid: u32,
-    /// The VM's number while it is looked at.
+    /// The VM's id in the situation.
     #[serde(skip)]
     pub id: VmId,
-    /// What is wrong.
+    /// The kind of problem.
     pub kind: Kind,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// What the VM loses by it, in ns per second, summed over its vCPUs.
+    /// Time that the VM loses by it, in ns per second, summed over its vCPUs.
     pub lost_per_second: Nanos,
-    /// That as a part of what its vCPUs ran; `None` if they did not run, or it loses nothing.
+    /// The loss relative to the run time of its vCPUs; `None` if they did not run, or it loses nothing.
     pub lost_of_run: Option<f64>,
-    /// What it burns of the host's time, in ns per second, where the VM itself loses nothing by it; else `None`.
+    /// Host time that it wastes, in ns per second, if the VM itself loses nothing by it; else `None`.
     pub burned_per_second: Option<Nanos>,
-    /// What shows it: columns and edges, in words with figures.
+    /// The evidence: columns and edges, as text with figures.
     pub evidence: Vec<String>,
-    /// What to do.
+    /// The remedy.
     pub cure: Cure,
 }
 
-/// A cause that was not looked for.
+/// A cause that was not checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotLookedFor {
-    /// Which.
+    /// The cause.
     pub what: &'static str,
-    /// For want of what.
+    /// The missing input.
     pub want: String,
 }
 
-/// What [`super::find`] answers.
+/// Result of [`super::find`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Findings {
-    /// What is wrong, the costliest first.
+    /// The findings, by cost in descending order.
     pub findings: Vec<Finding>,
-    /// Causes that may be there and cannot be seen.
+    /// Possible causes that cannot be measured.
     pub not_looked_for: Vec<NotLookedFor>,
 }
 
-/// What to do.
+/// A remedy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cure {
-    /// To be pasted into a shell, one after the other; none where only the operator can act.
+    /// Commands for a shell, in order; empty if only the operator can act.
     pub commands: Vec<String>,
-    /// What undoes them; none where what is in force now is not known, or stands in the commands' remark.
+    /// Commands that revert them; empty if the current value is unknown, or contained in the remark.
     pub undo: Vec<String>,
-    /// What they do, or what to do instead.
+    /// The effect of the commands, or what to do instead.
     pub remark: String,
-    /// The same without a shell, for whoever tries it; none where nothing can be made, and undone, that way.
+    /// The same as changes that the trial applies and reverts; empty if that is impossible.
     #[serde(skip)]
     pub changes: Vec<Change>,
 }
 
-/// A change that cures something.
+/// A change of a setting that remedies a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A vCPU of the VM may run there.
+    /// Sets the affinity of a vCPU.
     Vcpu {
-        /// Which.
+        /// The vCPU.
         vcpu: VcpuId,
-        /// Where.
+        /// The allowed pCPUs.
         pcpus: PcpuSet,
     },
-    /// The VM's other threads of that name may run there.
+    /// Sets the affinity of the VM's other threads of a name.
     ThreadsTo {
         /// The threads' name.
         name: String,
-        /// Where.
+        /// The allowed pCPUs.
         pcpus: PcpuSet,
     },
-    /// The VM's other threads of that name stand back behind its vCPUs.
+    /// Sets the nice value of the VM's other threads of a name.
     ThreadsNice {
         /// The threads' name.
         name: String,
         /// Their nice value.
         nice: Nice,
     },
-    /// A cgroup has no quota.
+    /// Removes the quota of a cgroup.
     NoQuota {
-        /// Whose.
+        /// The cgroup.
         cgroup: CgroupPath,
     },
-    /// The VM's own cgroup has so much of the weight that it has now, in per cent.
+    /// Scales the weight of the VM's own cgroup.
     VmWeight {
-        /// How much.
+        /// Per cent of the current weight.
         percent: u32,
     },
-    /// A cgroup of the host's has this weight, in the knob's units.
+    /// Sets the weight of a host cgroup.
     Weight {
-        /// Whose.
+        /// The cgroup.
         cgroup: CgroupPath,
-        /// How much.
+        /// The weight in the knob's units.
         weight: u32,
     },
-    /// A process of the host stands back.
+    /// Sets the nice value of a host process.
     ProcessNice {
-        /// Its number.
+        /// Its process id.
         pid: u32,
-        /// Its name, which tells it from a later process of that number.
+        /// Its name, which distinguishes it from a later process of that id.
         name: String,
         /// Its nice value.
         nice: Nice,
@@ -201,12 +201,12 @@ impl fmt::Display for Change {
     }
 }
 
-/// A part of a whole.
+/// Returns `part / whole`.
 pub(super) fn ratio(part: Nanos, whole: Nanos) -> f64 {
     part.0 as f64 / whole.0.max(1) as f64
 }
 
-/// `37 %`, and with a decimal below 10.
+/// Formats a ratio as `37 %`, with one decimal below 10.
 pub(super) fn percent(part: f64) -> String {
     match part * 100.0 {
         percent if percent < 9.95 => format!("{percent:.1} %"),

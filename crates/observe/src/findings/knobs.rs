@@ -1,10 +1,10 @@
-//! Causes that are settings: a quota, halt polling, spinning that no yield ends. None of them is a wait for a pCPU.
+//! Causes that are settings: quotas, halt polling, and spinning that yields do not end. None of them is a wait for a pCPU.
 //!
-//! What quotas cost: a cgroup's throttled time counts once, however many of its vCPUs a source saw waiting meanwhile, and is divided among its
-//! VMs as LIM is. It is a loss as far as pCPUs idled, and what idled is divided among all that were throttled: the costs of all
-//! quotas together are never more than what idled.
+//! Cost of quotas: the throttled time of a cgroup counts once, regardless of the number of its vCPUs that waited meanwhile, and is divided
+//! among its VMs in proportion to LIM. It is a loss only up to the idle time of the pCPUs. The idle time is divided among all throttled VMs, so
+//! the costs of all quotas together never exceed it.
 //!
-//! Halt polling takes no time from its VM. What it costs is what it burns, for the host and for those who wait.
+//! Halt polling takes no time from its VM. Its cost is the wasted time of the host and of waiting VMs.
 
 use std::collections::BTreeMap;
 
@@ -18,39 +18,39 @@ use super::patient::Patient;
 use super::situation::{KnownQuota, Situation};
 use super::waits::Worth;
 
-/// LIM from which a quota is felt. esxtop's users take any %MLMTD as a limit that acts; clocks here are read one after the
-/// other, which makes up to about 1 %.
+/// Minimum LIM of a finding. esxtop's users take any %MLMTD as an effective limit. Clocks here are read one after the
+/// other, which adds an error of up to about 1 %.
 const LIMITED: f64 = 0.01;
 
-/// LIM that is bad: as much as a wait that is bad.
+/// LIM of a severe finding, the same as for RDY.
 const LIMITED_BAD: f64 = 0.10;
 
 /// Idle time, in pCPUs, below which lifting a quota gains little.
 const IDLE: f64 = 0.10;
 
-/// POLL from which it is worth a look: a tenth of a pCPU for each vCPU. KVM's default polls for 200 µs at most at each halt, which
-/// is less than that for a vCPU that halts up to 500 times a second.
+/// Minimum POLL of a finding: a tenth of a pCPU per vCPU. KVM's default polls for at most 200 µs per halt, which
+/// is less for a vCPU with up to 500 halts per second.
 const POLL: f64 = 0.10;
 
-/// Useless yields per second and vCPU from which spinning is worth a look. A pause-loop exit costs its 4096 cycles of spinning and
-/// as much again to leave and yield: a thousand are some 0.3 % of a pCPU, and nobody yields so often who gets on.
+/// Minimum rate of useless yields per second and vCPU for a finding. A pause-loop exit costs 4096 cycles of spinning, and
+/// as much again to exit and yield. So 1000 cost some 0.3 % of a pCPU, and a VM that makes progress yields less often.
 const YIELDS: f64 = 1000.0;
 
-/// Throttling is counted when it is over. In an interval of so many periods what is not over does not matter.
+/// Throttling is counted when it ends. In an interval of at least this many periods, unfinished throttling is negligible.
 const PERIODS: u64 = 4;
 
-/// How much a quota is, in pCPUs.
+/// Returns the size of a quota in pCPUs.
 fn pcpus_of(quota: Quota) -> f64 {
     quota.quota_us as f64 / quota.period_us.max(1) as f64
 }
 
-/// For how long a quota throttled its cgroup, where that is known of an interval of this length.
+/// Returns the throttled time of a quota's cgroup, if it is known and the interval is long enough.
 fn throttled(situation: &Situation<'_>, known: &KnownQuota) -> Option<Nanos> {
     let periods = Nanos(known.quota.period_us.saturating_mul(1000 * PERIODS));
     known.throttled.filter(|_| periods <= situation.interval.length)
 }
 
-/// What quotas kept each VM off pCPUs: LIM, at most the throttled time of its cgroups.
+/// Returns the time that quotas withheld from each VM: LIM, at most the throttled time of its cgroups.
 fn withheld(situation: &Situation<'_>, patients: &[Patient<'_>]) -> BTreeMap<VmId, Nanos> {
     let limited = |patient: &Patient<'_>| patient.times.get(State::Limited).unwrap_or_default();
     let mut of_cgroup: BTreeMap<&CgroupPath, Nanos> = BTreeMap::new();
@@ -62,7 +62,7 @@ fn withheld(situation: &Situation<'_>, patients: &[Patient<'_>]) -> BTreeMap<VmI
     let withheld = patients.iter().map(|patient| {
         let limited = limited(patient);
         let quotas = patient.known.quotas.iter();
-        // A quota of which that is not known may be the one that acted.
+        // A quota without known throttled time may be the effective one.
         let parts: Option<Vec<f64>> = quotas
             .map(|known| {
                 let throttled = throttled(situation, known)?;
@@ -93,7 +93,7 @@ pub(super) fn quota(
     let withheld = withheld(situation, patients);
     let all: Nanos = withheld.values().copied().sum();
     let withheld = withheld.get(&patient.id()).copied().unwrap_or(limited);
-    // The one that throttled most acts; where that is not known, the tightest does.
+    // The quota with the longest throttled time acts; if unknown, the smallest one.
     let acting = patient.known.quotas.iter().min_by(|one, two| {
         let time = |known: &KnownQuota| std::cmp::Reverse(throttled(situation, known));
         let pcpus = |known: &KnownQuota| pcpus_of(known.quota);
@@ -155,7 +155,7 @@ pub(super) fn halt_polling(situation: &Situation<'_>, patient: &Patient<'_>) -> 
     Some(patient.burner(situation, Kind::HaltPolling, poll, evidence, cure))
 }
 
-/// What the vCPUs of other VMs waited for those of this one.
+/// Returns the time that vCPUs of other VMs waited for vCPUs of this one.
 fn waited_for(situation: &Situation<'_>, patient: &Patient<'_>) -> Nanos {
     let vm_of = |party: &Party| match party {
         Party::Vcpu { vm, .. } | Party::Vm(vm) => Some(*vm),
@@ -170,7 +170,7 @@ fn waited_for(situation: &Situation<'_>, patient: &Patient<'_>) -> Nanos {
     of_others.map(|edge| edge.time()).sum()
 }
 
-/// Edges of yields that did not help, where the source has them.
+/// Finds yields without effect, if the source has such edges.
 pub(super) fn useless_spinning(
     situation: &Situation<'_>,
     patient: &Patient<'_>,

@@ -1,4 +1,4 @@
-//! Causes outside of a VM: others that take the pCPUs that it waits for.
+//! Causes outside of a VM: other VMs, threads and processes on the pCPUs that it waits for.
 
 use std::collections::BTreeSet;
 
@@ -8,28 +8,28 @@ use super::cure;
 use super::finding::{Cure, Finding, Kind, percent, ratio};
 use super::patient::Patient;
 use super::situation::Situation;
-use super::waits::{Sum, Waits, Who};
+use super::waits::{Culprit, Sum, Waits};
 
-/// A VM whose vCPUs halt for less than this never sleeps. Not 0: a wait that is not over when the interval ends is not known to sources
-/// that read accounts, and looks like HALT; that is some scheduler slices, tens of ms.
+/// A VM whose vCPUs halt for less than this part of the time never sleeps. It is above 0 because statistics-based sources count a wait
+/// that is not over at the end of the interval as HALT: some scheduler slices, tens of ms.
 const SLEEPS: f64 = 0.05;
 
-/// A VM behind its due by so much is short by more than waits in its own time explain.
+/// Lag relative to the fair share above which the VM is short of time, beyond waits within its share.
 const BEHIND: f64 = 0.10;
 
-/// How many culprits are named.
-const NAMED: usize = 3;
+/// Maximum number of culprits named.
+const MAX_NAMED: usize = 3;
 
-/// Waits for some of the others: all such findings begin and end alike. `explain` adds evidence, and says what to do.
+/// Builds a finding from the waits for some culprits. `explain` adds evidence and the remedy.
 fn waits_for(
     situation: &Situation<'_>,
     patient: &Patient<'_>,
     waits: &mut Waits,
     kind: Kind,
-    is_meant: impl Fn(&Who) -> bool,
+    is_included: impl Fn(&Culprit) -> bool,
     explain: impl FnOnce(&Sum) -> (Vec<String>, Cure),
 ) -> Option<Finding> {
-    let (sum, severity) = waits.take(patient, |_| true, is_meant)?;
+    let (sum, severity) = waits.take(patient, |_| true, is_included)?;
     let mut evidence =
         vec![format!("it waits for {}: {}", names(situation, &sum), sum.ready(patient))];
     let (more, cure) = explain(&sum);
@@ -37,7 +37,7 @@ fn waits_for(
     Some(patient.finding(situation, kind, severity, sum.total, evidence, cure))
 }
 
-/// Whether no vCPU of a VM of two or more sleeps.
+/// Whether the vCPUs of a VM hardly sleep.
 fn never_sleeps(patient: &Patient<'_>) -> bool {
     let halted = |state| patient.times.get(state).unwrap_or_default();
     let slept = halted(State::Halted) + halted(State::Costop) + halted(State::Limited);
@@ -53,7 +53,7 @@ pub(super) fn turns(
     if patient.vm.vcpus.len() < 2 || patient.known.takes_turns || !never_sleeps(patient) {
         return None;
     }
-    // vCPUs that cannot run together gain nothing from turns.
+    // vCPUs that cannot run at the same time gain nothing from turns.
     let mut room = PcpuSet::default();
     for vcpu in &patient.vm.vcpus {
         room.extend(&vcpu.allowed);
@@ -66,8 +66,9 @@ pub(super) fn turns(
         .filter(|other| other.id() != patient.id() && never_sleeps(other))
         .map(Patient::id)
         .collect();
-    let is_meant = |who: &Who| matches!(who, Who::Vm(vm) if restless.contains(vm));
-    waits_for(situation, patient, waits, Kind::Turns, is_meant, |sum| {
+    let is_included =
+        |culprit: &Culprit| matches!(culprit, Culprit::Vm(vm) if restless.contains(vm));
+    waits_for(situation, patient, waits, Kind::Turns, is_included, |sum| {
         let slept = patient.times.get(State::Halted).unwrap_or_default();
         let evidence = vec![
             format!(
@@ -90,17 +91,17 @@ pub(super) fn own_threads(
     patient: &Patient<'_>,
     waits: &mut Waits,
 ) -> Option<Finding> {
-    let is_meant = |who: &Who| matches!(who, Who::OwnThread(_));
-    waits_for(situation, patient, waits, Kind::OwnThreads, is_meant, |sum| {
+    let is_included = |culprit: &Culprit| matches!(culprit, Culprit::OwnThread(_));
+    waits_for(situation, patient, waits, Kind::OwnThreads, is_included, |sum| {
         let ran = |name: &str| {
             let thread = patient.vm.threads.iter().find(|thread| thread.name == name);
             situation.pcpus(thread.map_or(Nanos::ZERO, |thread| thread.time))
         };
-        let named = sum.by.iter().filter_map(|(who, _)| match who {
-            Who::OwnThread(name) => Some(name.as_str()),
+        let named = sum.by.iter().filter_map(|(culprit, _)| match culprit {
+            Culprit::OwnThread(name) => Some(name.as_str()),
             _ => None,
         });
-        let longest: Vec<&str> = named.take(NAMED).collect();
+        let longest: Vec<&str> = named.take(MAX_NAMED).collect();
         let shown: Vec<String> =
             longest.iter().map(|name| format!("{name} ran {:.2} pCPUs", ran(name))).collect();
         let mut room = situation.host.online.clone();
@@ -117,9 +118,9 @@ pub(super) fn host_process(
     patient: &Patient<'_>,
     waits: &mut Waits,
 ) -> Option<Finding> {
-    let is_meant = |who: &Who| matches!(who, Who::Process { .. });
-    waits_for(situation, patient, waits, Kind::HostProcess, is_meant, |sum| {
-        let Some((Who::Process { name, cgroup }, _)) = sum.by.first() else {
+    let is_included = |culprit: &Culprit| matches!(culprit, Culprit::Process { .. });
+    waits_for(situation, patient, waits, Kind::HostProcess, is_included, |sum| {
+        let Some((Culprit::Process { name, cgroup }, _)) = sum.by.first() else {
             return (Vec::new(), Cure::default());
         };
         let top = situation.interval.host.top_tasks.iter();
@@ -147,8 +148,8 @@ pub(super) fn neighbour(
     patient: &Patient<'_>,
     waits: &mut Waits,
 ) -> Option<Finding> {
-    let is_meant = |who: &Who| matches!(who, Who::Vm(_) | Who::Others);
-    waits_for(situation, patient, waits, Kind::Neighbour, is_meant, |sum| {
+    let is_included = |culprit: &Culprit| matches!(culprit, Culprit::Vm(_) | Culprit::Others);
+    waits_for(situation, patient, waits, Kind::Neighbour, is_included, |sum| {
         let known = patient.known;
         let lag = match known.due {
             Nanos::ZERO => 0.0,
@@ -165,15 +166,16 @@ pub(super) fn neighbour(
             situation.pcpus(known.due)
         );
         let all = with_culprits(patient, sum);
-        let cure = match lag >= BEHIND && !known.is_managed {
-            true => cure::what_is_due(situation, patient, &all),
-            false => cure::more_weight(situation, patient, &all),
+        let cure = if lag >= BEHIND && !known.is_managed {
+            cure::fair_weights(situation, patient, &all)
+        } else {
+            cure::more_weight(situation, patient, &all)
         };
         (vec![evidence], cure)
     })
 }
 
-/// What no other finding explains.
+/// Reports the waits that no other finding explains.
 pub(super) fn unexplained(
     situation: &Situation<'_>,
     patient: &Patient<'_>,
@@ -189,7 +191,7 @@ pub(super) fn unexplained(
             let unseen = situation.interval.host.unseen(situation.interval.length);
             let evidence = unseen.map(|unseen| {
                 format!(
-                    "{:.2} pCPUs are in no account: tasks that ended, interrupts, what this host's own hypervisor took",
+                    "{:.2} pCPUs are in no account: tasks that ended, interrupts, time that this host's own hypervisor took",
                     situation.pcpus(unseen)
                 )
             });
@@ -198,35 +200,35 @@ pub(super) fn unexplained(
     )
 }
 
-/// The VM and the VMs that it waits for.
+/// Returns the VM and the VMs that it waits for.
 fn with_culprits(patient: &Patient<'_>, sum: &Sum) -> Vec<VmId> {
     let mut all = vec![patient.id()];
-    all.extend(sum.by.iter().filter_map(|(who, _)| match who {
-        Who::Vm(vm) => Some(*vm),
+    all.extend(sum.by.iter().filter_map(|(culprit, _)| match culprit {
+        Culprit::Vm(vm) => Some(*vm),
         _ => None,
     }));
     all
 }
 
-/// Who is waited for most, and with which part of the sum.
+/// Formats the top culprits, each with its part of the sum.
 fn names(situation: &Situation<'_>, sum: &Sum) -> String {
-    let name = |who: &Who| match who {
-        Who::Itself => "itself".to_owned(),
-        Who::OwnThread(name) | Who::Process { name, .. } => name.clone(),
-        Who::Vm(vm) => situation.name(*vm),
-        Who::Kernel(name) => format!("[{name}]"),
-        Who::Unseen => "nobody that was seen".to_owned(),
-        Who::Others => "others".to_owned(),
+    let name = |culprit: &Culprit| match culprit {
+        Culprit::Itself => "itself".to_owned(),
+        Culprit::OwnThread(name) | Culprit::Process { name, .. } => name.clone(),
+        Culprit::Vm(vm) => situation.name(*vm),
+        Culprit::Kernel(name) => format!("[{name}]"),
+        Culprit::Unseen => "nobody that was seen".to_owned(),
+        Culprit::Others => "others".to_owned(),
     };
     let total = sum.total;
     let mut named: Vec<String> = sum
         .by
         .iter()
-        .take(NAMED)
-        .map(|(who, time)| format!("{} ({})", name(who), percent(ratio(*time, total))))
+        .take(MAX_NAMED)
+        .map(|(culprit, time)| format!("{} ({})", name(culprit), percent(ratio(*time, total))))
         .collect();
-    if sum.by.len() > NAMED {
-        named.push(format!("{} more", sum.by.len() - NAMED));
+    if sum.by.len() > MAX_NAMED {
+        named.push(format!("{} more", sum.by.len() - MAX_NAMED));
     }
     named.join(", ")
 }

@@ -1,4 +1,4 @@
-//! A VM that is looked at.
+//! A VM under diagnosis.
 
 use tandem_model::states::interval::VmInterval;
 use tandem_model::{Nanos, VcpuTimes, VmId};
@@ -6,28 +6,28 @@ use tandem_model::{Nanos, VcpuTimes, VmId};
 use super::finding::{Cure, Finding, Kind, Severity, ratio};
 use super::situation::{KnownVm, Situation};
 
-/// A VM in the interval, and what is known of it.
+/// A VM in the interval with its configuration.
 pub(super) struct Patient<'a> {
-    /// What it did.
+    /// Its measurements.
     pub vm: &'a VmInterval,
-    /// What is configured for it.
+    /// Its configuration.
     pub known: &'a KnownVm,
-    /// The times of its vCPUs.
+    /// The total times of its vCPUs.
     pub times: VcpuTimes,
 }
 
 impl Patient<'_> {
-    /// Its number.
+    /// Returns the VM's id.
     pub fn id(&self) -> VmId {
         self.vm.vm
     }
 
-    /// A part of the vCPUs' wall time.
+    /// Returns a time relative to the vCPUs' wall time.
     pub fn part(&self, time: Nanos) -> f64 {
         ratio(time, self.times.wall())
     }
 
-    /// Something that is wrong with it, which lost it so much in the interval.
+    /// Builds a finding that cost the VM `lost` in the interval.
     pub fn finding(
         &self,
         situation: &Situation<'_>,
@@ -54,7 +54,7 @@ impl Patient<'_> {
         }
     }
 
-    /// Something by which it loses nothing itself, and that burned so much of the host's time in the interval.
+    /// Builds a finding that cost the VM nothing, but wasted `burned` of the host's time in the interval.
     pub fn burner(
         &self,
         situation: &Situation<'_>,

@@ -1,4 +1,4 @@
-//! Causes in the shape of a VM: how many vCPUs it has, where they may run, and which of them has the work.
+//! Causes in the shape of a VM: the number of its vCPUs, their affinity, and the distribution of work among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,55 +9,55 @@ use super::cure;
 use super::finding::{Finding, Kind, Severity, percent, ratio};
 use super::patient::Patient;
 use super::situation::Situation;
-use super::waits::{READY_BAD, Waits, Who};
+use super::waits::{Culprit, READY_BAD, Waits};
 
-/// A vCPU that wants a pCPU for this part of the time is busy: two that want less each seldom meet.
+/// A vCPU that demands a pCPU for this part of the time is busy; two with lower demand seldom collide.
 const BUSY: f64 = 0.20;
 
-/// Idle time, in pCPUs, that moved vCPUs could use; less is within what clocks are off by.
+/// Minimum idle time, in pCPUs, that moved vCPUs could use; less is within the error of the clocks.
 const IDLE: f64 = 0.10;
 
-/// A VM is behind, or ahead, by so much of its due: what a stock scheduler misses fair shares by without pins is far less.
+/// Minimum lag of a VM relative to its fair share. Without pins, a stock scheduler deviates far less from fair shares.
 const BEHIND: f64 = 0.10;
 
-/// A hog receives so much of its due; measured hogs received 1.5 to 3.6 times their due.
+/// Minimum received time of a hog relative to its fair share; measured hogs received 1.5 to 3.6 times theirs.
 const HOG: f64 = 1.2;
 
-/// A hog sleeps for this part of the time at least. One that never sleeps does not show the defect.
+/// Minimum part of the time that a hog sleeps. A VM that never sleeps does not show the defect.
 const HOG_SLEEPS: f64 = 0.02;
 
 /// The first kernel with the defect (6d71a9c61604, "sched/fair: Fix EEVDF entity placement bug").
 const HOG_SINCE: (u32, u32) = (6, 13);
 
-/// pCPUs are overcommitted by pins if what is due there exceeds them by so much.
+/// Minimum ratio of fair shares to pCPUs at which pins overcommit a set.
 const OVERCOMMITTED: f64 = 1.03;
 
-/// A vCPU that ran or waited for this part of the time always had work.
+/// A vCPU that runs or waits for this part of the time always has work.
 const ALWAYS: f64 = 0.90;
 
-/// A sibling that halts for this part of the time waits for somebody.
+/// A sibling that halts for this part of the time waits for other vCPUs.
 const WAITS: f64 = 0.50;
 
-/// A sibling that runs less than this does no part of the work.
+/// A sibling that runs less than this part of the time does no work.
 const WORKS: f64 = 0.02;
 
-/// What to know of the policy that divides a VM's time among its vCPUs. It gains nothing for most programs (research/docs/results.md).
+/// Remark about the policy that divides a VM's time among its vCPUs. It gains nothing for most programs (research/docs/results.md).
 const ASYMMETRIC: &str = "try this and compare the work done before and with it: it gives the VM's time to the vCPU that needs it, \
                           but of what was measured only pipelines that were free to move gained; programs with a serial part gained nothing or lost some percent";
 
-/// What a vCPU waited while no quota held it.
-fn in_vain(vcpu: &VcpuInterval) -> Nanos {
+/// Returns the waiting time of a vCPU while no quota throttled it.
+fn unlimited_wait(vcpu: &VcpuInterval) -> Nanos {
     let limited = vcpu.times.get(State::Limited).unwrap_or_default();
     vcpu.waited.saturating_sub(limited)
 }
 
-/// What a vCPU ran or would have run.
+/// Returns the part of the time that a vCPU ran, or would have run without waits.
 fn wanted(vcpu: &VcpuInterval) -> f64 {
     let limited = vcpu.times.get(State::Limited).unwrap_or_default();
     ratio((vcpu.ran + vcpu.waited).saturating_sub(limited), vcpu.times.wall())
 }
 
-/// The VM's vCPUs by where they may run, busy or not.
+/// Groups the VM's vCPUs by affinity.
 fn by_place<'a>(patient: &Patient<'a>) -> BTreeMap<&'a PcpuSet, Vec<&'a VcpuInterval>> {
     let mut places: BTreeMap<&PcpuSet, Vec<&VcpuInterval>> = BTreeMap::new();
     for vcpu in &patient.vm.vcpus {
@@ -66,7 +66,7 @@ fn by_place<'a>(patient: &Patient<'a>) -> BTreeMap<&'a PcpuSet, Vec<&'a VcpuInte
     places
 }
 
-/// More busy vCPUs of the VM than pCPUs where they may run: those vCPUs, by place.
+/// Returns the busy vCPUs of each affinity set that has fewer pCPUs than these.
 fn crowded<'a>(patient: &Patient<'a>) -> Vec<(&'a PcpuSet, Vec<&'a VcpuInterval>)> {
     let places = by_place(patient).into_iter();
     let places = places.map(|(set, mut vcpus)| {
@@ -76,7 +76,7 @@ fn crowded<'a>(patient: &Patient<'a>) -> Vec<(&'a PcpuSet, Vec<&'a VcpuInterval>
     places.filter(|(set, vcpus)| !set.is_empty() && vcpus.len() > set.len()).collect()
 }
 
-/// Idle time elsewhere than in `set`, at least: what is idle in all, without what `set` may have been.
+/// Returns a lower bound of the idle time outside of `set`: the total idle time minus the largest possible idle time in `set`.
 fn idle_elsewhere(situation: &Situation<'_>, set: &PcpuSet) -> Option<Nanos> {
     let may_run_there = situation.interval.vms.iter().flat_map(|vm| &vm.vcpus);
     let confined = may_run_there.filter(|vcpu| vcpu.allowed.common(set) == vcpu.allowed.len());
@@ -97,15 +97,15 @@ pub(super) fn stacked(
     });
     let ids: BTreeSet<VcpuId> =
         crowds.iter().flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu)).collect();
-    // What others had there, too, is a matter of these pins if enough idles elsewhere for most of it.
+    // Waits for others are a consequence of these pins, too, if the idle time elsewhere covers at least half of the waits.
     let is_room_for_all = crowds.iter().all(|(set, vcpus)| {
-        let wanted_more: Nanos = vcpus.iter().map(|vcpu| in_vain(vcpu)).sum();
+        let wanted_more: Nanos = vcpus.iter().map(|vcpu| unlimited_wait(vcpu)).sum();
         idle_elsewhere(situation, set).is_some_and(|idle| idle.0 >= wanted_more.0 / 2)
     });
     let (sum, severity) = waits.take(
         patient,
         |vcpu| ids.contains(&vcpu),
-        |who| is_room_for_all || *who == Who::Itself,
+        |culprit| is_room_for_all || *culprit == Culprit::Itself,
     )?;
     let mut evidence: Vec<String> = crowds
         .iter()
@@ -119,12 +119,13 @@ pub(super) fn stacked(
         })
         .collect();
     let idle = situation.interval.host.idle.unwrap_or_default();
-    let for_whom = match sum.by.iter().any(|(who, _)| *who != Who::Itself) {
-        true => "for each other and for others",
-        false => "for each other",
+    let for_culprits = if sum.by.iter().any(|(culprit, _)| *culprit != Culprit::Itself) {
+        "for each other and for others"
+    } else {
+        "for each other"
     };
     evidence.push(format!(
-        "they wait {for_whom}: {}, while {:.2} pCPUs idled",
+        "they wait {for_culprits}: {}, while {:.2} pCPUs idled",
         sum.ready(patient),
         situation.pcpus(idle)
     ));
@@ -139,9 +140,9 @@ pub(super) fn stacked(
     Some(patient.finding(situation, Kind::Stacked, severity, sum.total, evidence, cure))
 }
 
-/// Where these vCPUs have more room than in `set`: pCPUs that share a last-level cache with it, if these are enough, else all that may be
-/// used. `None` if there are none beside `set`. Never used are isolated pCPUs, those outside of the vCPUs' cpusets, and those that others
-/// have to themselves.
+/// Returns a larger set of pCPUs for these vCPUs than `set`: pCPUs that share a last-level cache with it, if these suffice, else all usable ones.
+/// `None` if `set` is all that is usable.
+/// Isolated pCPUs, those outside of the vCPUs' cpusets, and those pinned for other VMs are not used.
 fn roomier(
     situation: &Situation<'_>,
     patient: &Patient<'_>,
@@ -171,7 +172,7 @@ fn roomier(
     (room != *set).then_some(room)
 }
 
-/// pCPUs that another VM has to itself: at least as many of its vCPUs as there are pCPUs may run nowhere else.
+/// Returns the pCPUs that are dedicated to other VMs: sets to which at least as many vCPUs of one VM are confined as the set has pCPUs.
 fn taken_by_others(situation: &Situation<'_>, patient: &Patient<'_>) -> PcpuSet {
     let online = &situation.host.online;
     let mut taken = PcpuSet::default();
@@ -202,7 +203,7 @@ pub(super) fn too_many_vcpus(
     let ids: BTreeSet<VcpuId> =
         crowds.iter().flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu)).collect();
     let (sum, severity) =
-        waits.take(patient, |vcpu| ids.contains(&vcpu), |who| *who == Who::Itself)?;
+        waits.take(patient, |vcpu| ids.contains(&vcpu), |culprit| *culprit == Culprit::Itself)?;
     let mut room = PcpuSet::default();
     for vcpu in &patient.vm.vcpus {
         room.extend(&vcpu.allowed);
@@ -216,18 +217,18 @@ pub(super) fn too_many_vcpus(
     if let Some(costop) = patient.times.get(State::Costop) {
         evidence.push(format!("CSTP {}", percent(patient.part(costop))));
     }
-    // No pCPU idles that would be seen to, and others may be there for other VMs.
+    // No idle pCPU is known, and other pCPUs may be reserved for other VMs.
     let cure = cure::fewer_vcpus(patient, &room, &situation.host.online);
     Some(patient.finding(situation, Kind::TooManyVcpus, severity, sum.total, evidence, cure))
 }
 
-/// The part of the time halted, for whatever reason: where co-stop is measured it is told apart from HALT.
+/// Returns the part of the time halted, including co-stop if that is measured separately.
 fn halted(times: &VcpuTimes) -> f64 {
     let share = |state| times.share(state).unwrap_or(0.0);
     share(State::Halted) + share(State::Costop)
 }
 
-/// A VM with two or more vCPUs pinned to a pCPU, that spans several and sleeps: what it was measured to do is in decision 018.
+/// Whether a VM has two or more vCPUs pinned to one pCPU, spans several, and sleeps (see decision 018 for measurements).
 fn is_pinned_and_stacked(other: &Patient<'_>) -> bool {
     let mut on: BTreeMap<PcpuId, usize> = BTreeMap::new();
     for vcpu in &other.vm.vcpus {
@@ -256,9 +257,10 @@ pub(super) fn pinned_hog(
         other.id() != patient.id() && is_ahead && is_pinned_and_stacked(other)
     });
     let hogs: BTreeMap<_, _> = hogs.map(|hog| (hog.id(), hog)).collect();
-    let is_meant = |who: &Who| matches!(who, Who::Vm(vm) if hogs.contains_key(vm));
-    let (sum, severity) = waits.take(patient, |_| true, is_meant)?;
-    let (Who::Vm(worst), _) = sum.by.first()? else {
+    let is_included =
+        |culprit: &Culprit| matches!(culprit, Culprit::Vm(vm) if hogs.contains_key(vm));
+    let (sum, severity) = waits.take(patient, |_| true, is_included)?;
+    let (Culprit::Vm(worst), _) = sum.by.first()? else {
         return None;
     };
     let hog = hogs.get(worst)?;
@@ -283,12 +285,12 @@ pub(super) fn pinned_hog(
         situation,
         &[*worst, patient.id()],
         &[],
-        "the daemon mends the shares by weights, and by a group for each vCPU",
+        "the daemon corrects the shares with weights and a group for each vCPU",
     );
     Some(patient.finding(situation, Kind::PinnedHog, severity, lost, evidence, cure))
 }
 
-/// The VMs that may run in a set only are due more than it has: no weights can give them that (decision 004).
+/// Finds VMs confined to a set whose fair shares exceed it, which no weights can satisfy (decision 004).
 pub(super) fn unfair_pins(
     situation: &Situation<'_>,
     patient: &Patient<'_>,
@@ -319,7 +321,8 @@ pub(super) fn unfair_pins(
     if situation.pcpus(due) < set.len() as f64 * OVERCOMMITTED {
         return None;
     }
-    let (sum, severity) = waits.take(patient, |_| true, |who| matches!(who, Who::Vm(_)))?;
+    let (sum, severity) =
+        waits.take(patient, |_| true, |culprit| matches!(culprit, Culprit::Vm(_)))?;
     let pcpus = |time| situation.pcpus(time);
     let evidence = vec![format!(
         "{} VMs may run on pCPU {set} only and are due {:.2} pCPUs there; {} received {:.2} of {:.2} due, and waited: {}",
@@ -331,8 +334,8 @@ pub(super) fn unfair_pins(
         sum.ready(patient)
     )];
     let mut all: BTreeSet<VmId> = confined.iter().map(|other| other.id()).collect();
-    all.extend(sum.by.iter().filter_map(|(who, _)| match who {
-        Who::Vm(vm) => Some(*vm),
+    all.extend(sum.by.iter().filter_map(|(culprit, _)| match culprit {
+        Culprit::Vm(vm) => Some(*vm),
         _ => None,
     }));
     let all: Vec<VmId> = all.into_iter().collect();
@@ -341,7 +344,7 @@ pub(super) fn unfair_pins(
         situation,
         &all,
         &["--placement", "rebalance"],
-        "no weights can mend that; the daemon may move vCPUs that are pinned to one pCPU",
+        "no weights can correct that; the daemon may move vCPUs that are pinned to one pCPU",
     );
     Some(patient.finding(situation, Kind::UnfairPins, severity, lost, evidence, cure))
 }
@@ -361,8 +364,11 @@ pub(super) fn slow_sibling(
     if siblings.is_empty() || !they_wait || !they_work || ready < READY_BAD {
         return None;
     }
-    let (sum, _) =
-        waits.take(patient, |vcpu| vcpu == slow.vcpu, |who| matches!(who, Who::Vm(_)))?;
+    let (sum, _) = waits.take(
+        patient,
+        |vcpu| vcpu == slow.vcpu,
+        |culprit| matches!(culprit, Culprit::Vm(_)),
+    )?;
     let halted: f64 = siblings.iter().map(|vcpu| halted(&vcpu.times)).sum();
     let evidence = vec![format!(
         "vCPU {} always has work and is RDY for {} of its time, while its siblings ran at times and halted for {} in the mean; it waits for other VMs: {}",
@@ -372,8 +378,8 @@ pub(super) fn slow_sibling(
         sum.ready(patient)
     )];
     let mut all = vec![patient.id()];
-    all.extend(sum.by.iter().filter_map(|(who, _)| match who {
-        Who::Vm(vm) => Some(*vm),
+    all.extend(sum.by.iter().filter_map(|(culprit, _)| match culprit {
+        Culprit::Vm(vm) => Some(*vm),
         _ => None,
     }));
     let cure =

@@ -1,4 +1,4 @@
-//! What findings are made from: an interval, and what is configured on the host.
+//! The input of findings: an interval, and the configuration of the host.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,40 +10,41 @@ use tandem_model::{Nanos, PcpuSet, VcpuId, VmId};
 
 use super::finding::ratio;
 
-/// An interval and what is configured.
+/// An interval and the configuration of the host.
 #[derive(Clone, Debug)]
 pub struct Situation<'a> {
-    /// What was measured.
+    /// The measurements.
     pub interval: &'a Interval,
-    /// The VMs. One that is not here is a culprit without a name, and not looked at.
+    /// The VMs. Others in the interval count as unnamed culprits only.
     pub vms: BTreeMap<VmId, KnownVm>,
     /// The host.
     pub host: KnownHost,
-    /// The weights of cgroups in which processes of the host are, and of those above, in the knob's units; 0 in the idle class. One that is not
-    /// here is not known.
+    /// Weights of the cgroups of host processes and of their ancestors, in the knob's units; 0 for the idle class.
+    /// Weights of other cgroups are unknown.
     pub weights: BTreeMap<CgroupPath, u32>,
 }
 
 impl Situation<'_> {
-    /// A VM's name, with its process where another has the same.
+    /// Returns a VM's name, with its process id if the name is not unique.
     pub(super) fn name(&self, vm: VmId) -> String {
         let Some(known) = self.vms.get(&vm) else {
             return "a VM that is gone".to_owned();
         };
         let mut others = self.vms.iter().filter(|(id, _)| **id != vm);
-        match others.any(|(_, other)| other.name == known.name) {
-            true => format!("{} ({})", known.name, known.pid),
-            false => known.name.clone(),
+        if others.any(|(_, other)| other.name == known.name) {
+            format!("{} ({})", known.name, known.pid)
+        } else {
+            known.name.clone()
         }
     }
 
-    /// How many pCPUs a time in the interval is.
+    /// Converts a time in the interval to pCPUs.
     pub(super) fn pcpus(&self, time: Nanos) -> f64 {
         ratio(time, self.interval.length)
     }
 }
 
-/// What is configured for a VM. What is not written is in a record already, beside it.
+/// The configuration of a VM. Skipped fields are stored elsewhere in a record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KnownVm {
@@ -58,30 +59,30 @@ pub struct KnownVm {
     pub tids: BTreeMap<VcpuId, u32>,
     /// Its configured weight; the kernel's default is 1.
     pub weight: f64,
-    /// Due over the interval, by weights and beside all VMs of the host.
+    /// Fair share of the interval, by weights among all VMs of the host.
     #[serde(skip)]
     pub due: Nanos,
     /// Received over the interval.
     #[serde(skip)]
     pub received: Nanos,
-    /// The cgroup of its first vCPU; `None` where that is not known.
+    /// The cgroup of its first vCPU; `None` if unknown.
     pub cgroup: Option<CgroupPath>,
-    /// The quotas of the cgroups of its vCPUs and of those above.
+    /// The quotas of its vCPUs' cgroups and their ancestors.
     pub quotas: Vec<KnownQuota>,
-    /// Where the cpuset of each vCPU's cgroup lets it be moved. One that is not here may be moved anywhere, as far as is known.
+    /// The pCPUs that the cpuset of each vCPU's cgroup allows. vCPUs without an entry have no known restriction.
     pub cpusets: BTreeMap<VcpuId, PcpuSet>,
-    /// Whether it is a domain of libvirt, of the same name.
+    /// Whether it is a libvirt domain of the same name.
     pub is_libvirt: bool,
-    /// Whether its name is a tenant's word, which selects nothing.
+    /// Whether a tenant chose its name, so that the name selects nothing.
     pub is_tenants: bool,
-    /// Whether a running daemon of Tandem's looks after it.
+    /// Whether a Tandem daemon manages it.
     pub is_managed: bool,
-    /// Whether it takes turns.
+    /// Whether it takes turns (co-scheduling).
     pub takes_turns: bool,
 }
 
 impl KnownVm {
-    /// What is configured, without what is known of the VM and its interval anyway.
+    /// Returns the configuration without the fields that a record stores elsewhere.
     pub fn settings(self) -> KnownVm {
         KnownVm {
             name: String::new(),
@@ -97,34 +98,34 @@ impl KnownVm {
 /// A cgroup's quota.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownQuota {
-    /// Whose.
+    /// The cgroup.
     pub cgroup: CgroupPath,
-    /// How much.
+    /// The quota.
     pub quota: Quota,
-    /// For how long it kept the cgroup off pCPUs in the interval, summed over these; `None` where that is not known.
+    /// Time that it throttled the cgroup in the interval, summed over pCPUs; `None` if unknown.
     #[serde(skip)]
     pub throttled: Option<Nanos>,
 }
 
-/// What is configured on the host.
+/// The configuration of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownHost {
-    /// Which interface holds the cpu controller.
+    /// The interface of the cpu controller.
     pub version: Version,
-    /// Where it is mounted.
+    /// Its mount point.
     pub mount: PathBuf,
-    /// The pCPUs that are online.
+    /// The online pCPUs.
     pub online: PcpuSet,
-    /// The pCPUs that the kernel's command line takes out of scheduling (isolcpus).
+    /// The pCPUs that the kernel's command line excludes from scheduling (isolcpus).
     #[serde(default)]
     pub isolated: PcpuSet,
-    /// The pCPUs of each last-level cache; empty where that is not known.
+    /// The pCPUs of each last-level cache; empty if unknown.
     pub caches: Vec<PcpuSet>,
-    /// The pCPUs of each core; empty where that is not known, as in older records.
+    /// The pCPUs of each core; empty if unknown, as in older records.
     #[serde(default)]
     pub cores: Vec<PcpuSet>,
-    /// Major and minor number of the kernel's release; `None` where that is not known.
+    /// Major and minor number of the kernel's release; `None` if unknown.
     pub kernel: Option<(u32, u32)>,
-    /// Whether processes of a session compete as one (autogroup) while they are in the root cgroup.
+    /// Whether autogroup makes the processes of a session compete as one in the root cgroup.
     pub has_autogroup: bool,
 }

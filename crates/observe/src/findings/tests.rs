@@ -1,4 +1,4 @@
-//! Each cause in a made-up interval that has it, and in one that barely has not.
+//! Checks each cause in an artificial interval that has it, and in one just below its threshold.
 
 mod costs;
 mod once;
@@ -30,7 +30,7 @@ fn set(text: &str) -> PcpuSet {
     text.parse().unwrap()
 }
 
-/// A vCPU's second: what it ran, was RDY, LIM and POLL, in ms, and where it may run.
+/// A vCPU's second: RUN, RDY, LIM and POLL in ms, and its affinity.
 #[derive(Clone, Copy)]
 struct Second {
     run: u64,
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// A VM that is due what it received.
+    /// Adds a VM that received its fair share.
     fn vm(mut self, id: u64, vcpus: &[Second]) -> World {
         let measured = (0u32..).zip(vcpus).map(|(n, of)| VcpuInterval {
             vcpu: VcpuId(n),
@@ -163,7 +163,7 @@ impl World {
         self.look(|situation| find(situation, |_| true))
     }
 
-    /// The kinds of what is wrong with a VM, the costliest first.
+    /// Returns the kinds of a VM's findings, by cost in descending order.
     fn kinds(self, id: u64) -> Vec<Kind> {
         let findings = self.all().findings.into_iter();
         let of_vm = findings.filter(|finding| finding.id == VmId(id));
@@ -195,7 +195,7 @@ fn stacked(on: &'static str, idle: u64) -> World {
 }
 
 #[test]
-fn stacked_vcpus_beside_an_idle_pcpu() {
+fn stacked_vcpus_next_to_an_idle_pcpu() {
     let finding = stacked("0", 1000).only();
     assert_eq!((finding.kind, finding.severity), (Kind::Stacked, Severity::Bad));
     assert_eq!(finding.lost_per_second, SECOND);
@@ -209,9 +209,9 @@ fn stacked_vcpus_beside_an_idle_pcpu() {
 }
 
 #[test]
-fn what_others_took_there_counts_where_enough_idles_elsewhere() {
-    // A VM that computes is pinned to the same pCPU, and has half of it.
-    let beside = |idle: u64| {
+fn waits_for_others_count_if_enough_idles_elsewhere() {
+    // A computing VM is pinned to the same pCPU, and has half of it.
+    let with_neighbour = |idle: u64| {
         let world = World::new()
             .vm(1, &[vcpu(250, 750, "0"), vcpu(250, 750, "0")])
             .vm(2, &[vcpu(500, 500, "0")])
@@ -219,16 +219,16 @@ fn what_others_took_there_counts_where_enough_idles_elsewhere() {
         let world = world.edge(1, 0, own(1, 1), 250).edge(1, 1, own(1, 0), 250);
         world.edge(1, 0, own(2, 0), 500).edge(1, 1, own(2, 0), 500)
     };
-    assert_eq!(beside(1000).kinds(1), [Kind::Stacked]);
-    assert_eq!(beside(600).kinds(1), [Kind::Neighbour, Kind::Stacked]);
+    assert_eq!(with_neighbour(1000).kinds(1), [Kind::Stacked]);
+    assert_eq!(with_neighbour(600).kinds(1), [Kind::Neighbour, Kind::Stacked]);
 }
 
 #[test]
-fn stacked_vcpus_are_not_where_nothing_idles_or_each_has_a_pcpu() {
+fn no_stacked_finding_without_idle_pcpus() {
     let busy = stacked("0", 50).only();
     assert_eq!(busy.kind, Kind::TooManyVcpus);
-    assert_eq!(busy.cure.commands, [""; 0], "what there is elsewhere is others'");
-    // Idle time may be that of the pCPU that they share.
+    assert_eq!(busy.cure.commands, [""; 0], "other pCPUs belong to others");
+    // The idle time may be that of the pCPU that they share.
     let seldom = [vcpu(250, 50, "0"), vcpu(250, 50, "0")];
     let world = World::new().vm(1, &seldom).idle(500);
     let world = world.edge(1, 0, own(1, 1), 50).edge(1, 1, own(1, 0), 50);
@@ -299,13 +299,13 @@ fn a_quota_that_throttles_while_pcpus_idle() {
 }
 
 #[test]
-fn a_quota_is_no_finding_without_throttling_or_without_idle_pcpus() {
+fn no_quota_finding_without_throttling_or_idle_pcpus() {
     assert_eq!(quota(9, 1700).kinds(1), []);
     assert_eq!(quota(700, 99).kinds(1), []);
     assert_eq!(quota(0, 1700).kinds(1), []);
 }
 
-/// A VM of four vCPUs, two on each pCPU, that received so many ms, beside one that computes on both.
+/// A VM of four vCPUs, two on each pCPU, that received this many ms, next to one that computes on both.
 fn hog(received: u64, halted: u64) -> World {
     let run = received / 4;
     let of = |on| vcpu(run, 1000 - run - halted, on);
@@ -320,7 +320,7 @@ fn hog(received: u64, halted: u64) -> World {
 }
 
 #[test]
-fn a_hog_that_is_pinned_and_stacked() {
+fn pinned_and_stacked_hog() {
     let findings = hog(1640, 100).all().findings;
     let of_victim: Vec<&Finding> = findings.iter().filter(|one| one.id == VmId(2)).collect();
     let [finding] = of_victim[..] else { panic!("{findings:#?}") };
@@ -330,14 +330,14 @@ fn a_hog_that_is_pinned_and_stacked() {
 }
 
 #[test]
-fn a_hog_is_not_on_older_kernels_nor_within_its_due_nor_without_sleep() {
+fn no_hog_on_older_kernels_or_without_sleep() {
     let older = hog(1640, 100).host(|world| world.host.kernel = Some((6, 12)));
     assert_eq!(older.kinds(2), [Kind::Neighbour]);
     assert_eq!(hog(1000, 100).kinds(2), [Kind::Neighbour]);
     assert_eq!(hog(1640, 0).kinds(2), [Kind::Turns]);
 }
 
-/// Three VMs on pCPU 0, and one there and on pCPU 1; all are due so much.
+/// Three VMs on pCPU 0, and one there and on pCPU 1, each with this fair share.
 fn pinned(due: u64) -> World {
     let mut world = World::new();
     for id in 1..=3 {
@@ -354,11 +354,11 @@ fn pins_that_leave_no_fair_division() {
     assert_eq!(findings.len(), 3, "{findings:#?}");
     assert!(findings.iter().all(|finding| finding.kind == Kind::UnfairPins));
     assert!(findings[0].cure.commands[0].ends_with("--placement rebalance"));
-    // They receive what they are due.
+    // They receive their fair shares.
     assert_eq!(pinned(340).kinds(1), [Kind::Neighbour]);
 }
 
-/// A vCPU that always has work beside three that halt, and a VM that has pCPU 0, too.
+/// A vCPU that always has work with three siblings that halt, and a VM that also uses pCPU 0.
 fn slow(siblings_ran: u64, ready: u64) -> World {
     let sibling = vcpu(siblings_ran, 0, "1");
     World::new()
@@ -368,19 +368,19 @@ fn slow(siblings_ran: u64, ready: u64) -> World {
 }
 
 #[test]
-fn a_vm_that_waits_for_its_own_slow_vcpu() {
+fn slow_vcpu_delays_its_vm() {
     let finding = slow(100, 450).only();
     assert_eq!(finding.kind, Kind::SlowSibling);
     assert!(finding.cure.commands[0].contains("asymmetric"));
-    // Most programs of that shape gained nothing by it where it was measured: no promise.
+    // Most measured programs of that shape gained nothing, so the remark promises nothing.
     let remark = &finding.cure.remark;
     assert!(remark.starts_with("try this"), "{remark}");
     assert!(remark.contains("gained nothing or lost"), "{remark}");
-    // One that is alone in its VM with the work waits for a neighbour, and so does one whose siblings have work.
+    // A vCPU that alone has work waits for a neighbour, and so does one whose siblings have work.
     assert_eq!(slow(5, 450).kinds(1), [Kind::Neighbour]);
     assert_eq!(slow(600, 450).kinds(1), [Kind::Neighbour]);
     assert_eq!(slow(100, 99).kinds(1), []);
-    // Where co-stop is told apart from HALT, the siblings halt no less.
+    // Co-stop counts as halted, too.
     let mut world = slow(100, 450);
     for vcpu in &mut world.interval.vms[0].vcpus[1..] {
         let parts = [(State::Run, vcpu.ran), (State::Costop, Nanos::from_millis(700))];
@@ -389,7 +389,7 @@ fn a_vm_that_waits_for_its_own_slow_vcpu() {
     assert_eq!(world.only().kind, Kind::SlowSibling);
 }
 
-/// Two VMs that share both pCPUs; the first sleeps so much on each vCPU.
+/// Two VMs that share both pCPUs; each vCPU of the first sleeps this many ms.
 fn restless(slept: u64) -> World {
     let first = vcpu(500 - slept, 500, "0-1");
     let second = vcpu(500, 500, "0-1");
@@ -404,7 +404,7 @@ fn restless(slept: u64) -> World {
 fn vms_that_never_sleep_gain_from_turns() {
     let finding = restless(0).only();
     assert_eq!(finding.kind, Kind::Turns);
-    // What is estimated to be the VM's own is explained, and does not count.
+    // The part attributed to the VM itself is explained, but does not count.
     assert_eq!(finding.lost_per_second, ms(700));
     assert_eq!(finding.cure.commands, ["sudo tandem host run vm1 vm2"]);
     let tenants = restless(0).known(2, |known| known.is_tenants = true).only();
@@ -412,7 +412,7 @@ fn vms_that_never_sleep_gain_from_turns() {
     assert_eq!(restless(60).kinds(1), [Kind::Neighbour]);
     let in_turns = restless(0).known(1, |known| known.takes_turns = true);
     assert_eq!(in_turns.kinds(1), [Kind::Neighbour]);
-    // vCPUs that share a pCPU do not run together in turns either.
+    // vCPUs that share a pCPU cannot run at the same time, even in turns.
     let mut pinned = restless(0);
     for vcpu in &mut pinned.interval.vms[0].vcpus {
         vcpu.allowed = set("0");
@@ -430,7 +430,7 @@ fn emulator(time: u64) -> World {
 }
 
 #[test]
-fn the_vms_other_threads_take_its_vcpus_time() {
+fn own_threads_take_vcpu_time() {
     let finding = emulator(300).only();
     assert_eq!(finding.kind, Kind::OwnThreads);
     let command = &finding.cure.commands[0];
@@ -452,7 +452,7 @@ fn build(cgroup: &str, time: u64) -> World {
 }
 
 #[test]
-fn a_host_process_takes_the_time() {
+fn host_process_takes_the_time() {
     let finding = build("/build", 500).only();
     assert_eq!(finding.kind, Kind::HostProcess);
     assert!(finding.evidence[1].contains("process 77"), "{finding:#?}");
@@ -463,7 +463,7 @@ fn a_host_process_takes_the_time() {
         command(on_v2("/build.service")),
         "sudo systemctl set-property --runtime build.service CPUWeight=10"
     );
-    // A slice has other services in it, whose time is not to be taken.
+    // A slice contains other services, which must not be slowed down.
     for cgroup in ["/system.slice/build.service", "/system.slice"] {
         let cure = on_v2(cgroup).only().cure;
         assert_eq!(cure.commands, [""; 0], "{cgroup}");
@@ -487,7 +487,7 @@ fn many_small_processes_count_together() {
 }
 
 #[test]
-fn a_neighbour_takes_the_time_and_whether_that_is_due_is_said() {
+fn neighbour_evidence_compares_with_fair_share() {
     let world = |due: u64, ready: u64| {
         let first = [vcpu(400, ready, "0")];
         let world = World::new().vm(1, &first).vm(2, &[vcpu(600, 0, "0")]);
@@ -507,7 +507,7 @@ fn a_neighbour_takes_the_time_and_whether_that_is_due_is_said() {
 }
 
 #[test]
-fn a_wait_for_nobody_that_was_seen_is_not_nothing() {
+fn unseen_culprits_are_reported() {
     let world = |time| {
         let world = World::new().vm(1, &[vcpu(1000 - time, time, "0")]);
         world.edge(1, 0, Party::Unseen, time)
@@ -517,7 +517,7 @@ fn a_wait_for_nobody_that_was_seen_is_not_nothing() {
 }
 
 #[test]
-fn halt_polling_burns_more_than_it_runs() {
+fn halt_polling_exceeds_run_time() {
     let world = |run, poll| {
         let second = Second { poll, ..vcpu(run, 0, "0") };
         World::new().vm(1, &[second])
@@ -528,7 +528,7 @@ fn halt_polling_burns_more_than_it_runs() {
 }
 
 #[test]
-fn yields_that_help_nobody() {
+fn useless_yields_are_reported() {
     let world = |useless: u64, taken: u64| {
         let mut world = World::new().vm(1, &[vcpu(1000, 0, "0"), vcpu(1000, 0, "1")]);
         let victim = world.edges.party(&own(1, 0));
@@ -545,7 +545,7 @@ fn yields_that_help_nobody() {
 }
 
 #[test]
-fn what_costs_most_comes_first_and_only_who_was_asked_for_is_answered() {
+fn findings_sort_by_cost_and_cover_selected_vms() {
     let mut world = quota(300, 1700).vm(2, &[vcpu(400, 600, "1")]);
     world = world.edge(2, 0, process("dd", "/"), 600);
     let (all, of_first) = world.look(|situation| {
@@ -558,7 +558,7 @@ fn what_costs_most_comes_first_and_only_who_was_asked_for_is_answered() {
 }
 
 #[test]
-fn what_cannot_be_seen_is_said_and_not_guessed() {
+fn unmeasured_causes_are_listed() {
     let mut world = World::new().vm(1, &[vcpu(100, 0, "0")]);
     let missing = Missing::of_all(Column::State(State::Poll), "run as root");
     world.interval.missing.push(missing);

@@ -1,8 +1,8 @@
-//! What vCPUs waited for, as far as no finding explains it yet, and from when on a wait is worth a finding.
+//! Waits that no finding explains so far, and the thresholds of a finding.
 //!
-//! Where a vCPU may run on several pCPUs, who took them is an estimate, and a part of its wait is then always said to be for its own VM.
-//! Whoever explains such a vCPU's waits for others explains that part, too, but it does not count in the cost: so no wait is
-//! explained twice, by whoever came first and by whoever finds the estimate left over.
+//! For a vCPU that may run on several pCPUs, the culprits are estimates, and a part of its wait is always attributed to its own VM.
+//! A cause that explains such a vCPU's waits for others takes that part too, but does not count it in its cost.
+//! So no later cause explains the rest of the estimate again.
 
 use std::collections::BTreeMap;
 
@@ -12,79 +12,79 @@ use tandem_model::{Nanos, VcpuId, VmId};
 use super::finding::{Severity, percent, ratio};
 use super::patient::Patient;
 
-/// RDY of a VM per vCPU from which it is worth a look: under 5 % is fine, by esxtop's rule of thumb.
+/// Minimum RDY per vCPU of a VM for a finding: under 5 % is fine, by esxtop's rule of thumb.
 pub(super) const READY: f64 = 0.05;
 
-/// RDY of a single vCPU that is bad, by the same rule. One such vCPU is worth a finding whatever its siblings do.
+/// RDY of a severe finding, by the same rule. A single vCPU above it suffices for a finding.
 pub(super) const READY_BAD: f64 = 0.10;
 
-/// What counts.
+/// The threshold of a finding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Worth {
-    /// What is worth a look: more than thresholds.
+    /// Waits above the thresholds.
     #[default]
     Look,
-    /// Anything.
+    /// All waits.
     Anything,
 }
 
-/// Who had what a vCPU waited for.
+/// The party that ran while a vCPU waited.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Who {
+pub(super) enum Culprit {
     /// The VM's own vCPUs.
     Itself,
     /// Another thread of the VM.
     OwnThread(String),
     /// Another VM, its vCPUs or its other threads.
     Vm(VmId),
-    /// Processes of the host.
+    /// Host processes.
     Process { name: String, cgroup: Option<String> },
-    /// A thread of the kernel.
+    /// A kernel thread.
     Kernel(String),
-    /// Nobody that was seen.
+    /// A party that no source saw.
     Unseen,
-    /// Those that are not named one by one.
+    /// Parties that are not listed individually.
     Others,
 }
 
-fn who(victim: VmId, culprit: &Party) -> Who {
-    match culprit {
-        Party::Vcpu { vm, .. } | Party::Vm(vm) if *vm == victim => Who::Itself,
-        Party::VmThread { vm, name } if *vm == victim => Who::OwnThread(name.clone()),
-        Party::Vcpu { vm, .. } | Party::Vm(vm) | Party::VmThread { vm, .. } => Who::Vm(*vm),
+fn culprit_of(victim: VmId, party: &Party) -> Culprit {
+    match party {
+        Party::Vcpu { vm, .. } | Party::Vm(vm) if *vm == victim => Culprit::Itself,
+        Party::VmThread { vm, name } if *vm == victim => Culprit::OwnThread(name.clone()),
+        Party::Vcpu { vm, .. } | Party::Vm(vm) | Party::VmThread { vm, .. } => Culprit::Vm(*vm),
         Party::Process { name, cgroup } => {
-            Who::Process { name: name.clone(), cgroup: cgroup.clone() }
+            Culprit::Process { name: name.clone(), cgroup: cgroup.clone() }
         }
-        Party::KernelThread(name) => Who::Kernel(name.clone()),
-        Party::Unseen => Who::Unseen,
-        Party::Others => Who::Others,
+        Party::KernelThread(name) => Culprit::Kernel(name.clone()),
+        Party::Unseen => Culprit::Unseen,
+        Party::Others => Culprit::Others,
     }
 }
 
 /// The waits of all vCPUs for pCPUs.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    left: BTreeMap<(VmId, VcpuId), BTreeMap<Who, Nanos>>,
-    /// What was taken of each VM's waits so far.
+    left: BTreeMap<(VmId, VcpuId), BTreeMap<Culprit, Nanos>>,
+    /// Waits of each VM that findings took so far.
     taken: BTreeMap<VmId, Nanos>,
     worth: Worth,
 }
 
-/// Waits that have something in common.
+/// A sum of waits of some vCPUs for some culprits.
 #[derive(Debug, Default)]
 pub(super) struct Sum {
-    /// All together.
+    /// The total.
     pub(super) total: Nanos,
-    /// For whom, the longest first.
-    pub(super) by: Vec<(Who, Nanos)>,
-    /// The longest of a vCPU, as a part of its wall time.
+    /// By culprit, in descending order.
+    pub(super) by: Vec<(Culprit, Nanos)>,
+    /// The maximum of a vCPU, relative to its wall time.
     worst: f64,
-    /// What other findings explain of the VM's waits.
+    /// Waits of the VM that other findings explain.
     elsewhere: Nanos,
 }
 
 impl Sum {
-    /// How bad it is; `None` if it is not worth a finding.
+    /// Returns the severity; `None` below the threshold of a finding.
     pub(super) fn severity(&self, patient: &Patient<'_>) -> Option<Severity> {
         let mean = patient.part(self.total);
         match (mean >= READY_BAD, mean >= READY || self.worst >= READY_BAD) {
@@ -94,13 +94,13 @@ impl Sum {
         }
     }
 
-    /// How much it is of the VM's time, and what other findings explain beside it.
+    /// Formats the wait relative to the VM's time, and the part that other findings explain.
     pub(super) fn ready(&self, patient: &Patient<'_>) -> String {
         let ready = format!("RDY {} of its time", percent(patient.part(self.total)));
         match self.elsewhere {
             Nanos::ZERO => ready,
             elsewhere => format!(
-                "{ready}, what is left beside {} that other findings explain",
+                "{ready}, in addition to {} that other findings explain",
                 percent(patient.part(elsewhere))
             ),
         }
@@ -113,21 +113,21 @@ impl Waits {
         for edge in edges.iter().filter(|edge| edge.kind == EdgeKind::Pcpu) {
             if let Party::Vcpu { vm, vcpu } = edge.victim {
                 let of_vcpu = waits.left.entry((*vm, *vcpu)).or_default();
-                *of_vcpu.entry(who(*vm, edge.culprit)).or_default() += edge.time();
+                *of_vcpu.entry(culprit_of(*vm, edge.culprit)).or_default() += edge.time();
             }
         }
         waits
     }
 
-    /// Takes what these vCPUs of a VM waited for those that are meant, if that is worth a finding, and with it what is estimated to be for the VM
-    /// itself.
+    /// Takes the waits of some vCPUs of a VM for the selected culprits, if they suffice for a finding. Takes the part attributed to the VM
+    /// itself with it.
     pub(super) fn take(
         &mut self,
         patient: &Patient<'_>,
         of_vcpu: impl Fn(VcpuId) -> bool,
-        is_meant: impl Fn(&Who) -> bool,
+        is_included: impl Fn(&Culprit) -> bool,
     ) -> Option<(Sum, Severity)> {
-        let sum = self.sum(patient, &of_vcpu, &is_meant);
+        let sum = self.sum(patient, &of_vcpu, &is_included);
         let severity = match (sum.severity(patient), self.worth) {
             (None, Worth::Anything) => Severity::Notice,
             (severity, _) => severity?,
@@ -138,8 +138,8 @@ impl Waits {
             let Some(left) = self.left.get_mut(&(patient.id(), vcpu.vcpu)) else {
                 continue;
             };
-            left.retain(|who, time| {
-                let is_taken = is_meant(who) || (*who == Who::Itself && is_estimate);
+            left.retain(|culprit, time| {
+                let is_taken = is_included(culprit) || (*culprit == Culprit::Itself && is_estimate);
                 if is_taken {
                     taken += *time;
                 }
@@ -150,32 +150,32 @@ impl Waits {
         Some((sum, severity))
     }
 
-    /// What is left of what these vCPUs waited for those that are meant.
+    /// Sums the remaining waits of some vCPUs for the selected culprits.
     fn sum(
         &self,
         patient: &Patient<'_>,
         of_vcpu: impl Fn(VcpuId) -> bool,
-        is_meant: impl Fn(&Who) -> bool,
+        is_included: impl Fn(&Culprit) -> bool,
     ) -> Sum {
         let mut sum = Sum {
             elsewhere: self.taken.get(&patient.id()).copied().unwrap_or_default(),
             ..Sum::default()
         };
-        let mut by: BTreeMap<Who, Nanos> = BTreeMap::new();
+        let mut by: BTreeMap<Culprit, Nanos> = BTreeMap::new();
         for vcpu in patient.vm.vcpus.iter().filter(|vcpu| of_vcpu(vcpu.vcpu)) {
             let Some(left) = self.left.get(&(patient.id(), vcpu.vcpu)) else {
                 continue;
             };
             let mut of_this = Nanos::ZERO;
-            for (who, time) in left.iter().filter(|(who, _)| is_meant(who)) {
-                *by.entry(who.clone()).or_default() += *time;
+            for (culprit, time) in left.iter().filter(|(culprit, _)| is_included(culprit)) {
+                *by.entry(culprit.clone()).or_default() += *time;
                 of_this += *time;
             }
             sum.total += of_this;
             sum.worst = sum.worst.max(ratio(of_this, vcpu.times.wall()));
         }
         sum.by = by.into_iter().collect();
-        // Equals stay in the order of who they are.
+        // The stable sort keeps equal times in the order of `Culprit`.
         sum.by.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
         sum
     }

@@ -1,4 +1,4 @@
-//! One vCPU over one interval: two readings of its accounts, and where its time went between them.
+//! The times of one vCPU in one interval, from two readings of its statistics.
 
 use std::sync::Arc;
 
@@ -6,32 +6,32 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::sampler::VcpuSample;
 use tandem_model::{Nanos, PcpuSet, State, VcpuTimes};
 
-/// A vCPU as it was when the interval began.
+/// A reading of a vCPU, from which the next interval begins.
 #[derive(Clone, Debug)]
 pub(super) struct Before {
-    /// When this was read.
+    /// Time of the reading.
     pub(super) at: Nanos,
     pub(super) sample: VcpuSample,
     pub(super) guest: Nanos,
     pub(super) polled: Option<Nanos>,
     pub(super) runnable: bool,
     pub(super) allowed: PcpuSet,
-    /// How often it went to sleep so far; `None`: not asked for, or not known.
+    /// Number of times it went to sleep so far; `None`: not requested, or unknown.
     pub(super) sleeps: Option<u64>,
-    /// Of the wait that is not over, what was counted in earlier intervals.
+    /// Part of a pending wait that was counted in earlier intervals.
     pub(super) counted: Nanos,
 }
 
-/// What a vCPU did in the interval.
+/// The activity of a vCPU in the interval.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// Between the two readings.
+    /// Time between the two readings.
     pub(super) wall: Nanos,
     pub(super) ran: Nanos,
     pub(super) polled: Option<Nanos>,
     pub(super) guest: Option<Nanos>,
     pub(super) waited: Nanos,
-    /// Whether the kernel counted what it waited; else it waited all the time and goes on.
+    /// Whether the wait ended and was counted by the kernel; else it lasted all the interval and continues.
     pub(super) is_over: bool,
     pub(super) limited: Option<Nanos>,
     pub(super) runs: u64,
@@ -42,7 +42,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// The difference of two readings. Of the later one, what was counted of a wait that is not over is brought up to date.
+    /// Returns the difference of two readings. Updates the counted part of a pending wait in the later one.
     pub(super) fn new(before: &Before, now: &mut Before, counts_guest: bool) -> Account {
         let wall = now.at.saturating_sub(before.at);
         let ran = now.sample.ran.saturating_sub(before.sample.ran);
@@ -65,7 +65,7 @@ impl Account {
             ran,
             polled: now.polled.zip(before.polled).map(|(now, before)| grown(now, before)),
             guest: counts_guest.then(|| grown(now.guest, before.guest)),
-            // It did not wait while it ran.
+            // Running and waiting exclude each other.
             waited: waited.min(wall.saturating_sub(ran)),
             is_over: !waits,
             limited: None,
@@ -77,7 +77,7 @@ impl Account {
         }
     }
 
-    /// Of a vCPU that slept until now and did nothing else, which is as it was but for when it was looked at.
+    /// Returns the account of a vCPU that slept until now. Updates the time of its reading.
     pub(super) fn asleep(before: &mut Before, at: Nanos, counts_guest: bool) -> Account {
         let wall = at.saturating_sub(std::mem::replace(&mut before.at, at));
         before.counted = Nanos::ZERO;
@@ -97,8 +97,8 @@ impl Account {
         }
     }
 
-    /// Where the time went. What ran is POLL as far as KVM counted, then RUN as far as the kernel found it in the guest, then VMM.
-    /// The host polls outside of the guest: where only POLL is not measured it is in VMM.
+    /// Divides the time into states. Run time is POLL as counted by KVM, then RUN as counted as guest time, then VMM.
+    /// The host polls outside of the guest, so VMM includes POLL if only POLL is not measured.
     pub(super) fn times(&self) -> VcpuTimes {
         let ran = self.ran.min(self.wall);
         let polled = self.polled.map(|polled| polled.min(ran));

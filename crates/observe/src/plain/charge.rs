@@ -1,8 +1,8 @@
-//! Whom a vCPU waits for, where nobody saw the switches: its wait is divided among those that ran on the pCPUs that it may
-//! use, in proportion to what they ran there.
+//! Estimates the culprits of waits without switch events: divides the wait of a vCPU among the threads that ran on the pCPUs that it may
+//! use, in proportion to their run time there.
 //!
-//! What a thread ran on a pCPU is not known, only what it ran in all. It is taken to have run everywhere alike where it may, as far as
-//! those leave room there that have less choice (`spread.rs`): who may run anywhere does not run on a pCPU that pinned threads fill.
+//! Only the total run time of a thread is known, not the pCPUs where it ran. It is assumed to be spread evenly over its allowed pCPUs, as far
+//! as threads with fewer allowed pCPUs leave room there (`spread.rs`): a free thread does not run on a pCPU that pinned threads fill.
 //!
 //! ```text
 //! there(j, S) = ran_j · Σ_p∈S part_j(p) ÷ Σ_p part_j(p)
@@ -10,15 +10,15 @@
 //! charged(v ← j) = min(waited_v, others(v)) · there(j, allowed_v) ÷ others(v)
 //! ```
 //!
-//! So nobody is charged by a victim with more than it ran where that victim could have run; what is left of a wait then is
-//! charged to [`Party::Unseen`]. Several victims wait for one culprit at the same time, each in full.
+//! So a victim charges a culprit at most its run time on the pCPUs of the victim. The rest of the wait is
+//! charged to [`Party::Unseen`]. Several victims can wait for one culprit at the same time, each in full.
 //!
-//! That is exact where everybody is pinned to one pCPU, and the less so the more pCPUs there are to choose from. A vCPU that may
-//! use one pCPU only waits for vCPUs; any other waits for VMs as a whole, since which of a VM's vCPUs was where is
-//! not known. All arithmetic is in whole ns, rounded down; what rounding leaves goes to [`Party::Others`].
+//! The estimate is exact if all threads are pinned to one pCPU, and degrades with the number of allowed pCPUs. A vCPU that may
+//! use only one pCPU waits for vCPUs; any other waits for VMs as a whole, since the position of a VM's vCPUs is
+//! unknown. All arithmetic is in whole ns, rounded down; the remainder goes to [`Party::Others`].
 //!
-//! There is one distribution of culprits for each set of pCPUs, sorted once; a victim takes the first [`TOP`] of it, so a
-//! thousand VMs that may run anywhere cost no thousand edges each.
+//! Each set of pCPUs has one distribution of culprits, sorted once. A victim takes its first [`TOP`] entries, so
+//! a thousand VMs that may run anywhere do not need a thousand edges each.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -30,10 +30,10 @@ use tandem_model::{Nanos, PcpuSet, VcpuId, VmId};
 
 use super::spread::Spread;
 
-/// So many of a distribution are looked at one by one: the victim itself may be among them.
+/// Number of entries of a distribution that are charged individually; the victim itself may be among them.
 const FIRST: usize = TOP + 1;
 
-/// Somebody ran.
+/// Run time of a party.
 #[derive(Clone, Debug)]
 pub(super) struct Ran {
     pub(super) party: Party,
@@ -41,7 +41,7 @@ pub(super) struct Ran {
     pub(super) allowed: PcpuSet,
 }
 
-/// A vCPU waited for a pCPU; what it ran itself is among what ran.
+/// A vCPU's wait for a pCPU; its own run time is also listed as [`Ran`].
 #[derive(Clone, Debug)]
 pub(super) struct Waited {
     pub(super) vm: VmId,
@@ -51,23 +51,23 @@ pub(super) struct Waited {
     pub(super) allowed: PcpuSet,
 }
 
-/// What those ran that may run on the same pCPUs.
+/// Run times of the parties with the same allowed pCPUs.
 #[derive(Debug, Default)]
 struct Group {
-    /// Each vCPU by itself.
+    /// Each vCPU separately.
     apart: BTreeMap<PartyId, Ranked>,
     /// The vCPUs of a VM together.
     together: BTreeMap<PartyId, Ranked>,
 }
 
-/// What a party ran, and whose it is.
+/// Run time of a party, and its VM.
 #[derive(Clone, Copy, Debug)]
 struct Ranked {
     vm: Option<VmId>,
     time: u128,
 }
 
-/// Divides every wait of an interval of that length.
+/// Divides all waits of an interval of this length.
 pub(super) fn charge(waits: &[Waited], ran: &[Ran], length: Nanos) -> Edges {
     let mut builder = EdgesBuilder::new();
     let mut groups: BTreeMap<&PcpuSet, Group> = BTreeMap::new();
@@ -85,7 +85,7 @@ pub(super) fn charge(waits: &[Waited], ran: &[Ran], length: Nanos) -> Edges {
         (*allowed, times.sum())
     });
     let spread = Spread::new(sums, length);
-    // Many vCPUs have one of few sets.
+    // Many vCPUs share few sets.
     let mut by_set: BTreeMap<&PcpuSet, Vec<&Waited>> = BTreeMap::new();
     for wait in waits.iter().filter(|wait| wait.time > Nanos::ZERO) {
         by_set.entry(&wait.allowed).or_default().push(wait);
@@ -100,13 +100,13 @@ pub(super) fn charge(waits: &[Waited], ran: &[Ran], length: Nanos) -> Edges {
     builder.top(TOP)
 }
 
-/// What everybody ran on the pCPUs of a set, as far as that can be told.
+/// Estimated run times of all parties on the pCPUs of a set.
 #[derive(Debug)]
 struct Distribution {
     is_pinned: bool,
-    /// The most first.
+    /// In descending order.
     there: Vec<(PartyId, Ranked)>,
-    /// Those of each VM that are not among the first.
+    /// Positions of each VM's parties beyond the first entries.
     later: BTreeMap<VmId, Vec<usize>>,
     total: u128,
 }
@@ -135,7 +135,7 @@ impl Distribution {
         Distribution { is_pinned, total: there.iter().map(|(_, ran)| ran.time).sum(), there, later }
     }
 
-    /// Charges the first and the victim's own VM with their part of a wait, and all others with the rest.
+    /// Charges the first entries and the victim's own VM with their part of a wait, and [`Party::Others`] with the rest.
     fn divide(
         &self,
         wait: &Waited,
@@ -145,7 +145,7 @@ impl Distribution {
         let itself = Party::Vcpu { vm: wait.vm, vcpu: wait.vcpu };
         let victim = builder.party(&itself);
         let own = if self.is_pinned { victim } else { builder.party(&itself.whole()) };
-        // All that it ran it ran where it may.
+        // A victim ran all its time on its allowed pCPUs.
         let own_time = if wait.allowed.is_empty() { 0 } else { u128::from(wait.ran.0) };
         let others = self.total.saturating_sub(own_time);
         let known = u128::from(wait.time.0).min(others);
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Whom a vCPU waited for, in ms; what rounding leaves is no ms.
+    /// Returns the charges of a victim in ms, without rounding remainders.
     fn charges(edges: &Edges, victim: &Party) -> Vec<(Party, u64)> {
         let edges = edges.of(victim, EdgeKind::Pcpu);
         let charges = edges.map(|edge| (edge.culprit.clone(), edge.time().0 / 1_000_000));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_vcpu_waits_for_those_on_its_pcpu_and_for_nobody_else() {
+    fn pinned_vcpu_waits_for_its_pcpu_only() {
         let all = [
             ran(vcpu(1, 0), 400, "0"),
             ran(vcpu(2, 0), 300, "0"),
@@ -233,12 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn a_free_vcpu_waits_for_vms_in_proportion_and_not_for_itself() {
+    fn free_vcpu_charges_vms_in_proportion() {
         let all = [
             ran(vcpu(1, 0), 500, "0-1"),
             ran(vcpu(1, 1), 300, "0-1"),
             ran(vcpu(2, 0), 600, "0-1"),
-            // Half of it counts: on pCPU 2 it was in nobody's way.
+            // Half of it counts: pCPU 2 is not allowed for the victim.
             ran(vcpu(3, 0), 200, "1-2"),
         ];
         let edges = charge(&[waited(1, 0, 100, 500, "0-1")], &all, SECOND);
@@ -248,11 +248,11 @@ mod tests {
     }
 
     #[test]
-    fn who_may_run_anywhere_did_not_run_where_pinned_threads_fill_the_pcpu() {
+    fn pinned_threads_leave_free_ones_no_room() {
         let all = [ran(vcpu(1, 0), 500, "0"), ran(vcpu(2, 0), 500, "0"), ran(make(), 900, "0-1")];
         let edges = charge(&[waited(1, 0, 500, 500, "0")], &all, SECOND);
         assert_eq!(charges(&edges, &vcpu(1, 0)), [(vcpu(2, 0), 500)]);
-        // Had they left 200 ms, it would have run as much there at most.
+        // If they leave 200 ms, the free thread runs at most that long there.
         let all = [ran(vcpu(1, 0), 400, "0"), ran(vcpu(2, 0), 400, "0"), ran(make(), 900, "0-1")];
         let edges = charge(&[waited(1, 0, 600, 400, "0")], &all, SECOND);
         let expected = [(vcpu(2, 0), 400), (make(), 200)];
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_charged_with_more_than_it_ran() {
+    fn charge_is_at_most_the_run_time() {
         let all = [ran(vcpu(1, 0), 100, "0"), ran(vcpu(2, 0), 200, "0")];
         let edges = charge(&[waited(1, 0, 900, 100, "0")], &all, SECOND);
         let expected = [(Party::Unseen, 700), (vcpu(2, 0), 200)];
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_sum_to_the_wait_whatever_is_rounded() {
+    fn rounded_charges_sum_to_the_wait() {
         let third = |n| ran(vcpu(n, 0), 333, "0-2");
         let all = [third(1), third(2), third(3), third(4)];
         for wait in [1, 2, 3, 7, 500_000_003, 1_000_000_007] {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_it_waits_for_nobody_that_was_seen() {
+    fn wait_without_others_is_unseen() {
         let all = [ran(vcpu(1, 0), 500, "0"), ran(vcpu(2, 0), 500, "1")];
         let alone = [waited(1, 0, 10, 500, "0"), waited(9, 0, 10, 0, ""), waited(1, 1, 0, 0, "1")];
         let edges = charge(&alone, &all, SECOND);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_free_vms_are_few_edges_each() {
+    fn free_vms_have_few_edges_each() {
         let vms = 1..=1_000;
         let all: Vec<Ran> = vms.clone().map(|n| ran(vcpu(n, 0), n, "0-3")).collect();
         let waits: Vec<Waited> = vms.map(|n| waited(n, 0, 100, n, "0-3")).collect();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_sibling_is_named_however_little_it_ran() {
+    fn own_sibling_is_always_named() {
         let mut all: Vec<Ran> = (2..40).map(|n| ran(vcpu(n, 0), 500, "0-3")).collect();
         all.extend([ran(vcpu(1, 0), 300, "0-3"), ran(vcpu(1, 1), 200, "0-3")]);
         let edges = charge(&[waited(1, 0, 960, 300, "0-3")], &all, SECOND);

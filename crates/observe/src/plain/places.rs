@@ -1,8 +1,8 @@
-//! Where threads and processes may run, and in which cgroup they are.
+//! Affinity and cgroups of threads and processes.
 //!
-//! A cgroup is read again after [`REREAD_CGROUP`] intervals, since it takes a file. Where a process may run is where any of its threads may: of
-//! one that ran little that of its first thread is taken, which costs one call; of one that ran [`MUCH`] or more all threads are looked
-//! at, every [`REREAD`] intervals. What each thread of it ran is not known here, so it is taken to have run everywhere alike.
+//! A cgroup is read again after [`REREAD_CGROUP`] intervals, since that reads a file. The affinity of a process is the union over its threads.
+//! For a process with little run time, the affinity of its first thread is used, which costs one call. For one above [`MUCH`], all threads
+//! are read, every [`REREAD`] intervals. Run times of its threads are unknown here, so it counts as spread evenly.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use tandem_model::{Nanos, PcpuSet};
 
 use super::tasks::numbered;
 
-/// Where a process may run is looked up again after so many intervals.
+/// Number of intervals after which the affinity of a process is read again.
 const REREAD: u64 = 8;
 
-/// A thread's cgroup is read again after so many.
+/// Number of intervals after which a thread's cgroup is read again.
 const REREAD_CGROUP: u64 = 32;
 
-/// From this part of the interval on, one hundredth of a pCPU, a process's threads are looked at one by one.
+/// Reciprocal of the part of an interval (a hundredth of a pCPU) from which a process's threads are read individually.
 const MUCH: u64 = 100;
 
-/// What was read, and when it is due again.
+/// A cached value, with the intervals of its next reading and its last use.
 #[derive(Debug)]
 struct Kept<T> {
     value: T,
@@ -32,7 +32,7 @@ struct Kept<T> {
     used: u64,
 }
 
-/// Where threads and processes are.
+/// A cache of affinities and cgroups.
 #[derive(Debug)]
 pub(super) struct Places {
     procfs: ProcFs,
@@ -46,7 +46,7 @@ impl Places {
         Places { procfs, round: 0, cgroups: HashMap::new(), processes: BTreeMap::new() }
     }
 
-    /// Begins an interval. What nobody asked for in a while is forgotten.
+    /// Begins an interval. Drops values that were not used for a while.
     pub(super) fn begin_round(&mut self) {
         self.round += 1;
         let oldest = self.round.saturating_sub(REREAD_CGROUP);
@@ -54,7 +54,7 @@ impl Places {
         self.processes.retain(|_, kept| kept.used >= oldest);
     }
 
-    /// Where a thread may run; nowhere if it is gone.
+    /// Returns the affinity of a thread; empty if it exited.
     pub(super) fn allowed(&self, thread: &ThreadRef) -> PcpuSet {
         self.allowed_by_number(thread.pid, thread.tid)
     }
@@ -68,7 +68,7 @@ impl Places {
         list.and_then(|list| list.trim().parse().ok()).unwrap_or_default()
     }
 
-    /// Where a process may run that ran so much in an interval of that length.
+    /// Returns the affinity of a process with this run time in an interval of this length.
     pub(super) fn allowed_process(
         &mut self,
         process: &ThreadRef,
@@ -95,7 +95,7 @@ impl Places {
         allowed
     }
 
-    /// The cgroup of a thread in the hierarchy of the cpu controller, as of lately.
+    /// Returns the cgroup of a thread in the cpu controller's hierarchy, possibly from the cache.
     pub(super) fn cgroup(
         &mut self,
         controller: Option<&dyn CpuController>,
@@ -114,7 +114,7 @@ impl Places {
         value
     }
 
-    /// The cgroup of a thread that did not run, as it was when it did.
+    /// Returns the last known cgroup of a thread that did not run since.
     pub(super) fn cgroup_as_was(
         &mut self,
         controller: Option<&dyn CpuController>,
@@ -129,7 +129,7 @@ impl Places {
         }
     }
 
-    /// When it is due again; not all are in one interval.
+    /// Returns the interval of the next reading. Readings are spread over intervals.
     fn due(&self, tid: Tid, after: u64) -> u64 {
         let turn = (self.round + u64::from(tid.0)) % after;
         self.round + after - turn

@@ -1,20 +1,20 @@
-//! LIM: how much of the time that vCPUs were runnable without running they were throttled.
+//! LIM: the throttled part of the time that vCPUs were runnable without running.
 //!
-//! The kernel counts throttling for each cgroup with a quota, and a throttled thread as waiting. So what a cgroup was throttled
-//! is taken out of the waits of the threads below it, in proportion to these, at most all of them. Threads are vCPUs and the VM's
-//! others; other processes in the cgroup are not known here, and what they were throttled counts as the VM's. Cgroups are gone
-//! through from the deepest up (libvirt gives each vCPU one, below the VM's), because a quota above counts only what is left.
+//! The kernel counts throttled time for each cgroup with a quota, and counts a throttled thread as waiting. So the throttled time of a cgroup
+//! is subtracted from the waits of its threads, in proportion to these, at most all of them. These threads are vCPUs and the VM's
+//! other threads. Other processes in the cgroup are unknown here, and their throttled time counts as the VM's. Cgroups are
+//! processed from the deepest upwards (libvirt has one per vCPU, below the VM's), because a quota above applies to the rest only.
 //!
-//! The kernel adds a throttling when it is over, as it does with a wait. A wait that is not over is counted all the same if it
-//! filled the interval. Then it was throttled in that part of it in which the periods of the quota began throttled, which the kernel
-//! counts at once. What is so said in advance is taken off the cgroup's figure when that comes. A quota whose period is longer than the
-//! interval shows no period in it; such a wait is RDY.
+//! The kernel adds throttled time when throttling ends, as with a wait. A pending wait that
+//! fills the interval counts all the same. Its throttled part is the part of the quota's periods that began throttled, which the kernel
+//! counts at once. This advance is subtracted from the cgroup's figure when the kernel adds it. If the period of a quota is longer than the
+//! interval, the interval may have no period; such a wait is RDY.
 //!
-//! A cgroup's figure is a sum over pCPUs; a pCPU on which two vCPUs of a VM were throttled together counts once. Then LIM is too
-//! small, and RDY too large, by what one of them waited.
+//! A cgroup's figure is a sum over pCPUs: a pCPU on which two vCPUs of a VM were throttled at the same time counts once. Then LIM is
+//! too small, and RDY too large, by the wait of one of them.
 //!
-//! Reading a cgroup's figures makes the kernel add up those below it. So only those of cgroups that have a quota are read, and
-//! whether one has is looked up again after [`REREAD`] intervals.
+//! Reading a cgroup's figures makes the kernel sum up its descendants. So only cgroups with a quota are read, and
+//! the quota is checked again after [`REREAD`] intervals.
 
 use std::collections::BTreeMap;
 
@@ -22,50 +22,50 @@ use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController, Throttled};
 use tandem_linux::procfs::is_gone;
 use tandem_model::Nanos;
 
-/// Whether a cgroup has a quota is read again after so many intervals.
+/// Number of intervals after which a cgroup's quota is read again.
 pub(super) const REREAD: u64 = 16;
 
-/// What is known of a cgroup's quota.
+/// State of a cgroup's quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quota {
-    /// It has none.
+    /// The cgroup has none.
     None,
-    /// It has one, and did this so far.
+    /// It has one, with these figures so far.
     Limits(Throttled),
-    /// Nobody knows.
+    /// The files cannot be read.
     Unreadable,
 }
 
 #[derive(Debug)]
 struct Known {
     quota: Quota,
-    /// When it is looked up again, in intervals.
+    /// Interval of the next reading.
     due: u64,
-    /// LIM that was said before the kernel counted it.
+    /// LIM that was reported before the kernel counted it.
     advance: Nanos,
-    /// The last interval in which somebody was below it.
+    /// The last interval with a thread below the cgroup.
     seen: u64,
 }
 
-/// What a quota did in the interval.
+/// Effect of a quota in the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
-    /// It throttled, as [`Throttled`] has it.
+    /// Throttled time and periods.
     Throttled(Throttled),
-    /// Not known.
+    /// Unknown.
     Unreadable,
 }
 
-/// A thread that was runnable without running.
+/// A wait of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait<'a> {
     pub(super) cgroup: &'a CgroupPath,
     pub(super) time: Nanos,
-    /// Whether the kernel counted it; else it fills the interval and goes on.
+    /// Whether the wait ended and was counted by the kernel; else it fills the interval and continues.
     pub(super) is_over: bool,
 }
 
-/// The quotas of cgroups, and what they did so far.
+/// The quotas of cgroups, with their figures so far.
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
     known: BTreeMap<CgroupPath, Known>,
@@ -73,8 +73,8 @@ pub(super) struct Quotas {
 }
 
 impl Quotas {
-    /// What the quota of each cgroup of `leaves`, and of each above them, did since the last call, where it did anything. Of a
-    /// cgroup or quota that was not there before nothing is known.
+    /// Returns the effects of the quotas of `leaves` and their ancestors since the last call, without zero effects.
+    /// A cgroup or quota that is new has no result.
     pub(super) fn read<'a>(
         &mut self,
         controller: &dyn CpuController,
@@ -103,7 +103,7 @@ impl Quotas {
 
     fn read_one(&mut self, controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Limit> {
         let rounds = self.rounds;
-        // Not all are due in one interval.
+        // Readings are spread over intervals.
         let first = rounds + REREAD - self.known.len() as u64 % REREAD;
         let mut next = rounds + REREAD;
         let known = self.known.entry(cgroup.clone()).or_insert_with(|| {
@@ -125,7 +125,7 @@ impl Quotas {
         }
         let now = match controller.throttled(cgroup) {
             Ok(Some(now)) => now,
-            // Taken away, with its quota or by itself.
+            // The quota or the cgroup was removed.
             Ok(None) | Err(CgroupError::Gone(_)) => {
                 known.quota = Quota::None;
                 return None;
@@ -149,7 +149,7 @@ impl Quotas {
         (grown != Throttled::default()).then_some(Limit::Throttled(grown))
     }
 
-    /// How much of each wait was throttled, in the order given; `None` where a quota cannot be read.
+    /// Returns the throttled part of each wait, in the given order; `None` if a quota cannot be read.
     pub(super) fn limited(
         &mut self,
         waits: &[Wait<'_>],
@@ -180,7 +180,7 @@ impl Quotas {
             let begun_throttled = throttled.throttled_periods.min(periods);
             advance += take(&mut left, &going, begun_throttled, periods);
             if let Some(known) = self.known.get_mut(cgroup) {
-                // With no wait left that was counted in advance, nothing more of it will come.
+                // Without pending waits, no more of the advance will be counted.
                 known.advance = if going.is_empty() { Nanos::ZERO } else { advance };
             }
         }
@@ -189,12 +189,12 @@ impl Quotas {
     }
 }
 
-/// The waits in and below each cgroup that has a limit.
+/// Returns the waits in and below each cgroup that has a limit.
 fn members<'a>(
     waits: &[Wait<'_>],
     limits: &'a BTreeMap<CgroupPath, Limit>,
 ) -> BTreeMap<&'a CgroupPath, Vec<usize>> {
-    // Of thousands of threads many share a cgroup.
+    // Thousands of threads share few cgroups.
     let mut in_leaf: BTreeMap<&CgroupPath, Vec<usize>> = BTreeMap::new();
     for (index, wait) in waits.iter().enumerate() {
         in_leaf.entry(wait.cgroup).or_default().push(index);
@@ -209,7 +209,7 @@ fn members<'a>(
     members
 }
 
-/// Takes `part` ÷ `of` off what is left of each member; returns how much that was.
+/// Subtracts the fraction `part` ÷ `of` from the rest of each member, and returns the total.
 fn take(left: &mut [Option<Nanos>], members: &[usize], part: u64, of: u64) -> Nanos {
     let mut taken = Nanos::ZERO;
     for &index in members {
@@ -223,7 +223,7 @@ fn take(left: &mut [Option<Nanos>], members: &[usize], part: u64, of: u64) -> Na
     taken
 }
 
-/// Whether a cgroup has a quota. Where the controller does not reach there is none.
+/// Whether a cgroup has a quota. Cgroups without the controller have none.
 fn has_quota(controller: &dyn CpuController, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
     match controller.quota(cgroup) {
         Ok(quota) => Ok(quota.is_some()),
@@ -245,7 +245,7 @@ mod tests {
         Nanos::from_millis(ms)
     }
 
-    /// LIM in ms of waits in ms, of which those of `going` are not over.
+    /// Returns LIM in ms for waits in ms, of which those in `going` are pending.
     fn limits(
         quotas: &mut Quotas,
         waits: &[(&str, u64)],
@@ -279,28 +279,28 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_taken_out_of_the_waits_below_it_in_proportion() {
+    fn quota_limits_waits_below_it_in_proportion() {
         let waits = [("/vm/a", 300), ("/vm/b", 100), ("/other", 500)];
         assert_eq!(once(&waits, &[("/vm", 200)]), [150, 50, 0]);
         assert_eq!(once(&waits, &[]), [0, 0, 0]);
     }
 
     #[test]
-    fn nobody_is_limited_for_longer_than_it_waited() {
+    fn limited_time_is_at_most_the_wait() {
         assert_eq!(once(&[("/vm", 30), ("/vm", 0)], &[("/vm", 900)]), [30, 0]);
         assert_eq!(once(&[("/vm", 0)], &[("/vm", 5)]), [0]);
     }
 
     #[test]
-    fn a_vcpus_own_quota_comes_before_those_above() {
+    fn own_quota_comes_before_those_above() {
         let waits = [("/vm/vcpu0", 100), ("/vm/vcpu1", 100)];
         let throttled = [("/vm", 60), ("/vm/vcpu0", 80)];
-        // First 80 of the one; then 60 of the 20 and 100 that are left.
+        // First 80 of the first, then 60 of the remaining 20 and 100.
         assert_eq!(once(&waits, &throttled), [90, 50]);
     }
 
     #[test]
-    fn a_throttling_that_goes_on_is_counted_in_advance_and_not_again() {
+    fn pending_throttling_counts_once_in_advance() {
         let mut quotas = Quotas::default();
         quotas.known.insert(
             path("/vm"),
@@ -312,10 +312,10 @@ mod tests {
             throttled_periods,
         };
         let waits = [("/vm", 1_000), ("/vm", 100)];
-        // The first waits all the time; of the second the kernel counted 100 ms, all throttled.
+        // The first waits all the time; the kernel counted 100 ms of the second, all throttled.
         let first = limits(&mut quotas, &waits, &[0], &[("/vm", periods(100, 10, 9))]);
         assert_eq!(first, [900, 100]);
-        // Both are over: of 1050 ms that the kernel counts now 900 were said before.
+        // Both ended: 900 of the 1050 ms that the kernel counts now were reported before.
         let waits = [("/vm", 60), ("/vm", 140)];
         let second = limits(&mut quotas, &waits, &[], &[("/vm", periods(1_050, 10, 1))]);
         assert_eq!(second, [45, 105]);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_zero() {
+    fn unreadable_quota_is_not_zero() {
         let (vm, other) = (path("/vm/vcpu0"), path("/other"));
         let waits = [&vm, &other].map(|cgroup| Wait { cgroup, time: ms(5), is_over: true });
         let limits = BTreeMap::from([(path("/vm"), Limit::Unreadable)]);

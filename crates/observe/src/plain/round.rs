@@ -1,4 +1,4 @@
-//! What is read in one interval, and the answer that is made of it.
+//! The data of one reading, and the interval built from it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use super::account::{Account, Before};
 use super::charge::{Ran, Waited, charge};
 use super::tasks::TaskRan;
 
-/// How many processes of the host are named in totals.
+/// Maximum number of host processes named in totals.
 const TOP_TASKS: usize = 5;
 
-/// Why there is no CSTP.
+/// The reason for missing CSTP.
 const NO_COSTOP: &str = "it takes IPIs and wake-ups, which BPF sees";
 
-/// vCPUs that ran for so long without any guest time have none counted: some clock ticks must have found them there. Guest time is
-/// in clock ticks of 10 ms, and on most kernels counted by what ticks find.
+/// Run time without any guest time from which the kernel is known not to count guest time, since some clock ticks would have hit the guest.
+/// Guest time is in clock ticks of 10 ms, and sampled by ticks on most kernels.
 const TELLING: Nanos = Nanos::from_millis(100);
 
-/// Why it is not known how long a VM's vCPUs were in the guest.
+/// The reason for missing guest time of a VM's vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoGuest {
-    /// They hardly ran since they began, so that no guest time says nothing.
+    /// They hardly ran so far, so zero guest time is not conclusive.
     RanTooLittle,
-    /// They ran, and no guest time is counted.
+    /// They ran, and no guest time was counted.
     NotCounted,
 }
 
 impl NoGuest {
-    /// Why, of a VM with these vCPUs; `None` where guest time of any of them is counted: then the kernel counts that of all.
+    /// Returns the reason for a VM with these vCPUs; `None` if any of them has guest time: then the kernel counts it for all.
     pub(super) fn of<'a>(vcpus: impl Iterator<Item = &'a Before>) -> Option<NoGuest> {
         let mut ran = Nanos::ZERO;
         for vcpu in vcpus {
@@ -68,25 +68,25 @@ pub(super) struct VmRound {
     pub(super) vm: VmId,
     pub(super) vcpus: Vec<(VcpuId, Account)>,
     pub(super) threads: BTreeMap<String, Nanos>,
-    /// What its other threads waited, and in which cgroup.
+    /// Waits of its other threads, with their cgroups.
     pub(super) other_waits: Vec<(Arc<CgroupPath>, Nanos)>,
 }
 
-/// What is read in one interval.
+/// The data of one reading.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) start: Nanos,
     pub(super) length: Nanos,
     pub(super) vms: Vec<VmRound>,
     pub(super) host: HostTotals,
-    /// Who ran, beside vCPUs.
+    /// Run times other than vCPUs'.
     pub(super) ran: Vec<Ran>,
     pub(super) no_poll: Vec<NoPoll>,
-    /// Why guest time is not known, of each VM of which it is not.
+    /// The reason for each VM without guest time.
     pub(super) no_guest: Vec<NoGuest>,
-    /// All threads whose files are open.
+    /// All threads with open files.
     pub(super) threads: HashSet<ThreadRef>,
-    /// Where vCPUs and VMs' other threads are.
+    /// Cgroups of vCPUs and of VMs' other threads.
     pub(super) cgroups: BTreeSet<Arc<CgroupPath>>,
 }
 
@@ -105,7 +105,7 @@ impl Round {
         }
     }
 
-    /// Somebody is in this cgroup.
+    /// Adds the cgroup of a thread.
     pub(super) fn cgroup(&mut self, cgroup: Option<&Arc<CgroupPath>>) {
         if let Some(cgroup) = cgroup
             && !self.cgroups.contains(cgroup)
@@ -207,7 +207,7 @@ impl Round {
     }
 }
 
-/// What this source never measures on this host.
+/// Returns the figures that this source never measures on this host.
 pub(super) fn missing_always(no_poll: Option<NoPoll>, no_controller: &str) -> Vec<Missing> {
     let poll = no_poll.map(|why| Missing::of_all(Column::State(State::Poll), why.want()));
     let limited = (!no_controller.is_empty())
@@ -216,7 +216,7 @@ pub(super) fn missing_always(no_poll: Option<NoPoll>, no_controller: &str) -> Ve
     poll.into_iter().chain(limited).chain([costop]).collect()
 }
 
-/// What is not measured of how many of `of` VMs.
+/// Returns the unmeasured figures, with the number of VMs without them out of `of`.
 fn missing(
     of: usize,
     no_poll: &[NoPoll],

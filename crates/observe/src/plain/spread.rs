@@ -1,29 +1,30 @@
-//! On which pCPUs those ran that have a choice: everywhere alike, as far as those with less choice leave room.
+//! Estimates the pCPUs where threads ran: spreads their run time evenly over their allowed pCPUs, as far as threads with fewer
+//! allowed pCPUs leave room.
 //!
-//! Who may run on few pCPUs ran there, whatever others would have liked; so sets of pCPUs are gone through from the smallest to the
-//! largest. What the threads of a set ran is poured over its pCPUs like water: each gets the same, but none more than the
-//! interval has left beside what smaller sets put there.
+//! Threads with few allowed pCPUs ran there regardless of others, so sets of pCPUs are processed from the smallest to the
+//! largest. The run time of a set's threads is spread over its pCPUs like water: each gets the same amount, up to the rest of the
+//! interval that smaller sets leave.
 //!
 //! ```text
 //! left(p) = length − Σ_smaller sets put(p)
-//! put(p) = min(level, left(p)), with the level at which Σ_p put(p) is what they ran
+//! put(p) = min(level, left(p)), with the level at which Σ_p put(p) is the run time of the set
 //! ```
 //!
-//! Sets of one size do not see each other, so the order among them does not matter. What has no room (a thread was pinned meanwhile,
-//! clocks were read one after the other) is put everywhere alike. Times are ns.
+//! Sets of equal size ignore each other, so their order does not matter. Time without room (a thread was pinned meanwhile, or
+//! clocks were read one after the other) is spread evenly. Times are in ns.
 
 use std::collections::BTreeMap;
 
 use tandem_model::{Nanos, PcpuId, PcpuSet};
 
-/// What the threads of each set put on each pCPU of it.
+/// Run times that the threads of each set put on each of its pCPUs.
 #[derive(Debug, Default)]
 pub(super) struct Spread<'a> {
     of: BTreeMap<&'a PcpuSet, BTreeMap<PcpuId, u128>>,
 }
 
 impl<'a> Spread<'a> {
-    /// Of sets and what their threads ran together in an interval of that length.
+    /// Spreads the total run time of each set's threads in an interval of this length.
     pub(super) fn new(
         sums: impl IntoIterator<Item = (&'a PcpuSet, u128)>,
         length: Nanos,
@@ -54,13 +55,13 @@ impl<'a> Spread<'a> {
         spread
     }
 
-    /// Of what the threads of `allowed` ran, the part on the pCPUs of `set`, as a numerator and a denominator.
+    /// Returns the part of the run time of the threads of `allowed` on the pCPUs of `set`, as numerator and denominator.
     pub(super) fn there(&self, allowed: &PcpuSet, set: &PcpuSet) -> (u128, u128) {
         let Some(put) = self.of.get(allowed) else {
             return (0, 0);
         };
         let whole: u128 = put.values().sum();
-        // Who ran nothing ran it everywhere alike.
+        // Zero run time is spread evenly.
         if whole == 0 {
             return (allowed.common(set) as u128, allowed.len() as u128);
         }
@@ -69,7 +70,7 @@ impl<'a> Spread<'a> {
     }
 }
 
-/// Divides a sum among places with so much room, to each the same as far as it has room.
+/// Divides a sum evenly among places, up to the room of each.
 fn pour(sum: u128, left: &[u128]) -> Vec<u128> {
     let room: u128 = left.iter().sum();
     let count = left.len() as u128;
@@ -77,7 +78,7 @@ fn pour(sum: u128, left: &[u128]) -> Vec<u128> {
         let over = (sum - room) / count.max(1);
         return left.iter().map(|left| left + over).collect();
     }
-    // The fullest first: who has less room than its part leaves more to the others.
+    // In ascending order of room: a place with less room than its part leaves more to the others.
     let mut order: Vec<usize> = (0..left.len()).collect();
     order.sort_by_key(|place| left[*place]);
     let mut put = vec![0; left.len()];
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gets_the_same_as_far_as_it_has_room() {
+    fn places_get_equal_parts_up_to_their_room() {
         assert_eq!(pour(900, &[1000, 1000, 1000]), [300, 300, 300]);
         assert_eq!(pour(900, &[0, 1000, 1000]), [0, 450, 450]);
         assert_eq!(pour(900, &[1000, 100, 500]), [400, 100, 400]);
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_sets_come_first_in_whatever_order_they_are_given() {
+    fn smaller_sets_come_first_in_any_order() {
         let (pinned, pair, all) = (set("0"), set("0-1"), set("0-3"));
         let sums = [(&all, 1200), (&pinned, 1000), (&pair, 600)];
         let spread = Spread::new(sums, Nanos(1000));
@@ -123,9 +124,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is poured is there again but for what rounding leaves, and no place gets more than it has room if there is room.
+        /// The sum is preserved up to rounding, and no place exceeds its room if there is enough in total.
         #[test]
-        fn nothing_is_spilt(sum in 0..5_000u128, left in proptest::collection::vec(0..1_000u128, 1..9)) {
+        fn pour_preserves_the_sum(sum in 0..5_000u128, left in proptest::collection::vec(0..1_000u128, 1..9)) {
             let put = pour(sum, &left);
             let there: u128 = put.iter().sum();
             prop_assert!(there <= sum && sum - there < left.len() as u128);

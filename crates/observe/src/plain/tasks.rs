@@ -1,8 +1,8 @@
-//! What runs on the host beside VMs: processes and threads of the kernel.
+//! The load of the host other than VMs: processes and kernel threads.
 //!
-//! A process's CPU clock (see [`tandem_linux::cpu_clock`]) is one system call, exact, and counts threads that ended. So all processes
-//! are listed each interval and their clocks read; files are read only of those that are new or ran. A process that began and
-//! ended within an interval is not seen. In a tree made for a test there are no clocks; there the `schedstat` of the
+//! A process's CPU clock (see [`tandem_linux::cpu_clock`]) takes one system call, is exact, and includes threads that exited. So each interval
+//! lists all processes and reads their clocks; files are read only for processes that are new or ran. A process that starts
+//! and exits within an interval is not seen. Test trees of `/proc` have no clocks; there the `schedstat` of the
 //! threads is summed up.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ struct Known {
     time: Nanos,
 }
 
-/// All processes of the host, and what each ran so far.
+/// All processes of the host, with their run times so far.
 #[derive(Debug)]
 pub(super) struct Tasks {
     procfs: ProcFs,
@@ -45,9 +45,9 @@ impl Tasks {
         Tasks { has_clocks: procfs == ProcFs::host(), procfs, known: BTreeMap::new() }
     }
 
-    /// What each process ran since the last call, by pid; those in `skip` are left out, with what they
-    /// ran so far where the caller knows it. Of one that is new all that it ran counts; of one that was left out, what it ran since
-    /// the last call all the same.
+    /// Returns the run time of each process since the last call, by pid, without those in `skip`, whose total run time the caller
+    /// passes if known. All run time of a new process counts. After a process leaves `skip`, its run time since the last call
+    /// counts.
     pub(super) fn round(
         &mut self,
         skip: &BTreeMap<Pid, Option<Nanos>>,
@@ -73,7 +73,7 @@ impl Tasks {
                 self.known.insert(pid, Known { inode, time });
                 continue;
             }
-            // Names change: a shell becomes what it executes, a worker takes the name of its work.
+            // Names change: a shell becomes the program it executes, a worker takes the name of its work.
             let Ok(stat) = ThreadStat::read(&self.procfs.process(pid)) else {
                 self.known.remove(&pid);
                 continue;
@@ -104,17 +104,17 @@ impl Tasks {
     }
 }
 
-/// All workers have one name; what else runs for each pCPU keeps its own.
+/// Returns the name of a kernel thread. All workers share one name; other per-pCPU threads keep theirs.
 pub(crate) fn kernel_name(comm: &str) -> String {
     if comm.starts_with("kworker/") { "kworker".to_owned() } else { comm.to_owned() }
 }
 
-/// The process whose vhost thread of the kernel has this name: `vhost-PID` (before Linux 6.4; later it is a thread of that process).
+/// Returns the process of a vhost kernel thread named `vhost-PID` (before Linux 6.4; later it is a thread of that process).
 pub(crate) fn vhost_of(name: &str) -> Option<Pid> {
     name.strip_prefix("vhost-")?.parse().ok().map(Pid)
 }
 
-/// The folders in `path` whose names are numbers, with their inode numbers.
+/// Returns the folders in `path` with numeric names, with their inode numbers.
 pub(super) fn numbered(path: &Path) -> io::Result<Vec<(u32, u64)>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_are_one_and_vhost_belongs_to_its_process() {
+    fn workers_share_a_name() {
         assert_eq!(kernel_name("kworker/0:1-events"), "kworker");
         assert_eq!(kernel_name("ksoftirqd/3"), "ksoftirqd/3");
         assert_eq!(vhost_of("vhost-4711"), Some(Pid(4711)));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_seen_to_run_by_name() {
+    fn own_process_is_listed_by_name() {
         let mut tasks = Tasks::new(ProcFs::host());
         let me = Pid(std::process::id());
         let first = tasks.round(&BTreeMap::new()).unwrap();

@@ -1,4 +1,4 @@
-//! The source on made-up trees of `/proc` and cgroups, with a clock that is told.
+//! Tests the source on artificial trees of `/proc` and cgroups, with an artificial clock.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ const fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
 }
 
-/// A thread as the files show it; times in ms.
+/// A thread as shown by its files; times in ms.
 #[derive(Clone)]
 struct Thread {
     pid: u32,
@@ -79,7 +79,7 @@ impl Thread {
 struct Tree {
     root: TempDir,
     source: Plain,
-    /// What the source's clock says, and by how much it goes on whenever it is looked at.
+    /// The time of the source's clock, and its advance at each reading.
     now: Arc<AtomicU64>,
     step: Arc<AtomicU64>,
 }
@@ -99,12 +99,12 @@ impl Tree {
             now: Arc::default(),
             step: Arc::default(),
         };
-        tree.tell_the_time();
+        tree.set_clock();
         tree.idle(0, 0);
         tree
     }
 
-    fn tell_the_time(&mut self) {
+    fn set_clock(&mut self) {
         let (now, step) = (self.now.clone(), self.step.clone());
         self.source.clock =
             Box::new(move || Nanos(now.fetch_add(step.load(Ordering::Relaxed), Ordering::Relaxed)));
@@ -116,7 +116,7 @@ impl Tree {
         fs::write(path, text).unwrap();
     }
 
-    /// Idle ticks of the two pCPUs so far.
+    /// Sets the idle ticks of the two pCPUs so far.
     fn idle(&mut self, first: u64, second: u64) {
         self.put(
             "proc/stat",
@@ -170,14 +170,14 @@ impl Tree {
         self.source.begin(vms).unwrap();
     }
 
-    /// The interval that ends at `at` ms after the beginning.
+    /// Returns the interval that ends `at` ms after the beginning.
     fn interval(&mut self, vms: &[WatchedVm], at: u64) -> Interval {
         self.now.store(ms(1_000 + at).0, Ordering::Relaxed);
         self.source.interval(vms).unwrap()
     }
 }
 
-/// A VM of process `pid` whose vCPUs are the threads after it.
+/// Returns a VM of process `pid`, whose vCPUs are the threads after it.
 fn vm(id: u64, pid: u32, vcpus: u32) -> WatchedVm {
     let thread = |tid: u32| ThreadRef {
         pid: Pid(pid),
@@ -193,14 +193,14 @@ fn vm(id: u64, pid: u32, vcpus: u32) -> WatchedVm {
     }
 }
 
-/// A state's time in ms.
+/// Returns a state's time in ms.
 fn time(interval: &Interval, vm: usize, vcpu: usize, state: State) -> Option<u64> {
     let times = &interval.vms[vm].vcpus[vcpu].times;
     times.get(state).map(|time| time.0 / 1_000_000)
 }
 
 #[test]
-fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
+fn states_sum_and_culprits_are_named() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1), vm(2, 200, 1)];
     let main = [Thread::new(100, 100, "qemu"), Thread::new(200, 200, "qemu")];
@@ -225,7 +225,7 @@ fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
     ] {
         assert_eq!(time(&interval, 0, 0, state), expected, "{state}");
     }
-    // 500 ms divided by what the others ran on that pCPU: 450 and 150.
+    // 500 ms are divided in proportion to the run times of the others on that pCPU: 450 and 150.
     let victim = |vm: u64| Party::Vcpu { vm: VmId(vm), vcpu: VcpuId(0) };
     let make = Party::Process { name: "make".to_owned(), cgroup: Some("/".to_owned()) };
     let charged: Vec<_> = interval
@@ -247,7 +247,7 @@ fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
 }
 
 #[test]
-fn a_wait_that_is_not_over_counts_once() {
+fn pending_wait_counts_once() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1)];
     tree.set(&Thread::new(100, 100, "qemu"));
@@ -258,12 +258,12 @@ fn a_wait_that_is_not_over_counts_once() {
     assert_eq!(time(&first, 0, 0, State::Ready), Some(1_000), "all of it");
     let second = tree.interval(&vms, 2_000);
     assert_eq!(time(&second, 0, 0, State::Ready), Some(1_000));
-    // It ends 100 ms later, and the kernel counts 2.1 s, of which 2 s were counted here.
+    // It ends 100 ms later. The kernel counts 2.1 s, of which 2 s were counted here.
     tree.set(&vcpu.clone().at(400, 2_110));
     let third = tree.interval(&vms, 3_000);
     assert_eq!(time(&third, 0, 0, State::Ready), Some(100));
     assert_eq!(time(&third, 0, 0, State::Run), Some(390));
-    // One that began unseen and ends now counts for the interval's length at most.
+    // A wait that began unseen and ends now counts for the interval's length at most.
     tree.set(&vcpu.at(450, 9_000));
     let last = tree.interval(&vms, 4_000);
     assert_eq!(time(&last, 0, 0, State::Ready), Some(950));
@@ -271,12 +271,12 @@ fn a_wait_that_is_not_over_counts_once() {
 }
 
 #[test]
-fn a_sleeper_does_not_wait() {
+fn sleeping_vcpu_does_not_wait() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1)];
     tree.set_all(&[Thread::new(100, 100, "qemu"), Thread::new(100, 101, "CPU 0/KVM")]);
     tree.begin(&vms);
-    // It wakes up just before the end: of this wait nothing is known yet.
+    // It wakes up just before the end: this wait is unknown so far.
     tree.set(&Thread::new(100, 101, "CPU 0/KVM").ready());
     let interval = tree.interval(&vms, 1_000);
     assert_eq!(time(&interval, 0, 0, State::Ready), Some(0));
@@ -284,7 +284,7 @@ fn a_sleeper_does_not_wait() {
 }
 
 #[test]
-fn who_never_gets_a_pcpu_is_noticed_after_some_intervals() {
+fn starved_vm_is_noticed_after_some_intervals() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 2)];
     let threads = [101, 102].map(|tid| Thread::new(100, tid, "CPU/KVM"));
@@ -303,7 +303,7 @@ fn who_never_gets_a_pcpu_is_noticed_after_some_intervals() {
 }
 
 #[test]
-fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
+fn guest_time_separates_run_from_vmm() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 2), vm(2, 200, 1)];
     tree.set_all(&[Thread::new(100, 100, "qemu"), Thread::new(200, 200, "x")]);
@@ -316,7 +316,7 @@ fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
     let interval = tree.interval(&vms, 1_000);
     assert_eq!(time(&interval, 0, 0, State::Run), Some(450));
     assert_eq!(time(&interval, 0, 0, State::Vmm), Some(150));
-    // A sibling that was never in the guest: all of it was the VMM's.
+    // For a sibling that was never in the guest, all of it is VMM.
     assert_eq!(time(&interval, 0, 1, State::Run), Some(0));
     assert_eq!(time(&interval, 0, 1, State::Vmm), Some(80));
     assert_eq!(time(&interval, 1, 0, State::Run), Some(700));
@@ -326,7 +326,7 @@ fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
 }
 
 #[test]
-fn a_vm_that_hardly_ran_is_not_said_to_have_no_kvm() {
+fn idle_vm_is_not_reported_without_kvm() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1), vm(2, 200, 1)];
     tree.set_all(&[Thread::new(100, 100, "x"), Thread::new(200, 200, "x")]);
@@ -351,7 +351,7 @@ fn a_vm_that_hardly_ran_is_not_said_to_have_no_kvm() {
 }
 
 #[test]
-fn throttling_is_limited_time_from_the_first_interval_on() {
+fn throttling_counts_from_the_first_interval_on() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 2)];
     tree.set(&Thread::new(100, 100, "qemu"));
@@ -375,11 +375,11 @@ fn throttling_is_limited_time_from_the_first_interval_on() {
 }
 
 #[test]
-fn without_a_controller_limits_are_not_measured() {
+fn limits_need_a_cpu_controller() {
     let mut tree = Tree::new();
     tree.put("proc/mounts", "\n");
     tree.source = Plain::new(ProcFs::at(tree.root.path()));
-    tree.tell_the_time();
+    tree.set_clock();
     let vms = [vm(1, 100, 1)];
     let vcpu = Thread::new(100, 101, "CPU 0/KVM");
     tree.set_all(&[Thread::new(100, 100, "qemu"), vcpu]);
@@ -394,7 +394,7 @@ fn without_a_controller_limits_are_not_measured() {
 }
 
 #[test]
-fn other_threads_and_vhost_are_the_vms() {
+fn other_threads_and_vhost_count_for_the_vm() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1)];
     let main = Thread::new(100, 100, "qemu");
@@ -405,7 +405,7 @@ fn other_threads_and_vhost_are_the_vms() {
     (vhost.kernel, worker.kernel) = (true, true);
     tree.set_all(&[main.clone().at(9_000, 0), vcpu.clone(), vhost.clone(), worker.clone()]);
     tree.begin(&vms);
-    // The I/O thread is new: all that it ran, it ran in the interval.
+    // The I/O thread is new, so all its run time is in the interval.
     tree.set_all(&[
         main.at(9_020, 0),
         vcpu.at(100, 50),
@@ -451,7 +451,7 @@ fn vms_come_and_go() {
 }
 
 #[test]
-fn a_host_without_proc_says_so() {
+fn missing_proc_is_reported() {
     let root = tempfile::tempdir().unwrap();
     let mut source = Plain::new(ProcFs::at(root.path()));
     let error = source.interval(&[]).unwrap_err().to_string();
@@ -459,27 +459,27 @@ fn a_host_without_proc_says_so() {
 }
 
 #[test]
-fn each_vcpu_has_a_wall_time_of_its_own() {
+fn vcpus_have_their_own_wall_time() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 2)];
     let threads = [101, 102].map(|tid| Thread::new(100, tid, "CPU/KVM").ready());
     tree.set(&Thread::new(100, 100, "qemu"));
     tree.set_all(&threads);
     tree.begin(&vms);
-    // Reading takes its time: 1 ms more at each look at the clock.
+    // Reading takes time: 1 ms per reading of the clock.
     tree.step.store(ms(1).0, Ordering::Relaxed);
     let interval = tree.interval(&vms, 1_000);
     assert_eq!(interval.length, ms(1_000));
     let walls: Vec<u64> =
         interval.vms[0].vcpus.iter().map(|vcpu| vcpu.times.wall().0 / 1_000_000).collect();
     assert_eq!(walls, [1_001, 1_002]);
-    // Both waited all of it, each of its own.
+    // Both waited all of their own wall time.
     assert_eq!(time(&interval, 0, 0, State::Ready), Some(1_001));
     assert_eq!(time(&interval, 0, 1, State::Ready), Some(1_002));
 }
 
 #[test]
-fn a_process_that_is_no_vm_any_more_counts_with_what_it_ran_since() {
+fn former_vm_counts_as_process_from_then_on() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1)];
     let main = Thread::new(100, 100, "qemu");
@@ -495,7 +495,7 @@ fn a_process_that_is_no_vm_any_more_counts_with_what_it_ran_since() {
 }
 
 #[test]
-fn a_thread_that_is_no_vcpu_any_more_counts_with_what_it_ran_since() {
+fn former_vcpu_counts_as_thread_from_then_on() {
     let mut tree = Tree::new();
     let main = Thread::new(100, 100, "qemu").at(10, 0);
     let vcpus = [101, 102].map(|tid| Thread::new(100, tid, "CPU/KVM").at(9_000, 0));
@@ -508,7 +508,7 @@ fn a_thread_that_is_no_vcpu_any_more_counts_with_what_it_ran_since() {
 }
 
 #[test]
-fn what_other_threads_of_a_quota_were_throttled_is_not_the_vcpus() {
+fn throttling_is_shared_with_other_threads() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1)];
     let main = Thread::new(100, 100, "qemu").within("/vm");
@@ -519,13 +519,13 @@ fn what_other_threads_of_a_quota_were_throttled_is_not_the_vcpus() {
     tree.set_all(&[main.at(10, 300), vcpu.at(10, 100)]);
     tree.throttle("/vm", 200);
     let interval = tree.interval(&vms, 1_000);
-    // 200 ms of waits of 100 and 300: half of each.
+    // 200 ms for waits of 100 and 300 ms: half of each.
     assert_eq!(time(&interval, 0, 0, State::Limited), Some(50));
     assert_eq!(time(&interval, 0, 0, State::Ready), Some(50));
 }
 
 #[test]
-fn a_quota_that_cannot_be_read_is_not_zero() {
+fn unreadable_quota_is_missing_and_not_zero() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1), vm(2, 200, 1)];
     for pid in [100, 200] {
@@ -552,7 +552,7 @@ fn a_quota_that_cannot_be_read_is_not_zero() {
 }
 
 #[test]
-fn a_process_is_where_any_of_its_threads_is() {
+fn process_affinity_covers_all_its_threads() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 1)];
     let vcpu = Thread::new(100, 101, "CPU 0/KVM").on("1");
@@ -572,13 +572,13 @@ fn a_process_is_where_any_of_its_threads_is() {
         .of(&victim, EdgeKind::Pcpu)
         .map(|edge| (edge.culprit.clone(), edge.time()))
         .collect();
-    // On two pCPUs, so half of its 400 ms were where the vCPU may run; the rest of the wait nobody explains.
+    // It may run on two pCPUs, so half of its 400 ms are where the vCPU may run. The rest of the wait is unseen.
     let make = Party::Process { name: "make".to_owned(), cgroup: Some("/build".to_owned()) };
     assert_eq!(charged, [(make, ms(200)), (Party::Unseen, ms(200))]);
 }
 
 #[test]
-fn wake_ups_are_counted_when_asked_for_and_caught_up_with() {
+fn wakeups_are_counted_on_request() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 2)];
     let status = |tree: &Tree, tid: u32, voluntary: &str| {

@@ -1,4 +1,4 @@
-//! What of a record cannot be read, and how much is lost by it.
+//! Unreadable parts of a record, and the resulting losses.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use super::wanted::Wanted;
 /// A file of a record, or lines of one, that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// Which file, and what is wrong with it.
+    /// The file and its problem.
     pub what: String,
-    /// The number of the first interval that is lost.
+    /// The number of the first lost interval.
     pub first: u64,
-    /// How many are; `None` where nothing tells.
+    /// Number of lost intervals; `None` if unknown.
     pub intervals: Option<u64>,
 }
 
@@ -35,26 +35,26 @@ impl fmt::Display for Damage {
     }
 }
 
-/// From when to when something was, by both clocks.
+/// A time range by both clocks.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     pub(super) wall: Range<Nanos>,
-    /// `None` where it is not known.
+    /// `None` if unknown.
     pub(super) steady: Option<Range<Nanos>>,
 }
 
 impl Span {
-    /// That of a part.
+    /// Returns the range of a part.
     pub(super) fn of(summary: &Summary) -> Span {
         Span { wall: summary.from..summary.to, steady: summary.steady.clone() }
     }
 }
 
-/// Damages, each between what could be read before and after it.
+/// Damages, each with the readable parts around it.
 #[derive(Debug, Default)]
 pub(super) struct Damages {
     before: Option<Span>,
-    /// Those after which nothing was read yet.
+    /// Damages without a readable part after them so far.
     open: Vec<Damage>,
     closed: Vec<Damage>,
 }
@@ -64,20 +64,20 @@ impl Damages {
         self.open.push(damage);
     }
 
-    /// Of what was from then to then, some could not be read.
+    /// Adds a damage within a part of this range.
     pub(super) fn add_within(&mut self, damage: Damage, span: &Span, wanted: &Wanted) {
         if wanted.overlaps(&span.wall, span.steady.as_ref()) {
             self.closed.push(damage);
         }
     }
 
-    /// Something that could be read, of which somebody wants this.
+    /// Adds a readable part.
     pub(super) fn read(&mut self, span: Span, wanted: &Wanted) {
         self.close(Some(&span), wanted);
         self.before = Some(span);
     }
 
-    /// Those by which what is wanted may have lost something.
+    /// Returns the damages that may affect the wanted intervals.
     pub(super) fn finish(mut self, wanted: &Wanted) -> Vec<Damage> {
         self.close(None, wanted);
         self.closed
@@ -92,10 +92,11 @@ impl Damages {
         let between = |of: fn(&Span) -> Option<&Range<Nanos>>| {
             let from = before.and_then(of).map_or(Nanos(0), |range| range.end);
             let to = after.and_then(of).map_or(Nanos(u64::MAX), |range| range.start);
-            // Where the clock was set back meanwhile, it tells nothing.
-            match from <= to {
-                true => from..to.max(Nanos(from.0.saturating_add(1))),
-                false => Nanos(0)..Nanos(u64::MAX),
+            // If the clock was set back meanwhile, its times are ambiguous.
+            if from <= to {
+                from..to.max(Nanos(from.0.saturating_add(1)))
+            } else {
+                Nanos(0)..Nanos(u64::MAX)
             }
         };
         let wall = between(|span| Some(&span.wall));

@@ -1,4 +1,4 @@
-//! What must be on the disk before something else is done: a power cut must not leave a later file without the earlier.
+//! Syncing of files to disk in the required order: a power cut must not leave a later file without the earlier one.
 //!
 //! A file's bytes are synced by the file, its name by its folder (fsync(2)).
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::RecordError;
 
-/// Returns when the bytes of a file are on the disk.
+/// Syncs the bytes of a file.
 pub(super) fn file(file: &File, path: &Path) -> Result<(), RecordError> {
     file.sync_all().map_err(RecordError::io("write", path))?;
     #[cfg(test)]
@@ -15,13 +15,13 @@ pub(super) fn file(file: &File, path: &Path) -> Result<(), RecordError> {
     Ok(())
 }
 
-/// Returns when the names in a folder are on the disk.
+/// Syncs the names in a folder.
 pub(super) fn folder(path: &Path) -> Result<(), RecordError> {
     let opened = File::open(path).map_err(RecordError::io("read", path))?;
     file(&opened, path)
 }
 
-/// What was synced by this thread, for tests: nothing else tells.
+/// Paths synced by this thread, for tests.
 #[cfg(test)]
 pub(super) mod synced {
     use std::cell::RefCell;
@@ -35,7 +35,7 @@ pub(super) mod synced {
         PATHS.with_borrow_mut(|paths| paths.push(path.to_owned()));
     }
 
-    /// All since the last call, in order.
+    /// Returns all paths since the last call, in order.
     pub fn take() -> Vec<PathBuf> {
         PATHS.take()
     }

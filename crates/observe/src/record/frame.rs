@@ -1,4 +1,4 @@
-//! What is recorded of an interval: what its source answered, and whose it is.
+//! The recorded data of an interval: its measurements and its VMs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,63 +9,63 @@ use tandem_model::{Nanos, VcpuId, VmId, Weight};
 
 use crate::findings::{KnownHost, KnownVm};
 
-/// An interval with what is known of its VMs.
+/// An interval with data about its VMs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Frame {
-    /// When it began by the wall clock, in ns since 1970.
+    /// Its begin by the wall clock, in ns since 1970.
     pub at: Nanos,
-    /// What was measured.
+    /// The measurements.
     pub interval: Interval,
-    /// All VMs that were found at its end, measured or not. A number is one VM's throughout the record.
+    /// All VMs found at its end, measured or not. Ids are unique within the record.
     pub vms: BTreeMap<VmId, RecordedVm>,
-    /// Processes that are VMMs by their names and could not be looked into.
+    /// Number of VMM processes, by name, that could not be read.
     pub unreadable: usize,
-    /// Looks that failed since the interval before: what happened meanwhile is in no interval.
+    /// Number of failed readings since the previous interval; their time is in no interval.
     #[serde(default)]
     pub failed: u64,
-    /// What the last of them said.
+    /// The last of these errors.
     #[serde(default)]
     pub failure: Option<String>,
-    /// What is configured on the host; `None` where that was not read, as by recorders of version 1.
+    /// The configuration of the host; `None` if it was not read, as by recorders of version 1.
     #[serde(default)]
     pub host: Option<KnownHost>,
 }
 
 impl Frame {
-    /// When it ended by the wall clock.
+    /// Returns its end by the wall clock.
     pub fn end(&self) -> Nanos {
         Nanos(self.at.0.saturating_add(self.interval.length.0))
     }
 
-    /// When it began and ended by CLOCK_MONOTONIC, which nobody sets.
+    /// Returns its range by CLOCK_MONOTONIC, which cannot be set.
     pub fn steady(&self) -> Range<Nanos> {
         let Interval { start, length, .. } = self.interval;
         start..Nanos(start.0.saturating_add(length.0))
     }
 }
 
-/// A VM, by name, and what it is due.
+/// A VM with its name and fair share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordedVm {
-    /// What its VMM calls it.
+    /// Its name in its VMM.
     pub name: String,
     /// Its process.
     pub pid: u32,
     /// The program that runs it.
     pub program: String,
-    /// Its configured weight, where that is known.
+    /// Its configured weight, if known.
     #[serde(with = "exact")]
     pub weight: Option<Weight>,
-    /// What it was due in the interval; `None` for one that was not measured.
+    /// Its fair share of the interval; `None` if it was not measured.
     pub due: Option<Nanos>,
-    /// Its vCPUs whose threads are known.
+    /// The threads of its vCPUs, if known.
     pub tids: BTreeMap<VcpuId, u32>,
-    /// What else is configured for it ([`KnownVm::settings`]); `None` where that was not read.
+    /// Its other configuration ([`KnownVm::settings`]); `None` if it was not read.
     #[serde(default)]
     pub settings: Option<KnownVm>,
 }
 
-/// Weights as text: numbers of JSON are read back to a neighbour at times.
+/// Weights as text, since JSON numbers may not round-trip exactly.
 mod exact {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -79,7 +79,7 @@ mod exact {
         let Some(text) = Option::<String>::deserialize(from)? else {
             return Ok(None);
         };
-        // Earlier versions recorded a cgroup's 0, which is none.
+        // Earlier versions recorded a cgroup's 0, which is not a weight.
         text.parse().map(Weight::new).map_err(D::Error::custom)
     }
 }

@@ -1,8 +1,8 @@
-//! Reading a record, also while it is written.
+//! Reading a record, even while it is written.
 //!
-//! Parts are read one after the other, in the order in which they were recorded. One that cannot be read is skipped: what it held is
-//! [`Damage`]. Of a journal only the lines that are damaged are lost. A part's name says with which interval it begins, and the end of a record how many
-//! there were and how many of the first went to make room: so a part that is not there is a damage, too, and so is an end that cannot be read.
+//! Parts are read in the order of recording. An unreadable part is skipped and reported as [`Damage`]; in a journal, only the damaged
+//! lines are lost. The name of a part contains the number of its first interval, and the end of a record the number of written and
+//! dropped intervals. So missing parts and an unreadable end are reported, too.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -16,10 +16,10 @@ use super::segment::Summary;
 use super::wanted::Wanted;
 use super::{END, End, HAS_END, HEADER, Header, JOURNAL, RecordError, SEGMENT, VERSIONS, segment};
 
-/// How often a part is looked for again that was made a segment, or went, meanwhile.
+/// Maximum number of attempts to read a part that was replaced by a segment, or removed, meanwhile.
 const TRIES: usize = 3;
 
-/// A record that is there.
+/// A record on disk.
 #[derive(Clone, Debug)]
 pub struct Record {
     folder: PathBuf,
@@ -27,7 +27,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Looks whether a folder is a record that this program can read.
+    /// Opens a folder that holds a record of a readable version.
     pub fn open(folder: &Path) -> Result<Record, RecordError> {
         let not = |why: String| RecordError::NotARecord { path: folder.to_owned(), why };
         let metadata = fs::metadata(folder).map_err(RecordError::io("read", folder))?;
@@ -60,14 +60,14 @@ impl Record {
         })
     }
 
-    /// Whether somebody writes it now.
+    /// Whether a recorder is writing it.
     pub fn is_written(&self) -> bool {
         let header = File::open(self.folder.join(HEADER));
         header.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
-    /// How it was ended; `None` if it is being written, or was cut off. Records of version 1 do not say. It has its name only when it is on the
-    /// disk: one that cannot be read is damaged.
+    /// Returns how it was ended; `None` if it is being written or was cut off, and for version 1. The file is renamed into place after
+    /// syncing, so an unreadable one is damaged.
     pub fn end(&self) -> Result<Option<End>, RecordError> {
         let path = self.folder.join(END);
         match fs::read_to_string(&path) {
@@ -80,10 +80,10 @@ impl Record {
         }
     }
 
-    /// Whether it was ended as somebody asked: it says so. One of version 1 was if nothing is in a journal.
+    /// Whether it was ended on request. A record of version 1 was if it has no journal.
     pub fn is_complete(&self) -> Result<bool, RecordError> {
         if self.header.tandem_record >= HAS_END {
-            // One that cannot be read is a damage of the record's (`read`), and says nothing.
+            // An unreadable end is reported by `read`.
             let end = self.end().ok().flatten();
             return Ok(end.is_some_and(|end| end.error.is_none()));
         }
@@ -91,16 +91,16 @@ impl Record {
         Ok(parts.values().all(|part| part.segment.is_some()))
     }
 
-    /// Bytes of all its files.
+    /// Returns the size of all its files in bytes.
     pub fn bytes(&self) -> Result<u64, RecordError> {
         let entries = fs::read_dir(&self.folder).map_err(RecordError::io("read", &self.folder))?;
-        // What is gone meanwhile has no bytes.
+        // Files may be removed meanwhile.
         let files = entries.filter_map(|entry| entry.ok()?.metadata().ok());
         Ok(files.map(|file| file.len()).sum())
     }
 
-    /// Calls with each interval that is wanted, and its number, in the order in which they were recorded, until an error; says by which damage
-    /// some of them may be missing.
+    /// Calls `each` with each wanted interval and its number, in the order of recording, until an error. Returns the damages that
+    /// may have cost some of them.
     pub fn read<E: From<RecordError>>(
         &self,
         wanted: impl Into<Wanted>,
@@ -112,13 +112,13 @@ impl Record {
             Ok(end) => (end, None),
             Err(error) => (None, Some(error)),
         };
-        // The number of the interval with which the next part has to begin; `None` where nothing tells.
+        // The number of the first interval of the next part; `None` if unknown.
         let mut next = end.as_ref().map(|end| end.dropped);
         let mut parts = self.parts()?;
         while let Some((mut first, mut part)) = parts.pop_first() {
             if let Some(expected) = next.filter(|expected| *expected < first) {
                 match self.parts()?.remove_entry(&expected) {
-                    // It got another name while the folder was listed.
+                    // It was renamed while the folder was listed.
                     Some(found) => {
                         parts.insert(first, part);
                         (first, part) = found;
@@ -128,7 +128,7 @@ impl Record {
             }
             let read = match self.part(first, part, &wanted) {
                 Ok(Some(read)) => read,
-                // The oldest go while a record is written, and nothing else does.
+                // Only the oldest parts are removed while a record is written.
                 Ok(None) => {
                     next = (!self.is_written()).then_some(first);
                     continue;
@@ -176,7 +176,7 @@ impl Record {
         Ok(damages.finish(&wanted))
     }
 
-    /// No part has the intervals from this number to that.
+    /// Returns the damage of missing intervals in this range.
     fn missing(&self, first: u64, to: Option<u64>) -> Damage {
         Damage {
             what: format!(
@@ -188,7 +188,7 @@ impl Record {
         }
     }
 
-    /// What there is, by the number of its first interval.
+    /// Lists the parts by the number of their first interval.
     fn parts(&self) -> Result<BTreeMap<u64, Part>, RecordError> {
         let entries = fs::read_dir(&self.folder).map_err(RecordError::io("read", &self.folder))?;
         let mut parts: BTreeMap<u64, Part> = BTreeMap::new();
@@ -208,7 +208,7 @@ impl Record {
         Ok(parts)
     }
 
-    /// What a part holds; `None` if it is gone meanwhile.
+    /// Reads a part; `None` if it was removed meanwhile.
     fn part(
         &self,
         first: u64,
@@ -218,7 +218,7 @@ impl Record {
         let journal = super::part(&self.folder, first, JOURNAL);
         for _ in 0..TRIES {
             let read = match &part.segment {
-                // With both, the journal is what was left when the recorder was killed just then.
+                // With both, the recorder was killed before it removed the journal.
                 Some(path) => match of_segment(path, wanted) {
                     Err(error) if part.has_journal && !is_gone(&error) => {
                         of_journal(&journal, first).map_err(|_| error)
@@ -240,23 +240,23 @@ impl Record {
     }
 }
 
-/// Intervals in a row: in a segment, or in a journal as long as there is none.
+/// Consecutive intervals, in a segment or, before that is written, in a journal.
 #[derive(Debug, Default)]
 struct Part {
     segment: Option<PathBuf>,
     has_journal: bool,
 }
 
-/// What was read of a part.
+/// The result of reading a part.
 #[derive(Debug, Default)]
 struct Read {
-    /// `None` if nothing was.
+    /// `None` if no frame was read.
     span: Option<Span>,
-    /// How many intervals it holds, readable or not.
+    /// Number of intervals in it, including unreadable ones.
     intervals: u64,
-    /// Those of a segment only if some are wanted.
+    /// The frames; empty for a segment without wanted ones.
     frames: BTreeMap<u64, Frame>,
-    /// What could not be.
+    /// The unreadable lines.
     damage: Option<Damage>,
 }
 
@@ -271,14 +271,15 @@ fn of_segment(path: &Path, wanted: &Wanted) -> Result<Read, RecordError> {
     let segment = segment::open(path)?;
     let summary = &segment.summary;
     let span = Span::of(summary);
-    let frames = match wanted.overlaps(&span.wall, span.steady.as_ref()) {
-        true => segment.frames(path)?,
-        false => BTreeMap::new(),
+    let frames = if wanted.overlaps(&span.wall, span.steady.as_ref()) {
+        segment.frames(path)?
+    } else {
+        BTreeMap::new()
     };
     Ok(Read { intervals: summary.intervals, span: Some(span), frames, damage: None })
 }
 
-/// The frames of a journal; a last line that is not whole is not there, and others that cannot be read are skipped.
+/// Reads the frames of a journal. Ignores an incomplete last line, and skips unreadable ones.
 fn of_journal(path: &Path, first: u64) -> Result<Read, RecordError> {
     let text = fs::read(path).map_err(RecordError::io("read", path))?;
     let lines = text.split_inclusive(|byte| *byte == b'\n');

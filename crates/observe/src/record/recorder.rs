@@ -1,8 +1,8 @@
-//! Writing a record: the journal, segments, and the bound of its size.
+//! Writing a record: journal, segments, and bounded size.
 //!
-//! Of the bytes that a record may have, the journal gets a part of [`JOURNALS`]; it becomes a segment when the next interval would
-//! not fit, or after [`INTERVALS`] intervals. Segments get all but two such parts: one for the journal, one for the segment that is
-//! made of it, which is smaller. So the bound holds at every moment.
+//! The journal may use 1/[`JOURNALS`] of the maximum size. It becomes a segment if the next interval would
+//! not fit, or after [`INTERVALS`] intervals. Segments may use the rest except two such parts: one for the journal, and one for the segment that
+//! is written from it, which is smaller. So the bound holds at all times.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -17,31 +17,31 @@ use tandem_model::Nanos;
 use super::frame::Frame;
 use super::{END, End, HEADER, Header, JOURNAL, RecordError, VERSION, durable, part, segment};
 
-/// How large a record may be unless said otherwise: 256 MiB.
+/// Default maximum size of a record: 256 MiB.
 pub const DEFAULT_MAX_BYTES: u64 = 256 << 20;
 
-/// The least that may be said: 1 MiB.
-pub const LEAST_MAX_BYTES: u64 = 1 << 20;
+/// Minimum value of the maximum size: 1 MiB.
+pub const MIN_MAX_BYTES: u64 = 1 << 20;
 
-/// A journal has at most this part of the bytes.
+/// Reciprocal of the journal's maximum part of the size.
 pub(super) const JOURNALS: u64 = 8;
 
-/// A segment has at most so many intervals: enough that names and the file's own description cost next to nothing.
+/// Maximum number of intervals of a segment: enough to make names and file metadata negligible.
 const INTERVALS: usize = 300;
 
-/// So much is kept of what a look said that failed.
-const MOST_OF_FAILURE: usize = 300;
+/// Maximum length of a stored error message.
+const MAX_FAILURE: usize = 300;
 
 /// A line of the journal.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Line<F> {
     /// The interval's number.
     pub(super) number: u64,
-    /// What was recorded of it.
+    /// The recorded frame.
     pub(super) frame: F,
 }
 
-/// Intervals that are in no segment yet.
+/// Intervals that are not yet in a segment.
 struct Journal {
     path: PathBuf,
     file: File,
@@ -53,24 +53,24 @@ struct Journal {
 /// Writes a record.
 pub struct Recorder {
     folder: PathBuf,
-    /// Locked as long as this lives.
+    /// Locked while the recorder lives.
     _header: File,
     max: u64,
     journal: Option<Journal>,
     /// The number of the next interval.
     next: u64,
     segments: VecDeque<(PathBuf, u64)>,
-    /// How many of the first intervals are gone.
+    /// Number of old intervals dropped.
     dropped: u64,
-    /// Looks that failed since the last interval, and what the last of them said.
+    /// Number of failed readings since the last interval, and the last of their errors.
     failed: u64,
     failure: Option<String>,
-    /// Looks that failed since the beginning.
+    /// Total number of failed readings.
     all_failed: u64,
 }
 
 impl Recorder {
-    /// Begins a record in a new folder, of at most `max` bytes ([`LEAST_MAX_BYTES`] at least).
+    /// Creates a record in a new folder, of at most `max` bytes (at least [`MIN_MAX_BYTES`]).
     pub fn create(folder: &Path, max: u64) -> Result<Recorder, RecordError> {
         match fs::create_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => free(folder)?,
@@ -84,7 +84,7 @@ impl Recorder {
             }
             other => other.map_err(to_write)?,
         };
-        // Nobody knows of it yet.
+        // The file is new, so no other process holds the lock.
         header.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => RecordError::Busy(folder.to_owned()),
             TryLockError::Error(error) => RecordError::io("lock", &path)(error),
@@ -95,12 +95,12 @@ impl Recorder {
         written.map_err(RecordError::io("write", &path))?;
         durable::file(&header, &path)?;
         durable::folder(folder)?;
-        // Who may not list the folder above may make one in it all the same.
+        // A user may be allowed to create a folder in a parent that is not readable.
         let _ = durable::folder(above(folder));
         Ok(Recorder {
             folder: folder.to_owned(),
             _header: header,
-            max: max.max(LEAST_MAX_BYTES),
+            max: max.max(MIN_MAX_BYTES),
             journal: None,
             next: 0,
             segments: VecDeque::new(),
@@ -111,15 +111,15 @@ impl Recorder {
         })
     }
 
-    /// A look failed: the next interval, or the end, says so.
+    /// Records a failed reading, which the next interval, or the end, reports.
     pub fn failed(&mut self, why: &str) {
         self.failed += 1;
         self.all_failed += 1;
-        self.failure = Some(why.chars().take(MOST_OF_FAILURE).collect());
+        self.failure = Some(why.chars().take(MAX_FAILURE).collect());
     }
 
-    /// Writes an interval: it is in the journal when this returns, and survives if this process is killed. After an error it is not in
-    /// the record, and all before it are.
+    /// Writes an interval. When this returns, it is in the journal and survives a kill of this process. After an error it is not in
+    /// the record, but all intervals before it are.
     pub fn add(&mut self, mut frame: Frame) -> Result<(), RecordError> {
         frame.failed = self.failed;
         frame.failure.clone_from(&self.failure);
@@ -149,7 +149,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Makes a segment of the journal.
+    /// Converts the journal to a segment.
     fn close(&mut self) -> Result<(), RecordError> {
         let Some(journal) = &self.journal else {
             return Ok(());
@@ -165,7 +165,7 @@ impl Recorder {
     fn drop_oldest(&mut self) -> Result<(), RecordError> {
         let room = self.max - self.max / JOURNALS * 2;
         let mut held: u64 = self.segments.iter().map(|(_, bytes)| bytes).sum();
-        // The newest stays, however large.
+        // The newest stays, regardless of its size.
         while held > room && self.segments.len() > 1 {
             if let Some((path, bytes)) = self.segments.pop_front() {
                 fs::remove_file(&path).map_err(RecordError::io("remove", &path))?;
@@ -179,7 +179,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends the record: everything is in closed segments, and it says that it was ended, and why if nobody asked for that.
+    /// Ends the record: moves all intervals to closed segments, and writes its end with the error, if one caused it.
     pub fn finish(mut self, error: Option<String>) -> Result<Finished, RecordError> {
         self.close()?;
         self.write_end(&End {
@@ -198,7 +198,7 @@ impl Recorder {
         })
     }
 
-    /// It has its name only when it is on the disk.
+    /// Writes the end, and renames it into place after syncing.
     fn write_end(&self, end: &End) -> Result<(), RecordError> {
         let unfinished = self.folder.join(format!("{END}.part"));
         let text = serde_json::to_string(end).map_err(io::Error::from);
@@ -212,13 +212,13 @@ impl Recorder {
     }
 }
 
-/// By the wall clock, in ns since 1970.
+/// Returns the wall clock in ns since 1970.
 fn now() -> Nanos {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Nanos(since.map_or(0, |since| since.as_nanos() as u64))
 }
 
-/// The folder that has a name of this one.
+/// Returns the parent folder.
 fn above(folder: &Path) -> &Path {
     match folder.parent() {
         Some(above) if above.as_os_str().is_empty() => Path::new("."),
@@ -227,27 +227,27 @@ fn above(folder: &Path) -> &Path {
     }
 }
 
-/// What a record came to.
+/// Summary of a finished record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Intervals that were written.
+    /// Number of intervals written.
     pub intervals: u64,
-    /// How many of them, the oldest, went to make room.
+    /// Number of old intervals dropped for space.
     pub dropped: u64,
-    /// Bytes of the segments.
+    /// Size of the segments in bytes.
     pub bytes: u64,
-    /// Looks that failed.
+    /// Number of failed readings.
     pub failed: u64,
 }
 
-/// The number in the name of a part.
+/// Parses the number in the name of a part.
 pub(super) fn number_of(path: &Path) -> Option<u64> {
     let stem = path.file_stem()?.to_str()?;
     let number = stem.split_once('-').map_or(stem, |(number, _)| number);
     number.parse().ok()
 }
 
-/// Whether a folder that is there may become a record; if not, why.
+/// Checks that an existing folder can become a record.
 fn free(folder: &Path) -> Result<(), RecordError> {
     let header = folder.join(HEADER);
     if let Ok(file) = File::open(&header) {
@@ -275,7 +275,7 @@ impl Journal {
 
     fn append(&mut self, line: &str) -> Result<(), RecordError> {
         if let Err(error) = self.file.write_all(line.as_bytes()) {
-            // A line that is not whole would not be read anyway.
+            // Remove the incomplete line, which readers would ignore anyway.
             let _ = self.file.set_len(self.bytes);
             return Err(RecordError::io("write", &self.path)(error));
         }

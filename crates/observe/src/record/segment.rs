@@ -1,7 +1,7 @@
-//! Frames in a row as a Parquet file, and back.
+//! Conversion of consecutive frames to a Parquet file and back.
 //!
-//! One row group; names and numbers that repeat by dictionary, times by differences, which takes as many bits as they have. Not
-//! compressed, and without statistics: nobody looks for a row by its values.
+//! The file has one row group. Repeating names and numbers use a dictionary, times use delta encoding, which takes as many bits as needed. It is
+//! not compressed and has no statistics, since no reader filters rows by value.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,20 +26,20 @@ use super::frame::Frame;
 use super::table::{Cells, Int, Real, Table, Text};
 use super::{RecordError, SEGMENT, VERSION, VERSIONS, durable, part, table};
 
-/// The keys of a file's metadata.
+/// The keys of the file's metadata.
 const VERSION_KEY: &str = "tandem_record";
 const SUMMARY_KEY: &str = "tandem_summary";
 
-/// What a segment holds, in its metadata, so that one that is not wanted need not be read.
+/// Summary of a segment in its metadata, so that unwanted segments need not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Summary {
     /// The number of the first interval.
     pub(super) first: u64,
-    /// How many there are.
+    /// Number of intervals.
     pub(super) intervals: u64,
-    /// When the first began, in ns since 1970.
+    /// Begin of the first interval, in ns since 1970.
     pub(super) from: Nanos,
-    /// When the last ended.
+    /// End of the last interval.
     pub(super) to: Nanos,
     /// The same by CLOCK_MONOTONIC; `None` in files of version 1.
     #[serde(default)]
@@ -47,7 +47,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Of frames in a row; `None` of none.
+    /// Summarizes consecutive frames; `None` if there are none.
     pub(super) fn of<'a>(
         first: u64,
         frames: impl IntoIterator<Item = &'a Frame>,
@@ -73,7 +73,7 @@ impl Summary {
     }
 }
 
-/// Writes a segment that is on the disk, whole, when this returns; its path and how long it is. Until then it has another name.
+/// Writes a segment under a temporary name, syncs and renames it. Returns its path and size.
 pub(super) fn write(
     folder: &Path,
     first: u64,
@@ -88,19 +88,19 @@ pub(super) fn write(
         Ok((path, metadata.len()))
     });
     if written.is_err() {
-        // What it was made of is still in the journal.
+        // The frames are still in the journal.
         let _ = fs::remove_file(&unfinished);
     }
     written
 }
 
-/// Writes the file; its check sum.
+/// Writes the file, and returns its check sum.
 fn write_whole(path: &Path, first: u64, frames: &[Frame]) -> Result<u64, RecordError> {
     let file = File::create(path).map_err(RecordError::io("write", path))?;
     let table = Table::of(first, frames);
     let summary = Summary::of(first, frames);
     let written = columns(file, &table, summary).map_err(|error| match error {
-        // What the system said is worth more than the library's words around it.
+        // The system's error is clearer than the library's wrapping.
         ParquetError::External(error) => match error.downcast::<std::io::Error>() {
             Ok(error) => RecordError::io("write", path)(*error),
             Err(error) => refused(path, error),
@@ -111,7 +111,7 @@ fn write_whole(path: &Path, first: u64, frames: &[Frame]) -> Result<u64, RecordE
     check_sum(path)
 }
 
-/// FNV-1a of a file. Parquet has none of its own for the whole, and the library panics on some files that are damaged.
+/// Returns the FNV-1a hash of a file. Parquet has no check sum of the whole file, and the library panics on some damaged files.
 pub(super) fn check_sum(path: &Path) -> Result<u64, RecordError> {
     let bytes = fs::read(path).map_err(RecordError::io("read", path))?;
     let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
@@ -120,7 +120,7 @@ pub(super) fn check_sum(path: &Path) -> Result<u64, RecordError> {
     Ok(sum)
 }
 
-/// Whether a file is as it was written: its check sum is in its name.
+/// Verifies a file by the check sum in its name.
 fn check(path: &Path) -> Result<(), RecordError> {
     let stem = path.file_stem().and_then(|stem| stem.to_str());
     let sum = stem.and_then(|stem| u64::from_str_radix(stem.split_once('-')?.1, 16).ok());
@@ -154,7 +154,7 @@ fn schema() -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(schema.build()?))
 }
 
-/// Numbers that hardly repeat: a dictionary would only be in the way.
+/// Whether values hardly repeat, so that a dictionary would be useless.
 fn is_time(int: Int) -> bool {
     !matches!(
         int,
@@ -192,7 +192,7 @@ fn properties(summary: Option<Summary>) -> WriterProperties {
     properties.build()
 }
 
-/// Writes all columns; gives the file back.
+/// Writes all columns, and returns the file.
 fn columns(file: File, table: &Table, summary: Option<Summary>) -> Result<File, ParquetError> {
     let mut writer = SerializedFileWriter::new(file, schema()?, Arc::new(properties(summary)))?;
     let mut group = writer.next_row_group()?;
@@ -220,13 +220,13 @@ fn column<T: DataType>(
     column.close()
 }
 
-/// A file that was opened, and its metadata.
+/// An open segment with its metadata.
 pub(super) struct Segment {
     reader: SerializedFileReader<File>,
     pub(super) summary: Summary,
 }
 
-/// Opens a segment; whoever wants its frames calls [`Segment::frames`].
+/// Opens a segment without reading its frames.
 pub(super) fn open(path: &Path) -> Result<Segment, RecordError> {
     check(path)?;
     let file = File::open(path).map_err(RecordError::io("read", path))?;
@@ -253,7 +253,7 @@ pub(super) fn open(path: &Path) -> Result<Segment, RecordError> {
 }
 
 impl Segment {
-    /// All frames, by number.
+    /// Reads all frames, by number.
     pub(super) fn frames(&self, path: &Path) -> Result<BTreeMap<u64, Frame>, RecordError> {
         let mut frames = BTreeMap::new();
         for group in 0..self.reader.num_row_groups() {
@@ -269,7 +269,7 @@ impl Segment {
         Ok(frames)
     }
 
-    /// A column that the file lacks is null in every row.
+    /// Reads a row group. Columns missing in the file are null in all rows.
     fn table(&self, group: usize) -> Result<Table, ParquetError> {
         let group = self.reader.get_row_group(group)?;
         let rows = group.metadata().num_rows();

@@ -1,24 +1,24 @@
 //! The columns of a segment, and frames as rows and back.
 //!
-//! A row is about one thing, said by its column `item`; the columns that do not concern such a thing, and what is not measured, are null. Rows
-//! stand by kind, then by interval, so that nulls and numbers that repeat take next to no room. Times are ns within the interval.
+//! A row describes one item, whose kind is in the column `item`. Columns that do not apply to this kind, and unmeasured values, are null. Rows
+//! are sorted by kind, then by interval, so that nulls and repeating numbers take little space. Times are ns within the interval.
 //!
 //! | `item` | columns |
 //! |---|---|
-//! | all | `number` of the interval, from 0 when the record was begun |
-//! | `interval` | `at` (when it began, ns since 1970), `start` (the same by CLOCK_MONOTONIC), `length`, `source`, `unreadable` (VMMs that could not be looked into), `failed` (looks that failed since the interval before) and `failure` (what the last of them said), `settings` (JSON: what is configured on the host); of the host `pcpus`, and summed over them `idle`, `vcpus`, `vm_threads`, `tasks`, `kernel` |
-//! | `vm` | `vm` (a number that no other VM of the record has), `name`, `pid`, `program`, `weight`, `due`, `settings` (JSON: its cgroup, quotas and the like); `measured` is 1 if it was there all the time |
-//! | `vcpu` | `vm`, `vcpu`, `tid`, `allowed` (pCPUs), `wall`, and of it `run`, `poll`, `vmm`, `ready`, `limited`, `costop`, `halted`; `ran`, `waited`, `runs`, `wakeups`, `runnable` (at the end). Without `wall`: known, and not measured |
+//! | all | `number` of the interval, from 0 at the begin of the record |
+//! | `interval` | `at` (begin, ns since 1970), `start` (the same by CLOCK_MONOTONIC), `length`, `source`, `unreadable` (unreadable VMMs), `failed` (failed readings since the previous interval) and `failure` (the last error), `settings` (JSON: configuration of the host); of the host `pcpus`, and summed over them `idle`, `vcpus`, `vm_threads`, `tasks`, `kernel` |
+//! | `vm` | `vm` (unique id within the record), `name`, `pid`, `program`, `weight`, `due`, `settings` (JSON: its cgroup, quotas and the like); `measured` is 1 if it existed for the whole interval |
+//! | `vcpu` | `vm`, `vcpu`, `tid`, `allowed` (pCPUs), `wall`, and of it `run`, `poll`, `vmm`, `ready`, `limited`, `costop`, `halted`; `ran`, `waited`, `runs`, `wakeups`, `runnable` (at the end). Without `wall`: known, but not measured |
 //! | `thread` | another thread of a VM: `vm`, `name`, `time` |
-//! | `edge` | who waited for whom: `victim` (what it is: `vcpu`, `vm`, `vm-thread`, `process`, `kernel-thread`, `unseen`, `others`) with `vm`, `vcpu`, `name`, `cgroup`; `culprit` with `culprit_vm`, `culprit_vcpu`, `culprit_name`, `culprit_cgroup`; `kind` (`pcpu`, `sibling`, `yield-taken`, `yield-useless`), `evidence`, `time`, `count` |
+//! | `edge` | waiting time: `victim` (its kind: `vcpu`, `vm`, `vm-thread`, `process`, `kernel-thread`, `unseen`, `others`) with `vm`, `vcpu`, `name`, `cgroup`; `culprit` with `culprit_vm`, `culprit_vcpu`, `culprit_name`, `culprit_cgroup`; `kind` (`pcpu`, `sibling`, `yield-taken`, `yield-useless`), `evidence`, `time`, `count` |
 //! | `process` | a process that is no VM: `name`, `pid`, `cgroup`, `time` |
-//! | `missing` | not measured: `what`, of `vms` VMs of `of`; `want` says for want of what |
-//! | `programs` | programs in the kernel measured this interval |
-//! | `not-counted` | `name` (`waits`, `edges`, `links`, `events`) happened `count` times for `time` and could not be counted |
-//! | `not-seen` | the event `name` is not seen, so `what` is not known, for want of `want` |
-//! | `estimated` | `what` is estimated, `want` says how |
-//! | `latency` | wake-ups of `vm` took `time` in all until its vCPUs ran |
-//! | `latency-bucket` | `count` wake-ups of `vm` took `time` or more and less than twice as long |
+//! | `missing` | unmeasured column: `what`, for `vms` VMs out of `of`; `want` is the missing requirement |
+//! | `programs` | BPF programs measured this interval |
+//! | `not-counted` | `name` (`waits`, `edges`, `links`, `events`): `count` of them, with `time`, could not be counted |
+//! | `not-seen` | the event `name` is not seen, so `what` is unknown, because `want` is missing |
+//! | `estimated` | `what` is estimated; `want` describes how |
+//! | `latency` | `time` is the sum of wake-up latencies of `vm` |
+//! | `latency-bucket` | `count` wake-ups of `vm` took at least `time`, and less than twice as long |
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ const STATES: [Int; 7] =
     [Int::Run, Int::Poll, Int::Vmm, Int::Ready, Int::Limited, Int::Costop, Int::Halted];
 
 impl Table {
-    /// The rows of frames in a row, the first of this number.
+    /// Converts consecutive frames, the first with this number, to rows.
     pub(super) fn of(first: u64, frames: &[Frame]) -> Table {
         let mut table = Table::new();
         for rows in [
@@ -87,7 +87,7 @@ fn interval_row(table: &mut Table, number: u64, frame: &Frame) {
         .time(Int::Kernel, host.kernel);
 }
 
-/// Those that were measured first, in their order.
+/// Measured VMs come first, in the order of the interval.
 fn vm_rows(table: &mut Table, number: u64, frame: &Frame) {
     let measured: Vec<VmId> = frame.interval.vms.iter().map(|vm| vm.vm).collect();
     let others = frame.vms.keys().filter(|vm| !measured.contains(vm));
@@ -163,7 +163,7 @@ fn thread_rows(table: &mut Table, number: u64, frame: &Frame) {
     }
 }
 
-/// The columns of a party: what it is, VM, vCPU, name, cgroup.
+/// The columns of a party: kind, VM, vCPU, name, cgroup.
 type PartyColumns = (Text, Int, Int, Text, Text);
 
 const VICTIM: PartyColumns = (Text::Victim, Int::Vm, Int::Vcpu, Text::Name, Text::Cgroup);
@@ -228,19 +228,19 @@ fn missing_rows(table: &mut Table, number: u64, frame: &Frame) {
     }
 }
 
-/// Settings, of which only Tandem makes something.
+/// Settings, which only Tandem interprets.
 fn json(settings: &impl Serialize) -> String {
     serde_json::to_string(settings)
         .unwrap_or_else(|error| unreachable!("plain data can be written as JSON: {error}"))
 }
 
-/// A frame that grows row by row.
+/// A frame under construction.
 struct Growing {
     frame: Frame,
     edges: EdgesBuilder,
 }
 
-/// The frames of a table, by number; the error says which row is wrong. All columns must be as long as the table.
+/// Converts a table to frames by number; the error names the invalid row. All columns must have the length of the table.
 pub(super) fn frames(table: &Table) -> Result<BTreeMap<u64, Frame>, String> {
     let mut frames: BTreeMap<u64, Growing> = BTreeMap::new();
     let mut row = Row {
@@ -378,10 +378,10 @@ fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), Stri
     Ok(())
 }
 
-/// The VM of a row, among those that were measured.
+/// Returns the VM of a row among the measured ones.
 fn measured<'a>(row: &Row<'_>, vms: &'a mut [VmInterval]) -> Result<&'a mut VmInterval, String> {
     let vm = row.vm()?;
-    // Rows of one VM follow each other, in the order of VMs.
+    // Rows of one VM are adjacent, in the order of VMs.
     let found = vms.iter_mut().find(|other| other.vm == vm);
     found.ok_or_else(|| row.wrong("vm", format!("{vm} was not measured")))
 }
@@ -413,6 +413,6 @@ fn party_of(row: &Row<'_>, columns: PartyColumns) -> Result<Party, String> {
         "kernel-thread" => Party::KernelThread(name()?),
         "unseen" => Party::Unseen,
         "others" => Party::Others,
-        other => return Err(row.wrong(kind.name(), format!("'{other}' is nobody"))),
+        other => return Err(row.wrong(kind.name(), format!("'{other}' is not a party"))),
     })
 }

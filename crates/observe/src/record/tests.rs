@@ -1,4 +1,4 @@
-//! Records of made-up intervals: what is written is read back, bounded, and whatever is damaged is said.
+//! Records of artificial intervals: round trips, bounded size, and reports of damage.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ fn nanos() -> impl Strategy<Value = Nanos> {
     prop_oneof![Just(0), 0..2_000_000_000u64, any::<u64>()].prop_map(Nanos)
 }
 
-/// Names may be anything.
+/// Arbitrary names.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), "[a-z/]{1,6}", "\\PC{0,8}", "[\0-\x7f]{0,4}"]
 }
@@ -59,7 +59,7 @@ fn vm() -> impl Strategy<Value = VmInterval> {
     let threads = vec((text(), nanos()), 0..3);
     (btree_map(0..9u32, vcpu(), 0..4), threads).prop_map(|(vcpus, threads)| VmInterval {
         vm: VmId(0),
-        // Not by number: the order is the source's.
+        // In reverse, since the order is the source's.
         vcpus: vcpus
             .into_iter()
             .rev()
@@ -178,7 +178,7 @@ fn known() -> impl Strategy<Value = RecordedVm> {
     )
 }
 
-/// What is configured for a VM, and on the host.
+/// Configuration of a VM and of the host.
 fn settings() -> (KnownVm, KnownHost) {
     let vm = KnownVm {
         cgroup: Some(CgroupPath("/machine.slice/a".to_owned())),
@@ -257,7 +257,7 @@ fn frame() -> impl Strategy<Value = Frame> {
 /// Frames and their numbers.
 type Frames = Vec<(u64, Frame)>;
 
-/// All frames of a record, and what is lost.
+/// Returns all frames of a record, and its damages.
 fn everything(folder: &Path) -> Result<(Frames, Vec<Damage>), RecordError> {
     let mut frames = Vec::new();
     let damages = Record::open(folder)?.read(Wanted::ALL, |number, frame| {
@@ -267,7 +267,7 @@ fn everything(folder: &Path) -> Result<(Frames, Vec<Damage>), RecordError> {
     Ok((frames, damages))
 }
 
-/// All frames of a record that is whole.
+/// Returns all frames of an undamaged record.
 fn all(folder: &Path) -> Result<Frames, RecordError> {
     let (frames, damages) = everything(folder)?;
     assert_eq!(damages, []);
@@ -277,9 +277,9 @@ fn all(folder: &Path) -> Result<Frames, RecordError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Nothing is lost or changed by a segment.
+    /// A segment preserves all frames.
     #[test]
-    fn a_segment_is_read_as_it_was_written(frames in vec(frame(), 1..4), first in 0..1_000_000_000u64) {
+    fn segment_round_trips(frames in vec(frame(), 1..4), first in 0..1_000_000_000u64) {
         let folder = tempfile::tempdir().unwrap();
         let (path, bytes) = segment::write(folder.path(), first, &frames).unwrap();
         prop_assert_eq!(bytes, fs::metadata(&path).unwrap().len());
@@ -289,18 +289,18 @@ proptest! {
         prop_assert_eq!(read, (first..).zip(frames).collect::<Vec<_>>());
     }
 
-    /// Nor by a journal.
+    /// A journal preserves all frames.
     #[test]
-    fn a_journal_is_read_as_it_was_written(frame in frame()) {
+    fn journal_round_trips(frame in frame()) {
         let line = recorder::Line { number: 7, frame: &frame };
         let text = serde_json::to_string(&line).unwrap();
         let read: recorder::Line<Frame> = serde_json::from_str(&text).unwrap();
         prop_assert_eq!((read.number, read.frame), (7, frame));
     }
 
-    /// A file of which bytes changed is refused, and nothing worse.
+    /// A file with a changed byte is refused with an error.
     #[test]
-    fn damage_is_said(frame in frame(), index in any::<prop::sample::Index>(), change in 1..=255u8) {
+    fn changed_byte_is_reported(frame in frame(), index in any::<prop::sample::Index>(), change in 1..=255u8) {
         let folder = tempfile::tempdir().unwrap();
         let (path, _) = segment::write(folder.path(), 0, &[frame]).unwrap();
         let mut bytes = fs::read(&path).unwrap();
@@ -312,7 +312,7 @@ proptest! {
     }
 }
 
-/// A second of two vCPUs of a VM, the `n`-th.
+/// The `n`-th second of a VM with two vCPUs.
 fn second(n: u64) -> Frame {
     let parts = [
         (State::Run, Nanos(600_000_000 + n * 7_919)),
@@ -364,7 +364,7 @@ fn folder_bytes(folder: &Path) -> u64 {
 }
 
 #[test]
-fn a_record_that_was_ended_is_complete_and_holds_everything() {
+fn ended_record_is_complete() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("r");
     let mut recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
@@ -380,7 +380,7 @@ fn a_record_that_was_ended_is_complete_and_holds_everything() {
     assert_eq!((finished.intervals, finished.dropped), (700, 0));
     assert!(!record.is_written() && record.is_complete().unwrap());
     assert_eq!(all(&folder).unwrap(), expected);
-    // Only what was asked for is read.
+    // Only the requested range is read.
     let mut numbers = Vec::new();
     let range = Nanos::from_secs(1_299)..Nanos::from_secs(1_302);
     let read = record.read(range, |number, _| {
@@ -392,7 +392,7 @@ fn a_record_that_was_ended_is_complete_and_holds_everything() {
 }
 
 #[test]
-fn what_was_written_survives_a_recorder_that_did_not_end() {
+fn intervals_survive_a_killed_recorder() {
     let dir = tempfile::tempdir().unwrap();
     let mut recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
     for n in 0..305 {
@@ -403,12 +403,12 @@ fn what_was_written_survives_a_recorder_that_did_not_end() {
     assert_eq!(all(dir.path()).unwrap(), expected);
     let record = Record::open(dir.path()).unwrap();
     assert!(!record.is_complete().unwrap() && !record.is_written());
-    // Killed within a line.
+    // Killed while writing a line.
     let path = part(dir.path(), 300, JOURNAL);
     let text = fs::read(&path).unwrap();
     fs::write(&path, &text[..text.len() - 40]).unwrap();
     assert_eq!(all(dir.path()).unwrap(), expected[..304]);
-    // Killed between the segment and the end of its journal: nothing twice. And within a segment: its file is not read.
+    // Killed between writing the segment and removing its journal: no duplicates. Killed while writing a segment: its file is ignored.
     let frames: Vec<Frame> = (300..305).map(second).collect();
     segment::write(dir.path(), 300, &frames).unwrap();
     fs::write(dir.path().join("0000000300.part"), "PAR1").unwrap();
@@ -416,9 +416,9 @@ fn what_was_written_survives_a_recorder_that_did_not_end() {
 }
 
 #[test]
-fn the_size_is_bounded_at_every_moment_and_the_oldest_go() {
+fn size_is_bounded_at_all_times() {
     let dir = tempfile::tempdir().unwrap();
-    let mut recorder = Recorder::create(dir.path(), LEAST_MAX_BYTES).unwrap();
+    let mut recorder = Recorder::create(dir.path(), MIN_MAX_BYTES).unwrap();
     let mut largest = 0;
     for n in 0..40_000 {
         recorder.add(second(n)).unwrap();
@@ -427,9 +427,9 @@ fn the_size_is_bounded_at_every_moment_and_the_oldest_go() {
         }
     }
     let finished = recorder.finish(None).unwrap();
-    assert!(largest <= LEAST_MAX_BYTES, "{largest} bytes");
-    assert!(largest > LEAST_MAX_BYTES / 2, "room is used: {largest}");
-    assert!(folder_bytes(dir.path()) <= LEAST_MAX_BYTES);
+    assert!(largest <= MIN_MAX_BYTES, "{largest} bytes");
+    assert!(largest > MIN_MAX_BYTES / 2, "room is used: {largest}");
+    assert!(folder_bytes(dir.path()) <= MIN_MAX_BYTES);
     let frames = all(dir.path()).unwrap();
     assert!(finished.dropped > 0);
     assert_eq!(frames.first().unwrap().0, finished.dropped);
@@ -443,9 +443,9 @@ fn the_size_is_bounded_at_every_moment_and_the_oldest_go() {
 }
 
 #[test]
-fn an_interval_that_leaves_no_room_is_refused_with_what_would_do() {
+fn oversized_interval_is_refused_with_the_required_size() {
     let dir = tempfile::tempdir().unwrap();
-    let mut recorder = Recorder::create(dir.path(), LEAST_MAX_BYTES).unwrap();
+    let mut recorder = Recorder::create(dir.path(), MIN_MAX_BYTES).unwrap();
     recorder.add(second(0)).unwrap();
     let mut large = second(1);
     large.interval.missing = vec![Missing::of_all(Column::State(State::Poll), "x".repeat(200_000))];
@@ -457,7 +457,7 @@ fn an_interval_that_leaves_no_room_is_refused_with_what_would_do() {
 }
 
 #[test]
-fn two_recorders_and_what_is_in_the_way_are_refused() {
+fn occupied_folders_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("r");
     let create = || match Recorder::create(&folder, DEFAULT_MAX_BYTES) {
@@ -479,7 +479,7 @@ fn two_recorders_and_what_is_in_the_way_are_refused() {
 }
 
 #[test]
-fn what_is_no_record_or_damaged_is_said_with_its_file() {
+fn invalid_and_damaged_files_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let said = || match everything(dir.path()) {
         Ok((frames, damages)) => match &damages[..] {
@@ -502,7 +502,7 @@ fn what_is_no_record_or_damaged_is_said_with_its_file() {
     }
     fs::write(&header, r#"{"tandem_record":2,"begun":0}"#).unwrap();
     assert_eq!(all(dir.path()).unwrap(), []);
-    // A segment that is cut.
+    // A truncated segment.
     let (path, _) = segment::write(dir.path(), 0, &[second(0)]).unwrap();
     let whole = fs::read(&path).unwrap();
     for length in [0, 3, whole.len() / 2, whole.len() - 1] {
@@ -510,7 +510,7 @@ fn what_is_no_record_or_damaged_is_said_with_its_file() {
         let (said, file) = (said(), path.file_name().unwrap().to_str().unwrap());
         assert!(said.contains(&format!("{file} is damaged")), "{said}");
     }
-    // Another version: it stands in the metadata as a text of one byte.
+    // Another version, which is a one-byte text in the metadata.
     let key = b"tandem_record";
     let at = whole.windows(key.len()).position(|bytes| bytes == key);
     let at = at.unwrap() + key.len();
@@ -522,7 +522,7 @@ fn what_is_no_record_or_damaged_is_said_with_its_file() {
     let sealed = dir.path().join(format!("0000000000-{sum:016x}.parquet"));
     fs::rename(&path, &sealed).unwrap();
     assert!(said().contains("version 7"), "{}", said());
-    // A name of its own.
+    // A name without a check sum.
     fs::rename(&sealed, dir.path().join("0.parquet")).unwrap();
     assert!(said().contains("its name has no check sum"), "{}", said());
     fs::remove_file(dir.path().join("0.parquet")).unwrap();

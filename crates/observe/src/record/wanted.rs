@@ -1,4 +1,4 @@
-//! Which intervals of a record somebody asks for.
+//! Selection of intervals of a record.
 
 use std::ops::Range;
 
@@ -6,23 +6,23 @@ use tandem_model::Nanos;
 
 use super::frame::Frame;
 
-/// Intervals that overlap both times.
+/// Selects the intervals that overlap both ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// By the wall clock, in ns since 1970. Where it was set back, a time may be there twice.
+    /// By the wall clock, in ns since 1970. Times repeat if it was set back.
     pub wall: Range<Nanos>,
-    /// By CLOCK_MONOTONIC, in which nobody goes back.
+    /// By CLOCK_MONOTONIC, which never goes back.
     pub steady: Range<Nanos>,
 }
 
-/// All the time there is.
+/// The unlimited range.
 const ALWAYS: Range<Nanos> = Nanos(0)..Nanos(u64::MAX);
 
 impl Wanted {
     /// All intervals.
     pub const ALL: Wanted = Wanted { wall: ALWAYS, steady: ALWAYS };
 
-    /// Whether it wants something of a time by both clocks; by one, where the other is not known.
+    /// Whether it overlaps a range by both clocks, or by the wall clock if the other is unknown.
     pub(super) fn overlaps(&self, wall: &Range<Nanos>, steady: Option<&Range<Nanos>>) -> bool {
         let is_within = |wanted: &Range<Nanos>, range: &Range<Nanos>| {
             range.start < wanted.end && range.end > wanted.start
@@ -36,7 +36,7 @@ impl Wanted {
 }
 
 impl From<Range<Nanos>> for Wanted {
-    /// By the wall clock.
+    /// Selects by the wall clock only.
     fn from(wall: Range<Nanos>) -> Wanted {
         Wanted { wall, ..Wanted::ALL }
     }

@@ -1,12 +1,12 @@
-//! A recorded program as the text of a scenario: a VM that runs it, alone or beside one that computes.
+//! Converts a recorded program to the text of a scenario: a VM that runs it, alone or next to one that computes.
 //!
-//! What `tandem guest record` saw of each thread ([`Profile`]) becomes a role with one thread. Where its steps were traced, they are repeated for ever:
-//! it runs for so long, waits until another thread wakes it, wakes others. A wake-up is a unit of the semaphore that only the thread that is woken waits for, so
-//! that a wake-up before the wait is not lost, threads keep the order that they had, and no order of threads ends in a deadlock. Without steps a
-//! thread runs and sleeps as it did on average, as a vCPU of a recorded host does ([`Demand`]).
+//! Each thread recorded by `tandem guest record` ([`Profile`]) becomes a role with one thread. If its steps were traced, they repeat forever:
+//! it runs, waits until another thread wakes it, and wakes others. A wake-up is a unit of a semaphore that only the woken thread waits for.
+//! So a wake-up before the wait is not lost, threads keep their order, and no order of threads deadlocks. Without steps, a
+//! thread runs and sleeps as on average, like a vCPU of a recorded host ([`Demand`]).
 //!
-//! What the kernel did for the program is in its bursts, so costs are 0 here, but for what it takes to tell an idle CPU and until it is awake, where that
-//! was measured.
+//! The kernel's work for the program is part of its bursts, so costs are 0 here, except the costs of notifying and waking an idle CPU, if they
+//! were measured.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,32 +18,32 @@ use super::Names;
 use super::pattern::{Demand, Regularity};
 use super::text::{COSTS, in_a_line, program, quoted, time};
 
-/// What no record of a program tells.
+/// Properties that no record of a program contains.
 const NOT_KNOWN: &str = "\
 # Throughput of the VM is its `useful` time: a unit of work is a pass through all that was recorded. A record does not tell:
 # - computing from spinning for something: both are bursts
 # - locks that were free, and items that were there, when they were taken: on fewer CPUs more of them might be waited for, or fewer
 # - how far a thread may be ahead of another that it need not wait for
 # - what the program would do on more CPUs, if it asks how many there are
-# - memory and caches: bursts are as long as they were beside what ran then
+# - memory and caches: bursts are as long as they were next to the other load of that time
 ";
 
-/// Steps in a line.
+/// Number of steps per line.
 const IN_A_LINE: usize = 6;
 
-/// Who was there for less than this part of the time, in hundredths, did not live all the time.
+/// Minimum part of the time, in hundredths, that a permanent thread existed.
 const ALL_THE_TIME: u64 = 90;
 
-/// Threads that waited for longer than this part of what they ran, while the program used less than [`MOST_USED`] of its CPUs, waited for others.
+/// Waiting time relative to run time above which threads waited for other programs, if the program used less than [`MAX_USED`] of its CPUs.
 const MUCH_WAITED: f64 = 0.2;
 
 /// See [`MUCH_WAITED`].
-const MOST_USED: f64 = 0.75;
+const MAX_USED: f64 = 0.75;
 
-/// How long a thread without any time in its steps computes, lest it loop for nothing.
-const LEAST: Nanos = Nanos(10_000);
+/// Computing time of a thread without any time in its steps, which avoids an endless loop.
+const MIN_COMPUTE: Nanos = Nanos(10_000);
 
-/// Where a recorded program is to run.
+/// The simulated environment of a recorded program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// vCPUs of its VM, and pCPUs of the host: vCPU v on pCPU v.
@@ -52,16 +52,16 @@ pub struct Setting {
     pub has_hog: bool,
     /// The scheduler of host and guest: `eevdf` or `cfs`.
     pub scheduler: &'static str,
-    /// The clock tick of both; `None`: the simulator's usual one.
+    /// The clock tick of both; `None`: the simulator's default.
     pub tick: Option<Nanos>,
-    /// How long is simulated, warm-up included.
+    /// Simulated time, including warm-up.
     pub duration: Nanos,
-    /// What is not counted of that.
+    /// Warm-up time, which is not counted.
     pub warmup: Nanos,
 }
 
 impl Setting {
-    /// Alone, on as many vCPUs as it could use while it was recorded.
+    /// Returns a setting without other load, with as many vCPUs as the program could use while it was recorded.
     pub fn recorded(profile: &Profile) -> Setting {
         Setting {
             vcpus: u32::try_from(profile.cpus).unwrap_or(u32::MAX).clamp(1, 64),
@@ -74,7 +74,7 @@ impl Setting {
     }
 }
 
-/// The name of the program's VM in the scenario.
+/// Returns the name of the program's VM in the scenario.
 pub fn vm_name(profile: &Profile) -> String {
     let word = profile.program.split_whitespace().next().unwrap_or_default();
     let name = word.rsplit('/').next().unwrap_or_default();
@@ -84,23 +84,23 @@ pub fn vm_name(profile: &Profile) -> String {
     }
 }
 
-/// What is to be said where others had the CPUs while it was recorded, `None` where they had not: alone it gets more done than it did.
+/// Returns a warning if other programs occupied the CPUs during the recording, since the simulated program then gets more done.
 pub fn waited_for_others(profile: &Profile) -> Option<String> {
     let waited: Nanos = profile.threads.iter().map(|thread| thread.waited).sum();
     let part = |time: Nanos, of: f64| time.as_secs_f64() / of.max(f64::MIN_POSITIVE);
     let for_its_time = part(waited, profile.ran.as_secs_f64());
     let used = part(profile.ran, profile.wall.as_secs_f64() * profile.cpus as f64);
-    (for_its_time > MUCH_WAITED && used < MOST_USED).then(|| {
+    (for_its_time > MUCH_WAITED && used < MAX_USED).then(|| {
         format!(
             "Others had the CPUs while it was recorded: its threads waited {for_its_time:.1} times as long as they ran. Simulated alone it gets more done than it did; record it on a quiet machine"
         )
     })
 }
 
-/// The scenario.
+/// Returns the scenario.
 pub fn scenario(profile: &Profile, setting: &Setting) -> String {
     let mut out = String::new();
-    // Writing to a text cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = write(&mut out, profile, setting);
     out
 }
@@ -155,9 +155,10 @@ fn write(out: &mut String, profile: &Profile, setting: &Setting) -> std::fmt::Re
         out.push_str("program = [{ forever = [{ compute = \"1ms\" }, \"work\"] }]\n");
     }
     writeln!(out, "\n[[workload]]\nname = \"{name}\"\nunit = \"passes\"")?;
-    match profile.threads.iter().any(|thread| !thread.steps.is_empty()) {
-        true => write_steps(out, profile),
-        false => write_patterns(out, profile),
+    if profile.threads.iter().any(|thread| !thread.steps.is_empty()) {
+        write_steps(out, profile)
+    } else {
+        write_patterns(out, profile)
     }
 }
 
@@ -173,7 +174,7 @@ fn write_vm(out: &mut String, name: &str, setting: &Setting) -> std::fmt::Result
     }
 }
 
-/// What was seen, for a reader.
+/// Writes the recorded wake-ups and locks as comments.
 fn write_seen(out: &mut String, profile: &Profile) -> std::fmt::Result {
     if profile.traced > Nanos::ZERO {
         writeln!(
@@ -211,7 +212,7 @@ fn write_seen(out: &mut String, profile: &Profile) -> std::fmt::Result {
         .try_for_each(|missing| writeln!(out, "# Not recorded: {missing}"))
 }
 
-/// What was measured of a thread, for a reader.
+/// Formats the measurements of a thread for a comment.
 fn seen(thread: &ThreadProfile) -> String {
     let wall = thread.wall.0.max(1) as f64;
     let part = |time: Nanos| time.0 as f64 / wall * 100.0;
@@ -242,7 +243,7 @@ fn seen(thread: &ThreadProfile) -> String {
     text
 }
 
-/// A role for each thread, with its steps.
+/// Writes a role with its steps for each thread.
 fn write_steps(out: &mut String, profile: &Profile) -> std::fmt::Result {
     let waits = |thread: &ThreadProfile| thread.steps.contains(&Step::Wait);
     if profile.threads.iter().any(waits) {
@@ -268,7 +269,7 @@ fn write_steps(out: &mut String, profile: &Profile) -> std::fmt::Result {
     Ok(())
 }
 
-/// The steps of a thread, as a scenario has them.
+/// Returns the steps of a thread in scenario syntax.
 fn steps(thread: &ThreadProfile, number: usize) -> Vec<String> {
     let (mut steps, mut run) = (Vec::new(), Nanos::ZERO);
     let computes = |run: Nanos| format!("{{ compute = \"{}\" }}", time(run));
@@ -297,12 +298,12 @@ fn steps(thread: &ThreadProfile, number: usize) -> Vec<String> {
         steps.push(text);
     }
     if run > Nanos::ZERO || !has_time {
-        steps.push(computes(run.max(LEAST)));
+        steps.push(computes(run.max(MIN_COMPUTE)));
     }
     steps
 }
 
-/// A role for each thread that was there all the time, and one for others of a name together.
+/// Writes a role for each permanent thread, and one for all others of the same name.
 fn write_patterns(out: &mut String, profile: &Profile) -> std::fmt::Result {
     let wall = profile.wall;
     let stayed = |thread: &ThreadProfile| {
@@ -325,7 +326,7 @@ fn write_patterns(out: &mut String, profile: &Profile) -> std::fmt::Result {
         all.sleeps += thread.sleeps;
     }
     for all in others.values() {
-        // As few threads as can have done it at the same time; they sleep where there was none.
+        // The minimum number of concurrent threads; they sleep while there was none.
         let threads = (all.ran + all.waited).0.div_ceil(wall.0.max(1)).max(1);
         let each = |time: Nanos| Nanos(time.0 / threads);
         let one = ThreadProfile {
@@ -353,7 +354,7 @@ fn write_pattern(
     writeln!(out, "program = {}", program(demand.pattern()))
 }
 
-/// What a thread wants of its CPU.
+/// Returns a thread's demand of its CPU.
 fn demand(thread: &ThreadProfile) -> Demand {
     let mut regularity = Regularity::default();
     for part in &thread.by_time {
@@ -403,7 +404,7 @@ mod tests {
         }
     }
 
-    /// What the program gets done per second, as CPU time.
+    /// Returns the program's progress per second, as CPU time.
     fn done(profile: &Profile, vcpus: u32, has_hog: bool) -> f64 {
         let setting = Setting {
             vcpus,
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_computing_pair_needs_both_cpus_and_shares_them_with_a_hog() {
+    fn computing_pair_shares_cpus_with_a_hog() {
         let compute = thread(&[Step::Run(Nanos::from_millis(50))]);
         let pair = profile(vec![compute.clone(), compute]);
         let alone = done(&pair, 2, false);
@@ -435,14 +436,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ping_pong_takes_as_long_on_one_cpu_but_for_the_wake_up_of_idle_ones() {
+    fn ping_pong_pays_for_idle_cpu_wakeups() {
         let ping = thread(&[Step::Run(us(10)), Step::Wake(1), Step::Wait]);
         let pong = thread(&[Step::Wait, Step::Run(us(30)), Step::Wake(0)]);
         let mut pair = profile(vec![ping, pong]);
         let two = done(&pair, 2, false);
         assert!(near(two, 1.0), "{two}");
         assert!(near(done(&pair, 1, false), 1.0));
-        // Each of the two that alternate finds its CPU idle: 40 us more for 20 us of work, on average.
+        // Each of the two threads finds its CPU idle: 40 us more for 20 us of work, on average.
         pair.idle_wake = Some(us(40));
         let slower = done(&pair, 2, false);
         assert!((0.3..0.4).contains(&slower), "{slower}");
@@ -451,15 +452,15 @@ mod tests {
     }
 
     #[test]
-    fn wakes_before_waits_are_kept_and_no_order_is_a_deadlock() {
-        // A crosswise pair: each wakes before it waits, and one runs much longer.
+    fn early_wakes_are_kept_without_deadlock() {
+        // Each thread wakes the other before it waits, and one runs much longer.
         let one = thread(&[Step::Wake(1), Step::Run(us(5)), Step::Wait, Step::Yield]);
         let two = thread(&[Step::Wake(0), Step::Run(us(500)), Step::Wait]);
         let pair = profile(vec![one, two]);
         for vcpus in [1, 2] {
             assert!(done(&pair, vcpus, true) > 0.2);
         }
-        // Only waiting and waking is no loop without time.
+        // Waiting and waking alone is no loop without time.
         let pair = profile(vec![
             thread(&[Step::Wait, Step::Wake(1)]),
             thread(&[Step::Wake(0), Step::Wait]),
@@ -468,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_keeps_its_period_beside_a_hog() {
+    fn periodic_thread_keeps_its_period() {
         let mut timer =
             thread(&[Step::Sleep(Nanos::from_millis(8)), Step::Run(Nanos::from_millis(2))]);
         timer.period = Some(Nanos::from_millis(10));
@@ -478,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn without_steps_threads_run_and_sleep_as_on_average_and_children_are_one_role() {
+    fn threads_without_steps_follow_their_averages() {
         let second = Nanos::from_secs(1);
         let part = Sleeps { sleeps: 50, wall: Nanos::from_millis(500) };
         let stays = ThreadProfile {
@@ -506,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_possible_ones() {
+    fn vm_names_are_valid() {
         assert_eq!(vm_name(&profile(vec![])), "some-program");
         for (program, name) in [("", "vm"), ("hog -x", "program"), ("/a/b\u{e4}", "b-")] {
             let profile = Profile { program: program.to_owned(), ..profile(vec![]) };

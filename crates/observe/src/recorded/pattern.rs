@@ -1,40 +1,40 @@
-//! What a vCPU wants of its pCPU, from what it did: how long it runs and how long it sleeps.
+//! The demand of a vCPU, derived from its activity: lengths of runs and sleeps.
 //!
-//! With n wake-ups in which it ran R and slept S (RDY is in neither), a cycle is R ÷ n of work and S ÷ n of sleep. What it would
-//! have got alone is so R ÷ (R + S) of a pCPU, however long it waited.
+//! With n wake-ups, run time R and sleep time S (both without RDY), a cycle is R ÷ n of work and S ÷ n of sleep. Without contention
+//! the vCPU would use R ÷ (R + S) of a pCPU, regardless of its waits.
 
 use tandem_model::states::interval::VcpuInterval;
 use tandem_model::{Nanos, State};
 
-/// Who sleeps less than this part of what it runs and sleeps, one in so many, does not sleep.
+/// Reciprocal of the minimum part of sleep in run and sleep time; below it, a vCPU does not sleep.
 const HARDLY: u64 = 200;
 
-/// Who waited for pCPUs more than so many times as long as it ran and slept, never sleeps: of the little that it got to do its own pauses are a large part
-/// by chance, such as those of the guest's start or of a tick. Alone it would run.
+/// Ratio of waits to run and sleep time above which a vCPU is starved and counts as never sleeping: its short pauses, such as those of the guest's
+/// boot or of a tick, are a large part of its little run time by chance. Without contention it would run.
 const STARVED: u64 = 4;
 
-/// Of a starved vCPU, sleep below this part of the time is such a pause: one in so many.
+/// Reciprocal of the part of the time below which the sleep of a starved vCPU is such a pause.
 const STARVED_SLEEP: u64 = 20;
 
-/// Who ran less than this part of the time, one in so many, does nothing.
+/// Reciprocal of the part of the time below which a vCPU that runs counts as idle.
 const NEXT_TO_NOTHING: u64 = 10_000;
 
-/// Throttled for more than this part of the time, one in so many, a vCPU has the quota's period among its cycles.
+/// Reciprocal of the throttled part of the time above which the quota's period is one of the vCPU's cycles.
 const THROTTLED: u64 = 20;
 
-/// The kernel's default period of a quota. The record does not say which one it was.
+/// The kernel's default period of a quota. The record does not contain the actual one.
 const QUOTA_PERIOD: Nanos = Nanos::from_millis(100);
 
-/// No cycle is longer: a simulation of some seconds is to see many.
-const LONGEST_CYCLE: Nanos = Nanos::from_secs(1);
+/// Maximum length of a cycle, so that a simulation of some seconds contains many.
+const MAX_CYCLE: Nanos = Nanos::from_secs(1);
 
-/// From so many cycles on their lengths are taken to vary; of fewer only the mean would be left to chance.
+/// Minimum number of cycles for varying lengths; with fewer, random lengths would distort the mean.
 const MANY: u64 = 100;
 
-/// Patterns whose means differ from the common one by at most this part are alike.
+/// Maximum relative difference of the means of similar patterns.
 const ALIKE: f64 = 0.25;
 
-/// What a vCPU does.
+/// Behaviour of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// It sleeps.
@@ -43,34 +43,34 @@ pub enum Pattern {
     Always,
     /// It runs, sleeps when that is done, and begins again.
     Bursts {
-        /// For how long it runs, on average.
+        /// Mean run length.
         run: Nanos,
-        /// For how long it sleeps.
+        /// Mean sleep length.
         sleep: Nanos,
-        /// Whether both vary, or are always the same.
+        /// Whether both vary, or are constant.
         varies: bool,
     },
     /// It is woken by a clock, and runs.
     Periodic {
-        /// For how long it runs.
+        /// Run length.
         run: Nanos,
-        /// From one wake-up to the next.
+        /// Time between wake-ups.
         period: Nanos,
     },
 }
 
-/// What one vCPU did, or several together.
+/// Activity of one or several vCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// How long it was looked at.
+    /// Observed time.
     pub wall: Nanos,
-    /// On a pCPU, whatever for: RUN, POLL, VMM.
+    /// Time on a pCPU: RUN, POLL, VMM.
     pub ran: Nanos,
-    /// Off it with nothing to do: HALT, with what a sibling or a quota kept it from, CSTP and LIM.
+    /// Time off pCPUs without demand: HALT, and CSTP and LIM, in which a sibling or a quota delayed it.
     pub slept: Nanos,
     /// Waiting for a pCPU: RDY.
     pub waited: Nanos,
-    /// How often it was woken, or put on a pCPU where that is not known.
+    /// Number of wake-ups, or of runs if unknown.
     pub cycles: u64,
     /// Whether its wake-ups are as regular as a clock.
     pub is_regular: bool,
@@ -79,7 +79,7 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// Of a vCPU, by a sum of intervals.
+    /// Returns the demand of a vCPU in a sum of intervals.
     pub fn of(vcpu: &VcpuInterval, is_regular: bool) -> Demand {
         let times = &vcpu.times;
         let sum = |states: &[State]| -> Nanos {
@@ -89,7 +89,7 @@ impl Demand {
         let wall = times.wall();
         let limited = sum(&[State::Limited]);
         let is_throttled = limited.0.saturating_mul(THROTTLED) > wall.0;
-        let least = if is_throttled { wall.0 / QUOTA_PERIOD.0 } else { wall.0 / LONGEST_CYCLE.0 };
+        let least = if is_throttled { wall.0 / QUOTA_PERIOD.0 } else { wall.0 / MAX_CYCLE.0 };
         Demand {
             wall,
             ran: sum(&[State::Run, State::Poll, State::Vmm]),
@@ -101,7 +101,7 @@ impl Demand {
         }
     }
 
-    /// Something that used so much of a pCPU's time, in cycles of this length.
+    /// Returns the demand of background load that used `ran` of a pCPU in cycles of this length.
     pub(super) fn background(wall: Nanos, ran: Nanos, cycle: Nanos) -> Demand {
         let ran = ran.min(wall);
         Demand {
@@ -113,7 +113,7 @@ impl Demand {
         }
     }
 
-    /// Several vCPUs as one; `None` of none.
+    /// Returns the sum of several demands; `None` if there are none.
     pub fn together<'a>(demands: impl IntoIterator<Item = &'a Demand>) -> Option<Demand> {
         demands.into_iter().copied().reduce(|one, two| Demand {
             wall: one.wall + two.wall,
@@ -126,7 +126,7 @@ impl Demand {
         })
     }
 
-    /// What it does.
+    /// Returns the behaviour.
     pub fn pattern(&self) -> Pattern {
         let cycles = self.cycles.max(1);
         if self.ran.0.saturating_mul(NEXT_TO_NOTHING) < self.wall.0 || self.ran == Nanos::ZERO {
@@ -150,14 +150,14 @@ impl Demand {
         }
     }
 
-    /// Whether it was kept off its pCPU nearly all the time, and slept next to nothing of it.
+    /// Whether it waited for a pCPU nearly all the time, and hardly slept.
     pub(super) fn is_starved(&self) -> bool {
         let wanted = (self.ran + self.slept).0.saturating_mul(STARVED);
         let slept = self.slept.0.saturating_mul(STARVED_SLEEP);
         !self.is_throttled && self.waited.0 > wanted && slept < self.wall.0
     }
 
-    /// Whether it does what all of them do together.
+    /// Whether its pattern is similar to that of all vCPUs together.
     pub(super) fn is_like(&self, all: &Demand) -> bool {
         let near = |one: Nanos, other: Nanos| {
             let (one, other) = (one.0 as f64, other.0 as f64);
@@ -178,30 +178,30 @@ impl Demand {
     }
 }
 
-/// How much the number of wake-ups differs from interval to interval: its index of dispersion, the variance over the mean. It is
-/// about 1 where wake-ups come at random, about the square of a cycle's coefficient of variation where cycles follow each other, and next to 0
-/// where a clock wakes.
+/// Variation of the number of wake-ups between intervals: the index of dispersion, variance ÷ mean. It is
+/// about 1 for random wake-ups, about the square of a cycle's coefficient of variation for consecutive cycles, and near 0
+/// for a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Regularity {
     intervals: u64,
     wakeups: f64,
     wall: f64,
-    /// Of each interval, the square of its wake-ups over its length.
+    /// Sum over intervals of squared wake-ups ÷ length.
     squares: f64,
     is_unknown: bool,
 }
 
 impl Regularity {
-    /// With fewer intervals chance is taken for a clock once in a thousand times.
-    const LEAST_INTERVALS: u64 = 8;
+    /// Minimum number of intervals; with fewer, random wake-ups look regular once in a thousand times.
+    const MIN_INTERVALS: u64 = 8;
 
-    /// With fewer wake-ups in an interval its two ends matter too much.
-    const LEAST_WAKEUPS: f64 = 20.0;
+    /// Minimum mean of wake-ups per interval; with fewer, the ends of an interval matter too much.
+    const MIN_WAKEUPS: f64 = 20.0;
 
-    /// The index of dispersion below which a clock wakes.
+    /// Maximum index of dispersion of a clock.
     const CLOCK: f64 = 0.05;
 
-    /// Takes in an interval of this length.
+    /// Adds an interval of this length.
     pub(super) fn add(&mut self, wakeups: Option<u64>, wall: Nanos) {
         let (Some(wakeups), true) = (wakeups, wall > Nanos::ZERO) else {
             self.is_unknown |= wakeups.is_none();
@@ -214,10 +214,10 @@ impl Regularity {
         self.squares += wakeups * wakeups / wall;
     }
 
-    /// Whether a clock wakes.
+    /// Whether the wake-ups are those of a clock.
     pub(super) fn is_regular(&self) -> bool {
         let mean = self.wakeups / self.intervals.max(1) as f64;
-        if self.is_unknown || self.intervals < Self::LEAST_INTERVALS || mean < Self::LEAST_WAKEUPS {
+        if self.is_unknown || self.intervals < Self::MIN_INTERVALS || mean < Self::MIN_WAKEUPS {
             return false;
         }
         // Σ (n − λ w)² ÷ λ w over the intervals, with n wake-ups in a wall time w, and λ = Σ n ÷ Σ w.

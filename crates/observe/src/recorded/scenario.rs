@@ -1,10 +1,10 @@
-//! A recorded host as data: what a scenario is written from.
+//! A recorded host as data, from which a scenario is written.
 
 use tandem_model::{Nanos, PcpuSet, Weight};
 
 use super::pattern::Demand;
 
-/// The interface that weights are of.
+/// The interface of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Knob {
     /// `cpu.shares` of cgroup v1: usually 1024.
@@ -18,20 +18,21 @@ impl Knob {
     /// The usual weight in a scenario.
     pub const USUAL: f64 = 1024.0;
 
-    /// Which one these weights are of. A record does not say; the usual weights differ tenfold, so their geometric mean is nearer to one
-    /// of the two.
+    /// Guesses the interface of these weights, which a record does not contain. The usual weights differ tenfold, so
+    /// the geometric mean is nearer to one of the two.
     pub fn of(weights: impl IntoIterator<Item = Weight>) -> Knob {
         let logarithms = weights.into_iter().map(|weight| libm::log(weight.value()));
         let logarithms: Vec<f64> = logarithms.collect();
         let mean = logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64;
         let far = |usual: f64| (mean - libm::log(usual)).abs();
-        match !logarithms.is_empty() && far(100.0) < far(Knob::USUAL) {
-            true => Knob::Weight,
-            false => Knob::Shares,
+        if !logarithms.is_empty() && far(100.0) < far(Knob::USUAL) {
+            Knob::Weight
+        } else {
+            Knob::Shares
         }
     }
 
-    /// A weight in a scenario, where the usual one is 1024.
+    /// Converts a weight to a scenario's scale, whose usual weight is 1024.
     pub fn usual(self, weight: Weight) -> f64 {
         let weight = match self {
             Knob::Shares => weight.value(),
@@ -40,7 +41,7 @@ impl Knob {
         weight.clamp(1.0, 262_144.0)
     }
 
-    /// As scenarios call it.
+    /// Returns the name in scenarios.
     pub(super) fn name(self) -> &'static str {
         match self {
             Knob::Shares => "v1",
@@ -49,34 +50,34 @@ impl Knob {
     }
 }
 
-/// One vCPU.
+/// A vCPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostVcpu {
-    /// What it wants.
+    /// Its demand.
     pub demand: Demand,
-    /// Where it may run; `None`: anywhere.
+    /// Its affinity; `None`: all pCPUs.
     pub pins: Option<PcpuSet>,
 }
 
-/// One VM, or something else that takes pCPUs.
+/// A VM, or background load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostVm {
     /// Its name in the scenario.
     pub name: String,
-    /// Its weight; 1024 is the usual one.
+    /// Its weight; the usual one is 1024.
     pub weight: f64,
     /// Its vCPUs.
     pub vcpus: Vec<HostVcpu>,
-    /// Whether it is no VM: no policy acts on it.
+    /// Whether it is background, which no policy manages.
     pub is_background: bool,
-    /// The VM whose other threads these are (emulator, I/O, vhost): they go with it.
+    /// The VM to which these other threads (emulator, I/O, vhost) belong; they are removed with it.
     pub threads_of: Option<String>,
-    /// What a reader must know.
+    /// Remarks for the reader.
     pub remarks: Vec<String>,
 }
 
 impl HostVm {
-    /// What used so much CPU time in `length`, on as few pCPUs as can be.
+    /// Creates background load with this CPU time in `length`, on as few pCPUs as possible.
     pub(super) fn background(
         name: String,
         time: Nanos,
@@ -103,30 +104,30 @@ impl HostVm {
     }
 }
 
-/// A host as it was recorded, or as it might be.
+/// A recorded host, possibly modified.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedHost {
-    /// What it was made from.
+    /// Its origin.
     pub about: String,
-    /// How many pCPUs it has.
+    /// Number of pCPUs.
     pub pcpus: u32,
-    /// How many of them share a last-level cache, each the next so many; `None`: not known, and all of them.
+    /// Number of consecutive pCPUs that share a last-level cache; `None`: unknown, and all share one.
     pub pcpus_per_llc: Option<u32>,
-    /// Its scheduler: `eevdf` or `cfs`. A record does not say.
+    /// Its scheduler: `eevdf` or `cfs`. A record does not contain it.
     pub scheduler: &'static str,
-    /// Its clock tick; `None`: the simulator's usual one. A record does not say.
+    /// Its clock tick; `None`: the simulator's default. A record does not contain it.
     pub tick: Option<Nanos>,
-    /// What its weights are of.
+    /// The interface of its weights.
     pub knob: Knob,
-    /// The policies of the daemon that act.
+    /// The active policies of the daemon.
     pub policies: Vec<String>,
-    /// How long is simulated, warm-up included.
+    /// Simulated time, including warm-up.
     pub duration: Nanos,
-    /// What is not counted of that.
+    /// Warm-up time, which is not counted.
     pub warmup: Nanos,
-    /// VMs and background.
+    /// VMs and background load.
     pub vms: Vec<HostVm>,
-    /// What a reader must know.
+    /// Remarks for the reader.
     pub remarks: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! A recorded host as the text of a scenario, with what a reader must know as comments.
+//! A recorded host as the text of a scenario, with remarks for the reader as comments.
 
 use std::fmt::Write;
 
@@ -7,20 +7,20 @@ use tandem_model::{Nanos, PcpuId, PcpuSet};
 use super::pattern::{Demand, Pattern};
 use super::scenario::{HostVcpu, HostVm, RecordedHost};
 
-/// What no record tells.
+/// Properties that no record contains.
 const NOT_KNOWN: &str = "\
-# Each vCPU runs and sleeps here as it did on average, without what it waited for pCPUs: that is what the simulator says anew.
+# Each vCPU runs and sleeps here as it did on average, without its waits for pCPUs, which the simulator determines.
 # A record does not tell, and so this scenario does not have:
-# - who waits for whom within a guest: a vCPU that slept until a sibling was done sleeps as long here, whatever the sibling does
+# - dependencies between vCPUs of a guest: a vCPU that slept until a sibling was done sleeps as long here, whatever the sibling does
 # - how bursts and sleeps vary: exponentially here, or not at all where there were few
 # - what a VM would do with another vCPU: where its vCPUs are alike, `--set vm.NAME.vcpus=N` gives it more of the same
 # - quotas: throttled time is sleep, in periods of 100 ms; halt polling is a part of running
 # - how cgroups lie within each other: each VM has one of its own, and so has what is background here, at the usual weight;
-#   the shares of the host's cgroups with processes are not in it, so beside VMs that wait these take another part here than there; the host's scheduler and tick: EEVDF and 4 ms unless set
+#   the shares of the host's cgroups with processes are not in it, so next to VMs that wait these take another part here than there; the host's scheduler and tick: EEVDF and 4 ms unless set
 # Throughput of a VM is its `useful` time; a unit of work is a burst, which differs from vCPU to vCPU.
 ";
 
-/// What a burst costs is in it: it was measured with its wake-ups, exits and the guest kernel's work.
+/// Costs that are part of bursts, which were measured with their wake-ups, exits and guest kernel work.
 pub(super) const COSTS: [&str; 21] = [
     "vm_exit",
     "halt_exit",
@@ -46,16 +46,16 @@ pub(super) const COSTS: [&str; 21] = [
 ];
 
 impl RecordedHost {
-    /// The scenario.
+    /// Returns the scenario.
     pub fn toml(&self) -> String {
         toml(self)
     }
 }
 
-/// The scenario.
+/// Returns the scenario.
 fn toml(host: &RecordedHost) -> String {
     let mut out = String::new();
-    // Writing to a text cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = write(&mut out, host);
     out
 }
@@ -100,7 +100,7 @@ fn write_vm(out: &mut String, vm: &HostVm, pcpus: u32) -> std::fmt::Result {
     writeln!(out, "weight = {:.1}\nworkload = \"{name}\"", vm.weight)?;
     let alike = alike(vm);
     if alike.is_some() {
-        // Also of vCPUs that are given to it.
+        // This also applies to vCPUs that are added.
         writeln!(out, "per_thread = true")?;
     }
     writeln!(out, "tick = \"100ms\"\nbalance = false")?;
@@ -121,7 +121,7 @@ fn write_vm(out: &mut String, vm: &HostVm, pcpus: u32) -> std::fmt::Result {
     }
 }
 
-/// A role for each vCPU.
+/// Writes a role for each vCPU.
 fn write_roles(out: &mut String, vm: &HostVm) -> std::fmt::Result {
     for (number, vcpu) in vm.vcpus.iter().enumerate() {
         writeln!(out, "[[workload.role]] # {}", seen(&vcpu.demand))?;
@@ -131,20 +131,20 @@ fn write_roles(out: &mut String, vm: &HostVm) -> std::fmt::Result {
     Ok(())
 }
 
-/// What all vCPUs do, if they do alike.
+/// Returns the demand of all vCPUs together, if they are similar.
 fn alike(vm: &HostVm) -> Option<Demand> {
     let all = Demand::together(vm.vcpus.iter().map(|vcpu| &vcpu.demand))?;
     let is_alike = vm.vcpus.iter().all(|vcpu| vcpu.demand.is_like(&all));
     is_alike.then_some(all)
 }
 
-/// Where the vCPUs may run, as a scenario has it; nothing if anywhere.
+/// Returns the affinity of the vCPUs in scenario syntax; `None` if unrestricted.
 fn pins(vcpus: &[HostVcpu], pcpus: u32) -> Option<String> {
     let first = vcpus.first()?;
     if vcpus.iter().all(|vcpu| vcpu.pins == first.pins) {
         return first.pins.as_ref().map(|pins| format!("\"{pins}\""));
     }
-    // Where one is bound, a vCPU that may run anywhere needs a list, too.
+    // If any vCPU is bound, unbound ones need an explicit list, too.
     let all: PcpuSet = (0..pcpus).map(PcpuId).collect();
     let each = vcpus.iter().map(|vcpu| {
         let pins = vcpu.pins.as_ref().unwrap_or(&all);
@@ -153,7 +153,7 @@ fn pins(vcpus: &[HostVcpu], pcpus: u32) -> Option<String> {
     Some(format!("[{}]", each.collect::<Vec<_>>().join(", ")))
 }
 
-/// What a vCPU does, as steps.
+/// Returns the steps of a pattern.
 pub(super) fn program(pattern: Pattern) -> String {
     match pattern {
         Pattern::Idle => "[{ forever = [{ sleep = \"1s\" }] }]".to_owned(),
@@ -161,9 +161,10 @@ pub(super) fn program(pattern: Pattern) -> String {
         Pattern::Bursts { run, sleep, varies } => {
             let (run, sleep) = (time(run), time(sleep));
             let begin = format!("{{ sleep = \"uniform(0ns, {sleep})\" }}");
-            let (run, sleep) = match varies {
-                true => (format!("exp({run})"), format!("exp({sleep})")),
-                false => (run, sleep),
+            let (run, sleep) = if varies {
+                (format!("exp({run})"), format!("exp({sleep})"))
+            } else {
+                (run, sleep)
             };
             format!(
                 "[{begin}, {{ forever = [{{ compute = \"{run}\" }}, {{ sleep = \"{sleep}\" }}, \"work\"] }}]"
@@ -179,7 +180,7 @@ pub(super) fn program(pattern: Pattern) -> String {
     }
 }
 
-/// What was measured, for a reader.
+/// Formats the measurements for a comment.
 fn seen(demand: &Demand) -> String {
     let part = |time: Nanos| time.0 as f64 / demand.wall.0.max(1) as f64 * 100.0;
     let cycles = demand.cycles as f64 / demand.wall.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -191,7 +192,7 @@ fn seen(demand: &Demand) -> String {
     )
 }
 
-/// A time as scenarios have it.
+/// Formats a time in scenario syntax.
 pub(super) fn time(time: Nanos) -> String {
     let (unit, factor, decimals) = match time.0 {
         0..1_000 => return format!("{}ns", time.0),
@@ -204,12 +205,12 @@ pub(super) fn time(time: Nanos) -> String {
     format!("{number}{unit}")
 }
 
-/// Text of a comment: what would end the line is a blank.
+/// Returns text for a comment, with blanks in place of control characters.
 pub(super) fn in_a_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Text between quotes.
+/// Escapes text for quotes.
 pub(super) fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }

@@ -1,9 +1,9 @@
-//! What the programs write: `bpf/trace.bpf.c` says the same in C.
+//! Events written by the programs; `bpf/trace.bpf.c` has the same in C.
 
 use tandem_linux::thread::{Pid, Tid};
 use tandem_model::{Nanos, PcpuId};
 
-/// `struct event`, in bytes.
+/// Size of `struct event` in bytes.
 pub(super) const BYTES: usize = 56;
 
 const SWITCH: u32 = 0;
@@ -13,21 +13,21 @@ const MOVE: u32 = 2;
 const FROM_SLEEPS: u32 = 1;
 const TO_IS_KERNEL: u32 = 2;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `from` left the pCPU, to sleep or not, and `to` came.
+    /// `from` left the pCPU, and `to` entered it.
     Switch {
-        /// Whether it cannot go on.
+        /// Whether `from` sleeps.
         from_sleeps: bool,
     },
-    /// `from` woke `to`, which is in that pCPU's queue now.
+    /// `from` woke `to`, which is now in that pCPU's queue.
     Wake,
-    /// `to` is in that pCPU's queue now.
+    /// `to` is now in that pCPU's queue.
     Move,
 }
 
-/// Who it is, as far as the kernel says with the event.
+/// The kernel's data about a thread in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Task {
     pub(super) pid: Pid,
@@ -36,7 +36,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Its name: up to the first zero byte.
+    /// Returns its name, which ends at the first zero byte.
     pub(super) fn name(&self) -> String {
         let end = self.comm.iter().position(|byte| *byte == 0);
         String::from_utf8_lossy(&self.comm[..end.unwrap_or(self.comm.len())]).into_owned()
@@ -49,18 +49,18 @@ pub(super) struct Event {
     pub(super) at: Nanos,
     pub(super) kind: Kind,
     pub(super) pcpu: PcpuId,
-    /// 0 is idle.
+    /// 0 is the idle task.
     pub(super) from: Tid,
     pub(super) to: Tid,
-    /// Who `to` is.
+    /// Data about `to`.
     pub(super) task: Task,
-    /// On which pCPU it was seen.
+    /// The pCPU where the program ran.
     pub(super) seen_on: PcpuId,
-    /// Its number among those that were seen there, whether they found room or not.
+    /// The number of the event on that pCPU, including lost ones.
     pub(super) number: u32,
 }
 
-/// An event from its bytes; `None` if these are not such.
+/// Decodes an event; `None` if the bytes are invalid.
 pub(super) fn decode(bytes: &[u8]) -> Option<Event> {
     let bytes: &[u8; BYTES] = bytes.get(..BYTES)?.try_into().ok()?;
     let number = |at: usize| bytes[at..at + 4].try_into().map(u32::from_ne_bytes).ok();
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_as_the_programs_write_them() {
+    fn events_match_the_layout_of_the_programs() {
         let mut bytes = Vec::new();
         bytes.extend(77u64.to_ne_bytes());
         for number in [SWITCH, 3, 11, 12, 10, FROM_SLEEPS | TO_IS_KERNEL, 5, 99] {

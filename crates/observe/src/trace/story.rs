@@ -1,13 +1,13 @@
-//! From events to who ran where, and what each vCPU did.
+//! Converts events to the threads on each pCPU, and the states of each vCPU.
 //!
-//! Events are sorted by time. A vCPU's states follow from its switches, wake-ups and moves. What was before the first event of a vCPU follows from
-//! that: who leaves ran, who comes without having been woken waited, who is woken slept. Of a vCPU without any event it is known only that it slept all
-//! the time, if it slept at the begin.
+//! Events are sorted by time. A vCPU's states follow from its switches, wake-ups and migrations. The state before its first event follows from
+//! that event: a vCPU that leaves a pCPU ran, one that enters without a wake-up waited, one that is woken slept. A vCPU without events slept
+//! all the time if it slept at the begin; otherwise its state is unknown.
 //!
-//! Events of each pCPU are numbered. Where a number is missing ([`Gap`]), nothing is known of what its pCPU may have done between the events before and
-//! after: who ran there, and every vCPU's state, but for those that ran on another pCPU, which only that one can end. After it all begins anew. Where
-//! events do not fit each other all the same (another leaves than came, or one leaves that never came), the time between is not known either. There are
-//! kernels that do not tell when some threads leave, in any of their traces.
+//! Events of each pCPU are numbered. If a number is missing ([`Gap`]), the running thread of that pCPU and the states of vCPUs are
+//! unknown between the adjacent events, except for vCPUs that ran on another pCPU, since only events there could end that. Tracking
+//! restarts after the gap. If events contradict each other otherwise (the thread that leaves did not enter), the time between them is
+//! unknown, too. Some kernels miss the switch out of some threads in all their traces.
 
 use std::collections::BTreeMap;
 
@@ -18,28 +18,28 @@ use tandem_model::{Nanos, PcpuId, PcpuSet, State, VcpuId, VmId};
 
 use super::event::{Event, Kind, Task};
 
-/// A thread that is watched.
+/// A watched thread.
 #[derive(Clone, Debug)]
 pub(super) struct Traced {
     pub(super) tid: Tid,
     pub(super) vm: VmId,
     pub(super) vcpu: VcpuId,
     pub(super) allowed: PcpuSet,
-    /// Whether it slept when the trace began.
+    /// Whether it slept at the begin of the trace.
     pub(super) slept: bool,
 }
 
-/// What was seen.
+/// The data of a trace.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) events: Vec<Event>,
-    /// How many events each pCPU had.
+    /// Number of events of each pCPU.
     pub(super) counts: BTreeMap<PcpuId, u32>,
-    /// How many of them found no room.
+    /// Number of lost events.
     pub(super) lost: u64,
 }
 
-/// A time in which events of a pCPU are missing.
+/// A time span in which events of a pCPU are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Gap {
     pcpu: PcpuId,
@@ -47,10 +47,10 @@ struct Gap {
     to: Nanos,
 }
 
-/// Looks for numbers that are missing, one pCPU beside the other.
+/// Finds missing numbers, separately for each pCPU.
 struct Numbers {
     begin: Nanos,
-    /// When the last event of each was, and the number of its next.
+    /// Time of the last event of each pCPU, and the expected number of its next.
     last: BTreeMap<PcpuId, (Nanos, u32)>,
 }
 
@@ -59,7 +59,7 @@ impl Numbers {
         self.last.get(&pcpu).copied().unwrap_or((self.begin, 0))
     }
 
-    /// What is missing before this event.
+    /// Returns the gap before this event.
     fn next(&mut self, event: &Event) -> Option<Gap> {
         let (from, number) = self.before(event.seen_on);
         let now = (event.at, event.number.wrapping_add(1));
@@ -67,11 +67,11 @@ impl Numbers {
         (event.number != number).then_some(Gap { pcpu: event.seen_on, from, to: event.at })
     }
 
-    /// What is missing between the last events and the end.
+    /// Returns the gaps between the last events and the end.
     fn finish(&self, counts: &BTreeMap<PcpuId, u32>, end: Nanos) -> Vec<Gap> {
         let gaps = counts.iter().filter_map(|(pcpu, count)| {
             let (from, number) = self.before(*pcpu);
-            // A program that still ran when these were counted wrote more.
+            // A program that still ran when these were read has written more.
             let is_missing = (1..=u32::MAX / 2).contains(&count.wrapping_sub(number));
             (is_missing && from < end).then_some(Gap { pcpu: *pcpu, from, to: end })
         });
@@ -79,24 +79,24 @@ impl Numbers {
     }
 }
 
-/// What a vCPU does since when.
+/// Current state of a vCPU.
 #[derive(Clone, Copy, Debug)]
 struct Doing {
-    /// `None`: not known.
+    /// `None`: unknown.
     state: Option<State>,
     pcpu: Option<PcpuId>,
     since: Nanos,
 }
 
-/// Makes a trace of events; `name` says who a thread is that is not watched, by its number and what is known of it.
-pub(super) fn tell(
+/// Builds a trace from events; `name` returns the party of a thread that is not watched, by its number and data.
+pub(super) fn build(
     seen: Seen,
     traced: &[Traced],
     (begin, end): (Nanos, Nanos),
     mut name: impl FnMut(Tid, Option<&Task>) -> Party,
 ) -> HostTrace {
     let mut events = seen.events;
-    // Stable: those of one moment stay in the order in which they were written.
+    // The stable sort keeps simultaneous events in the order of writing.
     events.sort_by_key(|event| event.at);
     let mut tasks: BTreeMap<Tid, Task> = BTreeMap::new();
     for event in &events {
@@ -112,7 +112,7 @@ pub(super) fn tell(
         places: traced.iter().map(|traced| traced.tid).zip(0..).collect(),
         doing: vec![None; traced.len()],
         since: vec![begin; traced.len()],
-        seats: BTreeMap::new(),
+        running: BTreeMap::new(),
         known: BTreeMap::new(),
         of_tid: BTreeMap::new(),
         trace: HostTrace {
@@ -145,14 +145,14 @@ pub(super) fn tell(
 }
 
 struct Story {
-    /// A vCPU's place by its thread.
+    /// A vCPU's position by its thread.
     places: BTreeMap<Tid, usize>,
     doing: Vec<Option<Doing>>,
-    /// Since when no event that could be about it is missing.
+    /// Start of each vCPU's current time without missing events.
     since: Vec<Nanos>,
-    /// Who is on each pCPU since when; `None`: whoever leaves next.
-    seats: BTreeMap<PcpuId, (Option<Tid>, Nanos)>,
-    /// A party's place.
+    /// The thread on each pCPU, and since when; `None`: unknown, the next to leave.
+    running: BTreeMap<PcpuId, (Option<Tid>, Nanos)>,
+    /// A party's position.
     known: BTreeMap<Party, usize>,
     of_tid: BTreeMap<Tid, usize>,
     trace: HostTrace,
@@ -164,9 +164,9 @@ impl Story {
     fn add(&mut self, event: &Event, name: &mut Name<'_>) {
         match event.kind {
             Kind::Switch { from_sleeps } => {
-                let seat = self.seats.insert(event.pcpu, (Some(event.to), event.at));
-                let (who, since) = seat.unwrap_or((None, self.trace.begin));
-                match who.filter(|who| *who != event.from) {
+                let running = self.running.insert(event.pcpu, (Some(event.to), event.at));
+                let (tid, since) = running.unwrap_or((None, self.trace.begin));
+                match tid.filter(|tid| *tid != event.from) {
                     None => self.ran(event.pcpu, event.from, (since, event.at), name),
                     Some(other) => {
                         self.lose(event.pcpu, other);
@@ -182,7 +182,7 @@ impl Story {
                 self.change(event, event.to, &[State::Halted], State::Ready);
             }
             Kind::Move => {
-                // Who sleeps is moved on its way to being woken.
+                // A sleeping thread is migrated while it is being woken.
                 let place = self.places.get(&event.to);
                 let doing = place.and_then(|place| self.doing[*place]);
                 if doing.is_some_and(|doing| doing.state == Some(State::Ready)) {
@@ -192,18 +192,18 @@ impl Story {
         }
     }
 
-    /// A vCPU that did one of `was` does another thing now.
+    /// Changes the state of a vCPU that was in one of the states `was`.
     fn change(&mut self, event: &Event, tid: Tid, was: &[State], now: State) {
         let Some(&place) = self.places.get(&tid) else {
             return;
         };
         let doing = self.doing[place].unwrap_or(Doing {
             state: was.first().copied(),
-            // A wait that was not seen to begin is taken for one in the queue of the pCPU to which it led.
+            // A wait whose begin was not seen is attributed to the queue of the pCPU where it ended.
             pcpu: Some(event.pcpu),
             since: self.since[place],
         });
-        // A thread that is woken before it has left its pCPU goes on.
+        // A thread that is woken before it left its pCPU keeps running.
         if event.kind == Kind::Wake && matches!(doing.state, Some(State::Run | State::Ready)) {
             return;
         }
@@ -215,14 +215,14 @@ impl Story {
             Some(Doing { state: Some(now), pcpu: Some(event.pcpu), since: event.at });
     }
 
-    /// Of what events that are missing may have changed nothing is known; what was before is.
+    /// Clears the states that missing events may have changed, from the begin of the gap on.
     fn miss(&mut self, gap: Gap, name: &mut Name<'_>) {
         let Gap { pcpu, from, to } = gap;
         if to <= self.trace.begin {
             return;
         }
-        if let Some((Some(who), since)) = self.seats.insert(pcpu, (None, to)) {
-            self.ran(pcpu, who, (since, from), name);
+        if let Some((Some(tid), since)) = self.running.insert(pcpu, (None, to)) {
+            self.ran(pcpu, tid, (since, from), name);
         }
         for place in 0..self.doing.len() {
             let elsewhere = |state, on: Option<PcpuId>| state == State::Run && on != Some(pcpu);
@@ -235,7 +235,7 @@ impl Story {
                 self.doing[place] = None;
                 self.since[place] = to;
             }
-            // What was told of that time before the gap showed.
+            // States within the gap that were reported before it was detected.
             let did = &mut self.trace.vcpus[place].did;
             let first = did.partition_point(|did| did.to <= from);
             let mut after = did.split_off(first);
@@ -249,7 +249,7 @@ impl Story {
         }
     }
 
-    /// Somebody left this pCPU, and nobody saw when.
+    /// Handles a thread that left this pCPU at an unknown time.
     fn lose(&mut self, pcpu: PcpuId, tid: Tid) {
         let Some(&place) = self.places.get(&tid) else {
             return;
@@ -261,7 +261,7 @@ impl Story {
         }
     }
 
-    /// Somebody came to this pCPU after `since`, when another came, and nobody saw when: until then it waited if it did before.
+    /// Handles a thread that entered this pCPU at an unknown time after `since`, when another entered. A wait before counts until `since`.
     fn came_unseen(&mut self, pcpu: PcpuId, tid: Tid, since: Nanos) {
         let Some(&place) = self.places.get(&tid) else {
             return;
@@ -329,8 +329,8 @@ impl Story {
 
     fn finish(mut self, traced: &[Traced], name: &mut Name<'_>) -> HostTrace {
         let end = self.trace.end;
-        for (pcpu, (who, since)) in std::mem::take(&mut self.seats) {
-            if let Some(tid) = who {
+        for (pcpu, (tid, since)) in std::mem::take(&mut self.running) {
+            if let Some(tid) = tid {
                 self.ran(pcpu, tid, (since, end), name);
             }
         }
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// Numbered on each pCPU, in the order of time; what is at `lost` has its number, and no room.
+    /// Numbers the events of each pCPU in the order of time. Events at the positions `lost` use up a number and are dropped.
     fn numbered(events: &[Event], lost: &[usize]) -> Seen {
         let mut order: Vec<usize> = (0..events.len()).collect();
         order.sort_by_key(|place| events[*place].at);
@@ -396,19 +396,19 @@ mod tests {
         seen
     }
 
-    /// From 100 to 200, with vCPUs 0, 1 and 2 as threads 10, 11 and 12.
-    fn told(events: &[Event]) -> HostTrace {
-        told_without(events, &[])
+    /// A trace from 100 to 200, with vCPUs 0, 1 and 2 as threads 10, 11 and 12.
+    fn trace_of(events: &[Event]) -> HostTrace {
+        trace_without(events, &[])
     }
 
-    fn told_without(events: &[Event], lost: &[usize]) -> HostTrace {
+    fn trace_without(events: &[Event], lost: &[usize]) -> HostTrace {
         let traced = [traced(10, 0, false), traced(11, 1, false), traced(12, 2, true)];
         let name = |tid: Tid, task: Option<&Task>| Party::Process {
             name: format!("{}{tid}", task.map(Task::name).unwrap_or_default()),
             cgroup: None,
         };
         let seen = numbered(events, lost);
-        tell(seen, &traced, (Nanos(100), Nanos(200)), name)
+        build(seen, &traced, (Nanos(100), Nanos(200)), name)
     }
 
     fn did(trace: &HostTrace, vcpu: usize) -> Vec<(State, Option<u32>, u64, u64)> {
@@ -422,10 +422,10 @@ mod tests {
     }
 
     #[test]
-    fn switches_wake_ups_and_moves_become_states() {
+    fn events_become_states() {
         use State::{Halted, Ready, Run};
-        let trace = told(&[
-            // Out of order: the kernel's buffer is filled by several pCPUs.
+        let trace = trace_of(&[
+            // Out of order, since several pCPUs fill the kernel's buffer.
             switch(130, 0, 11, true, 99),
             switch(110, 0, 10, false, 11),
             event(140, Kind::Move, 1, 0, 10),
@@ -461,21 +461,21 @@ mod tests {
         let [woken] = &trace.woken[..] else { panic!("{:?}", trace.woken) };
         assert_eq!((woken.vcpu, woken.at), (1, Nanos(160)));
         assert_eq!(trace.parties[woken.by].to_string(), "task99");
-        // And what waits is charged to who ran there.
+        // A wait is charged to the thread that ran there.
         let whole = &trace.intervals(Nanos(100))[0];
         assert_eq!(whole.vms[0].vcpus.len(), 3);
         assert_eq!(whole.vms[0].vcpus[1].waited, Nanos(20));
     }
 
     #[test]
-    fn where_events_are_missing_nothing_is_claimed() {
-        // Between 110 and 150 thread 11 left and 10 came back; nobody saw it.
-        let trace = told(&[switch(110, 0, 10, false, 11), switch(150, 0, 10, true, 99)]);
+    fn missing_events_leave_states_unknown() {
+        // Between 110 and 150, thread 11 left and 10 came back unseen.
+        let trace = trace_of(&[switch(110, 0, 10, false, 11), switch(150, 0, 10, true, 99)]);
         assert_eq!(ran(&trace, 0).len(), 2, "{:?}", ran(&trace, 0));
         assert_eq!(ran(&trace, 0)[1], ("task99".to_owned(), 150, 200));
-        // When thread 11 left nobody knows.
+        // It is unknown when thread 11 left.
         assert_eq!(did(&trace, 1), [(State::Ready, Some(0), 100, 110)]);
-        // It was RDY at 110, and cannot have left the pCPU at 150 without having come.
+        // It was RDY at 110, and cannot have left the pCPU at 150 without entering it.
         assert_eq!(
             did(&trace, 0),
             [(State::Run, Some(0), 100, 110), (State::Halted, None, 150, 200)]
@@ -486,9 +486,9 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_unseen_waited_until_another_came() {
-        // Nobody saw thread 99 leave: from 120 on it ran, or thread 10 did.
-        let trace = told(&[
+    fn unseen_switch_in_ends_a_known_wait() {
+        // Thread 99 left unseen: from 120 on it ran, or thread 10 did.
+        let trace = trace_of(&[
             switch(110, 0, 10, false, 11),
             switch(120, 0, 11, false, 99),
             switch(150, 0, 10, false, 11),
@@ -505,29 +505,29 @@ mod tests {
     }
 
     #[test]
-    fn an_even_number_of_lost_events_is_noticed() {
+    fn even_number_of_lost_events_is_detected() {
         use State::{Halted, Ready, Run};
-        // Thread 11 left at 120 and came back at 140: what is left of it fits.
+        // Thread 11 left at 120 and came back at 140: its remaining events are consistent.
         let events = [
             switch(110, 0, 10, false, 11),
             switch(120, 0, 11, false, 99),
             switch(140, 0, 99, false, 11),
             switch(150, 0, 11, true, 99),
         ];
-        assert_eq!(ran(&told(&events), 0).len(), 5);
-        let trace = told_without(&events, &[1, 2]);
+        assert_eq!(ran(&trace_of(&events), 0).len(), 5);
+        let trace = trace_without(&events, &[1, 2]);
         assert_eq!(trace.lost, 2);
         let places: Vec<(u64, u64)> =
             ran(&trace, 0).iter().map(|(_, from, to)| (*from, *to)).collect();
         assert_eq!(places, [(100, 110), (150, 200)]);
         assert_eq!(did(&trace, 1), [(Ready, Some(0), 100, 110), (Halted, None, 150, 200)]);
-        // It may have been woken there meanwhile, and have slept again.
+        // It may have been woken there meanwhile, and slept again.
         assert!(did(&trace, 2).is_empty());
         assert_eq!(did(&trace, 0), [(Run, Some(0), 100, 110)]);
     }
 
     #[test]
-    fn events_that_are_lost_elsewhere_cannot_end_a_run() {
+    fn events_lost_elsewhere_do_not_end_a_run() {
         use State::{Ready, Run};
         let events = [
             switch(110, 1, 0, false, 10),
@@ -538,13 +538,13 @@ mod tests {
             switch(160, 1, 10, false, 11),
             switch(170, 0, 99, false, 98),
         ];
-        let trace = told_without(&events, &[2]);
-        // It ran on the other pCPU all the time, and waits since.
+        let trace = trace_without(&events, &[2]);
+        // It ran on the other pCPU all the time, and has waited since.
         assert_eq!(
             did(&trace, 0),
             [(Ready, Some(1), 100, 110), (Run, Some(1), 110, 160), (Ready, Some(1), 160, 200)]
         );
-        // That it was woken at 125 is in the time of which nothing is known; since 130 it waits.
+        // The wake-up at 125 is in the unknown time; since 130 it waits.
         assert_eq!(
             did(&trace, 1),
             [(State::Halted, None, 100, 115), (Ready, Some(1), 130, 160), (Run, Some(1), 160, 200)]
@@ -555,25 +555,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_at_the_end_is_noticed() {
+    fn loss_at_the_end_is_detected() {
         let events = [switch(110, 0, 10, false, 11), switch(120, 0, 11, true, 99)];
-        let trace = told_without(&events, &[1]);
+        let trace = trace_without(&events, &[1]);
         assert_eq!(did(&trace, 1), [(State::Ready, Some(0), 100, 110)]);
         assert_eq!(ran(&trace, 0).len(), 1);
         assert!(did(&trace, 2).is_empty());
     }
 
     #[test]
-    fn of_a_vcpu_without_events_that_did_not_sleep_nothing_is_known() {
-        let trace = told(&[]);
+    fn vcpu_without_events_is_unknown_unless_asleep() {
+        let trace = trace_of(&[]);
         assert!(did(&trace, 0).is_empty() && did(&trace, 1).is_empty());
         assert_eq!(did(&trace, 2), [(State::Halted, None, 100, 200)]);
         assert!(trace.pcpus.is_empty());
     }
 
     #[test]
-    fn who_is_woken_before_it_left_its_pcpu_goes_on() {
-        let trace = told(&[
+    fn wakeup_of_a_running_thread_changes_nothing() {
+        let trace = trace_of(&[
             switch(110, 0, 0, false, 10),
             event(120, Kind::Wake, 0, 99, 10),
             switch(130, 0, 10, false, 0),

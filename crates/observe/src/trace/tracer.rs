@@ -1,4 +1,4 @@
-//! The programs, and what comes out of them.
+//! Runs the programs and collects their events.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use tandem_model::{Nanos, PcpuId, VmId};
 
 use super::TraceOptions;
 use super::event::{Event, Task, decode};
-use super::story::{Seen, Traced, tell};
+use super::story::{Seen, Traced, build};
 use crate::bpf::parties::Parties;
 use crate::bpf::{BpfError, Culprit, kernel};
 use crate::source::WatchedVm;
@@ -24,13 +24,13 @@ use crate::source::WatchedVm;
 /// `bpf/trace.bpf.c`
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
-/// How long a wait for events is at most: after that somebody is asked whether it is enough.
+/// Maximum wait for events, after which `is_enough` is called.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Threads that can be traced at once.
-const MOST_VCPUS: u32 = 16_384;
+/// Maximum number of traced threads.
+const MAX_VCPUS: u32 = 16_384;
 
-/// The programs, loaded; they are attached while [`Tracer::trace`] runs.
+/// The loaded programs; they are attached while [`Tracer::trace`] runs.
 #[derive(Debug)]
 pub struct Tracer {
     object: Object,
@@ -39,7 +39,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Loads the programs. Nothing is traced yet.
+    /// Loads the programs, without tracing yet.
     pub fn open(procfs: ProcFs, options: TraceOptions) -> Result<Tracer, BpfError> {
         kernel::check_permissions()?;
         let types = kernel::KernelTypes::load()?;
@@ -54,7 +54,7 @@ impl Tracer {
         })
     }
 
-    /// Traces all pCPUs and these VMs for so long, or until it is enough.
+    /// Traces all pCPUs and these VMs for this time, or until `is_enough` returns true.
     pub fn trace(
         self,
         vms: &[WatchedVm],
@@ -68,7 +68,7 @@ impl Tracer {
                 .map_err(failed("traced", "write"))?;
         }
         let (events, too_many) = (RefCell::new(Vec::<Event>::new()), Cell::new(0u64));
-        // The first on each pCPU for which there was no room here: until then all are there.
+        // The first dropped event of each pCPU: all earlier ones are complete.
         let beyond = RefCell::new(BTreeMap::<PcpuId, Event>::new());
         let most = self.options.most_events;
         let take = |bytes: &[u8]| {
@@ -92,8 +92,8 @@ impl Tracer {
         let ring = builder.build().map_err(&read)?;
         let links = self.attach()?;
         let begin = now();
-        // Only now: who falls asleep or wakes after this look has an event.
-        self.look_who_sleeps(&mut traced, vms);
+        // Read now, since threads that fall asleep or wake later have events.
+        self.read_sleep_states(&mut traced, vms);
         let deadline = Instant::now() + length;
         while Instant::now() < deadline && !is_enough() && too_many.get() == 0 {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -102,7 +102,7 @@ impl Tracer {
                 _ => {}
             }
         }
-        // Where there was no room for more, that is where the trace ends.
+        // If there was no space for more events, the trace ends at the last one.
         let last = events.borrow().last().map(|event| event.at);
         let end = match too_many.get() {
             0 => now(),
@@ -119,7 +119,7 @@ impl Tracer {
         events.extend(beyond.take().into_values());
         let seen = Seen { events, counts: self.counts()?, lost };
         let names = self.namer(vms);
-        Ok(tell(seen, &traced, (begin, end), names))
+        Ok(build(seen, &traced, (begin, end), names))
     }
 
     fn attach(&self) -> Result<Vec<libbpf_rs::Link>, BpfError> {
@@ -133,7 +133,7 @@ impl Tracer {
         links.collect()
     }
 
-    /// The threads of all vCPUs.
+    /// Returns the threads of all vCPUs.
     fn traced(&self, vms: &[WatchedVm]) -> Vec<Traced> {
         let all = vms.iter().flat_map(|vm| {
             vm.vcpus.iter().map(|vcpu| Traced {
@@ -144,11 +144,11 @@ impl Tracer {
                 slept: false,
             })
         });
-        all.take(MOST_VCPUS as usize).collect()
+        all.take(MAX_VCPUS as usize).collect()
     }
 
-    /// Whether each of them sleeps now.
-    fn look_who_sleeps(&self, traced: &mut [Traced], vms: &[WatchedVm]) {
+    /// Reads whether each of them sleeps now.
+    fn read_sleep_states(&self, traced: &mut [Traced], vms: &[WatchedVm]) {
         let threads = vms.iter().flat_map(|vm| &vm.vcpus);
         for (traced, vcpu) in traced.iter_mut().zip(threads) {
             let stat = vcpu.thread.stat(&self.procfs);
@@ -156,7 +156,7 @@ impl Tracer {
         }
     }
 
-    /// How many events each pCPU had.
+    /// Returns the number of events of each pCPU.
     fn counts(&self) -> Result<BTreeMap<PcpuId, u32>, BpfError> {
         let map = self.map("written")?;
         let values = map.lookup_percpu(&[0; 4], MapFlags::ANY);
@@ -168,7 +168,7 @@ impl Tracer {
         Ok(counts.collect())
     }
 
-    /// Says who a thread is that is no vCPU.
+    /// Returns a function that names threads other than vCPUs.
     fn namer(&self, vms: &[WatchedVm]) -> impl FnMut(Tid, Option<&Task>) -> Party {
         let mut parties = Parties::new(self.procfs.clone());
         let vms: BTreeMap<Pid, VmId> = vms.iter().map(|vm| (vm.process.pid, vm.vm)).collect();
@@ -201,10 +201,10 @@ impl Tracer {
     }
 }
 
-/// Loads the programs; of those who hear of wakers the one that this kernel takes.
+/// Loads the programs, with the variant of the waking program that this kernel accepts.
 fn load(options: TraceOptions, types: &kernel::KernelTypes) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
-    let unwanted = if types.tells_interrupts() { "trace_waking_unsure" } else { "trace_waking" };
+    let unwanted = if types.exposes_interrupts() { "trace_waking_unsure" } else { "trace_waking" };
     for mut program in open.progs_mut() {
         let is_unwanted = program.name() == unwanted;
         program.set_autoload(!is_unwanted);
@@ -212,7 +212,7 @@ fn load(options: TraceOptions, types: &kernel::KernelTypes) -> libbpf_rs::Result
     for mut map in open.maps_mut() {
         match map.name().to_str().unwrap_or_default() {
             "events" => map.set_max_entries(options.ring_bytes)?,
-            "traced" => map.set_max_entries(MOST_VCPUS)?,
+            "traced" => map.set_max_entries(MAX_VCPUS)?,
             _ => {}
         }
     }
@@ -223,13 +223,13 @@ fn failed(map: &'static str, action: &'static str) -> impl Fn(libbpf_rs::Error) 
     move |source| BpfError::Map { map, action, source: source.into() }
 }
 
-/// The name of a thread that no event told; empty if it is gone.
+/// Returns the name of a thread without events; empty if it exited.
 fn comm_of(tid: Tid) -> String {
     let name = std::fs::read_to_string(format!("/proc/{tid}/comm"));
     name.unwrap_or_default().trim_end().to_owned()
 }
 
-/// CLOCK_MONOTONIC, which the programs read too.
+/// Returns CLOCK_MONOTONIC, the clock of the programs.
 fn now() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)

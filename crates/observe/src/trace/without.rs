@@ -1,4 +1,4 @@
-//! What is there where the programs were not built: an answer that says so.
+//! A replacement for builds without the programs, which fails to open.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use super::TraceOptions;
 use crate::bpf::BpfError;
 use crate::source::WatchedVm;
 
-/// Never opens.
+/// Cannot be constructed.
 #[derive(Debug)]
 pub struct Tracer {
     never: Infallible,
 }
 
 impl Tracer {
-    /// Says why there are no programs.
+    /// Returns an error with the missing build requirement.
     pub fn open(_procfs: ProcFs, _options: TraceOptions) -> Result<Tracer, BpfError> {
         Err(BpfError::BuiltWithout { missing: env!("TANDEM_BPF_MISSING") })
     }

@@ -1,4 +1,4 @@
-//! Cases of the BPF programs that are worth a test each: who moves, stays, ends, or sleeps for another.
+//! Separate tests for special cases of the BPF programs, such as migration, thread exit and co-stop.
 
 use std::fs;
 use std::io::Read;
@@ -25,10 +25,10 @@ use crate::{
     watch,
 };
 
-/// Where the kernel and its modules describe themselves.
+/// The BTF of the kernel and its modules.
 const BTF: &str = "/sys/kernel/btf";
 
-/// Whether the kernel or a module of KVM's has that word in its description.
+/// Whether BTF of the kernel or a KVM module contains this word.
 fn describes(word: &str) -> bool {
     let word: Vec<u8> = [b"\0", word.as_bytes(), b"\0"].concat();
     ["vmlinux", "kvm", "kvm_intel", "kvm_amd", "kvm_pvm"]
@@ -37,8 +37,8 @@ fn describes(word: &str) -> bool {
         .any(|types| types.windows(word.len()).any(|bytes| bytes == word))
 }
 
-/// Why something is not measured for want of these events: this kernel has none, or they never come. What it has, and the programs do
-/// not get all the same, is no excuse.
+/// Returns a skip reason for figures that need these events, if the kernel lacks them or they never fire. Fails if the kernel has them, and
+/// the programs do not receive them.
 pub fn excuse(bpf: &Bpf, events: &[&str]) -> Skip {
     let missing = bpf.missing();
     let missing: Vec<_> = missing
@@ -69,7 +69,7 @@ pub fn nothing_is_refused() -> Result<(), Skip> {
     Ok(())
 }
 
-/// The first two pCPUs where this process may run.
+/// Returns the first two pCPUs that this process may use.
 fn two_pcpus() -> Result<[PcpuSet; 2], Skip> {
     let allowed = affinity(Tid(helper::gettid())).expect("an affinity");
     let mut each = allowed.iter().map(|pcpu| [pcpu].into_iter().collect());
@@ -79,7 +79,7 @@ fn two_pcpus() -> Result<[PcpuSet; 2], Skip> {
     }
 }
 
-/// A thread spins on one pCPU beside another that spins there, and is moved to and fro between two such.
+/// A thread migrates between two pCPUs, on each of which another thread spins.
 pub fn migrating() -> Result<(), Skip> {
     let mut bpf = open()?;
     let pcpus = two_pcpus()?;
@@ -104,11 +104,11 @@ pub fn migrating() -> Result<(), Skip> {
         // 3.1 % were seen on emulated pCPUs of a busy machine.
         assert!(is_near(edges, vcpu.times.ready, 0.05), "{vcpu:?}: {edges} in edges");
         let own = waited_for(&reading, vcpu.index, &Culprit::Watched(vcpu.index));
-        assert_eq!(own, Nanos::ZERO, "nobody waits for itself: {own} of {vcpu:?}");
+        assert_eq!(own, Nanos::ZERO, "no vCPU waits for itself: {own} of {vcpu:?}");
     }
     let ready = reading.vcpus[2].times.ready;
     assert!(ready > Nanos::from_millis(300), "{moves} moves: {reading:?}");
-    // It waited for both, whoever else takes these pCPUs.
+    // It waited for both, regardless of other load.
     for n in 0..2 {
         let waited = waited_for(&reading, 2, &Culprit::Watched(n));
         assert!(waited > TICK, "{waited} of {ready} for {n}");
@@ -116,7 +116,7 @@ pub fn migrating() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Readings so short that most see no switch: the one that runs all the time is named all the same.
+/// Readings so short that most contain no switch still name the thread that runs all the time.
 pub fn staying() -> Result<(), Skip> {
     let mut bpf = open()?;
     let (vm, threads) = spinning(2, 2);
@@ -132,7 +132,7 @@ pub fn staying() -> Result<(), Skip> {
                     assert_eq!((pid, comm.as_str()), (Some(vm.pid()), "bpf/vcpu1"));
                     seen += 1;
                 }
-                // Whoever else runs here has a name too.
+                // Other threads have names too.
                 Culprit::Task { pid, .. } => assert!(pid.is_some(), "{edge:?}"),
                 _ => {}
             }
@@ -142,12 +142,12 @@ pub fn staying() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A thread that started at another time is another, whatever its number.
+/// A thread with another start time is a different thread, even with the same number.
 pub fn renumbered() -> Result<(), Skip> {
     let mut bpf = open()?;
     let (_vm, threads) = spinning(2, 2);
     let mut before = threads[1];
-    // As if the thread of that number had started then: ten ticks earlier.
+    // As if the thread of that number had started ten ticks earlier.
     before.start = StartTime(before.start.0 - 10);
     bpf.watch(&watch(&[threads[0], before])).expect("they can be watched");
     sleep(Duration::from_millis(200));
@@ -157,21 +157,21 @@ pub fn renumbered() -> Result<(), Skip> {
     };
     assert!(!right.ended && right.times.on_pcpu() > TICK, "{right:?}");
     assert!(wrong.ended, "{wrong:?}");
-    // What happened until the kernel was asked is not its.
+    // Activity before the kernel was asked is not attributed to it.
     assert_eq!((wrong.wall, wrong.runs), (Nanos::ZERO, 0), "{wrong:?}");
     assert_eq!(all_waits(&reading, wrong.index), Nanos::ZERO);
-    // The other waits for it as for anybody.
+    // The other vCPU waits for it as for any thread.
     let stranger = reading
         .edges
         .iter()
         .any(|edge| matches!(&edge.culprit, Culprit::Task { tid, .. } if *tid == before.tid));
     assert!(stranger, "{:?}", reading.edges);
     let reading = bpf.read().expect("a reading");
-    assert_eq!(reading.vcpus.len(), 1, "it is said once: {reading:?}");
+    assert_eq!(reading.vcpus.len(), 1, "it is reported once: {reading:?}");
     Ok(())
 }
 
-/// A runs and B waits for it; then switches are not told, A sleeps, and B runs.
+/// A runs and B waits for it; then switches are missed, A sleeps, and B runs.
 pub fn not_told() -> Result<(), Skip> {
     const GAP: Duration = Duration::from_millis(600);
     let mut bpf = open()?;
@@ -183,7 +183,7 @@ pub fn not_told() -> Result<(), Skip> {
     }
     bpf.watch(&watch(&threads)).expect("they can be watched");
     let mut seen = String::new();
-    // A is nearly always the one that runs when it begins, for it is real-time; if it is not, nothing contradicts what is known of it.
+    // A is nearly always running at the begin, since it is real-time. If it is not, no event contradicts its state.
     for _ in 0..6 {
         bpf.read().expect("a reading");
         bpf.without_switches(|| {
@@ -202,7 +202,7 @@ pub fn not_told() -> Result<(), Skip> {
             assert_eq!(vcpu.times.sum(), vcpu.wall, "{vcpu:?}");
             assert!(vcpu.wall + vcpu.unseen >= Nanos(GAP.as_nanos() as u64));
         }
-        // As long as it runs B waits for it, and not while nobody told.
+        // B waits for A as long as A runs, but not during the missed switches.
         let ran = a.times.on_pcpu();
         let waited = waited_for(&reading, 1, &Culprit::Watched(0));
         if a.unseen >= Nanos::from_millis(500) && waited <= ran + TICK {
@@ -210,10 +210,10 @@ pub fn not_told() -> Result<(), Skip> {
         }
         seen += &format!("\n{waited} of {reading:?}");
     }
-    panic!("somebody is said to have done something meanwhile: {seen}");
+    panic!("activity is reported for the time of missed switches: {seen}");
 }
 
-/// A vCPU whose thread is gone, and which somebody lists still.
+/// A vCPU whose thread exited, but which is still listed.
 pub fn dead() -> Result<(), Skip> {
     let _ = open()?;
     let (mut vm, threads) = spinning(2, 1);
@@ -232,7 +232,7 @@ pub fn dead() -> Result<(), Skip> {
         let vcpus = &interval.vms[0].vcpus;
         let which: Vec<VcpuId> = vcpus.iter().map(|vcpu| vcpu.vcpu).collect();
         assert!(which.contains(&VcpuId(0)), "{round}: {which:?}");
-        // It can be in the first, with the time until it ended.
+        // It can be in the first interval, with the time until it exited.
         assert!(round == 0 || which.len() == 1, "{round}: {which:?}");
         let programs = interval.programs.expect("they say what they saw");
         assert!(programs.latency.contains_key(&VmId(7)), "{programs:?}");
@@ -241,7 +241,7 @@ pub fn dead() -> Result<(), Skip> {
     Ok(())
 }
 
-/// A thread that waits for tokens, works for each and hands it on, on a pCPU.
+/// Starts a thread on a pCPU that waits for tokens, works for each, and passes it on.
 fn worker(
     pcpu: &PcpuSet,
     tokens: Receiver<()>,
@@ -267,7 +267,7 @@ fn worker(
     (myself(tid), thread)
 }
 
-/// A sleeps until B has worked for it, and B shares its pCPU with a hog; C sleeps for nobody.
+/// A sleeps until B has worked for it, and B shares its pCPU with a hog. C sleeps independently.
 pub fn costop() -> Result<(), Skip> {
     let mut bpf = open()?;
     let [first, second] = two_pcpus()?;
@@ -304,24 +304,24 @@ pub fn costop() -> Result<(), Skip> {
     };
     let waited = of_b.times.ready;
     if waited <= Nanos::from_millis(300) {
-        // CFS lets a sleeper run nearly at once: then nobody is co-stopped for long.
+        // CFS lets a sleeper run nearly at once, so there is hardly any co-stop.
         return Err(Skip(format!("B waited for {waited} of {}", of_b.wall)));
     }
-    // Of several waits in one round the last counts, and A sleeps all the time that B waits.
+    // Only the last of several waits in a round counts, and A sleeps all the time that B waits.
     assert!(costop.0 > waited.0 / 3, "{costop} of {waited}: {reading:?}");
     assert!(costop <= waited + TICK, "{costop} of {waited}: {reading:?}");
     let link = reading.links.iter().find(|link| (link.from, link.to) == (1, 0));
     // A sleep that began before the reading counts in the link as a whole.
     let link = link.expect("B woke A");
     assert!(is_near(link.costop_time, costop, 0.15) && link.costops > 20, "{link:?}: {costop}");
-    // C's timer ends its sleep, and no sibling; an interrupt that hits while one runs can look like it.
+    // C's sleep is ended by its timer, not by a sibling, but an interrupt that hits a running sibling can look like it.
     let none = of_c.times.costop.expect("it is measured of A");
     assert!(none.0 <= costop.0 / 8, "{costop}, {of_c:?}");
     assert!(of_c.times.halted > Nanos::from_millis(1500), "{of_c:?}");
     Ok(())
 }
 
-/// Removes a cgroup when the test is over.
+/// Removes a cgroup at the end of the test.
 struct Removed(CgroupPath);
 
 impl Drop for Removed {
@@ -335,7 +335,7 @@ impl Drop for Removed {
     }
 }
 
-/// A thread alone on its pCPU that may have a fifth of it.
+/// A thread alone on its pCPU has a quota of a fifth of it.
 pub fn quota() -> Result<(), Skip> {
     let mut bpf = open()?;
     let (_vm, threads) = spinning(1, 1);
@@ -345,7 +345,7 @@ pub fn quota() -> Result<(), Skip> {
     let name = helper::unique("quota");
     let group = controller.create_child(&parent, &name).map_err(|error| Skip(error.to_string()))?;
     let group = Removed(group);
-    // On v2 nobody may have let the controller down, which is the operator's to do.
+    // On v2 the controller may not be enabled for children, which is up to the operator.
     controller
         .write_knob(&group.0, Knob::Quota, "20000 100000")
         .map_err(|error| Skip(error.to_string()))?;
@@ -369,14 +369,14 @@ pub fn quota() -> Result<(), Skip> {
     if throttled < Nanos::from_millis(500) {
         return Err(Skip(format!("others took the pCPU: throttled for {throttled} of 2 s only")));
     }
-    // A period at each end, and what it takes to notice.
+    // One period at each end, and the delay of detection.
     let off = limited.0.abs_diff(throttled.0);
     assert!(off < 200_000_000, "{vcpu:?}: throttled {throttled}");
     Ok(())
 }
 
-/// Two threads that are in the kernel for long, on one pCPU, in a group that may have little of it. From 6.18 on who is in the kernel is not
-/// kept off before it leaves it, so they wait for each other.
+/// Two threads with long system calls, on one pCPU, in a group with a small quota. Since 6.18 a thread is throttled only when it leaves the kernel,
+/// so they wait for each other.
 pub fn throttled_in_the_kernel() -> Result<(), Skip> {
     if !describes("sched_throttle_work") {
         return Err(Skip("this kernel throttles groups as a whole".to_owned()));
@@ -408,7 +408,7 @@ pub fn throttled_in_the_kernel() -> Result<(), Skip> {
         threads.push(myself(Tid(told.recv().expect("it starts"))));
     }
     for thread in &threads {
-        // On v2 threads cannot be apart from their process.
+        // On v2, a thread cannot be in another cgroup than its process.
         controller.move_thread(thread.tid, &group.0).map_err(skip)?;
     }
     bpf.watch(&watch(&threads)).expect("they can be watched");
@@ -424,7 +424,7 @@ pub fn throttled_in_the_kernel() -> Result<(), Skip> {
         if ran < Nanos::from_millis(60) {
             return Err(Skip(format!("random bytes took {ran} only")));
         }
-        // Each waits for the other while that is in the kernel, whatever the group has used up.
+        // Each waits for the other while that is in the kernel, regardless of the used quota.
         assert!(ready.0 > ran.0 / 2, "{reading:?}");
         let edges = all_waits(&reading, vcpu.index);
         assert!(is_near(edges, ready, 0.05), "{vcpu:?}: {edges} in edges");

@@ -1,4 +1,4 @@
-//! Kernels that refuse one of the programs: the others work on, and what is lost is named.
+//! Kernels that refuse a program: the others keep working, and the unavailable figures are named.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn without(program: &'static str) -> Options {
     Options { refused: Some(program), ..Options::default() }
 }
 
-/// Programs that a kernel may refuse, each with its event.
+/// Programs that a kernel may refuse, with their events.
 const PROGRAMS: [(&str, &str); 7] = [
     ("on_wakeup", "tracepoint sched_wakeup"),
     ("on_wakeup_new", "tracepoint sched_wakeup_new"),
@@ -29,7 +29,7 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("settle", "program settle"),
 ];
 
-/// A VM of two vCPUs that spin on one pCPU, seen by sources each without one program.
+/// A VM of two vCPUs that spin on one pCPU, measured by sources without one program each.
 pub fn columns() -> Result<(), Skip> {
     let all: Vec<String> = open()?.missing().into_iter().map(|missing| missing.event).collect();
     let refused = Bpf::open(without("on_switch")).map(drop);
@@ -81,7 +81,7 @@ pub fn columns() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Threads that end, and threads that wait, where the programs that tell of it are refused.
+/// Threads that exit or wait, without the programs for these events.
 pub fn threads() -> Result<(), Skip> {
     let _ = open()?;
     let mut bpf = Bpf::open(without("on_exit")).expect("the other programs are loaded");
@@ -90,12 +90,12 @@ pub fn threads() -> Result<(), Skip> {
     bpf.read().expect("a reading");
     drop(sender);
     thread.join().expect("it ends");
-    helper::wait_until("it is said to have ended", || {
+    helper::wait_until("it is reported as ended", || {
         bpf.read().expect("a reading").vcpus.iter().any(|vcpu| vcpu.ended)
     });
     assert_eq!(bpf.read().expect("a reading").vcpus, []);
 
-    // Without the search for threads, the first switch tells that they are there.
+    // Without the search for threads, the first switch shows their state.
     let mut bpf = Bpf::open(without("find_out")).expect("the other programs are loaded");
     let (_vm, threads) = spinning(2, 2);
     bpf.watch(&watch(&threads)).expect("they can be watched");

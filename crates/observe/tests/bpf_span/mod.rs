@@ -1,4 +1,4 @@
-//! A reading of the BPF programs beside the kernel's own accounts of the same threads.
+//! A reading of the BPF programs, together with kernel statistics of the same threads.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ fn sample(threads: &[ThreadRef]) -> Vec<VcpuSample> {
     samples.map(|sample| sample.expect("it lives")).collect()
 }
 
-/// What happened between two readings, and the accounts of the kernel read before and after each.
+/// A reading, with kernel statistics before and after its begin and its end.
 pub struct Span {
     pub reading: BpfReading,
-    /// At least and at most so long: a reading takes time, too.
+    /// Minimum and maximum duration, since a reading takes time, too.
     pub lasted: [Duration; 2],
     pub accounts: [Vec<VcpuSample>; 4],
 }
 
 impl Span {
-    /// Measures for so long.
+    /// Measures for this time.
     pub fn measure(bpf: &mut Bpf, threads: &[ThreadRef], time: Duration) -> Span {
         let first = sample(threads);
         let begin = Instant::now();
@@ -40,7 +40,7 @@ impl Span {
         Span { lasted: [least, most], reading, accounts: [first, second, third, fourth] }
     }
 
-    /// Whether a figure of a thread is what its account grew by, within a part and `slack`.
+    /// Whether a figure of a thread matches the increase of its statistics, within a part and `slack`.
     pub fn agrees(
         &self,
         figure: Nanos,

@@ -4,10 +4,10 @@
 >>> scenario = ts.Scenario.from_file("pipeline.toml")          # or from_toml(text), from_dict({...}), objects.scenario(...)
 >>> ts.run(scenario).table.to_pandas()                         # a row for each figure
 >>> comparison = ts.compare(scenario, vary={"vm.0.vcpus": "2..8:2"}, policies=["stock", "fair"], runs=5)
->>> print(comparison)                                          # what `tandem-sim compare` prints
+>>> print(comparison)                                          # the output of `tandem-sim compare`
 
-Every key of a scenario and every metric is in Tandem's docs/reference/scenarios.md. Results are those of the command `tandem-sim`: the same
-scenario and seed give the same bytes on every machine, whatever the number of workers.
+Tandem's docs/reference/scenarios.md describes all keys of scenarios and all metrics. Results are those of the command `tandem-sim`: the same
+scenario and seed give the same bytes on every machine, independent of the number of workers.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ __version__ = _native.VERSION
 
 #: Values of one key: a list, or a text such as ``"2..16:2"`` or ``"cfs,eevdf"``.
 Values = Union[str, Iterable[Any]]
-#: What is varied: values by key.
+#: The varied settings: values by key.
 Vary = Mapping[str, Values]
-#: A policy: from what the host shows at the end of a period to decisions (see :mod:`tandem_sched.policy`).
+#: A policy: a function from the observation of a period to decisions (see :mod:`tandem_sched.policy`).
 Policy = Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]
-#: A function of what is done, of all (simulated seconds; of a sweep on a cluster, shards), and what is being done; or whether to show a bar.
+#: A function of the progress, the total (both in simulated seconds; for a sweep on a cluster, shards) and the current step;
+#: or whether to show a bar.
 Progress = Union[bool, Callable[[float, float, str], object]]
 #: The path of a file or folder.
 PathLike = Union[str, "_os.PathLike[str]"]
@@ -65,8 +66,8 @@ def run(
 ) -> Run:
     """Runs a scenario once. ``duration`` is a time with its unit, such as ``"200ms"``.
 
-    ``policy`` takes the place of the scenario's host policies: a function that is called at the end of each period with what the host
-    shows and gives decisions (:mod:`tandem_sched.policy`). With ``decisions`` the run also has what was seen and decided.
+    ``policy`` replaces the scenario's host policies: a function that is called at the end of each period with an observation of the
+    host and returns decisions (:mod:`tandem_sched.policy`). With ``decisions`` the run also has the observations and decisions.
     """
     source = _with(scenario, seed, duration)._native
     with _Bar.of(progress) as listener:
@@ -88,7 +89,7 @@ def compare(
     """Runs every combination of ``policies`` and the values of ``vary`` with ``runs`` seeds each, on all cores.
 
     ``vary={"host.scheduler": ["cfs", "eevdf"], "vm.0.vcpus": "2..16:2"}`` makes all combinations; the last key varies fastest.
-    With ``waits`` the page also shows who waited for whom, from one run of each combination.
+    With ``waits`` the page also shows the waits between VMs, from one run of each combination.
     """
     source = _with(scenario, seed, duration)._native
     with _Bar.of(progress) as listener:
@@ -113,14 +114,14 @@ def sweep(
 ) -> Sweep:
     """Runs a grid, or shard ``"I/N"`` of it; the table has a column ``cell`` for the number in the grid.
 
-    ``out`` is the file that ``tandem-sim sweep --out`` writes, to the byte (Parquet, or CSV by its name). If a Parquet file is there and complete
-    it is read and nothing runs (a CSV file does not say of which grid it is); one that is damaged or of something else raises
-    :class:`OSError`. With ``force`` it is made anew, whatever is there.
+    ``out`` is the file to write, with the bytes of ``tandem-sim sweep --out`` (Parquet, or CSV by its name). An existing complete Parquet
+    file of this grid is read, and nothing runs (a CSV file does not identify its grid). A damaged file, or one of something else, raises
+    :class:`OSError`. With ``force`` the file is always written.
 
     With ``client``, a ``dask.distributed.Client``, the grid runs on the workers of that cluster, in ``shards`` shards or as many as take
-    about a second each (``force`` also removes shards that are in the way: damaged, or of something else). The bytes are the same. A shard whose worker dies is run again elsewhere. Shards that are done are kept in the folder
-    ``OUT.shards`` until all are, so the same call again goes on with a sweep that broke off. Workers need this wheel and, if the
-    scenario is a file, that file under the same path.
+    about a second each. The bytes are the same. ``force`` also removes damaged or foreign files among the shards. If a worker dies, its
+    shard runs again elsewhere. Completed shards are kept in the folder ``OUT.shards`` until all are complete, so the same call resumes an
+    interrupted sweep. Workers need this wheel and, if the scenario is a file, that file under the same path.
     """
     source = _with(scenario, seed, duration)
     asked = (source, _texts(policies), _vary(vary), runs)
@@ -144,7 +145,7 @@ def sweep(
             whole = _Path(folder) / "sweep.parquet"
             _dask.sweep(client, asked, whole, shards, force, listener)
             if path is not None:
-                # CSV does not say of which grid it is: shards are Parquet, and what is joined is written anew.
+                # A CSV file does not identify its grid, so the shards are Parquet and the merged file is rewritten.
                 grid.merge(path, [whole])
             return Sweep(grid.read(whole))
 
@@ -165,7 +166,7 @@ def _asked(policy: Optional[Policy]) -> Optional[Callable[[str], str]]:
 
 
 def _texts(names: Sequence[str]) -> list[str]:
-    """A list of names; a single text is one or several with a comma between each."""
+    """Returns a list of names; a text is one name, or several separated by commas."""
     return names.split(",") if isinstance(names, str) else list(names)
 
 

@@ -1,11 +1,11 @@
 """A sweep in shards on the workers of a Dask cluster.
 
-A shard is a task: it runs on one thread of a worker, which sends the bytes of its Parquet file back. Here they are checked against their
-hash, put beside the others under a name of their own once they are whole, and read: a file that is not of this sweep is refused. So
-workers need the wheel and, if the scenario is a file, that file; they share no folder. When all are there, the files are joined into
-the one that a single machine would have written. Shards that are there already are not run again, so a sweep that broke off goes on.
+A shard is a task: it runs on one thread of a worker, which returns the bytes of its Parquet file. This process checks their hash, writes
+them to a file next to the other shards, and rejects a file of another sweep. So workers need the wheel and, if the scenario is a file, that
+file, but no shared folder. When all shards exist, they are merged into the file that a single machine would write. Existing shards are not
+run again, so that an interrupted sweep can resume.
 
-Dask runs a shard again whose worker died. Any other error, and Ctrl-C, cancels what has not begun.
+If a worker dies, Dask runs its shard again. Any other error, and Ctrl-C, cancels the shards that have not started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Callable, Optional
 from . import _native
 from ._scenario import Scenario
 
-#: The arguments that make a grid: a scenario, policies, what is varied, runs.
+#: The arguments of a grid: scenario, policies, varied settings, runs.
 Asked = tuple[Scenario, list[str], list[str], int]
 
 
@@ -34,10 +34,10 @@ def sweep(
     force: bool,
     listener: Optional[Callable[[float, float, str], object]],
 ) -> None:
-    """Has the file ``out`` made."""
+    """Runs the missing shards on the cluster and merges all of them into ``out``."""
     import distributed
 
-    # Its types are unknown.
+    # It has no types.
     as_completed: Any = distributed.as_completed
     grid = _grid(asked)
     folder = Path(f"{out}.shards")
@@ -59,21 +59,21 @@ def sweep(
             done += 1
             tell(float(done), float(total), said)
     finally:
-        # Nothing is left where all went well.
+        # After a success there is nothing to cancel.
         client.cancel(list(futures))
-    # It is on the disk, and its name too, before the shards go.
+    # The merged file and its name are on disk before the shards are removed.
     grid.merge(out, files)
     for file in files:
         Path(file).unlink()
     try:
         folder.rmdir()
     except OSError:
-        # Something else is in it, which is not ours.
+        # The folder contains files of others.
         pass
 
 
 def shard(asked: Asked, shard: str, fingerprint: str) -> tuple[bytes, str]:
-    """On a worker: a shard's file, and its hash."""
+    """Runs a shard on a worker; returns its file and the hash of it."""
     grid = _grid(asked)
     if grid.fingerprint != fingerprint:
         raise RuntimeError(
@@ -89,18 +89,18 @@ def shard(asked: Asked, shard: str, fingerprint: str) -> tuple[bytes, str]:
 
 
 def keep(grid: _native.Grid, content: bytes, digest: str, path: Path, shard: str) -> None:
-    """Puts a shard's file in its place, whole or not at all, if it is what it should be."""
+    """Checks a shard's file and stores it atomically."""
     if hashlib.sha256(content).hexdigest() != digest:
         raise RuntimeError(f"shard {shard} was damaged on its way from the worker: run the sweep again")
     path = Path(path)
-    # A name of its own, also where another machine writes into this folder; with the mode that any file of this user gets.
+    # A unique name, even if another machine writes into this folder; the mode is the default of this user.
     partial = path.with_name(f".{secrets.token_hex(8)}.{path.name}")
     try:
         with open(partial, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # Raises where it is of another sweep.
+        # Raises an error if it is of another sweep.
         grid.is_done(partial, shard)
         os.replace(partial, path)
     finally:
@@ -109,12 +109,12 @@ def keep(grid: _native.Grid, content: bytes, digest: str, path: Path, shard: str
 
 
 def _sync(folder: Path) -> None:
-    """Sees to it that the names in a folder outlast a loss of power."""
+    """Makes the names in a folder survive a loss of power."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)
     except OSError as error:
-        # File systems that cannot do it say so.
+        # EINVAL: the file system does not support it.
         if error.errno != errno.EINVAL:
             raise
     finally:

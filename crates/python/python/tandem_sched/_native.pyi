@@ -11,7 +11,7 @@ _Path = Union[str, PathLike[str]]
 _Listener = Optional[Callable[[float, float, str], object]]
 
 class ScenarioError(ValueError):
-    """Something is wrong in a scenario. `file` and `line` say where, as far as it is in a file or text; else they are None."""
+    """An error in a scenario, with its `file` and `line`, or None if it is not in a file or text."""
 
     file: Optional[str]
     line: Optional[int]

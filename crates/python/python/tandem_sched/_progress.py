@@ -1,4 +1,4 @@
-"""A bar of progress: tqdm's where it is installed, which draws in notebooks too, else a line on a terminal."""
+"""A progress bar: tqdm's if it is installed, which also works in notebooks; else a line on a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Listener = Callable[[float, float, str], object]
 
 
 class Bar:
-    """Draws while it is entered; entering gives the function to call."""
+    """A context manager that draws the bar; entering it returns the function to call."""
 
     def __init__(self, progress: Union[bool, Listener], unit: str = "s") -> None:
         self._progress = progress
@@ -20,7 +20,7 @@ class Bar:
 
     @classmethod
     def of(cls, progress: Union[bool, Listener], unit: str = "s") -> "Bar":
-        """For what a caller gave: whether to draw, or what to call. The unit is simulated seconds, or shards."""
+        """Makes a bar from the argument of a caller: whether to draw, or a function. The unit is simulated seconds or shards."""
         return cls(progress, unit)
 
     def __enter__(self) -> Optional[Listener]:

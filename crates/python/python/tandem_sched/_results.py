@@ -1,4 +1,4 @@
-"""What comes out of simulations: tables, runs, comparisons, sweeps, and how notebooks show them."""
+"""Results of simulations: tables, runs, comparisons and sweeps, and their display in notebooks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Optional, Union
 
 from . import _native
 
-#: Rows of a table that a notebook shows.
+#: Maximum number of rows of a table in a notebook.
 _SHOWN = 10
 
 
 class Table:
-    """Figures in long form: a row for each figure of each VM and run, a column for each parameter that was varied.
+    """Figures in long form: a row for each figure of each VM and run, a column for each varied parameter.
 
     Columns: ``cell`` (of sweeps only), ``scenario``, ``combination``, one for each parameter, ``seed``, ``vm`` (empty: the host),
-    ``metric``, ``unit``, ``value``. It speaks the Arrow PyCapsule interface: ``pyarrow.table(t)`` and ``polars.DataFrame(t)``
-    take it without copying.
+    ``metric``, ``unit``, ``value``. It supports the Arrow PyCapsule interface: ``pyarrow.table(t)`` and
+    ``polars.DataFrame(t)`` do not copy it.
     """
 
     def __init__(self, native: _native.Table) -> None:
@@ -43,11 +43,11 @@ class Table:
         return self._native.column_names
 
     def column(self, name: str) -> list[Any]:
-        """A column as a list; needs no other library."""
+        """Returns a column as a list, without another library."""
         return self._native.column(name)
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """All columns as lists, by name; needs no other library."""
+        """Returns all columns as lists by name, without another library."""
         return {name: self.column(name) for name in self.columns}
 
     def _repr_html_(self) -> str:
@@ -59,13 +59,13 @@ class Table:
         return f"<table>{more}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def to_arrow(self) -> Any:
-        """As a ``pyarrow.Table``, without copying; needs pyarrow."""
+        """Returns a ``pyarrow.Table``, without copying; needs pyarrow."""
         import pyarrow
 
         return pyarrow.table(self)
 
     def to_pandas(self) -> Any:
-        """As a ``pandas.DataFrame``; needs pandas."""
+        """Returns a ``pandas.DataFrame``; needs pandas."""
         try:
             return self.to_arrow().to_pandas()
         except ImportError:
@@ -74,25 +74,25 @@ class Table:
             return pandas.DataFrame(self.to_dict())
 
     def to_polars(self) -> Any:
-        """As a ``polars.DataFrame``, without copying; needs polars."""
+        """Returns a ``polars.DataFrame``, without copying; needs polars."""
         import polars
 
         return polars.DataFrame(self)
 
 
 class Picture:
-    """A picture, SVG. Notebooks show it."""
+    """An SVG picture, which notebooks show."""
 
     def __init__(self, svg: str) -> None:
         self._svg = svg
 
     @property
     def svg(self) -> str:
-        """Its text."""
+        """The SVG text."""
         return self._svg
 
     def save(self, path: Union[str, "_os.PathLike[str]"]) -> None:
-        """Writes it to a file that ends in ``.svg``, or, where the program ``rsvg-convert`` is installed, in ``.png``."""
+        """Writes it to a file that ends in ``.svg`` or, if the program ``rsvg-convert`` is installed, in ``.png``."""
         name = _os.fspath(path)
         if name.lower().endswith(".svg"):
             content = self._svg.encode()
@@ -100,7 +100,7 @@ class Picture:
             content = self._png()
         else:
             raise ValueError(f"{name} cannot be a picture: name a file that ends in .svg or .png")
-        # Only now: a picture that was there is kept where there is no new one.
+        # Opened last, so that an error keeps an existing file.
         with open(name, "wb") as file:
             file.write(content)
 
@@ -123,7 +123,7 @@ class Picture:
 
 
 class Run:
-    """What one run measured."""
+    """The results of one run."""
 
     def __init__(self, native: _native.Run) -> None:
         self._native = native
@@ -134,21 +134,21 @@ class Run:
         return Table(self._native.table())
 
     def json(self) -> str:
-        """All that was measured, as ``tandem-sim run --json`` writes it (docs/schemas/sim-run-1.json)."""
+        """Returns all results, as ``tandem-sim run --json`` writes them (docs/schemas/sim-run-1.json)."""
         return self._native.json()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a dictionary."""
+        """Returns the same as a dictionary."""
         read: dict[str, Any] = _json.loads(self.json())
         return read
 
     @property
     def decisions(self) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-        """What the host's controller saw and decided, period by period; empty unless ``run(..., decisions=True)``."""
+        """The observations and decisions of the host's controller, by period; empty unless ``run(..., decisions=True)``."""
         return [(host, decisions) for host, decisions in _json.loads(self._native.decided())]
 
     def html(self) -> str:
-        """A page with charts that opens offline."""
+        """Returns a page with charts, which opens offline."""
         return self._native.html("tandem_sched.run(…)")
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class Run:
 
 
 class Comparison:
-    """Every metric of every VM under every combination of what was varied. Its text is what ``tandem-sim compare`` prints."""
+    """Every metric of every VM under every combination. Its text is the output of ``tandem-sim compare``."""
 
     def __init__(self, native: _native.Comparison) -> None:
         self._native = native
@@ -170,28 +170,28 @@ class Comparison:
         return Table(self._native.table())
 
     def json(self) -> str:
-        """Means with intervals, as ``tandem-sim compare --json`` writes them (docs/schemas/sim-compare-1.json)."""
+        """Returns means with intervals, as ``tandem-sim compare --json`` writes them (docs/schemas/sim-compare-1.json)."""
         return self._native.json()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a dictionary."""
+        """Returns the same as a dictionary."""
         read: dict[str, Any] = _json.loads(self.json())
         return read
 
     def text(self, metrics: Optional[Sequence[str]] = None) -> str:
-        """A table for a terminal, of these metrics."""
+        """Returns a table of these metrics for a terminal."""
         return self._native.text(_names(metrics))
 
     def html(self, metrics: Optional[Sequence[str]] = None) -> str:
-        """A page with charts that opens offline, of these metrics."""
+        """Returns a page with charts of these metrics, which opens offline."""
         return self._native.html("tandem_sched.compare(…)", _names(metrics))
 
     def svg(self, metrics: Optional[Sequence[str]] = None) -> str:
-        """A picture: lines over a number that was varied, else bars relative to the first combination."""
+        """Returns an SVG picture: lines over a varied number, else bars relative to the first combination."""
         return self._native.svg(_names(metrics))
 
     def picture(self, metrics: Optional[Sequence[str]] = None) -> Picture:
-        """The same as a notebook shows it, and as it is saved."""
+        """Returns the same as an object, which notebooks show and which can be saved."""
         return Picture(self.svg(metrics))
 
     def __str__(self) -> str:
@@ -202,7 +202,7 @@ class Comparison:
 
 
 class Sweep(Table):
-    """The figures of a grid, or of a shard of it: a table that also knows what they compare."""
+    """The figures of a grid, or of a shard of it: a table with comparisons and pictures."""
 
     def __init__(self, native: _native.Sweep) -> None:
         super().__init__(native.table())
@@ -210,11 +210,11 @@ class Sweep(Table):
 
     @property
     def comparison(self) -> Comparison:
-        """The combinations with means and intervals; not of a shard, which has not all runs of any."""
+        """The combinations with means and intervals; an error for a shard, which does not have all runs of a combination."""
         return Comparison(self._sweep.comparison())
 
     def picture(self, metrics: Optional[Sequence[str]] = None) -> Picture:
-        """Lines over a number that was varied, else bars relative to the first combination; of these metrics."""
+        """Returns a picture of these metrics: lines over a varied number, else bars relative to the first combination."""
         return self.comparison.picture(metrics)
 
 
@@ -227,5 +227,5 @@ def _short(value: Any) -> str:
 
 
 def _frame(page: str) -> str:
-    """A page within a notebook's, whose styles it leaves alone."""
+    """Embeds a page in a notebook without changes of the notebook's styles."""
     return f'<iframe srcdoc="{_escape(page)}" style="width:100%;height:640px;border:0"></iframe>'

@@ -1,4 +1,4 @@
-"""Scenarios: of TOML, of dictionaries, of objects; and values written as TOML."""
+"""Scenarios from TOML, dictionaries and objects, and conversion of values to TOML."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .objects import plain as _plain
 
 
 class Scenario:
-    """What is simulated: a machine, a host, VMs with their programs. It never changes; ``with_settings`` makes another.
+    """A scenario: a machine, a host, VMs with their programs. It is immutable; ``with_settings`` returns a new one.
 
-    Whatever is wrong in it raises :class:`ScenarioError` at once, whose ``file`` and ``line`` say where.
+    Any error in it immediately raises :class:`ScenarioError` with its ``file`` and ``line``.
     """
 
     def __init__(self, native: _native.Source, origin: _Origin) -> None:
@@ -30,20 +30,20 @@ class Scenario:
 
     @classmethod
     def from_toml(cls, text: str, name: str = "scenario.toml") -> "Scenario":
-        """Takes a TOML text; ``name`` is what errors call it."""
+        """Reads a TOML text; errors refer to it by ``name``."""
         return cls(_native.Source.from_toml(text, name), (_from_toml, (text, name), ()))
 
     @classmethod
     def from_dict(cls, scenario: Mapping[str, Any], name: str = "scenario.toml") -> "Scenario":
-        """Takes a dictionary with the keys of a scenario's TOML; objects (:mod:`tandem_sched.objects`) may stand for the tables in it.
+        """Reads a dictionary with the keys of a scenario's TOML; its tables may be objects (:mod:`tandem_sched.objects`).
 
-        Lines of errors are those of :attr:`toml`.
+        Lines of errors refer to :attr:`toml`.
         """
         native = _native.Source.from_json(_json.dumps(_plain(scenario)), name)
         return cls(native, (_from_toml, (native.text or "", name), ()))
 
     def with_settings(self, settings: Optional[Mapping[str, Any]] = None, **more: Any) -> "Scenario":
-        """The same with other values, as ``tandem-sim --set`` does: ``with_settings({"vm.0.vcpus": 8}, seed=7)``."""
+        """Returns a copy with other values, like ``tandem-sim --set``: ``with_settings({"vm.0.vcpus": 8}, seed=7)``."""
         values = [(key, toml(value)) for key, value in {**(settings or {}), **more}.items()]
         make, arguments, before = self._origin
         return Scenario(self._native.with_settings(values), (make, arguments, (*before, *values)))
@@ -53,7 +53,7 @@ class Scenario:
 
     @property
     def toml(self) -> Optional[str]:
-        """The text that it was made of, or that was made of a dictionary; None for a file."""
+        """The TOML text, which may be generated from a dictionary; None for a file."""
         return self._native.text
 
     @property
@@ -63,7 +63,7 @@ class Scenario:
 
     @property
     def about(self) -> str:
-        """One line on what it shows."""
+        """A line that describes its purpose."""
         return self._native.facts()[1]
 
     @property
@@ -73,22 +73,22 @@ class Scenario:
 
     @property
     def duration(self) -> float:
-        """How long is simulated at most, in seconds, the warm-up included."""
+        """The maximum simulated time in seconds, including the warm-up."""
         return self._native.facts()[3]
 
     @property
     def warmup(self) -> float:
-        """What happens before this is not counted, in seconds."""
+        """The length of the warm-up in seconds, which is not measured."""
         return self._native.facts()[4]
 
     @property
     def pcpus(self) -> int:
-        """Physical CPUs of the machine."""
+        """The number of physical CPUs of the machine."""
         return self._native.facts()[5]
 
     @property
     def vms(self) -> dict[str, int]:
-        """The VMs by name, with their vCPUs."""
+        """The number of vCPUs of each VM, by name."""
         return dict(self._native.vms())
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class Scenario:
         return f"<tandem_sched.Scenario {self.name}: {self.pcpus} pCPUs, {vms}, {self.duration:g} s>"
 
 
-#: How to make a scenario again, elsewhere: a function with its arguments, and the settings.
+#: The way to make a scenario again in another process: a function with its arguments, and the settings.
 _Origin = tuple[Callable[..., Scenario], tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
@@ -113,12 +113,12 @@ def _again(make: Callable[..., Scenario], arguments: tuple[str, ...], settings: 
     return Scenario(made._native.with_settings(list(settings)), (make, arguments, settings)) if settings else made
 
 
-#: Texts that are something else in TOML, or more than one value, unless they have quotes.
+#: Texts that without quotes would have another type in TOML, or be several values.
 _NEEDS_QUOTES = _re.compile(r"true|false|[-+]?(\d[\d_.eE+-]*|0[xob].*|inf|nan)|[\[{\"'].*|.*,.*|log:.*|-?\d.*\.\..*", _re.DOTALL)
 
 
 def toml(value: Any) -> str:
-    """A value as TOML; a text as a bare word where that means the same."""
+    """Converts a value to TOML; a text becomes a bare word if that is unambiguous."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -1,11 +1,11 @@
-"""A scenario of objects instead of TOML: what an editor can complete.
+"""Scenarios of objects instead of TOML, with completion in editors.
 
 >>> from tandem_sched.objects import Host, Machine, Role, Vm, Workload, scenario
 >>> cache = Workload("cache", objects={"hash": "mutex"}, roles=[Role("1 per vcpu", [{"forever": [{"compute": "exp(2us)"}, "work"]}])])
 >>> scenario(Machine(4), [Vm("web", 4, cache), Vm("burn", 4, "burn")], Host(scheduler="cfs"), duration="300ms", warmup="50ms")
 
-The names are those of a scenario's keys (docs/reference/scenarios.md of Tandem); a key that has no argument here is given by its name all the same.
-Nothing is checked before the scenario is made; then what is wrong raises :class:`tandem_sched.ScenarioError`.
+Arguments have the names of a scenario's keys (docs/reference/scenarios.md of Tandem); a key without its own argument is accepted by name.
+Checks happen when the scenario is made; any error raises :class:`tandem_sched.ScenarioError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Host", "Machine", "Role", "Vm", "Workload", "scenario"]
 
 
 class _Keys:
-    """A table of a scenario: keys with their values; those that are None are left out."""
+    """A table of a scenario: keys with their values, without those that are None."""
 
     def __init__(self, **keys: Any) -> None:
         self.keys = {key: value for key, value in keys.items() if value is not None}
@@ -30,7 +30,7 @@ class _Keys:
 
 
 class Machine(_Keys):
-    """The physical machine: its pCPUs and what things cost on it."""
+    """The physical machine: its pCPUs and costs."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Role(_Keys):
 
 
 class Workload(_Keys):
-    """A program of VMs: its threads by roles, and what they share."""
+    """A program of VMs: its threads by roles, and their shared objects."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Workload(_Keys):
 
 
 class Vm(_Keys):
-    """A VM, or ``count`` of them. Its workload is an object, or the name of one that is built in or stands in the scenario."""
+    """A VM, or ``count`` of them. Its workload is an object, or the name of a workload in the scenario or a built-in one."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ def scenario(
     name: str = "scenario",
     **more: Any,
 ) -> Scenario:
-    """A scenario of these; workloads that VMs have as objects become part of it."""
+    """Makes a scenario of objects; the workload objects of VMs become part of it."""
     from ._scenario import Scenario
 
     keys = _Keys(
@@ -168,7 +168,7 @@ def scenario(
 
 
 def plain(value: Any) -> Any:
-    """The same as dictionaries and lists; a workload within a VM becomes one of the scenario."""
+    """Converts objects to dictionaries and lists; a workload within a VM becomes one of the scenario."""
     workloads: dict[str, Any] = {}
     made = _plain(value, workloads)
     if workloads and isinstance(made, dict):

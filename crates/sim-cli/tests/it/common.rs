@@ -1,4 +1,4 @@
-//! A folder in which tests run `tandem-sim`.
+//! A temporary folder in which tests run `tandem-sim`.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// A scenario of the repository.
+/// Returns the path of a scenario of the repository.
 pub fn scenario(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-/// Whether a program succeeded, and what it said.
+/// Returns whether a program succeeded, and its output.
 pub fn said(output: Output) -> (bool, String) {
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(!said.contains("panicked"), "{said}");
     (output.status.success(), said)
 }
 
-/// A folder far from the repository, with a scenario `s.toml` in it.
+/// A folder outside of the repository, with a scenario `s.toml`.
 pub struct Folder {
     pub root: TempDir,
     /// First arguments of every command.
@@ -45,7 +45,7 @@ impl Folder {
         String::from_utf8(self.bytes(name)).unwrap()
     }
 
-    /// Names of all files below a folder in it, hidden ones too.
+    /// Returns the names of all files below a folder in it, including hidden ones.
     pub fn names(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(folder)).unwrap();
         let mut names: Vec<String> =
@@ -60,14 +60,14 @@ impl Folder {
         command
     }
 
-    /// What a command that succeeds says.
+    /// Runs a command, checks that it succeeds, and returns its output.
     pub fn succeeds(&self, args: &[&str]) -> String {
         let (success, said) = said(self.command(args).output().unwrap());
         assert!(success, "{args:?}: {said}");
         said
     }
 
-    /// Fails unless the command does, and says all of this.
+    /// Checks that a command fails with all of these texts in its output.
     pub fn fails(&self, args: &[&str], needles: &[&str]) {
         let (success, said) = said(self.command(args).output().unwrap());
         assert!(!success, "{args:?} was accepted:\n{said}");

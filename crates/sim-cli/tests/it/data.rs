@@ -1,5 +1,5 @@
-//! Data out of `tandem-sim`: tables with a column for each parameter, as Parquet and CSV; ranges; pictures; the starter project; the first
-//! example of docs/reference/scenarios.md, from anywhere.
+//! Output of `tandem-sim`: tables with a column for each parameter, as Parquet and CSV; ranges; pictures; the starter project;
+//! the first example of docs/reference/scenarios.md outside of the repository.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ workload = "mutex"
 "#;
 
 impl Folder {
-    /// A Parquet file as CSV has it.
+    /// Returns the cells of a Parquet file as in CSV.
     fn parquet(&self, name: &str) -> Vec<Vec<String>> {
         let file = std::fs::File::open(self.path(name)).unwrap();
         let reader = SerializedFileReader::new(file).unwrap();
@@ -40,7 +40,7 @@ impl Folder {
         lines
     }
 
-    /// A CSV file without quotes in it.
+    /// Returns the cells of a CSV file without quotes.
     fn csv(&self, name: &str) -> Vec<Vec<String>> {
         let text = self.text(name);
         assert!(!text.contains('"'), "{text}");
@@ -61,7 +61,7 @@ const VARIED: [&str; 8] = [
 ];
 
 #[test]
-fn a_table_has_a_column_for_each_parameter_in_both_forms() {
+fn tables_have_a_column_per_parameter() {
     let folder = Folder::new(SCENARIO, &[]);
     for out in ["t.parquet", "t.csv"] {
         folder.succeeds(&[&["compare", "s.toml"], &VARIED[..], &["--table", out]].concat());
@@ -71,7 +71,7 @@ fn a_table_has_a_column_for_each_parameter_in_both_forms() {
         rows[0].join(" "),
         "scenario combination policies vm.a.vcpus host.halt_poll [ns] seed vm metric unit value"
     );
-    // 12 combinations of two runs each.
+    // 12 combinations with two runs each.
     assert!(rows.len() > 24 * 30, "{} rows", rows.len());
     let last = rows.last().unwrap();
     assert_eq!(&last[1..5], ["aple vm.a.vcpus=3 host.halt_poll=50us", "aple", "3", "50000"]);
@@ -79,7 +79,7 @@ fn a_table_has_a_column_for_each_parameter_in_both_forms() {
 }
 
 #[test]
-fn a_sweep_is_csv_where_its_name_says_so_and_shards_never_are() {
+fn sweep_output_format_follows_the_name() {
     let folder = Folder::new(SCENARIO, &[]);
     let sweep = |out: &str, more: &[&str]| {
         folder.succeeds(&[&["sweep", "s.toml"], &VARIED[..], &["--out", out], more].concat())
@@ -108,7 +108,7 @@ fn a_sweep_is_csv_where_its_name_says_so_and_shards_never_are() {
 }
 
 #[test]
-fn ranges_stand_for_their_values() {
+fn ranges_expand_to_values() {
     let folder = Folder::new(SCENARIO, &[]);
     let said = folder.succeeds(&[
         "compare",
@@ -130,13 +130,13 @@ fn ranges_stand_for_their_values() {
 }
 
 #[test]
-fn a_number_that_is_varied_is_drawn_as_lines() {
+fn varied_numbers_are_drawn_as_lines() {
     let folder = Folder::new(SCENARIO, &[]);
     let vary = ["--vary", "host.scheduler=cfs,eevdf", "--vary", "vm.a.vcpus=1..4"];
     let more = ["--runs", "2", "--metrics", "work_rate", "--picture", "p.svg", "--html", "p.html"];
     folder.succeeds(&[&["compare", "s.toml"], &vary[..], &more].concat());
     let svg = folder.text("p.svg");
-    // All VMs and the one VM, a line for each scheduler, a point for each number.
+    // Two charts (all VMs, the only VM), each with a line per scheduler and a point per number.
     assert_eq!(svg.matches("<polyline").count(), 4, "{svg}");
     assert_eq!(svg.matches("<circle").count(), 16, "{svg}");
     assert!(svg.contains(">scheduler=cfs<") && svg.contains(">vm.a.vcpus<"), "{svg}");
@@ -146,7 +146,7 @@ fn a_number_that_is_varied_is_drawn_as_lines() {
 }
 
 #[test]
-fn a_picture_that_cannot_be_made_is_refused_before_anything_runs() {
+fn impossible_pictures_are_rejected_early() {
     let folder = Folder::new(SCENARIO, &[]);
     let nowhere = |args: &[&str]| {
         let output = folder.command(args).env("PATH", "/nowhere").output();
@@ -175,10 +175,10 @@ fn a_picture_that_cannot_be_made_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn a_png_is_what_rsvg_convert_makes() {
+fn png_pictures_use_rsvg_convert() {
     let folder = Folder::new(SCENARIO, &[]);
     let args = ["run", "s.toml", "--picture", "x.png"];
-    // A program that keeps what it is given and how it is called.
+    // A stand-in that stores its arguments and its input.
     let program = "#!/bin/sh\necho \"$@\" > called\ncat > given.svg\nprintf PNG > x.png\n";
     std::fs::create_dir(folder.path("bin")).unwrap();
     std::fs::write(folder.path("bin/rsvg-convert"), program).unwrap();
@@ -191,10 +191,10 @@ fn a_png_is_what_rsvg_convert_makes() {
     assert_eq!(folder.text("called"), "--format png --zoom 2 --output x.png\n");
     assert!(folder.text("given.svg").starts_with("<svg"));
     std::fs::remove_file(folder.path("x.png")).unwrap();
-    // And the real one, where there is one.
+    // The real program, if it is installed.
     let folders = std::env::var_os("PATH").unwrap_or_default();
     if !std::env::split_paths(&folders).any(|path| path.join("rsvg-convert").is_file()) {
-        return println!("skipped: rsvg-convert is not here (Debian: librsvg2-bin)");
+        return println!("skipped: rsvg-convert is not installed (Debian: librsvg2-bin)");
     }
     folder.succeeds(&args);
     let bytes = std::fs::read(folder.path("x.png")).unwrap();
@@ -202,7 +202,7 @@ fn a_png_is_what_rsvg_convert_makes() {
 }
 
 #[test]
-fn a_picture_shows_what_is_counted() {
+fn picture_starts_after_warmup() {
     let folder = Folder::new(SCENARIO, &[]);
     folder.succeeds(&["run", "s.toml", "--picture", "after.svg"]);
     let same = ["--window", "4ms-24ms", "--picture", "said.svg"];
@@ -216,7 +216,7 @@ fn a_picture_shows_what_is_counted() {
 }
 
 #[test]
-fn the_first_example_of_the_documentation_runs_from_anywhere() {
+fn first_documented_example_runs_anywhere() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/scenarios.md");
     let docs = std::fs::read_to_string(docs).unwrap();
     let example = docs.split("```toml\n").nth(1).unwrap();
@@ -225,7 +225,7 @@ fn the_first_example_of_the_documentation_runs_from_anywhere() {
     std::fs::write(folder.path("example.toml"), example).unwrap();
     let said = folder.succeeds(&["run", "example.toml"]);
     assert!(said.contains("locks") && said.contains("burn"), "{said}");
-    // Built in is the same as beside it.
+    // Built-in workloads are equal to those in files next to the scenario.
     let json = |folder: &Folder| folder.succeeds(&["run", "example.toml", "--json"]);
     let built_in = json(&folder);
     let workloads = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads");
@@ -235,14 +235,14 @@ fn the_first_example_of_the_documentation_runs_from_anywhere() {
         std::fs::copy(workloads.join(name), to).unwrap();
     }
     assert_eq!(json(&folder), built_in);
-    // What lies near comes first.
+    // Files next to the scenario take precedence.
     let other = folder.text("workloads/fine-locks.toml").replace("8us", "9us");
     std::fs::write(folder.path("workloads/fine-locks.toml"), other).unwrap();
     assert_ne!(json(&folder), built_in);
 }
 
 #[test]
-fn a_new_project_runs_with_every_command_of_its_readme() {
+fn starter_project_runs_its_readme_commands() {
     let folder = Folder::new(SCENARIO, &[]);
     let said = folder.succeeds(&["new", "my-host"]);
     assert!(said.contains("Now: tandem-sim run my-host/scenario.toml"), "{said}");
@@ -252,7 +252,7 @@ fn a_new_project_runs_with_every_command_of_its_readme() {
     assert_eq!(commands.len(), 5, "{readme}");
     for command in commands {
         let words: Vec<&str> = command.split(' ').collect();
-        // The same commands of a shorter time.
+        // The same command with a shorter duration.
         let said = folder.succeeds(&[&words[..], &["--duration", "130ms"]].concat());
         assert!(!said.is_empty(), "{command}");
     }

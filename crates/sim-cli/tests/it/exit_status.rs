@@ -6,7 +6,7 @@ fn tandem() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tandem-sim"))
 }
 
-/// Its exit status with this as standard output, and what it said on standard error.
+/// Runs it with this standard output; returns its exit status and standard error.
 fn run(arguments: &[&str], stdout: Stdio) -> (Option<i32>, String) {
     let mut command = tandem();
     command.args(arguments).stdout(stdout);
@@ -16,7 +16,7 @@ fn run(arguments: &[&str], stdout: Stdio) -> (Option<i32>, String) {
 }
 
 #[test]
-fn invalid_arguments_end_with_2_and_leave_no_file() {
+fn invalid_arguments_exit_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let inside = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
     let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/pipeline.toml");
@@ -49,7 +49,7 @@ fn invalid_arguments_end_with_2_and_leave_no_file() {
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
-    // A file that cannot be read is no fault of an option.
+    // An unreadable file is not an invalid argument.
     let (code, said) = run(&["run", "/no/such.toml"], Stdio::null());
     assert_eq!(code, Some(1), "{said}");
 }

@@ -1,5 +1,5 @@
-//! Malformed scenarios and workloads through the real binary: each fails, names file and line, says
-//! what would be right, and never panics.
+//! Malformed scenarios and workloads through the real binary: each fails without a panic, with an error that
+//! has the file, the line and the valid form.
 
 use std::process::Command;
 
@@ -27,8 +27,8 @@ fn write(dir: &TempDir, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A scenario that is right, line by line.
-const RIGHT: [&str; 16] = [
+/// The lines of a valid scenario.
+const VALID: [&str; 16] = [
     "duration = \"10ms\"",
     "[machine]",
     "pcpus = 2",
@@ -48,9 +48,9 @@ const RIGHT: [&str; 16] = [
 ];
 
 #[test]
-fn the_scenario_that_the_others_are_made_from_runs() {
+fn valid_scenario_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let path = write(&dir, "s.toml", &RIGHT.join("\n"));
+    let path = write(&dir, "s.toml", &VALID.join("\n"));
     let (success, message) = run(&["run", &path]);
     assert!(success, "{message}");
 }
@@ -58,7 +58,7 @@ fn the_scenario_that_the_others_are_made_from_runs() {
 #[test]
 fn scenarios() {
     let dir = tempfile::tempdir().unwrap();
-    // The line (from 1) that is replaced, by what, and what is said about it.
+    // The number of the replaced line (from 1), its replacement, and parts of the error.
     let cases: &[(usize, &str, &[&str])] = &[
         (1, "duraton = \"10ms\"", &["s.toml:1:", "did you mean `duration`?"]),
         (1, "", &["s.toml:1:", "no `duration`", "duration = \"1s\""]),
@@ -110,7 +110,7 @@ fn scenarios() {
         ),
     ];
     for (line, text, needles) in cases {
-        let mut lines = RIGHT;
+        let mut lines = VALID;
         lines[line - 1] = text;
         let path = write(&dir, "s.toml", &lines.join("\n"));
         fails(&["run", &path], needles);
@@ -141,7 +141,7 @@ fn workload_files_are_named_with_their_own_lines() {
 #[test]
 fn flags() {
     let dir = tempfile::tempdir().unwrap();
-    let path = write(&dir, "s.toml", &RIGHT.join("\n"));
+    let path = write(&dir, "s.toml", &VALID.join("\n"));
     let with = |more: &[&str], needles: &[&str]| {
         let mut args = vec![more[0], path.as_str()];
         args.extend(&more[1..]);

@@ -1,7 +1,7 @@
-//! Pages of `tandem-sim` in a real browser: charts are there and have a size, nothing is fetched,
-//! nothing complains, nothing sticks out.
+//! Pages of `tandem-sim` in a real browser: charts exist and have a size; there are no requests, no console
+//! messages and no overflow.
 //!
-//! Skipped where there is no Chromium (`scripts/setup` installs it on Debian).
+//! Skipped without Chromium (`scripts/setup` installs it on Debian).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn page(name: &str, args: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn a_comparison_shows_its_charts() {
+fn comparison_shows_its_charts() {
     let browser = match browser() {
         Ok(browser) => browser,
         Err(reason) => return println!("skipped: {reason}"),
@@ -41,9 +41,9 @@ fn a_comparison_shows_its_charts() {
     let rest = ["--runs", "2", "--duration", "300ms", "--metrics", "work_rate,steal"];
     let path = page("compare.html", &[&args[..], &rest].concat());
     let opened = check(browser, &path);
-    // For each of two metrics one chart of both VMs and a panel for each, and for work, which adds up, one
-    // for all; where the time of both went; two thresholds. And for each policy who waited for pCPUs, and perhaps for siblings, by VM and,
-    // where there are few, by vCPU.
+    // For each of two metrics: a chart of both VMs and a panel per VM; for work, which adds up, also one for all VMs.
+    // CPU time of both VMs; two thresholds.
+    // For each policy: waits for pCPUs, and possibly for siblings, by VM and, if there are few, by vCPU.
     let charts = 2 * (1 + 2) + 1 + 2 + 2;
     let waits = opened.number("charts") - charts;
     assert!((4..=4 * 4).contains(&waits), "{}", opened.probe);
@@ -54,7 +54,7 @@ fn a_comparison_shows_its_charts() {
 }
 
 #[test]
-fn a_run_shows_its_charts() {
+fn run_shows_its_charts() {
     let browser = match browser() {
         Ok(browser) => browser,
         Err(reason) => return println!("skipped: {reason}"),
@@ -94,7 +94,7 @@ fn many_combinations_with_long_names_fit() {
 }
 
 #[test]
-fn a_number_that_is_varied_has_lines() {
+fn varied_numbers_have_lines() {
     let browser = match browser() {
         Ok(browser) => browser,
         Err(reason) => return println!("skipped: {reason}"),
@@ -113,15 +113,15 @@ fn a_number_that_is_varied_has_lines() {
     ];
     let path = page("number.html", &[&args[..], &rest].concat());
     let opened = check(browser, &path);
-    // For each of two metrics and two VMs four lines.
+    // Four lines for each of two metrics and two VMs.
     assert!(opened.number("lines") >= 2 * 2 * 4, "{}", opened.probe);
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!(text.matches("<circle").count(), 2 * 2 * 4 * 4);
 }
 
-/// The check itself: it has to see what it is there for.
+/// Tests the check itself with a page full of errors.
 #[test]
-fn the_browser_sees_what_is_wrong_with_a_page() {
+fn browser_check_finds_errors() {
     let browser = match browser() {
         Ok(browser) => browser,
         Err(reason) => return println!("skipped: {reason}"),
@@ -139,7 +139,7 @@ fn the_browser_sees_what_is_wrong_with_a_page() {
 }
 
 #[test]
-fn a_picture_is_an_svg_file_with_a_bar_for_each_combination() {
+fn picture_has_a_bar_per_combination() {
     let path = folder().join("picture.svg");
     let picture = path.to_str().unwrap();
     let scenario = scenario("lock-holder-preemption.toml");
@@ -153,9 +153,9 @@ fn a_picture_is_an_svg_file_with_a_bar_for_each_combination() {
     let svg = std::fs::read_to_string(&path).unwrap();
     assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "{svg}");
     assert!(!svg.contains("var(") && !svg.contains("NaN"), "{svg}");
-    // Two VMs; the legend has one more of each colour.
+    // One bar for each of two VMs, and one in the legend.
     assert_eq!(svg.matches("class=\"bar s1\"").count(), 3, "{svg}");
-    // One combination has nothing to be relative to.
+    // A single combination has no baseline.
     let output = run(&[&args[..2], &rest].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("nothing to draw"), "{said}");

@@ -1,4 +1,4 @@
-//! `tandem-sim scalability` as it is used: both speedups, types and potential of a scenario's VMs.
+//! `tandem-sim scalability` through the real binary: both speedups, types and potential of a scenario's VMs.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -22,9 +22,9 @@ fn json(scenario: &str, more: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn who_computes_all_the_time_scales_everywhere() {
+fn computing_programs_scale_everywhere() {
     let analysis = json("scalability-vm.toml", &["--set", "vm.counter.count=1"]);
-    // 32 vCPUs on 16 pCPUs: each runs half of the period in a row.
+    // 32 vCPUs on 16 pCPUs: each runs for half of the period without interruption.
     assert_eq!(analysis["timeslice"], 12_000_000);
     let counter = &analysis["vms"][1];
     assert_eq!((&counter["name"], &counter["type"]), (&"counter".into(), &1.into()));
@@ -35,7 +35,7 @@ fn who_computes_all_the_time_scales_everywhere() {
     ] {
         assert!((speedup.as_f64().unwrap() - 16.0).abs() < 0.3, "{counter}");
     }
-    // Without the scenario's costs it would be 16 as well: nested paging and memory of the other package take 9 %.
+    // Without the scenario's costs it would also be 16: nested paging and remote memory cost 9 %.
     let measured = counter["vm"]["measured"].as_f64().unwrap();
     assert!((measured - 16.0 / 1.09).abs() < 0.3, "{counter}");
     assert_eq!(counter["vm"]["share"].as_f64().unwrap().round(), 8.0);
@@ -43,7 +43,7 @@ fn who_computes_all_the_time_scales_everywhere() {
 }
 
 #[test]
-fn serial_work_is_six_natively_and_more_is_possible_in_a_vm() {
+fn serial_work_scales_better_in_a_vm() {
     let analysis = json(
         "scalability-vm.toml",
         &["--set", "vm.program.workload=forkjoin-fixed", "--timeslice", "6ms"],
@@ -52,7 +52,7 @@ fn serial_work_is_six_natively_and_more_is_possible_in_a_vm() {
     // 18 units of work in 3 units of time; 6 of 16 CPUs are busy.
     let hardware = program["hardware"]["speedup"].as_f64().unwrap();
     assert!((hardware - 6.0).abs() < 0.2, "{program}");
-    // A quarter of the host is less than it can use.
+    // Its share, a quarter of the host, is less than it can use.
     assert_eq!(program["vm"]["potential_efficiency"], 1.0);
     assert!(program["vm"]["speedup"].as_f64().unwrap() > 6.5, "{program}");
     // It is pinned to 16 vCPUs and cannot run on one.
@@ -73,7 +73,7 @@ fn without_a_hypervisor_there_is_only_hardware() {
 }
 
 #[test]
-fn a_timeslice_has_a_unit_and_is_not_zero() {
+fn timeslice_needs_a_unit_and_is_positive() {
     for wrong in ["0", "6", "0ns"] {
         let output = tandem("scalability-native.toml", &["--timeslice", wrong]);
         let text = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! `tandem-sim scenario` through the real binary: a record of made-up seconds becomes a scenario that `tandem-sim run` runs.
+//! `tandem-sim scenario` through the real binary: a synthetic record becomes a scenario that `tandem-sim run` runs.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,14 +6,14 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tandem_model::states::edges::EdgesBuilder;
 use tandem_model::{State, VcpuTimes};
-use tandem_observe::record::{LEAST_MAX_BYTES, Recorder};
+use tandem_observe::record::{MIN_MAX_BYTES, Recorder};
 
 fn tandem(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem-sim"));
     command.args(args).output().unwrap()
 }
 
-/// What a command that fails says.
+/// Runs a command, checks that it fails, and returns its error.
 fn error(args: &[&str]) -> String {
     let output = tandem(args);
     assert!(!output.status.success(), "{args:?}: {output:?}");
@@ -22,7 +22,7 @@ fn error(args: &[&str]) -> String {
     said
 }
 
-/// A second of a host of two pCPUs with a VM that ran so many ms of it on one vCPU, in a hundred bursts.
+/// Returns a second of a host with two pCPUs and a VM that ran for `ran_ms` on one vCPU, in 100 bursts.
 fn second(n: u64, ran_ms: u64) -> Value {
     let second = tandem_model::Nanos::from_secs(1);
     let ran = tandem_model::Nanos::from_millis(ran_ms);
@@ -47,9 +47,9 @@ fn second(n: u64, ran_ms: u64) -> Value {
     })
 }
 
-/// Twenty seconds: in the first ten the VM ran 300 ms of each, then 600.
+/// Records 20 seconds: the VM ran for 300 ms of each of the first ten, and 600 ms of each later one.
 fn record(folder: &Path) {
-    let mut recorder = Recorder::create(folder, LEAST_MAX_BYTES).unwrap();
+    let mut recorder = Recorder::create(folder, MIN_MAX_BYTES).unwrap();
     for n in 0..20 {
         let frame = second(n, if n < 10 { 300 } else { 600 });
         recorder.add(serde_json::from_value(frame).unwrap()).unwrap();
@@ -57,7 +57,7 @@ fn record(folder: &Path) {
     recorder.finish(None).unwrap();
 }
 
-/// What part of the time the VM ran in the simulator.
+/// Returns the part of the time that the VM ran in the simulator.
 fn ran(scenario: &str) -> f64 {
     let output = tandem(&["run", scenario, "--json"]);
     assert!(output.status.success(), "{output:?}");
@@ -69,7 +69,7 @@ fn ran(scenario: &str) -> f64 {
     number(&vm[0]["received"]) / number(find(&results, "measured").unwrap())
 }
 
-/// A key at any depth.
+/// Finds a key at any depth.
 fn find<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     match value {
         Value::Object(map) => {
@@ -81,7 +81,7 @@ fn find<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
 }
 
 #[test]
-fn a_record_becomes_a_scenario_that_runs_as_the_host_did() {
+fn scenario_reproduces_the_record() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, file) = (dir.path().join("record"), dir.path().join("s.toml"));
     record(&folder);
@@ -103,7 +103,7 @@ fn a_record_becomes_a_scenario_that_runs_as_the_host_did() {
 }
 
 #[test]
-fn what_is_simulated_stands_beside_what_was_recorded() {
+fn check_compares_simulated_and_recorded_time() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, file) = (dir.path().join("record"), dir.path().join("s.toml"));
     record(&folder);
@@ -117,7 +117,7 @@ fn what_is_simulated_stands_beside_what_was_recorded() {
         .split(|c: char| !(c.is_ascii_digit() || c == '.'))
         .filter_map(|word| word.parse().ok())
         .collect();
-    // Its vCPU, then recorded and simulated of ran, waited and halted.
+    // Number of vCPUs, then recorded and simulated values of ran, waited and halted.
     assert_eq!((numbers[0], numbers[1], numbers[3]), (1.0, 0.6, 0.0), "{said}");
     assert!((numbers[2] - 0.6).abs() < 0.02, "{said}");
     assert!((numbers[5] - 0.4).abs() < 1e-9 && (numbers[6] - 0.4).abs() < 0.02, "{said}");
@@ -125,7 +125,7 @@ fn what_is_simulated_stands_beside_what_was_recorded() {
 }
 
 #[test]
-fn what_makes_no_scenario_is_said_and_nothing_is_written_over() {
+fn invalid_requests_overwrite_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, file) = (dir.path().join("record"), dir.path().join("s.toml"));
     record(&folder);

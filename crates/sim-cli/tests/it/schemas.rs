@@ -1,4 +1,4 @@
-//! The JSON of `tandem-sim` against its schemas in `docs/schemas`.
+//! Validates the JSON of `tandem-sim` against its schemas in `docs/schemas`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn check(name: &str, output: &Value) {
     tandem_testing::schema::check(&schemas(), name, output);
 }
 
-/// What a command writes.
+/// Returns the JSON output of a command.
 fn output(args: &[&str]) -> Value {
     let output =
         Command::new(env!("CARGO_BIN_EXE_tandem-sim")).args(args).arg("--json").output().unwrap();
@@ -26,7 +26,7 @@ fn output(args: &[&str]) -> Value {
 }
 
 #[test]
-fn a_run_is_as_its_schema_says() {
+fn run_matches_its_schema() {
     for (name, more) in [
         ("pipeline.toml", &["--set", "vm.pipeline.gleaner=true"][..]),
         ("shootdown-ipi.toml", &[]),
@@ -42,7 +42,7 @@ fn a_run_is_as_its_schema_says() {
 }
 
 #[test]
-fn a_comparison_is_as_its_schema_says() {
+fn comparison_matches_its_schema() {
     let path = scenario("mutex-halt.toml");
     let args = ["compare", &path, "--duration", "40ms", "--set", "warmup=5ms"];
     for runs in ["1", "2"] {
@@ -54,7 +54,7 @@ fn a_comparison_is_as_its_schema_says() {
 }
 
 #[test]
-fn scalability_is_as_its_schema_says() {
+fn scalability_matches_its_schema() {
     let worked = scenario("../research/scenarios/papers/scalability-worked-case.toml");
     check("sim-scalability-1", &output(&["scalability", &worked]));
     let native = scenario("native-locks.toml");
@@ -62,7 +62,7 @@ fn scalability_is_as_its_schema_says() {
     check("sim-scalability-1", &output(&args));
 }
 
-/// The tests above and docs/reference/json.md name every schema.
+/// The tests above and docs/reference/json.md cover every schema.
 #[test]
 fn every_schema_is_listed_and_tested() {
     let reference = std::fs::read_to_string(schemas().join("../reference/json.md")).unwrap();

@@ -1,5 +1,5 @@
-//! `tandem-sim sweep --slurm`: the script it writes, run by bash with a stand-in for `sbatch` that runs each task at once. That a real Slurm
-//! takes it too is tested by scripts/test-slurm.
+//! `tandem-sim sweep --slurm`: bash runs the written script with a stand-in for `sbatch` that runs each task immediately.
+//! scripts/test-slurm tests it with a real Slurm.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -16,7 +16,7 @@ vcpus = 2
 workload = "mutex"
 "#;
 
-/// Runs each task of an array, then what is to be wrapped into a job if none failed. `FAILING` is a task whose program is not there.
+/// Runs each task of an array, then the wrapped command if no task failed. `FAILING` is a task with a missing program.
 const SBATCH: &str = r#"#!/bin/bash
 printf '%s\n' "$*" >> "$HERE/calls"
 while (($#)); do
@@ -45,7 +45,7 @@ done
 echo '7;cluster'
 "#;
 
-/// A folder with a scenario, whose name needs quotes in a script, and the stand-in.
+/// Returns a folder with the stand-in and a scenario, whose name needs quotes in a script.
 fn folder() -> Folder {
     let folder = Folder::new(SCENARIO, &[]);
     std::fs::create_dir(folder.path("bin")).unwrap();
@@ -57,7 +57,7 @@ fn folder() -> Folder {
 }
 
 impl Folder {
-    /// Whether it succeeds, and what it says.
+    /// Runs a program; returns whether it succeeds, and its output.
     fn run(&self, program: &str, args: &[&str], failing: &str) -> (bool, String) {
         let path = std::env::var("PATH").unwrap();
         let output = Command::new(program)
@@ -91,7 +91,7 @@ impl Folder {
 }
 
 #[test]
-fn the_script_makes_the_bytes_of_one_machine_and_goes_on_after_a_failure() {
+fn script_resumes_after_a_failure() {
     let folder = folder();
     assert!(folder.varied(&["--out", "whole.parquet"]).0);
     let slurm = ["--out", "all.parquet", "--slurm", "sweep.sh", "--shards", "5"];
@@ -114,7 +114,7 @@ fn the_script_makes_the_bytes_of_one_machine_and_goes_on_after_a_failure() {
     assert!(said.contains("4 of 5 shards are there"), "{said}");
     assert!(said.contains("3.log") && said.contains("/nowhere/tandem"));
 
-    // Written anew it knows what is there, and keeps the division.
+    // A new script detects existing shards, and keeps the division.
     let (success, said) = folder.varied(&slurm[..4]);
     assert!(success && said.contains("runs 1 of 5 shards"), "{said}");
     let said = folder.bash(&["sweep.sh"]);
@@ -123,9 +123,9 @@ fn the_script_makes_the_bytes_of_one_machine_and_goes_on_after_a_failure() {
     assert_eq!(folder.bytes("all.parquet"), folder.bytes("whole.parquet"));
     let names = folder.files();
     assert_eq!(names.first().unwrap(), "0001-of-0005.parquet");
-    assert_eq!(names.len(), 5, "no log is left: {names:?}");
+    assert_eq!(names.len(), 5, "logs remain: {names:?}");
 
-    // Where all is there, it is joined at once.
+    // If all shards exist, they are merged immediately.
     std::fs::remove_file(folder.path("all.parquet")).unwrap();
     folder.bash(&["sweep.sh"]);
     assert_eq!(folder.bytes("all.parquet"), folder.bytes("whole.parquet"));
@@ -134,7 +134,7 @@ fn the_script_makes_the_bytes_of_one_machine_and_goes_on_after_a_failure() {
 }
 
 #[test]
-fn a_scenario_that_was_edited_is_not_joined_under_the_old_name() {
+fn edited_scenario_invalidates_the_script() {
     let folder = folder();
     let slurm = ["--out", "all.parquet", "--slurm", "sweep.sh"];
     assert!(folder.varied(&[&slurm[..], &["--shards", "3"]].concat()).0);
@@ -145,7 +145,7 @@ fn a_scenario_that_was_edited_is_not_joined_under_the_old_name() {
     let said = folder.bash(&["sweep.sh", "status"]);
     assert!(said.contains("0 of 3 shards are there"), "{said}");
     assert!(said.contains("write the script anew"), "{said}");
-    // Nor are shards that came into its folder by other ways.
+    // Shards of the edited scenario that were written without the script are rejected too.
     for number in 1..=3 {
         let shard = format!("{number}/3");
         let out = format!("all.parquet.shards/000{number}-of-0003.parquet");
@@ -154,14 +154,14 @@ fn a_scenario_that_was_edited_is_not_joined_under_the_old_name() {
     let (success, said) = folder.run("bash", &["sweep.sh"], "");
     assert!(!success && said.contains("--expect"), "{said}");
     assert!(!folder.path("all.parquet").exists());
-    // Written anew, the script is of what is there.
+    // A new script matches the edited scenario.
     assert!(folder.varied(&slurm).0);
     folder.bash(&["sweep.sh"]);
     assert!(folder.path("all.parquet").exists());
 }
 
 #[test]
-fn what_is_joined_is_not_submitted_again() {
+fn merged_grids_are_not_resubmitted() {
     let folder = folder();
     let slurm = ["--out", "all.parquet", "--slurm", "sweep.sh"];
     assert!(folder.varied(&[&slurm[..], &["--shards", "3"]].concat()).0);
@@ -179,7 +179,7 @@ fn what_is_joined_is_not_submitted_again() {
 }
 
 #[test]
-fn in_a_job_of_somebody_else_it_says_what_it_has_to_say() {
+fn script_works_inside_other_jobs() {
     let folder = folder();
     let slurm = ["--out", "all.parquet", "--slurm", "sweep.sh"];
     assert!(folder.varied(&[&slurm[..], &["--shards", "3"]].concat()).0);
@@ -193,7 +193,7 @@ fn in_a_job_of_somebody_else_it_says_what_it_has_to_say() {
     assert!(success && said.contains("3 of 3 shards are job"), "{said}");
     let (success, said) = inside("SLURM_ARRAY_TASK_ID", "status");
     assert!(success && said.contains("3 of 3 shards are there"), "{said}");
-    // A task of an array that was not told which of our commands it is must not submit all.
+    // A task of an unrelated array must not submit the whole array.
     let calls = folder.text("calls");
     let (success, said) = inside("SLURM_ARRAY_TASK_ID", "");
     assert!(!success && said.contains("sbatch"), "{said}");
@@ -202,7 +202,7 @@ fn in_a_job_of_somebody_else_it_says_what_it_has_to_say() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_requests_are_rejected() {
     let folder = folder();
     let fails = |more: &[&str], needles: &[&str]| {
         let (success, said) = folder.varied(more);
@@ -220,7 +220,7 @@ fn what_cannot_be_is_refused() {
     fails(&number("13"), &["13 shards", "cells"]);
     fails(&[&out[..], &["s.sh", "--shard", "1/2"]].concat(), &["--shard"]);
     fails(&["--out", "x.parquet", "--shards", "2"], &["--slurm"]);
-    // Shards of another sweep are not mixed with these.
+    // Shards of another sweep are not mixed in.
     let shard = "all.parquet.shards/0001-of-0002.parquet";
     std::fs::create_dir(folder.path("all.parquet.shards")).unwrap();
     assert!(folder.varied(&["--out", shard, "--shard", "1/2", "--set", "vm.a.count=2"]).0);

@@ -1,5 +1,5 @@
-//! `tandem-sim sweep` through the real binary: shards make the same bytes as the whole, commands can be
-//! repeated, and what does not belong together is refused.
+//! `tandem-sim sweep` through the real binary: merged shards equal the whole byte for byte, commands can be
+//! repeated, and shards of different grids are rejected.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,12 +31,12 @@ workload = "w"
 "#;
 
 impl Folder {
-    /// A grid of 2 × 2 × 2 cells.
+    /// Runs a grid of 2 × 2 × 2 cells.
     fn sweep(&self, out: &str, more: &[&str]) -> String {
         self.succeeds(&[&GRID[..], &["--out", out], more].concat())
     }
 
-    /// Its three shards.
+    /// Runs its three shards.
     fn shards(&self) {
         for (out, shard) in [("1.parquet", "1/3"), ("2.parquet", "2/3"), ("3.parquet", "3/3")] {
             self.sweep(out, &["--shard", shard]);
@@ -48,12 +48,12 @@ const GRID: [&str; 7] =
     ["s.toml", "--vary", "host.scheduler=cfs,credit", "--vary", "vm.0.vcpus=1,2", "--runs", "2"];
 
 #[test]
-fn merged_shards_are_the_whole_byte_for_byte() {
+fn merged_shards_equal_the_whole() {
     let folder = Folder::new(SCENARIO, &["sweep"]);
     let said = folder.sweep("whole.parquet", &[]);
     assert!(said.contains("whole.parquet"), "{said}");
     folder.shards();
-    // The order in which they are named does not matter.
+    // The order of the arguments does not matter.
     folder.succeeds(&["merge", "m.parquet", "2.parquet", "3.parquet", "1.parquet"]);
     assert_eq!(folder.bytes("m.parquet"), folder.bytes("whole.parquet"));
     let repeated = folder.succeeds(&["merge", "m.parquet", "1.parquet", "2.parquet", "3.parquet"]);
@@ -64,7 +64,7 @@ fn merged_shards_are_the_whole_byte_for_byte() {
 }
 
 #[test]
-fn the_rows_are_those_of_compare() {
+fn rows_equal_those_of_compare() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let folder = Folder::new(SCENARIO, &["sweep"]);
     folder.sweep("sweep.parquet", &[]);
@@ -96,7 +96,7 @@ fn the_rows_are_those_of_compare() {
 }
 
 #[test]
-fn the_number_of_workers_does_not_change_the_bytes() {
+fn workers_do_not_change_the_output() {
     let folder = Folder::new(SCENARIO, &["sweep"]);
     folder.sweep("one.parquet", &["--workers", "1"]);
     folder.sweep("five.parquet", &["--workers", "5"]);
@@ -104,7 +104,7 @@ fn the_number_of_workers_does_not_change_the_bytes() {
 }
 
 #[test]
-fn the_same_command_again_finds_its_work_done() {
+fn repeated_command_does_nothing() {
     let folder = Folder::new(SCENARIO, &["sweep"]);
     folder.sweep("s.parquet", &["--shard", "2/3"]);
     let before = std::fs::metadata(folder.path("s.parquet")).unwrap();
@@ -112,7 +112,7 @@ fn the_same_command_again_finds_its_work_done() {
     assert!(said.contains("complete already"), "{said}");
     let after = std::fs::metadata(folder.path("s.parquet")).unwrap();
     assert_eq!(before.modified().unwrap(), after.modified().unwrap());
-    // A comment changes no figure.
+    // A comment does not change the grid.
     let text = format!("# A comment.\n{SCENARIO}");
     std::fs::write(folder.path("s.toml"), text).unwrap();
     let said = folder.sweep("s.parquet", &["--shard", "2/3"]);
@@ -120,7 +120,7 @@ fn the_same_command_again_finds_its_work_done() {
 }
 
 #[test]
-fn a_file_of_another_grid_is_kept_unless_forced() {
+fn other_grids_files_need_force() {
     let folder = Folder::new(SCENARIO, &["sweep"]);
     folder.sweep("s.parquet", &["--shard", "2/3"]);
     let before = folder.bytes("s.parquet");
@@ -136,12 +136,12 @@ fn a_file_of_another_grid_is_kept_unless_forced() {
     again(&["--shard", "2/3", "--vary", "machine.pcpus=1,2"]);
     folder.sweep("s.parquet", &["--shard", "2/3", "--seed", "7", "--force"]);
     assert_ne!(folder.bytes("s.parquet"), before);
-    // A changed scenario is another grid as well.
+    // A changed scenario is another grid, too.
     folder.sweep("s.parquet", &["--shard", "2/3", "--force"]);
     let text = SCENARIO.replace("100us", "200us");
     std::fs::write(folder.path("s.toml"), text).unwrap();
     again(&["--shard", "2/3"]);
-    // And what is no sweep's file at all is not lost either.
+    // Files of other programs are kept, too.
     std::fs::write(folder.path("notes"), "mine").unwrap();
     let args = [&GRID[..], &["--out", "notes"]].concat();
     folder.fails(&args, &["notes", "no complete file", "--force"]);
@@ -149,7 +149,7 @@ fn a_file_of_another_grid_is_kept_unless_forced() {
 }
 
 #[test]
-fn shards_that_do_not_make_a_whole_are_refused() {
+fn incomplete_or_mixed_shards_are_rejected() {
     let folder = Folder::new(SCENARIO, &["sweep"]);
     folder.shards();
     folder.fails(&["merge", "m.parquet", "1.parquet", "3.parquet"], &["2/3", "is missing"]);
@@ -177,7 +177,7 @@ fn shards_that_do_not_make_a_whole_are_refused() {
 }
 
 #[test]
-fn what_is_impossible_is_said_before_anything_runs() {
+fn invalid_requests_are_rejected_early() {
     let folder = Folder::new(SCENARIO, &["sweep"]);
     let fails = |more: &[&str], needles: &[&str]| {
         let args = [&GRID[..], &["--out", "o.parquet"], more].concat();
@@ -202,7 +202,7 @@ fn what_is_impossible_is_said_before_anything_runs() {
 }
 
 #[test]
-fn files_that_are_no_shards_are_refused_and_damaged_ones_do_no_harm() {
+fn foreign_and_damaged_files_are_rejected() {
     let folder = Folder::new(SCENARIO, &["sweep"]);
     folder.shards();
     let merge = ["merge", "m.parquet", "1.parquet", "bad.parquet", "3.parquet"];
@@ -212,7 +212,7 @@ fn files_that_are_no_shards_are_refused_and_damaged_ones_do_no_harm() {
         write(bytes);
         folder.fails(&merge, &["bad.parquet", "no complete file"]);
     }
-    // A file of `compare` is Parquet and has no cells.
+    // A file of `compare` is Parquet but has no cells.
     let output = Command::new(env!("CARGO_BIN_EXE_tandem-sim"))
         .current_dir(folder.root.path())
         .args(["compare", "s.toml", "--parquet", "bad.parquet"])
@@ -220,7 +220,7 @@ fn files_that_are_no_shards_are_refused_and_damaged_ones_do_no_harm() {
         .unwrap();
     assert!(output.status.success());
     folder.fails(&merge, &["bad.parquet", "not of a sweep"]);
-    // Any byte may be wrong: whatever comes of it, it is not a panic and not half a file.
+    // With any wrong byte, neither a panic nor an incomplete file results.
     let mut random = Pcg64::seed_from_u64(1);
     let mut refused = 0;
     for _ in 0..200 {
@@ -239,7 +239,7 @@ fn files_that_are_no_shards_are_refused_and_damaged_ones_do_no_harm() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_page_is_found_and_force_mends_it() {
+fn flipped_bit_is_found_and_force_repairs() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let folder = Folder::new(SCENARIO, &["sweep"]);
     folder.shards();
@@ -249,7 +249,7 @@ fn a_flipped_bit_in_a_page_is_found_and_force_mends_it() {
     let group = reader.metadata().row_group(0).clone();
     let values = group.columns().last().unwrap();
     assert_eq!(values.column_path().string(), "value");
-    // The last byte of its dictionary: the exponent of a double, in no header.
+    // The last byte of its dictionary: the exponent of a double, not part of a header.
     let at = values.data_page_offset() as usize - 1;
     let mut bytes = right.clone();
     bytes[at] ^= 1;
@@ -263,7 +263,7 @@ fn a_flipped_bit_in_a_page_is_found_and_force_mends_it() {
     folder.sweep("2.parquet", &["--shard", "2/3", "--force"]);
     assert_eq!(folder.bytes("2.parquet"), right);
     folder.succeeds(&merge);
-    // What nobody reads here may be damaged too: with --force even what seems complete is made anew.
+    // Unread parts may be damaged as well: --force rewrites even files that seem complete.
     let before = std::fs::metadata(folder.path("1.parquet")).unwrap();
     folder.sweep("1.parquet", &["--shard", "1/3", "--force"]);
     let after = std::fs::metadata(folder.path("1.parquet")).unwrap();
@@ -293,7 +293,7 @@ fn many_shards_need_few_file_descriptors() {
 }
 
 #[test]
-fn another_grid_than_was_expected_is_refused() {
+fn unexpected_grid_is_rejected() {
     let folder = Folder::new(SCENARIO, &["sweep"]);
     let wrong = "0".repeat(32);
     let args = [&GRID[..], &["--out", "o.parquet", "--expect", &wrong]].concat();
@@ -310,7 +310,7 @@ fn seeds_have_no_sign() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
     let folder = Folder::new(SCENARIO, &["sweep"]);
-    // The greatest that a scenario may have; seeds of runs are one apart.
+    // The maximum of a scenario; seeds of runs are one apart.
     let seed = i64::MAX.to_string();
     folder.succeeds(&["s.toml", "--seed", &seed, "--runs", "2", "--out", "s.parquet"]);
     let file = std::fs::File::open(folder.path("s.parquet")).unwrap();
@@ -321,7 +321,7 @@ fn seeds_have_no_sign() {
     assert_eq!(*field, Field::ULong(1 << 63));
 }
 
-/// Whether programs started from here ignore SIGINT, as background jobs of a shell script do.
+/// Returns whether child processes ignore SIGINT, as background jobs of a shell script do.
 fn interrupts_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -330,7 +330,7 @@ fn interrupts_are_ignored() -> bool {
 }
 
 #[test]
-fn interrupted_leaves_nothing() {
+fn interrupted_sweep_leaves_no_file() {
     if interrupts_are_ignored() {
         return println!("skipped: SIGINT is ignored here");
     }
@@ -348,8 +348,8 @@ fn interrupted_leaves_nothing() {
 }
 
 #[test]
-fn shards_need_nothing_but_their_numbers() {
-    // Two machines: the same scenario in two folders.
+fn shards_need_only_their_numbers() {
+    // Two folders with the same scenario represent two machines.
     let (one, other) = (Folder::new(SCENARIO, &["sweep"]), Folder::new(SCENARIO, &["sweep"]));
     one.sweep("s.parquet", &["--shard", "1/2"]);
     other.sweep("s.parquet", &["--shard", "1/2"]);

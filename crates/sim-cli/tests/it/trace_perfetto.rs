@@ -1,4 +1,4 @@
-//! `tandem-sim run --trace` and `--picture`: what a real simulation writes is read back and is whole.
+//! `tandem-sim run --trace` and `--picture`: reads back and checks the output of real simulations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +8,7 @@ use prost::Message;
 use tandem_report::perfetto::message;
 use tandem_report::perfetto::message::{Data, Kind};
 
-/// Runs a scenario for 80 ms; the bytes of what it wrote.
+/// Runs a scenario for 80 ms and returns the bytes of its output.
 fn run(scenario: &str, more: &[&str], file: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(file);
@@ -26,11 +26,11 @@ fn run(scenario: &str, more: &[&str], file: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap()
 }
 
-/// What a trace holds, after every rule of the format has been checked.
+/// The content of a trace, after a check of the rules of the format.
 #[derive(Default)]
 struct Found {
     tracks: BTreeMap<u64, String>,
-    /// How often each name stands on tracks whose name begins with the first word.
+    /// Number of events by the first word of the track and the name of the event.
     names: BTreeMap<(String, String), u64>,
     flows: usize,
 }
@@ -67,7 +67,7 @@ fn check(bytes: &[u8]) -> Found {
                 match event.r#type() {
                     Kind::SliceBegin => stack.push(at),
                     Kind::SliceEnd => {
-                        let begin = stack.pop().expect("an end has its begin");
+                        let begin = stack.pop().expect("an end has its start");
                         assert!(begin < at, "no slice is empty");
                     }
                     kind => assert_eq!(kind, Kind::Instant),
@@ -80,7 +80,7 @@ fn check(bytes: &[u8]) -> Found {
                     assert!(left.insert(flow, at).is_none(), "an arrow leaves once");
                 }
                 for &flow in &event.terminating_flow_ids {
-                    let began = left.get(&flow).expect("an arrow ends after it began");
+                    let began = left.get(&flow).expect("an arrow ends after its start");
                     assert!(*began <= at);
                     assert!(ended.insert(flow), "an arrow ends once");
                 }
@@ -88,7 +88,7 @@ fn check(bytes: &[u8]) -> Found {
             None => {}
         }
     }
-    assert!(open.values().all(Vec::is_empty), "every begin has its end");
+    assert!(open.values().all(Vec::is_empty), "every start has its end");
     assert_eq!(left.len(), ended.len(), "every arrow ends");
     found.flows = left.len();
     found
@@ -99,7 +99,7 @@ fn has(found: &Found, place: &str, name: &str) -> bool {
 }
 
 #[test]
-fn spinning_shows_as_spinning_exits_steal_and_yields() {
+fn spinning_causes_exits_steal_and_yields() {
     let found = check(&run("ticket-ple-per-vm.toml", &["--trace"], "t.pftrace"));
     for (place, name) in [
         ("pCPU", "locks-1/"),
@@ -119,7 +119,7 @@ fn spinning_shows_as_spinning_exits_steal_and_yields() {
 }
 
 #[test]
-fn blocking_shows_as_blocking_halts_and_wake_ups() {
+fn blocking_causes_halts_and_wake_ups() {
     let found = check(&run("mutex-halt.toml", &["--trace"], "t.pftrace"));
     for (place, name) in [
         ("vCPU", "halted"),

@@ -1,11 +1,11 @@
-//! `tandem-sim` as it is used: tables, JSON, Parquet, comparisons; the same bytes from the same seed
-//! whatever the number of workers.
+//! `tandem-sim` through the real binary: tables, JSON, Parquet, comparisons; a seed determines the output,
+//! independent of the number of workers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::scenario;
-/// Standard output of a command that succeeds.
+/// Runs a command, checks that it succeeds, and returns its standard output.
 fn tandem(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_tandem-sim")).args(args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -17,7 +17,7 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_run_shows_where_the_time_went() {
+fn run_shows_the_use_of_cpu_time() {
     let path = scenario("unfair-host.toml");
     let text = tandem(&["run", &path, "--duration", "200ms"]);
     for needle in ["unfair-host, seed 1", "| VM |", "ms of CPU", "useful", "idle"] {
@@ -26,7 +26,7 @@ fn a_run_shows_where_the_time_went() {
 }
 
 #[test]
-fn the_unfair_host_is_unfair_and_flexw_mends_it() {
+fn flexw_makes_the_unfair_host_fair() {
     let received = |name: &str| -> Vec<f64> {
         let figures = json(&tandem(&["run", &scenario(name), "--json"]));
         let measured = figures["measured"].as_f64().unwrap();
@@ -41,7 +41,7 @@ fn the_unfair_host_is_unfair_and_flexw_mends_it() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
+fn seed_determines_the_output() {
     let path = scenario("pipeline.toml");
     let run = |seed: &str| {
         let args = ["run", &path, "--duration", "60ms", "--set", "warmup=0"];
@@ -52,7 +52,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
 }
 
 #[test]
-fn replaced_values_count() {
+fn set_replaces_values() {
     let path = scenario("credit-shares.toml");
     let args = ["run", &path, "--duration", "30ms", "--json"];
     let settings = ["--set", "warmup=0", "--set", "vm.*.vcpus=1", "--set", "machine.pcpus=3"];
@@ -91,7 +91,7 @@ fn compare(dir: &Path, workers: &str) -> (String, Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn a_comparison_does_not_depend_on_the_number_of_workers() {
+fn workers_do_not_change_a_comparison() {
     let dir = tempfile::tempdir().unwrap();
     let one = compare(dir.path(), "1");
     let two = compare(dir.path(), "2");

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use tandem_kpolicy::MOST_VCPUS as MOST_RANKED;
+use tandem_kpolicy::MAX_VCPUS as MOST_RANKED;
 use tandem_model::{Nanos, PcpuId, PcpuSet, Weight};
 
 use super::place::LoadError;

@@ -1,8 +1,10 @@
-//! The figures of the bench, in its JSON form: medians and ranges over runs, sums of verdicts over runs, and what was promised.
+//! The figures of the bench in its JSON form: medians and ranges over runs, sums of verdicts over runs, and targets.
 //!
-//! Work is relative to the same VM alone (1 is as much), CPU time in pCPUs, its due by weight of what all VMs received. Verdicts count periods of a
-//! vCPU, since the daemon of a mode began, so also those of settling. How well spinning is found is judged by VMs that spin alone: of one that never does
-//! every detector is right that never says so. What was not measured is absent.
+//! Work is relative to the same VM alone.
+//! CPU time is in pCPUs; the fair share is the VM's part, by weight, of the CPU time that all VMs received.
+//! Verdicts count periods of a vCPU since the daemon of a mode started, settling included.
+//! Detection counts only VMs that spin, because a detector that never fires is always right about the others.
+//! Unmeasured figures are absent.
 
 use serde::Serialize;
 use tandem_report::experiment::{Experiment, Host, VmFigures};
@@ -15,44 +17,44 @@ use crate::work::figures::mode_name;
 use tandem_demo::mode::Mode;
 use tandem_demo::plan::Plan;
 
-/// All that was measured.
+/// Figures of the bench.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flexs {
     /// The host.
     pub host: Host,
-    /// What ran the vCPUs.
+    /// Backend of the vCPUs.
     pub backend: String,
-    /// Which counters the verdicts rest on.
+    /// Source of the branch counters.
     pub counters: &'static str,
     /// Runs of each mix.
     pub runs: u32,
     /// Seconds counted per mode and run.
     pub seconds: f64,
-    /// Seconds to settle before, not counted.
+    /// Seconds of settling before, not counted.
     pub settle_seconds: f64,
     /// Seconds for which each distinct VM was measured alone.
     pub alone_seconds: f64,
-    /// Over all mixes.
+    /// Figures with a target, over all mixes.
     pub promised: Promised,
     /// The mixes.
     pub mixes: Vec<MixFigures>,
-    /// What a reader must know to judge the figures.
+    /// Caveats of the figures.
     pub notes: Vec<String>,
 }
 
-/// The part of the periods in which vCPUs spun that are promised to be found, in each mix.
+/// Target for the recall of spinning periods in each mix.
 pub const RECALL: f64 = 0.95;
 
-/// How well spinning is found, of VMs that spin.
+/// Detection of spinning, over VMs that spin.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Detection {
-    /// Periods in which a vCPU spun that were found, as a part of all of them.
+    /// Fraction of the spinning periods that were found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recall: Option<f64>,
-    /// The same, of those in which it ran for long enough to be judged.
+    /// The same over periods in which the vCPU ran for long enough to be judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recall_of_judged: Option<f64>,
-    /// Periods in which a vCPU worked and was taken for one that spins, as a part of all in which it worked.
+    /// Fraction of the working periods that were taken for spinning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub false_alarm_rate: Option<f64>,
 }
@@ -67,19 +69,19 @@ impl Detection {
     }
 }
 
-/// The mix that does worst in something.
+/// The mix with the worst value of a figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worst {
     /// Its name.
     pub mix: &'static str,
-    /// What it has.
+    /// Its value.
     pub value: f64,
 }
 
-/// What is promised of FlexS, over all mixes in which there is something to be gained.
+/// Figures of FlexS that have a target, over all mixes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Promised {
-    /// Of all VMs that spin of all mixes.
+    /// Detection over all spinning VMs of all mixes.
     #[serde(flatten)]
     pub detection: Detection,
     /// The mix with the least recall.
@@ -88,15 +90,15 @@ pub struct Promised {
     /// The mix with the greatest rate of false alarms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub greatest_false_alarm_rate: Option<Worst>,
-    /// Whether the recall is as promised in each mix; absent where none was measured.
+    /// Whether the recall meets the target in each mix; absent if none was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recall_met: Option<bool>,
-    /// The verdicts on the VMs that spin.
+    /// Verdicts on the spinning VMs.
     pub verdicts: SpinFigures,
-    /// The least ratio of the work of a VM that spins to its work in stock.
+    /// Minimum work of a spinning VM relative to stock, over mixes in which a swap gains work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub least_work_vs_stock: Option<f64>,
-    /// The least CPU time of a VM as a part of its due, the median of its runs.
+    /// Minimum CPU time of a VM relative to its fair share; each VM counts with the median of its runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub least_of_due: Option<f64>,
 }
@@ -106,13 +108,13 @@ pub struct Promised {
 pub struct MixFigures {
     /// Its name.
     pub mix: &'static str,
-    /// What it is.
+    /// Description of the VMs.
     pub what: &'static str,
-    /// Its VMs, those that spin first.
+    /// The VMs, spinning ones first.
     pub vms: Vec<MixVm>,
     /// The modes.
     pub modes: Vec<MixMode>,
-    /// Why runs came to nothing.
+    /// Errors of failed runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
 }
@@ -122,7 +124,7 @@ pub struct MixFigures {
 pub struct MixVm {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its workload.
     pub workload: String,
     /// Its vCPUs.
     pub vcpus: u32,
@@ -137,13 +139,13 @@ pub struct MixMode {
     pub mode: &'static str,
     /// Runs in which it was measured.
     pub measured_runs: usize,
-    /// Why it was not, in the other runs.
+    /// Reasons why other runs have no figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_measured: Vec<String>,
-    /// How well spinning was found; absent where branches were not counted.
+    /// Detection of spinning; absent if branches were not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detection: Option<Detection>,
-    /// The VMs, in the order of the mix's; none where no run measured them.
+    /// The VMs in the order of the mix; empty if no run measured them.
     pub vms: Vec<ModeVm>,
 }
 
@@ -152,24 +154,24 @@ pub struct MixMode {
 pub struct ModeVm {
     /// Its name.
     pub name: String,
-    /// Work relative to alone.
+    /// Work relative to the VM alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_of_alone: Option<Spread>,
-    /// The median of that to stock's.
+    /// Its median relative to the median of stock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_vs_stock: Option<f64>,
     /// CPU time received, in pCPUs.
     pub share: Spread,
-    /// Its due, in pCPUs.
+    /// Fair share, in pCPUs.
     pub due: Spread,
-    /// CPU time as a part of its due.
+    /// CPU time relative to the fair share.
     pub of_due: Spread,
-    /// What branch counters told, of all runs; absent where they were not read.
+    /// Verdicts from branch counters, over all runs; absent if they were not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<SpinFigures>,
 }
 
-/// A mix's figures from its runs.
+/// Computes a mix's figures from its runs.
 pub fn summarize(mix: Mix, plan: &Plan, runs: &[Experiment], failures: Vec<String>) -> MixFigures {
     let vms = plan.vms.iter().map(|vm| MixVm {
         name: vm.name.clone(),
@@ -229,14 +231,15 @@ fn of_mode(mode: Mode, vms: &[MixVm], runs: &[Experiment]) -> MixMode {
     }
 }
 
-/// The verdicts on those of the VMs that spin.
+/// Sums the verdicts on the spinning VMs.
 fn on_spinning(vms: &[ModeVm], described: &[MixVm]) -> Option<SpinFigures> {
     let spinning = vms.iter().zip(described).filter(|(_, vm)| vm.spins);
     let verdicts = spinning.filter_map(|(vm, _)| vm.verdicts.clone());
     verdicts.reduce(SpinFigures::plus)
 }
 
-/// What is promised, from the mode `flexs` of all mixes. In [`Mix::Even`] nothing is to be gained, so its work does not count.
+/// Computes the figures with a target from the mode `flexs` of all mixes.
+/// The work in [`Mix::Even`] does not count, because a swap gains nothing there.
 pub fn promised(mixes: &[MixFigures]) -> Promised {
     let mut verdicts = SpinFigures::default();
     let (mut works, mut dues) = (Vec::new(), Vec::new());
@@ -284,7 +287,7 @@ pub(crate) mod tests {
     use crate::flexs::mix::WORK;
     use tandem_demo::test_plan;
 
-    /// A run in which the VM that spins did so much of its work alone in stock and with FlexS, and the other got so much of its due.
+    /// A run with the spinning VM's work relative to alone in stock and with FlexS, and the CPU time of the other relative to its fair share.
     fn run(stock: f64, flexs: Result<f64, &str>, of_due: f64, found: u64) -> Experiment {
         let figures = |work: f64, has_spins: bool| {
             let vm = |i: usize| VmFigures {
@@ -349,7 +352,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Three runs of one mix, of which one failed with FlexS, and two of the one where nothing is to be gained.
+    /// Three runs of one mix, one of them without figures for FlexS, and two of [`Mix::Even`].
     pub(crate) fn mixes() -> Vec<MixFigures> {
         let plan = |mix: Mix| Plan {
             vms: mix.vms(&"0-1".parse().unwrap(), WORK).unwrap(),
@@ -370,7 +373,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn figures_are_medians_over_runs_and_verdicts_are_sums() {
+    fn runs_yield_medians_and_verdict_sums() {
         let mixes = mixes();
         let flexs = &mixes[0].modes[1];
         assert_eq!((flexs.measured_runs, flexs.not_measured.len()), (2, 1));
@@ -383,7 +386,7 @@ pub(crate) mod tests {
         let detection = flexs.detection.clone().unwrap();
         assert_eq!(detection.recall, Some(70.0 / 80.0));
         assert_eq!(detection.recall_of_judged, Some(70.0 / 79.0));
-        // Not of the VM that computes.
+        // The computing VM does not count.
         assert_eq!(detection.false_alarm_rate, Some(6.0 / 120.0));
         assert_eq!(mixes[0].modes[0].vms[0].verdicts, None);
         assert_eq!(mixes[0].modes[0].detection, None);
@@ -392,14 +395,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn promises_are_held_against_all_mixes_but_work_only_where_there_is_a_gain() {
+    fn targets_cover_all_mixes_except_even_work() {
         let promised = promised(&mixes());
-        // Of four runs, in which a vCPU spun in 40 periods each.
+        // Four runs with 40 spinning periods each.
         assert_eq!(promised.detection.recall, Some(150.0 / 160.0));
         assert_eq!(promised.detection.false_alarm_rate, Some(12.0 / 240.0));
         let worst = promised.least_recall.clone().unwrap();
         assert_eq!((worst.mix, worst.value), ("one-burner", 70.0 / 80.0));
-        // 95 % in each mix.
+        // The target is 95 % in each mix.
         assert_eq!(promised.recall_met, Some(false));
         assert!((promised.least_work_vs_stock.unwrap() - 0.465 / 0.32).abs() < 1e-9);
         assert!((promised.least_of_due.unwrap() - 0.975).abs() < 1e-9);

@@ -1,7 +1,7 @@
 //! Runs the mixes: each run of a mix is a demo with fresh VMs that goes through all modes.
 //!
-//! So run 1 of all modes is followed by run 2 of all modes, and what drifts over minutes drifts in all modes alike. The window is in seconds; work is
-//! counted in whole phases of the barrier, so it should have many of them.
+//! Run 1 of all modes is followed by run 2 of all modes, so a drift over minutes affects all modes alike.
+//! Work is counted in whole phases of the barrier, so the window should contain many of them.
 
 use std::time::Duration;
 
@@ -20,23 +20,23 @@ use tandem_host::config::Placement;
 use tandem_model::PolicySet;
 use tandem_policy::host::{asymmetric, registry};
 
-/// The modes, in the order in which they are measured unless told otherwise.
+/// Default modes, in the order of measurement.
 pub const MODES: &str = "stock,tandem,flexs";
 
-/// Time that booting the VMs of a run and entering and leaving a mode take, for the estimate.
+/// Estimated time to boot the VMs of a run, or to enter and leave a mode.
 const CHANGE: Duration = Duration::from_millis(500);
 
-/// What to measure.
+/// Settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     runs: u32,
-    /// What is the same for all mixes.
+    /// Settings shared by all mixes.
     plan: Plan,
     mixes: Vec<(Mix, Plan)>,
 }
 
 impl Settings {
-    /// So many runs of each of these mixes, whose VMs take the place of those of `plan`; `work` million cycles for each vCPU and phase.
+    /// `runs` runs of each of these mixes, whose VMs replace those of `plan`; each vCPU computes `work` million cycles per phase.
     pub fn new(runs: u32, mixes: &[Mix], work: u32, plan: Plan) -> Result<Settings, MixError> {
         let of_mix = |&mix: &Mix| {
             let vms = mix.vms(&plan.pcpus, work)?;
@@ -46,14 +46,14 @@ impl Settings {
         Ok(Settings { runs, plan, mixes })
     }
 
-    /// How many steps of progress there are.
+    /// Number of progress steps.
     pub fn steps(&self) -> u64 {
         let plans = self.mixes.iter().map(|(_, plan)| plan);
         let runs = plans.clone().map(demo::steps).sum::<u64>() * u64::from(self.runs);
         demo::steps_alone(plans) + runs
     }
 
-    /// About how long it takes.
+    /// Estimated duration.
     pub fn estimate(&self) -> Duration {
         let plans = self.mixes.iter().map(|(_, plan)| plan);
         let alone = self.plan.alone.map_or(Duration::ZERO, |alone_for| {
@@ -65,7 +65,7 @@ impl Settings {
         alone + plans.map(run).sum::<Duration>() * self.runs
     }
 
-    /// What is to come, in words.
+    /// Describes the measurement in one line.
     pub fn announce(&self) -> String {
         format!(
             "{} mixes in {} modes, {} runs: about {} min",
@@ -77,7 +77,8 @@ impl Settings {
     }
 }
 
-/// Runs all mixes. A run in which a VM fails is left out, with its reason; if the very first fails, so would the others, and the bench ends.
+/// Runs all mixes.
+/// A run in which a VM fails is omitted, with its reason; a failure of the first run ends the bench.
 pub fn measure(
     settings: &Settings,
     progress: &Progress,
@@ -98,7 +99,7 @@ pub fn measure(
                     notes.extend(experiment.notes.iter().cloned());
                     runs.push(experiment);
                 }
-                Err(error) if backend.is_empty() || !is_of_a_vm(&error) => return Err(error),
+                Err(error) if backend.is_empty() || !is_vm_error(&error) => return Err(error),
                 Err(error) => failures.push(tandem_report::explain(&error)),
             }
         }
@@ -121,7 +122,7 @@ pub fn measure(
     })
 }
 
-/// The daemon's plan, if FlexS can act with it: it swaps pinned vCPUs, and no other policy that swaps can be beside it.
+/// Returns the daemon's plan if FlexS can act with it: it needs pinned vCPUs, and excludes other policies that swap vCPUs.
 pub fn checked(daemon: DaemonPlan) -> Result<DaemonPlan, RangeError> {
     let wrong = |flag, value: &str, range: &str| RangeError {
         flag,
@@ -129,7 +130,7 @@ pub fn checked(daemon: DaemonPlan) -> Result<DaemonPlan, RangeError> {
         range: range.to_owned(),
     };
     if daemon.placement != Placement::Rebalance {
-        let range = "rebalance, without which FlexS swaps nobody";
+        let range = "rebalance, without which FlexS swaps no vCPUs";
         return Err(wrong("--placement", placement_name(daemon.placement), range));
     }
     let asymmetric = registry::find(asymmetric::ENTRY.name).ok();
@@ -141,8 +142,8 @@ pub fn checked(daemon: DaemonPlan) -> Result<DaemonPlan, RangeError> {
     Ok(daemon)
 }
 
-/// Whether a VM failed: another experiment may do better.
-pub fn is_of_a_vm(error: &DemoError) -> bool {
+/// Returns whether the error concerns a VM, so that another experiment may succeed.
+pub fn is_vm_error(error: &DemoError) -> bool {
     match error {
         DemoError::Vm(_)
         | DemoError::Reading(_)
@@ -160,7 +161,7 @@ mod tests {
     use tandem_demo::{mode, test_plan};
 
     #[test]
-    fn the_estimate_counts_modes_runs_and_vms_alone() {
+    fn estimate_counts_modes_runs_and_alone() {
         let plan = Plan {
             modes: mode::list(MODES).unwrap(),
             window: Duration::from_secs(20),
@@ -169,7 +170,7 @@ mod tests {
             ..test_plan::plan("1", "1", "burn", "0-1")
         };
         let settings = Settings::new(2, &[Mix::OneBurner], WORK, plan.clone()).unwrap();
-        // Half a second to boot, and three modes of 22.5 s, twice.
+        // Twice half a second to boot and three modes of 22.5 s.
         assert_eq!(settings.estimate(), Duration::from_secs(136));
         assert_eq!(settings.announce(), "1 mixes in 3 modes, 2 runs: about 3 min");
         let with_alone = Plan { alone: Some(Duration::from_secs(5)), ..plan };

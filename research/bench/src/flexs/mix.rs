@@ -1,8 +1,9 @@
-//! What is run: VMs that wait for themselves at a spin barrier on two pCPUs, and VMs that compute on one or both of these.
+//! The mixes: VMs with a spin barrier on two pCPUs, and VMs that compute on one or both of them.
 //!
-//! The first vCPU of a VM that spins has its pCPU to itself, or shares it with another such; the second shares its own with those that compute. So the
-//! first is done first and spins, and the second would be done sooner in its place. In one mix both are alike: there a swap gains nothing, and must
-//! lose nothing.
+//! The first vCPU of a spinning VM has its pCPU to itself, or shares it with another spinning VM.
+//! The second vCPU shares its pCPU with the computing VMs.
+//! So the first vCPU reaches the barrier earlier and spins, and the second would finish sooner in its place.
+//! In one mix both pCPUs have the same load: a swap gains nothing there, and must lose nothing.
 
 use tandem_model::PcpuSet;
 use thiserror::Error;
@@ -10,18 +11,18 @@ use thiserror::Error;
 use tandem_demo::plan::{Pinning, PlanError, VmPlan, place};
 use tandem_demo::vm_spec::VmSpec;
 
-/// Computation per vCPU and phase of the barrier, in millions of TSC cycles: some tenths of a second, so that waiting lasts for whole periods.
+/// Computation per vCPU and phase of the barrier, in millions of TSC cycles: some tenths of a second, so that waits span whole periods.
 pub const WORK: u32 = 600;
 
-/// Why there is nothing to measure.
+/// Error in the choice of mixes.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum MixError {
-    /// No mix has the name.
+    /// Unknown name of a mix.
     #[error("--mixes {text}: '{part}' is not known; it takes a list of {}", Mix::ALL.map(Mix::name).join(","))]
     Unknown {
-        /// What was given.
+        /// The whole list.
         text: String,
-        /// The part that is not known.
+        /// The unknown name.
         part: String,
     },
     /// A mix is named twice.
@@ -30,21 +31,21 @@ pub enum MixError {
     /// The host has too few pCPUs.
     #[error("the VMs need two pCPUs, and this process may use pCPUs {0}")]
     Pcpus(PcpuSet),
-    /// Its VMs cannot be.
+    /// Invalid VMs.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
 
-/// VMs on two pCPUs. Those that spin have two vCPUs, one on each.
+/// VMs on two pCPUs. A spinning VM has two vCPUs, one on each pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// One that spins, and one of one vCPU that computes, on the second pCPU.
+    /// One spinning VM, and one computing vCPU on the second pCPU.
     OneBurner,
-    /// The same, with two vCPUs that compute there.
+    /// One spinning VM, and two computing vCPUs on the second pCPU.
     TwoBurners,
-    /// Two that spin, and one vCPU that computes.
+    /// Two spinning VMs, and one computing vCPU on the second pCPU.
     TwoSpinners,
-    /// One that spins, and a vCPU that computes on each pCPU: both are alike, and a swap gains nothing.
+    /// One spinning VM, and one computing vCPU on each pCPU: a swap gains nothing.
     Even,
 }
 
@@ -52,7 +53,7 @@ impl Mix {
     /// All of them.
     pub const ALL: [Mix; 4] = [Mix::OneBurner, Mix::TwoBurners, Mix::TwoSpinners, Mix::Even];
 
-    /// The name in arguments and reports.
+    /// Name in arguments and reports.
     pub fn name(self) -> &'static str {
         match self {
             Mix::OneBurner => "one-burner",
@@ -62,7 +63,7 @@ impl Mix {
         }
     }
 
-    /// What it is, in words.
+    /// Description of the VMs.
     pub fn what(self) -> &'static str {
         match self {
             Mix::OneBurner => "spin on pCPUs 0 and 1, burn on 1",
@@ -72,7 +73,7 @@ impl Mix {
         }
     }
 
-    /// Its VMs on the first two of these pCPUs; those that spin come first.
+    /// Places the VMs on the first two of these pCPUs; spinning VMs come first.
     pub fn vms(self, pcpus: &PcpuSet, work: u32) -> Result<Vec<VmPlan>, MixError> {
         let two: Vec<_> = pcpus.iter().take(2).collect();
         let [first, second] = two.as_slice() else {
@@ -106,7 +107,7 @@ impl Mix {
     }
 }
 
-/// Reads `--mixes`: names separated by commas, each at most once.
+/// Parses `--mixes`: names separated by commas, each at most once.
 pub fn list(text: &str) -> Result<Vec<Mix>, MixError> {
     let mut mixes = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mixes_pin_the_vms_that_spin_to_both_and_burners_to_the_second() {
+    fn burners_share_the_second_pcpu() {
         let pcpus: PcpuSet = "2-5".parse().unwrap();
         let pins = |mix: Mix| -> Vec<Vec<u32>> {
             let vms = mix.vms(&pcpus, WORK).unwrap();
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_mixes_are_read_and_bad_ones_refused() {
+    fn mix_list_refuses_unknown_and_repeated_names() {
         assert_eq!(list("even, one-burner"), Ok(vec![Mix::Even, Mix::OneBurner]));
         let error = list("even,odd").unwrap_err().to_string();
         assert!(

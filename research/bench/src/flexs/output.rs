@@ -1,6 +1,7 @@
-//! The bench for people: a table of work and shares, a table of verdicts, and last lines.
+//! The text output of the bench: a table of work and shares, a table of verdicts, and closing lines.
 //!
-//! Every VM of every mix has a row in each mode. A value is the median of the runs, with their range if there were several.
+//! Every VM of every mix has a row in each mode.
+//! A value is the median of the runs, with their range if there were several.
 
 use tandem_report::figure;
 use tandem_report::table::{Align, Cell, Table, Tone};
@@ -13,7 +14,7 @@ fn absent() -> Cell {
     Cell::toned(figure::NOT_MEASURED, Tone::Faint)
 }
 
-/// A table with a row for each VM in each mode for which `row` makes one.
+/// Returns a table with the rows that `row` makes for VMs and modes.
 fn rows(flexs: &Flexs, headings: &[&str], row: impl Fn(&ModeVm) -> Option<Vec<Cell>>) -> Table {
     let left = ["mix", "VM", "mode"].map(|name| (name, Align::Left));
     let right = headings.iter().map(|&name| (name, Align::Right));
@@ -35,9 +36,9 @@ fn named(mix: &MixFigures, vm: usize, mode: &MixMode) -> Vec<Cell> {
     vec![Cell::toned(mix.mix, Tone::Strong), mix.vms[vm].name.clone().into(), mode.mode.into()]
 }
 
-/// Work and shares of every VM in every mode.
+/// Tabulates work and shares of every VM in every mode.
 pub fn work(flexs: &Flexs) -> Table {
-    let headings = ["work of alone", "against stock", "pCPUs", "due", "of its due"];
+    let headings = ["work of alone", "against stock", "pCPUs", "fair share", "of fair share"];
     rows(flexs, &headings, |vm| {
         let spread = |spread: Option<Spread>| spread.map_or_else(absent, |s| s.text().into());
         let ratio = vm.work_vs_stock.map(|ratio| format!("{ratio:.3}").into());
@@ -51,7 +52,7 @@ pub fn work(flexs: &Flexs) -> Table {
     })
 }
 
-/// Verdicts against the truth, of every VM whose branches were counted.
+/// Tabulates verdicts and ground truth of every VM whose branches were counted.
 pub fn verdicts(flexs: &Flexs) -> Table {
     let headings =
         ["judged", "spun", "found", "recall", "worked", "false alarms", "swaps", "no sibling"];
@@ -71,12 +72,13 @@ pub fn verdicts(flexs: &Flexs) -> Table {
     })
 }
 
-/// A part, in per cent.
+/// Formats a fraction in percent.
 fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| figure::NOT_MEASURED.to_owned(), |part| format!("{:.1} %", part * 100.0))
 }
 
-/// Why spinning was not found, and why siblings were no candidates: counts by reason, over all VMs; none where there is nothing of it.
+/// Counts by reason over all VMs: missed spinning periods, periods without a search for a sibling, refused siblings.
+/// Kinds without a count are omitted.
 pub fn reasons(flexs: &Flexs) -> Vec<String> {
     let figures = &flexs.promised.verdicts;
     let list = |what: &str, counts: Vec<(String, u64)>| {
@@ -91,14 +93,14 @@ pub fn reasons(flexs: &Flexs) -> Vec<String> {
     let refused = figures.refused.iter();
     let refused = refused.map(|(why, count)| (format!("({})", why.in_words()), *count));
     let lists = [
-        list("Periods of spinning that were not found", missed.collect()),
-        list("Periods in which nobody looked for a sibling", left.collect()),
-        list("Siblings that were no candidates", refused.collect()),
+        list("Missed spinning periods", missed.collect()),
+        list("Periods without a search for a sibling", left.collect()),
+        list("Refused siblings", refused.collect()),
     ];
     lists.into_iter().flatten().collect()
 }
 
-/// What is promised, beside what was measured.
+/// States the measured figures and their targets.
 pub fn findings(flexs: &Flexs) -> String {
     let promised = &flexs.promised;
     let worst = |worst: &Option<Worst>| {
@@ -112,9 +114,9 @@ pub fn findings(flexs: &Flexs) -> String {
         .least_work_vs_stock
         .map_or_else(|| figure::NOT_MEASURED.to_owned(), |ratio| format!("{ratio:.3}"));
     format!(
-        "By {} counters, no measurement of hardware. Periods in which a vCPU spun that were found: {}{} ({} promised in each mix{met}); {} of those in which \
-         it ran for long enough to be judged. Periods in which it worked and was taken for one that spins: {}{}. Least work of a VM that spins against stock, \
-         where there is something to be gained: {ratio} (1.05 promised). Least CPU time of a VM as a part of its due: {} (97 % promised).",
+        "With {} counters, not hardware counters. Recall of spinning periods: {}{} (target {} in each mix{met}); {} of those that were long enough to be \
+         judged. False alarms among working periods: {}{}. Minimum work of a spinning VM relative to stock, in mixes where a swap gains work: {ratio} \
+         (target 1.05). Minimum CPU time of a VM relative to its fair share: {} (target 97 %).",
         flexs.counters,
         percent(promised.detection.recall),
         worst(&promised.least_recall),
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_vm_has_a_row_per_mode_and_verdicts_only_where_branches_are_counted() {
+    fn tables_have_a_row_per_vm_and_mode() {
         let flexs = flexs();
         let text = work(&flexs).text(Look::Plain);
         assert_eq!(text.lines().count(), 2 + 8, "{text}");
@@ -180,31 +182,31 @@ mod tests {
     }
 
     #[test]
-    fn promises_stand_beside_what_was_measured() {
+    fn findings_state_targets_and_figures() {
         let text = findings(&flexs());
         assert!(
             text.contains(
-                "93.8 %, 87.5 % in the mix one-burner (95 % promised in each mix: not met); 94.3 % of those"
+                "93.8 %, 87.5 % in the mix one-burner (target 95 % in each mix: not met); 94.3 % of those"
             ),
             "{text}"
         );
-        assert!(text.contains("taken for one that spins: 5.0 %, 5.0 % in the mix"), "{text}");
-        assert!(text.contains("1.453 (1.05 promised)"), "{text}");
-        assert!(text.contains("97.5 % (97 % promised)"), "{text}");
+        assert!(text.contains("working periods: 5.0 %, 5.0 % in the mix"), "{text}");
+        assert!(text.contains("1.453 (target 1.05)"), "{text}");
+        assert!(text.contains("97.5 % (target 97 %)"), "{text}");
         let mut none = flexs();
         none.promised = figures::promised(&[]);
         assert!(findings(&none).contains(figure::NOT_MEASURED));
     }
 
     #[test]
-    fn why_spinning_was_missed_and_siblings_refused_is_counted_by_reason() {
+    fn misses_and_refusals_are_counted_by_reason() {
         let lines = reasons(&flexs());
         assert_eq!(
             lines,
             [
-                "Periods of spinning that were not found: 9 (all that its VM ran in this fair window looks alike), 1 (too few branches since its last \
+                "Missed spinning periods: 9 (all that its VM ran in this fair window looks alike), 1 (too few branches since its last \
                  accounting to tell)",
-                "Siblings that were no candidates: 4 (it spins, too)",
+                "Refused siblings: 4 (it spins, too)",
             ]
         );
         let mut none = flexs();
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_lines_with_their_mix() {
+    fn notes_name_their_mix() {
         let lines = notes(&flexs());
         assert!(lines.contains(&"a note".to_owned()));
         assert!(lines.contains(&"even: a run failed: a VM ended".to_owned()));

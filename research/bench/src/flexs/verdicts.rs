@@ -1,4 +1,4 @@
-//! Sums and rates of what the policy `flexs` found of VMs, against the truth of their guests.
+//! Sums and rates of the verdicts of the policy `flexs`, compared with the ground truth of the guests.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use tandem_report::service::SpinFigures;
 
 /// Sums and rates of verdicts.
 pub trait Verdicts {
-    /// The sums of both.
+    /// Returns the sums of both.
     #[must_use]
     fn plus(self, other: SpinFigures) -> SpinFigures;
 
-    /// Recall: the part of the periods in which a vCPU spun that were found; absent where none spun.
+    /// Recall: fraction of the spinning periods that were found; `None` if no vCPU spun.
     fn recall(&self) -> Option<f64>;
 
-    /// The same, of those periods in which it ran for long enough to be judged.
+    /// Recall over periods in which the vCPU ran for long enough to be judged.
     fn recall_of_judged(&self) -> Option<f64>;
 
-    /// The part of the periods in which a vCPU worked that it was taken for one that spins; absent where none worked.
+    /// Fraction of the working periods that were taken for spinning; `None` if no vCPU worked.
     fn false_alarm_rate(&self) -> Option<f64>;
 }
 
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_never_says_that_anybody_spins_has_a_recall_of_0_however_often_it_is_right() {
+    fn recall_ignores_correct_negatives() {
         let never = SpinFigures {
             judged: 1000,
             spun: 100,

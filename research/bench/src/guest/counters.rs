@@ -1,15 +1,15 @@
-//! How long the vCPUs of this machine were awake: busy, or polling while idle instead of halted.
+//! Awake time of this machine's vCPUs: busy, or polling while idle instead of halted.
 //!
-//! Sources: `/proc/stat`, whose first line has idle, iowait and stolen time of all vCPUs in ticks, and
+//! Sources: `/proc/stat`, whose first line has idle, iowait and steal time of all vCPUs in ticks, and
 //! cpuidle, whose state POLL is idle time in which the vCPU did not halt ([`tandem_guest::counters`]).
 //! Over a window of length Δt on n vCPUs:
 //!
-//! - busy  = n Δt − idle − iowait − stolen
+//! - busy  = n Δt − idle − iowait − steal
 //! - awake = busy + time in POLL
 //!
-//! Awake time is what a host has to give a core to, so awake time per unit of work stands for energy
-//! here; a guest has no better measure. What a host spends on its own halt polling or on exits does
-//! not show in it. Both are of the whole machine: nothing else should run.
+//! During awake time a vCPU needs a core of the host, so awake time per unit of work stands for energy here; a guest has no better measure.
+//! It omits the host's own halt polling and exits.
+//! Both figures cover the whole machine, which should be otherwise idle.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -17,14 +17,14 @@ use tandem_guest::counters::{CLOCK_TICK, CounterError, IdleStates, Stat};
 use tandem_linux::ProcFs;
 use tandem_model::units::PcpuId;
 
-/// The machine's counters at one moment, all since it booted.
+/// Counters of the machine at one time, since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// When, on CLOCK_MONOTONIC, in nanoseconds.
+    /// Time of the reading on CLOCK_MONOTONIC, in nanoseconds.
     at_ns: u64,
-    /// vCPUs that are online.
+    /// Online vCPUs.
     cpus: u64,
-    /// Idle time, with waits for I/O, and stolen time of all vCPUs, in nanoseconds.
+    /// Idle, iowait and steal time of all vCPUs, in nanoseconds.
     not_busy_ns: u64,
     /// Idle time spent polling, in nanoseconds.
     poll_ns: u64,
@@ -32,19 +32,19 @@ pub struct Counters {
     tasks_ns: u64,
 }
 
-/// What the vCPUs did together over a window.
+/// Time of all vCPUs together over a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Awake {
-    /// Time in which something ran, in seconds.
+    /// Busy time, in seconds.
     pub busy: f64,
-    /// The same with time spent polling while idle.
+    /// Busy time and time spent polling while idle, in seconds.
     pub awake: f64,
-    /// Time of tasks alone: what wake-ups cost in the idle loop is busy, but no task's.
+    /// Time of tasks, in seconds; unlike busy time, without the cost of wake-ups in the idle loop.
     pub tasks: f64,
 }
 
 impl Counters {
-    /// Reads them now.
+    /// Reads the counters.
     pub fn read() -> Result<Counters, CounterError> {
         let procfs = ProcFs::host();
         let stat = Stat::read(&procfs)?;
@@ -66,7 +66,7 @@ impl Counters {
         }
     }
 
-    /// What happened from `self` to `end`.
+    /// Returns the times from `self` to `end`.
     pub fn until(&self, end: &Counters) -> Awake {
         let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e9;
         let all = seconds(self.at_ns, end.at_ns) * end.cpus as f64;
@@ -79,7 +79,7 @@ impl Counters {
     }
 }
 
-/// CLOCK_MONOTONIC, which is the same for all processes, in nanoseconds.
+/// Returns CLOCK_MONOTONIC, which all processes share, in nanoseconds.
 fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_waiting_and_stolen_time_is_not_busy() {
+    fn idle_iowait_and_steal_are_not_busy() {
         let stat = "cpu  100 20 30 4000 50 6 7 80 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n\
                     cpu1 1 2 3 4 5 6 7 8 0 0\nctxt 5\n";
         let counters = Counters::of(&Stat::parse(stat).unwrap(), 7, 9);

@@ -1,13 +1,11 @@
-//! A MariaDB server of our own for `sysbench oltp_read_write`: its data prepared once, copied for each
-//! run, and a script that serves one run.
+//! A private MariaDB server for `sysbench oltp_read_write`: data prepared once and copied for each run, and a script that serves one run.
 //!
-//! The script starts the server on a socket in the measurement's folder, with no network and no
-//! accounts, waits until it listens, runs sysbench against it, and shuts it down, whichever way it
-//! ends. So server and client are one command, which can be given to the agent as it is. Only
-//! sysbench's own time and transactions count; before and after it the script notes the machine's
-//! counters ([`crate::guest::counters`]), so that starting the server is in no figure. Redo logs are written
-//! at every commit, as by default, but to memory: this measures threads that wait for each other, not
-//! a disk.
+//! The script starts the server on a socket in the measurement's folder, without network and accounts.
+//! It waits until the server listens, runs sysbench, and shuts the server down in any case.
+//! So server and client are one command, which the agent can run unchanged.
+//! Only sysbench's own time and transactions count.
+//! The script reads the machine's counters ([`crate::guest::counters`]) before and after sysbench, so no figure includes the start of the server.
+//! Redo logs are written at every commit, as by default, but to memory: the bench measures threads that wait for each other, not a disk.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,10 +19,10 @@ use crate::guest::folder::CopyError;
 use crate::guest::process::RunError;
 use crate::guest::{folder, process};
 
-/// Why there is no database.
+/// Error of the database.
 #[derive(Debug, Error)]
 pub enum DatabaseError {
-    /// Its socket cannot be named.
+    /// The path of the socket is too long.
     #[error(
         "{} is too long for a socket; a shorter temporary directory would do",
         socket.display()
@@ -33,40 +31,40 @@ pub enum DatabaseError {
         /// The path.
         socket: PathBuf,
     },
-    /// A folder.
+    /// Creating a folder failed.
     #[error("cannot make {}", path.display())]
     Make {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// The script.
+    /// Writing the script failed.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Where.
+        /// Path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// A command that prepares it.
+    /// A command of the preparation did not run.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Such a command ended in an error.
+    /// A command of the preparation failed.
     #[error("the database could not be prepared: {0}")]
     Failed(String),
-    /// The data stay where they are.
+    /// Moving the prepared data failed.
     #[error("cannot move the prepared data")]
     Move(#[source] io::Error),
-    /// The data of the last run.
+    /// Removing the data of the last run failed.
     #[error("cannot remove {}", path.display())]
     Remove {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// The data of the next run.
+    /// Copying the data for the next run failed.
     #[error(transparent)]
     Copy(#[from] CopyError),
 }
@@ -74,11 +72,11 @@ pub enum DatabaseError {
 const TABLES: u32 = 4;
 const ROWS: u32 = 10_000;
 
-/// How long preparing may take.
+/// Maximum time of a command of the preparation.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The longest path that a socket may have (sockaddr_un in unix(7)), with its last zero byte.
-const LONGEST_SOCKET: usize = 108;
+/// Maximum length of a socket's path with its terminating zero byte (sockaddr_un in unix(7)).
+const MAX_SOCKET_PATH: usize = 108;
 
 /// `sh -eu SCRIPT FOLDER TANDEM COMMAND…`
 const SCRIPT: &str = r#"
@@ -123,7 +121,7 @@ exit "$status"
 #[derive(Debug)]
 pub struct Database {
     template: PathBuf,
-    /// Where a run takes place.
+    /// Folder of a run.
     run: PathBuf,
     script: PathBuf,
     tandem: PathBuf,
@@ -143,7 +141,7 @@ impl Database {
             tandem: tandem.to_owned(),
         };
         let socket = database.socket();
-        if socket.as_os_str().len() >= LONGEST_SOCKET {
+        if socket.as_os_str().len() >= MAX_SOCKET_PATH {
             return Err(DatabaseError::SocketPath { socket });
         }
         let making = |path: &Path, source| DatabaseError::Make { path: path.to_owned(), source };
@@ -165,7 +163,7 @@ impl Database {
             install.push("--user=root".to_owned());
         }
         database.step(&install, interrupt)?;
-        // Without accounts no client is needed to make the database: it is a folder.
+        // A database is a folder, so creating it needs no client.
         let schema = database.run.join("data").join("bench");
         std::fs::create_dir(&schema).map_err(|error| making(&schema, error))?;
         let mut fill = database.sysbench(1);
@@ -181,7 +179,7 @@ impl Database {
         if run.status.success() { Ok(()) } else { Err(DatabaseError::Failed(run.quote())) }
     }
 
-    /// Puts fresh data in place for a run.
+    /// Restores the prepared data for a run.
     pub fn renew(&self) -> Result<(), DatabaseError> {
         if self.run.exists() {
             std::fs::remove_dir_all(&self.run)
@@ -190,7 +188,7 @@ impl Database {
         Ok(folder::copy(&self.template, &self.run.join("data"))?)
     }
 
-    /// The command of a run.
+    /// Returns the command of a run.
     pub fn command(&self, connections: u32, seconds: u32) -> Vec<String> {
         let mut client = self.sysbench(connections);
         client.push(format!("--time={seconds}"));
@@ -198,7 +196,7 @@ impl Database {
         self.served(client)
     }
 
-    /// The machine's counters when sysbench began and ended, if it came so far.
+    /// Returns the machine's counters before and after sysbench, if it ran.
     pub fn window(&self) -> Option<(Counters, Counters)> {
         let read = |name: &str| {
             let text = std::fs::read_to_string(self.run.join(name)).ok()?;

@@ -1,5 +1,6 @@
-//! The figures as a file, a list of rows: read, added to, and saved after each program, since a bench of an hour
-//! must not lose all to what happens in its last minute.
+//! The file of figures, a list of rows.
+//!
+//! The bench saves it after each program, so that a late failure of a long bench loses no earlier figures.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,28 +12,28 @@ use thiserror::Error;
 use crate::guest::program;
 use crate::guest::row::Row;
 
-/// Why a file's figures are not known.
+/// Error of a file of figures.
 #[derive(Debug, Error)]
 pub enum FiguresError {
-    /// It cannot be read.
+    /// Reading the file failed.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// It holds something else.
+    /// The file holds something else.
     #[error("{} holds no figures of this bench", path.display())]
     Other {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
 }
 
-/// The rows that a file holds; one that is empty, or not there, holds none.
+/// Returns the rows of a file; an empty or missing file has none.
 pub fn read(path: &Path) -> Result<Vec<Row>, FiguresError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -49,14 +50,14 @@ pub fn read(path: &Path) -> Result<Vec<Row>, FiguresError> {
         .map_err(|source| FiguresError::Other { path: path.to_owned(), source })
 }
 
-/// Writes rows to a file, in their order.
+/// Sorts rows and writes them to a file.
 pub fn save(path: &Path, rows: &[Row]) -> Result<(), JsonError> {
     let mut rows = rows.to_vec();
     in_order(&mut rows);
     json::write(path, &rows)
 }
 
-/// Sorts rows as the set has its programs, then by variant.
+/// Sorts rows in the order of the programs in the set, then by variant.
 pub fn in_order(rows: &mut [Row]) {
     let place = |row: &Row| {
         let mut programs = program::all().map(|p| p.name);
@@ -75,7 +76,7 @@ mod tests {
     use crate::guest::variant::Variant;
 
     #[test]
-    fn rows_stand_in_the_order_of_the_set() {
+    fn rows_follow_the_order_of_the_set() {
         let mut rows = vec![
             row::tests::row("make", Variant::Agent, 1.0),
             row::tests::row("sched-pipe", Variant::Taskset, 1.0),
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_figures_is_read_back_and_another_is_refused() {
+    fn figures_round_trip() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("figures.json");
         let rows = [row::tests::row("make", Variant::Agent, 1.0)];

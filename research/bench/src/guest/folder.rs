@@ -1,9 +1,7 @@
-//! The folder that a measurement works in, in memory where the machine has `/dev/shm`, and gone at its
-//! end.
+//! The temporary folder of a measurement, in memory if the machine has `/dev/shm`.
 //!
-//! Data sets, sources, sockets and a database live there: none of them is worth keeping, and a disk
-//! would add noise of its own. The folder holds a lock as long as its owner lives, so that a later
-//! measurement can tell what a killed one left behind, and removes it.
+//! It holds data sets, sources, sockets and a database; on a disk they would add noise.
+//! The owner holds a lock in the folder while it lives, so a later measurement recognizes and removes the folders of killed ones.
 
 use std::fs::File;
 use std::io;
@@ -16,67 +14,67 @@ use thiserror::Error;
 const PREFIX: &str = "tandem-bench-guest-";
 const LOCK: &str = "lock";
 
-/// Why there is no folder to work in.
+/// Error in creating the folder.
 #[derive(Debug, Error)]
 pub enum FolderError {
-    /// It cannot be made.
+    /// Creating the folder failed.
     #[error("cannot make {}", path.display())]
     Make {
         /// The folder.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: Errno,
     },
-    /// Its lock cannot be made.
+    /// Creating its lock file failed.
     #[error("cannot create {}", path.display())]
     Create {
         /// The lock.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// Its lock cannot be taken.
+    /// Taking its lock failed.
     #[error("cannot lock {}", path.display())]
     Lock {
         /// The lock.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: Errno,
     },
     /// All names are taken.
     #[error("{} is full of folders {PREFIX}{owner}-*", parent.display())]
     Full {
-        /// Where.
+        /// Folder of the folders.
         parent: PathBuf,
-        /// This process.
+        /// PID of this process.
         owner: u32,
     },
 }
 
-/// Why a folder was not copied.
+/// Error in copying a folder.
 #[derive(Debug, Error)]
 pub enum CopyError {
-    /// The folder.
+    /// Copying the folder failed.
     #[error("cannot copy {} to {}", from.display(), to.display())]
     Folder {
-        /// Which.
+        /// Source.
         from: PathBuf,
-        /// Where to.
+        /// Destination.
         to: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// A file in it.
+    /// Copying a file in it failed.
     #[error("cannot copy {}", path.display())]
     File {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
 }
 
-/// The folder.
+/// A temporary folder with a lock; removed on drop.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -84,17 +82,17 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A new folder where this machine best has it.
+    /// Creates a folder in `/dev/shm`, else in the temporary directory.
     pub fn new() -> Result<Folder, FolderError> {
         let shm = Path::new("/dev/shm");
         Folder::within(&if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() })
     }
 
-    /// A new folder in `parent`; removes those there whose owner is gone.
+    /// Creates a folder in `parent`, and removes those whose owners are gone.
     fn within(parent: &Path) -> Result<Folder, FolderError> {
         sweep(parent);
         let me = std::process::id();
-        // More than one in a process happens in tests only.
+        // Only tests create more than one per process.
         for number in 0..1000 {
             let path = parent.join(format!("{PREFIX}{me}-{number}"));
             match mkdir(&path, Mode::RWXU) {
@@ -115,7 +113,7 @@ impl Folder {
         Err(FolderError::Full { parent: parent.to_owned(), owner: me })
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -123,12 +121,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // The next measurement tries again.
+        // The next measurement retries.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// Removes folders of owners that are gone. What cannot be removed, such as another user's, stays.
+/// Removes folders whose owners are gone, except those that cannot be removed, such as other users'.
 fn sweep(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
@@ -141,7 +139,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Copies a folder with all in it that is a file or a folder.
+/// Copies a folder recursively; omits everything but files and folders.
 pub fn copy(from: &Path, to: &Path) -> Result<(), CopyError> {
     let said = |source| CopyError::Folder { from: from.to_owned(), to: to.to_owned(), source };
     std::fs::create_dir_all(to).map_err(said)?;
@@ -164,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_owner_left_is_removed_and_what_is_in_use_stays() {
+    fn sweep_removes_only_abandoned_folders() {
         let dir = tempfile::tempdir().unwrap();
         let left = dir.path().join(format!("{PREFIX}1-0"));
         std::fs::create_dir_all(left.join("deep")).unwrap();
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_everything() {
+    fn copy_is_recursive() {
         let dir = tempfile::tempdir().unwrap();
         let from = dir.path().join("a");
         std::fs::create_dir_all(from.join("b")).unwrap();

@@ -1,32 +1,43 @@
-//! Whether the agent held woken threads back where that helps, on one vCPU: its row against that of timer slack by hand.
+//! Judges the agent's delayed scheduling on one vCPU: compares its row with that of timer slack set by hand.
 //!
-//! By hand slack *helps* if it saves something and costs nothing: idle periods per unit of work fall by `FEWER` and the vCPU is not busy for longer
-//! (by `TOLERANCE`), or it is busy for less by `CHEAPER` and they fall by half of that; work falls by less than 2 %, and the 99th percentile of latencies stays within `BOUND`. The agent decided
-//! *right* if it has slack in the end exactly where it helps, and is itself within those limits of work and latency, and, where it keeps slack, leaves the vCPU no busier
-//! than by `DEARER`: of several pairs of runs the lower end of their interval decides, of one its ratio. What is not measured counts neither for nor against.
+//! Slack by hand *helps* if it meets one of these savings:
+//!
+//! - idle periods per unit of work fall by `FEWER`, and busy time grows by at most `TOLERANCE`;
+//! - busy time falls by `CHEAPER`, and idle periods fall by half of `FEWER`.
+//!
+//! It must also be harmless: work falls by less than 2 %, and the 99th percentile of latencies stays within `BOUND`.
+//!
+//! The agent decided *right* if all of these hold:
+//!
+//! - it has slack at the end exactly if slack by hand helps;
+//! - it is harmless itself;
+//! - if it keeps slack, busy time grows by at most `DEARER`.
+//!   With several pairs of runs the lower end of their interval decides, with one pair its ratio.
+//!
+//! Unmeasured figures do not count.
 
 use crate::guest::row::{HARMLESS, Row};
 use crate::guest::variant::Variant;
 
-/// By this part idle periods have to become fewer.
+/// Minimum relative decrease of idle periods.
 const FEWER: f64 = 0.1;
-/// Or the busy time per unit of work.
+/// Minimum relative decrease of busy time per unit of work, as the alternative saving.
 const CHEAPER: f64 = 0.03;
-/// The busy time may grow by this part: chance.
+/// Maximum relative growth of busy time that counts as chance.
 const TOLERANCE: f64 = 0.015;
-/// The agent tries before it keeps, and takes time itself: its busy time may grow by this part.
+/// Maximum relative growth of busy time with the agent, which tries settings and takes CPU time itself.
 const DEARER: f64 = 0.03;
-/// Latencies within this are as they should be: the agent's default bound, ns.
+/// Maximum latency, the agent's default bound, in ns.
 const BOUND: f64 = 1e6;
 
-/// Whether a variant keeps the limits of work and latency. A latency that is beyond the bound in stock already is no fault of the variant
-/// unless it is longer still.
+/// Returns whether a variant keeps the limits of work and latency.
+/// If stock already exceeds the latency bound, stock's latency is the limit.
 pub fn is_harmless(row: &Row) -> bool {
     let is_in_time = |[own, stock]: [f64; 2]| own <= BOUND.max(stock);
     row.ratio >= HARMLESS && row.latency_p99_ns.is_none_or(is_in_time)
 }
 
-/// Whether holding back by hand helps; `None`: it was not measured.
+/// Returns whether slack by hand helps; `None` if it was not measured.
 fn helps(row: &Row) -> Option<bool> {
     let (periods, busy) = (row.transitions_ratio?, row.busy_ratio?);
     let saves = periods <= 1.0 - FEWER && busy <= 1.0 + TOLERANCE
@@ -34,13 +45,13 @@ fn helps(row: &Row) -> Option<bool> {
     Some(saves && is_harmless(row))
 }
 
-/// Whether the agent's vCPU is not clearly busier than stock's.
+/// Returns whether the vCPU with the agent is not clearly busier than in stock.
 fn is_no_dearer(row: &Row) -> bool {
     let least = row.busy_interval.map(|[low, _]| low).or(row.busy_ratio);
     least.is_none_or(|least| least <= 1.0 + DEARER)
 }
 
-/// Notes in the agent's rows whether it decided right, where slack by hand was measured too.
+/// Sets in the agent's rows whether it decided right, if slack by hand was measured too.
 pub fn judge(rows: &mut [Row]) {
     let by_hand = rows.iter().filter(|row| row.variant == Variant::Slack);
     let by_hand: Vec<(String, Option<bool>)> =
@@ -55,7 +66,7 @@ pub fn judge(rows: &mut [Row]) {
     }
 }
 
-/// How often the agent decided right, in words; `None`: nothing could be judged.
+/// Describes how often the agent decided right; `None` if no row was judged.
 pub fn finding(rows: &[Row]) -> Option<String> {
     let judged: Vec<(&str, bool)> =
         rows.iter().filter_map(|row| Some((row.program.as_str(), row.held_back_right?))).collect();
@@ -79,7 +90,7 @@ mod tests {
     use super::*;
     use crate::guest::row::tests::row;
 
-    /// A program whose slack by hand gives these ratios, and in which the agent has so much slack in the end.
+    /// A program for which slack by hand gives these ratios, and for which the agent has `slack` at the end.
     fn program(name: &str, periods: f64, busy: f64, slack: f64) -> [Row; 2] {
         let mut by_hand = row(name, Variant::Slack, 1.0);
         by_hand.transitions_ratio = Some(periods);
@@ -99,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn slack_is_right_exactly_where_it_helps_by_hand() {
+    fn slack_is_right_exactly_if_it_helps() {
         let rows = [
             program("fewer", 0.6, 0.98, 5e5),
             program("cheaper", 0.94, 0.9, 5e5),
@@ -111,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_work_or_comes_late_is_not_right() {
+    fn lost_work_or_latency_is_wrong() {
         let mut slower = program("slower", 0.6, 0.9, 5e5);
         slower[0].ratio = 0.97;
         let mut late = program("late", 0.6, 0.9, 5e5);
@@ -125,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_slack_and_is_busier_is_not_right() {
+    fn busier_with_slack_is_wrong() {
         let busier = |busy: f64, interval: Option<[f64; 2]>, slack: f64| {
             let helps = if slack > 0.0 { 0.6 } else { 0.99 };
             let mut program = program("busier", helps, 0.9, slack);
@@ -135,15 +146,15 @@ mod tests {
         };
         assert_eq!(busier(1.07, None, 5e5), Some(false));
         assert_eq!(busier(1.07, Some([1.05, 1.09]), 5e5), Some(false));
-        // Its pairs do not agree that it is.
+        // The interval includes less busy time.
         assert_eq!(busier(1.07, Some([0.95, 1.2]), 5e5), Some(true));
         assert_eq!(busier(1.02, Some([1.02, 1.02]), 5e5), Some(true));
-        // It keeps nothing: the program is not busier for that.
+        // Without slack the additional busy time does not count.
         assert_eq!(busier(1.07, None, 0.0), Some(true));
     }
 
     #[test]
-    fn what_was_not_measured_is_not_judged_and_the_rest_is_counted() {
+    fn unmeasured_programs_are_not_judged() {
         let [alone, _] = program("alone", 0.6, 0.9, 5e5);
         assert_eq!(right([alone.clone()]), [None]);
         let mut rows = vec![alone];

@@ -1,10 +1,9 @@
-//! What the programs of the set work on, generated: data to compress, and a C program to compile.
+//! Generated inputs of the programs: data to compress, and a C program to compile.
 //!
-//! Both come from PCG (O'Neill 2014) with fixed seeds, so every machine works on the same bytes. The
-//! data are words of a made-up language, which compress about as text does. The C program has one
-//! file of some functions per unit of work, and a Makefile that builds the first `COUNT` of
-//! them; they are compiled, not linked. It is the smallest thing that behaves like `make -j`: many short
-//! processes that compute, and a parent that waits for them.
+//! Both come from PCG (O'Neill 2014) with fixed seeds, so every machine works on the same bytes.
+//! The data are words of a made-up language, which compress about as well as text.
+//! The C program has one file of some functions per unit of work, and a Makefile that builds the first `COUNT` files; they are compiled, not linked.
+//! It behaves like any `make -j`: many short processes that compute, and a parent that waits for them.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -16,23 +15,23 @@ use rand_core::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg32;
 use thiserror::Error;
 
-/// Why there is nothing to work on.
+/// Error in generating inputs.
 #[derive(Debug, Error)]
 pub enum InputsError {
-    /// A file.
+    /// Writing a file failed.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// A folder.
+    /// Creating a folder failed.
     #[error("cannot make {}", path.display())]
     Make {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
 }
@@ -43,7 +42,7 @@ impl InputsError {
     }
 }
 
-/// Files of the C program, at most.
+/// Number of files of the C program.
 pub const FILES: u64 = 1000;
 
 /// Functions in a file.
@@ -52,18 +51,17 @@ const FUNCTIONS: u32 = 6;
 /// Words of the made-up language.
 const WORDS: u64 = 4096;
 
-/// A number below `end`, which is far below 2³²: Lemire's multiply-shift, whose bias is below `end` ÷ 2³².
+/// Returns a random number below `end`, which is far below 2³²: Lemire's multiply-shift, whose bias is below `end` ÷ 2³².
 fn below(random: &mut Pcg32, end: u64) -> u64 {
     (u64::from(random.next_u32()) * end) >> 32
 }
 
-/// Megabytes of text that differ; more are the same again, which compression in blocks of 900 kB does
-/// not see.
+/// Megabytes of distinct text. Longer texts repeat it, which compression in blocks of 900 kB does not detect.
 const DISTINCT: u64 = 10;
 
 const MEGABYTE: usize = 1_000_000;
 
-/// A file of so many megabytes (10^6 bytes) of words.
+/// Writes a file of `megabytes` (10^6 bytes) of words.
 pub fn write_text(path: &Path, megabytes: u64) -> Result<(), InputsError> {
     let mut file = File::create(path).map_err(InputsError::writing(path))?;
     let text = text(DISTINCT as usize * MEGABYTE);
@@ -87,7 +85,7 @@ fn text(length: usize) -> Vec<u8> {
         .collect();
     let mut text = Vec::with_capacity(length + 16);
     while text.len() < length {
-        // The product of two evenly spread numbers favours small ones, as languages favour few words.
+        // The product of two uniform numbers favours small ones, as languages favour few words.
         let word = below(&mut random, WORDS) * below(&mut random, WORDS) / WORDS;
         if let Some(word) = usize::try_from(word).ok().and_then(|word| words.get(word)) {
             text.extend_from_slice(word);
@@ -101,7 +99,7 @@ fn text(length: usize) -> Vec<u8> {
     text
 }
 
-/// The C program's sources and its Makefile.
+/// Writes the C program's sources and its Makefile.
 pub fn write_program(folder: &Path) -> Result<(), InputsError> {
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
@@ -156,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_are_the_same_every_time_and_look_like_text() {
+    fn data_is_deterministic_and_like_text() {
         let data = text(10_000);
         assert_eq!(data, text(10_000));
         assert_eq!(data.len(), 10_000);
@@ -166,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_the_length_that_was_asked_for() {
+    fn file_has_requested_length() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("text");
         write_text(&path, 12).unwrap();
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn files_differ_and_stay_the_same() {
+    fn sources_are_distinct_and_deterministic() {
         assert_eq!(source(3), source(3));
         assert_ne!(source(3), source(4).replace("part4", "part3"));
         assert_eq!(source(0).matches("return sum;").count(), FUNCTIONS as usize);

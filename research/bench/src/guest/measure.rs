@@ -1,10 +1,9 @@
-//! Measuring a program: sized, then run in turn in stock and in every variant, in rounds.
+//! Measures a program: sizes it, then runs it in turn in stock and in every variant, in rounds.
 //!
-//! A round runs each once; every second round runs them in the opposite order, so that what drifts
-//! (clock rates, caches, neighbours of this VM) favours none. A variant's run is compared with the
-//! stock run of its own round. A program that takes a count gets, per variant, the count with which it
-//! runs for about the time that was asked for, found by runs that do not count. What goes wrong with a
-//! variant ends that variant for that program; what goes wrong in stock ends the program.
+//! A round runs each variant once; every second round has the opposite order, so that drift (clock rates, caches, neighbours of this VM) favours none.
+//! A variant's run is compared with the stock run of its own round.
+//! A program that takes a count gets, per variant, the count with which it runs for about the requested time; uncounted sizing runs find it.
+//! A failure in a variant ends that variant for the program; a failure in stock ends the program.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,110 +30,110 @@ use crate::guest::row::{About, Row, Sample};
 use crate::guest::variant::{Account, Agent, Variant};
 use crate::guest::{inputs, output, process};
 
-/// What ends a run, a variant, a program, or all.
+/// Error that ends a run, a variant, a program, or the bench.
 #[derive(Debug, Error)]
 pub enum MeasureError {
-    /// Somebody asked for the end.
+    /// Interrupted by a signal.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// What went wrong in a variant.
+    /// A variant failed.
     #[error("{}", variant.name())]
     In {
-        /// Which.
+        /// The variant.
         variant: Variant,
-        /// What.
+        /// Its error.
         source: Box<MeasureError>,
     },
-    /// The command.
+    /// The command did not run to its end.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// It ended in an error.
+    /// The command failed.
     #[error("{status}: {said}")]
     Failed {
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it printed in the end.
+        /// The end of its output.
         said: String,
     },
-    /// It does not say what it did.
+    /// Its output has no figure.
     #[error("no figure in its output: {0}")]
     NoFigure(String),
-    /// The machine's counters.
+    /// Reading the machine's counters failed.
     #[error(transparent)]
     Counters(#[from] CounterError),
-    /// The database.
+    /// The database failed.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// What the program works on.
+    /// Generating inputs failed.
     #[error(transparent)]
     Inputs(#[from] InputsError),
-    /// A folder of the last run.
+    /// Removing a folder of the last run failed.
     #[error("cannot remove {}", path.display())]
     Remove {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// A folder for the next run.
+    /// Creating a folder for the next run failed.
     #[error("cannot make {}", path.display())]
     Make {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// What the program needed cannot be removed.
+    /// Removing the program's files failed.
     #[error("cannot clean {}", folder.display())]
     Clean {
-        /// Where it is.
+        /// The folder.
         folder: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
 }
 
-/// A run that takes so many times the time that was asked for, and a minute, is stuck.
-const PATIENCE: u32 = 20;
+/// A run times out after this multiple of the requested time, and a minute.
+const TIMEOUT_FACTOR: u32 = 20;
 
-/// A first run of this part of the time is long enough to size the others by.
+/// Minimum length of a sizing run, as a fraction of the requested time.
 const ENOUGH: f64 = 0.25;
 
-/// Most that a count grows by from one sizing run to the next.
+/// Maximum growth of a count from one sizing run to the next.
 const GROWTH: f64 = 16.0;
 
-/// Counts that differ by less than this factor are made the same.
+/// A variant whose count differs from stock's by at most this factor gets stock's count.
 const ALIKE: f64 = 1.5;
 
-/// What is the same for all programs.
+/// Settings shared by all programs.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Rounds.
     pub runs: u32,
-    /// How long a run takes, about.
+    /// Approximate length of a run.
     pub seconds: u32,
-    /// The variants besides stock.
+    /// The variants other than stock.
     pub variants: Vec<Variant>,
-    /// vCPUs that may be used.
+    /// Number of usable vCPUs.
     pub vcpus: usize,
     /// The vCPU for `taskset`.
     pub vcpu: u32,
-    /// This program.
+    /// Path of this program.
     pub tandem: String,
-    /// The agent's state directory, unless its own.
+    /// State directory of the agent; `None`: its default.
     pub state_dir: Option<PathBuf>,
 }
 
-/// What a program gave.
+/// Results of a program.
 #[derive(Debug, Default)]
 pub struct Measured {
     /// A row for each variant.
     pub rows: Vec<Row>,
-    /// What went wrong.
+    /// Errors.
     pub failures: Vec<String>,
 }
 
-/// The bench at work.
+/// The running bench.
 #[derive(Debug)]
 pub struct Bench<'a> {
     plan: &'a Plan,
@@ -143,7 +142,7 @@ pub struct Bench<'a> {
     database: Option<Database>,
 }
 
-/// The order of a round.
+/// Returns the order of a round.
 fn order(round: u32, count: usize) -> Vec<usize> {
     match round % 2 {
         0 => (0..count).collect(),
@@ -151,27 +150,27 @@ fn order(round: u32, count: usize) -> Vec<usize> {
     }
 }
 
-/// The count for the next run, after `count` took `work`; and whether it need not be tried.
+/// Returns the next count after `count` took `took` seconds, and whether sizing is done.
 fn next_count(count: u64, (least, most): (u64, u64), took: f64, wanted: f64) -> (u64, bool) {
     let factor = (wanted / took).min(GROWTH);
     let next = ((count as f64 * factor).round() as u64).clamp(least, most);
     (next, took >= wanted * ENOUGH || next <= count)
 }
 
-/// Stock's count for a variant that is about as fast: the pace of some programs depends on the count, as they first
-/// start many threads, and the difference would pass for the variant's.
+/// Returns stock's count for a variant that is about as fast, else its own.
+/// Some programs first start many threads, so their rate depends on the count; a different count would look like an effect of the variant.
 fn comparable(own: u64, stock: u64) -> u64 {
     let factor = own as f64 / stock.max(1) as f64;
     if (1.0 / ALIKE..=ALIKE).contains(&factor) { stock } else { own }
 }
 
 impl<'a> Bench<'a> {
-    /// A bench that has measured nothing yet.
+    /// Creates a bench.
     pub fn new(plan: &'a Plan, folder: &'a Folder, interrupt: &'a Interrupt) -> Bench<'a> {
         Bench { plan, folder, interrupt, database: None }
     }
 
-    /// Whether a variant works here at all; otherwise why not.
+    /// Tries a variant on this machine; the inner error is the reason for a failure.
     pub fn try_out(&self, variant: Variant) -> Result<Result<(), String>, Interrupted> {
         let argv = self.wrapped(variant, &["true".to_owned()], false);
         let limit = Duration::from_secs(60);
@@ -184,7 +183,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Measures a program. An error is one that ends the whole bench.
+    /// Measures a program. An error ends the whole bench.
     pub fn measure(
         &mut self,
         program: &Program,
@@ -246,7 +245,7 @@ impl<'a> Bench<'a> {
         }
         let stock = samples.remove(&Variant::Stock).unwrap_or_default();
         for (variant, samples) in samples {
-            // A variant that failed in a later round has fewer runs than stock: no row of it.
+            // A variant that failed in a later round gets no row: it has fewer runs than stock.
             if counts.contains_key(&variant) {
                 let about = About {
                     program: program.name,
@@ -261,7 +260,7 @@ impl<'a> Bench<'a> {
         Ok(measured)
     }
 
-    /// What a program needs once.
+    /// Prepares the inputs that a program needs once.
     fn prepare(&mut self, load: Load) -> Result<(), MeasureError> {
         let folder = self.folder.path();
         match load {
@@ -275,7 +274,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// What a program needs before each run; it is not timed.
+    /// Prepares the inputs of a run, outside of the measured time.
     fn renew(&self, load: Load, count: u64) -> Result<(), MeasureError> {
         let folder = self.folder.path();
         match (load, &self.database) {
@@ -296,7 +295,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Removes what only the program that just ended needed.
+    /// Removes the inputs of the program that just ended.
     fn clean(&self) -> Result<(), MeasureError> {
         let folder = self.folder.path();
         let said = |source| MeasureError::Clean { folder: folder.to_owned(), source };
@@ -312,7 +311,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// The count with which a variant takes about the time that was asked for.
+    /// Finds the count with which a variant takes about the requested time.
     fn size(&self, load: Load, variant: Variant) -> Result<u64, MeasureError> {
         let Some(range) = load.counts() else {
             return Ok(0);
@@ -342,7 +341,7 @@ impl<'a> Bench<'a> {
         self.folder.path().join("account.json")
     }
 
-    /// One run.
+    /// Runs the program once.
     fn once(
         &self,
         load: Load,
@@ -365,9 +364,9 @@ impl<'a> Bench<'a> {
             _ => load.command(&setting),
         };
         let argv = self.wrapped(variant, &command, load.is_for_one_vcpu());
-        // An account that was left from another run would be taken for this one's.
+        // Remove the account of an earlier run.
         let _ = std::fs::remove_file(self.account());
-        let limit = Duration::from_secs(u64::from(self.plan.seconds * PATIENCE) + 60);
+        let limit = Duration::from_secs(u64::from(self.plan.seconds * TIMEOUT_FACTOR) + 60);
         let idle = IdleStates::open(&ProcFs::host(), PcpuId(self.plan.vcpu));
         let idle_before = idle.read().filter(|_| load.is_for_one_vcpu());
         let before = Counters::read()?;
@@ -388,7 +387,7 @@ impl<'a> Bench<'a> {
         let whole = before.until(&after);
         let window = self.database.as_ref().and_then(Database::window);
         let (awake, cpu) = match (load, window) {
-            // Starting the server is not the program.
+            // Exclude the start of the server.
             (Load::Oltp { .. }, Some((before, after))) => {
                 let awake = before.until(&after);
                 (awake, awake.busy)
@@ -422,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_second_round_is_the_other_way_round() {
+    fn every_second_round_is_reversed() {
         assert_eq!(order(0, 2), [0, 1]);
         assert_eq!(order(1, 2), [1, 0]);
         assert_eq!(order(2, 3), [0, 1, 2]);
@@ -430,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_about_as_fast_as_stock_do_as_much() {
+    fn similar_variants_get_the_count_of_stock() {
         assert_eq!(comparable(900, 1000), 1000);
         assert_eq!(comparable(1400, 1000), 1000);
         assert_eq!(comparable(8000, 1000), 8000);
@@ -438,14 +437,14 @@ mod tests {
     }
 
     #[test]
-    fn a_count_grows_until_it_takes_long_enough() {
+    fn count_grows_until_run_is_long_enough() {
         let range = (10, 100_000);
         // Far too short: sixteen times as much, and another try.
         assert_eq!(next_count(10, range, 0.001, 2.0), (160, false));
-        // A third of the time: three times as much, and no more tries.
+        // A quarter of the time: four times as much, and no further try.
         assert_eq!(next_count(100, range, 0.5, 2.0), (400, true));
         assert_eq!(next_count(100, range, 4.0, 2.0), (50, true));
-        // Neither beyond the most nor below the least.
+        // Counts stay within the range.
         assert_eq!(next_count(90_000, range, 0.1, 2.0), (100_000, false));
         assert_eq!(next_count(100_000, range, 0.1, 2.0), (100_000, true));
         assert_eq!(next_count(10, range, 60.0, 2.0), (10, true));

@@ -1,15 +1,13 @@
-//! What the programs of the set print, read: how much they did, and in which time by their own clock.
+//! Parsers for the output of the programs: units of work, and the time by the program's own clock.
 //!
 //! Sources: captured output of perf 6.1, hackbench of rt-tests 2.4, sysbench 1.0.20, dbench 4.0,
-//! stress-ng 0.15 and of `tandem vm run --json`; the tests hold real lines of each. Every reader
-//! takes the whole output, stdout and stderr, and gives `None` where the line it needs is not there
-//! or makes no sense: a time of zero, a count that is no number.
-//!
-//! Nothing here divides: rates are made where they are compared.
+//! stress-ng 0.15 and of `tandem vm run --json`; the tests contain real lines of each.
+//! Every parser takes the whole output, stdout and stderr.
+//! It returns `None` if the line is missing or invalid, such as a time of zero.
 
 use serde::Deserialize;
 
-/// What a program did, in its own unit, and how long that took.
+/// Work of a program in its own unit, and its time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
     /// Units of work.
@@ -19,19 +17,19 @@ pub struct Work {
 }
 
 impl Work {
-    /// `None` unless both are numbers above zero.
+    /// Returns `None` unless both numbers are finite and positive.
     pub fn new(units: f64, seconds: f64) -> Option<Work> {
         let good = |value: f64| value.is_finite() && value > 0.0;
         (good(units) && good(seconds)).then_some(Work { units, seconds })
     }
 
-    /// Units per second.
+    /// Returns the units per second.
     pub fn rate(self) -> f64 {
         self.units / self.seconds
     }
 }
 
-/// The first number after `key`, wherever in the text that is.
+/// Returns the number after the first occurrence of `key`.
 fn number_after(text: &str, key: &str) -> Option<f64> {
     let rest = &text[text.find(key)? + key.len()..];
     let rest = rest.trim_start();
@@ -39,22 +37,22 @@ fn number_after(text: &str, key: &str) -> Option<f64> {
     rest[..end].parse().ok()
 }
 
-/// `perf bench sched …`, which was told how many `units` to do.
+/// `perf bench sched …`, for the `units` given to it.
 pub fn perf(text: &str, units: f64) -> Option<Work> {
     Work::new(units, number_after(text, "Total time:")?)
 }
 
-/// `hackbench`, which was told how many `units` to do.
+/// `hackbench`, for the `units` given to it.
 pub fn hackbench(text: &str, units: f64) -> Option<Work> {
     Work::new(units, number_after(text, "\nTime:")?)
 }
 
-/// Events of `sysbench threads` and of others that run for a time.
+/// Events of `sysbench threads` and other tests that run for a fixed time.
 pub fn sysbench_events(text: &str) -> Option<Work> {
     Work::new(number_after(text, "total number of events:")?, number_after(text, "total time:")?)
 }
 
-/// `sysbench mutex`, whose threads were told to take `units` locks together.
+/// `sysbench mutex`, whose threads take `units` locks together.
 pub fn sysbench_mutex(text: &str, units: f64) -> Option<Work> {
     Work::new(units, number_after(text, "total time:")?)
 }
@@ -64,12 +62,12 @@ pub fn sysbench_transactions(text: &str) -> Option<Work> {
     Work::new(number_after(text, "transactions:")?, number_after(text, "total time:")?)
 }
 
-/// Megabytes of `dbench`, which was told to run for some `seconds` and prints only the rate.
+/// Megabytes of `dbench`, which runs for `seconds` and prints only the rate.
 pub fn dbench(text: &str, seconds: f64) -> Option<Work> {
     Work::new(number_after(text, "\nThroughput")? * seconds, seconds)
 }
 
-/// Bogo operations of `stress-ng --metrics` with one kind of `stressor`.
+/// Bogo operations of one `stressor` of `stress-ng --metrics`.
 pub fn stress_ng(text: &str, stressor: &str) -> Option<Work> {
     text.lines().find_map(|line| {
         // stress-ng: metrc: [7890] futex  19049  1.00  0.17 …
@@ -92,7 +90,7 @@ pub fn paced(text: &str) -> Option<Work> {
     Work::new(number_after(text, "done:")?, number_after(text, "seconds:")?)
 }
 
-/// The 99th percentile of latencies that it printed, ns.
+/// Returns the printed 99th percentile of latencies, in ns.
 pub fn latency_p99(text: &str) -> Option<f64> {
     Some(number_after(text, "latency_p99_us:")? * 1e3)
 }
@@ -104,7 +102,7 @@ pub fn microvm(text: &str) -> Option<Work> {
         seconds: f64,
         work_per_second: f64,
     }
-    // Before and after the report there may be lines on stderr.
+    // Lines of stderr may precede and follow the report.
     let report = serde_json::Deserializer::from_str(&text[text.find("{\n")?..])
         .into_iter::<Report>()
         .next()?
@@ -148,7 +146,7 @@ mod tests {
                             (ms):\n         min:                                    0.61\n";
 
     #[test]
-    fn sysbench_counts_events_or_was_told_how_many_locks() {
+    fn sysbench_counts_events_or_given_locks() {
         assert_eq!(sysbench_events(SYSBENCH), work(1708.0, 2.0026));
         assert_eq!(sysbench_mutex(SYSBENCH, 8e6), work(8e6, 2.0026));
     }
@@ -182,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_microvms_report_may_have_lines_around_it() {
+    fn microvm_report_may_have_surrounding_lines() {
         let text = "tandem: a {warning}\n{\n  \"name\": \"vm0\",\n  \"seconds\": 2.0,\n  \
                     \"work_per_second\": 150.5,\n  \"vcpus\": []\n}\nbye\n";
         assert_eq!(microvm(text), work(301.0, 2.0));
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn paced_programs_say_their_latency() {
+    fn paced_programs_print_latency() {
         let text = "done: 27000\nseconds: 10.000000\nlatency_p99_us: 812.4\n";
         assert_eq!(paced(text), work(27_000.0, 10.0));
         assert_eq!(latency_p99(text), Some(812_400.0));
@@ -202,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_work() {
+    fn invalid_output_yields_no_work() {
         for text in ["", "Total time: x", "Total time: 0.000 [sec]", "{", "{}"] {
             assert_eq!(perf(text, 10.0), None, "{text}");
             assert_eq!(microvm(text), None, "{text}");

@@ -1,19 +1,20 @@
-//! Programs whose pieces of work come by timers, for `tandem-lab bench guest --one-vcpu`: what delayed scheduling is for.
+//! Programs whose work items arrive by timers, the case for delayed scheduling: `tandem-lab bench guest --one-vcpu`.
 //!
 //! | program | structure |
 //! |---|---|
-//! | `timers` | 32 threads sleep until times of their own, as cyclictest's do (clock_nanosleep, absolute) |
-//! | `timers-relative` | the same threads sleep *for* a time after each piece of work: who wakes later does less |
+//! | `timers` | 32 threads with different periods sleep until absolute times, as in cyclictest |
+//! | `timers-relative` | the same threads sleep *for* a time after each work item, so late wake-ups reduce the work |
 //! | `event-loop` | one thread, 1,000 timers in a heap, ppoll until the next one; each writes a line |
-//! | `requests-workers` | as memcached: 4 threads serve 16 connections from one table |
-//! | `requests-loop` | as redis: one thread serves 16 connections, with a time-out |
+//! | `requests-workers` | like memcached: 4 threads serve 16 connections from one table |
+//! | `requests-loop` | like redis: one thread serves 16 connections, with a timeout |
 //! | `redis`, `memcached` | the Debian package's server, for the same clients |
 //!
-//! Clients are threads that send a request at times of their own and wait for the reply. All times are unequal and fixed, so
-//! that every run is asked for the same. The clients are part of the program: a request that came over a network could not be held back.
+//! Clients are threads that send requests with different periods and wait for the replies.
+//! All periods are fixed, so every run has the same load.
+//! The clients are part of the program, because the guest could not delay requests that arrive over a network.
 //!
-//! `tandem-lab bench guest-paced` runs one and prints `done:`, `seconds:` and `latency_p99_us:`, from when a piece of work was due
-//! until it was done.
+//! `tandem-lab bench guest-paced` runs a program and prints `done:`, `seconds:` and `latency_p99_us:`.
+//! Latency is the time from the scheduled start of a work item to its end.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -31,47 +32,47 @@ use std::{fmt, io};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
 
-/// Threads with timers of their own.
+/// Threads with timers.
 const THREADS: u64 = 32;
 /// Timers of the event loop.
 const TIMERS: u64 = 1000;
 /// Connections to a server.
 const CONNECTIONS: u64 = 16;
-/// Threads of the server with several.
+/// Threads of the multi-threaded server.
 const WORKERS: usize = 4;
 /// Keys in a server's table.
 const KEYS: u64 = 1000;
-/// Steps of a piece of work: some 10 us.
+/// Steps of a work item: about 10 us.
 const STEPS: u32 = 10_000;
-/// A server has so long to start.
+/// Maximum start-up time of a server.
 const START: Duration = Duration::from_secs(10);
 
-/// Why a program did not run.
+/// Error of a program.
 #[derive(Debug, Error)]
 pub enum PacedError {
-    /// No program has the name.
+    /// Unknown name of a program.
     #[error("'{0}' is no such program; there are {names}", names = Structure::ALL.map(Structure::name).join(", "))]
     Unknown(String),
-    /// The time is none.
+    /// Invalid time.
     #[error("{0} seconds are not possible: above 0, up to 3600")]
     Seconds(f64),
-    /// A server does not start.
+    /// A server did not start.
     #[error("cannot start {program}")]
     Start {
-        /// Which.
+        /// The server's program.
         program: &'static str,
-        /// What the system said.
+        /// OS error.
         source: io::Error,
     },
     /// A connection failed.
     #[error("a connection failed")]
     Connection(#[from] io::Error),
-    /// A client ended in a panic.
+    /// A thread panicked.
     #[error("a thread of the program ended early")]
     Thread,
 }
 
-/// What a program is like.
+/// Structure of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Structure {
     /// Threads that sleep until a time.
@@ -102,7 +103,7 @@ impl Structure {
         Structure::Memcached,
     ];
 
-    /// Its name as an argument.
+    /// Name as an argument.
     pub fn name(self) -> &'static str {
         match self {
             Structure::Timers => "timers",
@@ -115,7 +116,7 @@ impl Structure {
         }
     }
 
-    /// What it does.
+    /// Description.
     pub fn what(self) -> &'static str {
         match self {
             Structure::Timers => "32 threads sleep until unequal times and compute; wake-ups",
@@ -129,10 +130,10 @@ impl Structure {
     }
 }
 
-/// What a program did.
+/// Work done by a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
-    /// Latency of each piece of work, ns.
+    /// Latency of each work item, in ns.
     latencies: Vec<u64>,
     time: Duration,
 }
@@ -148,7 +149,7 @@ impl fmt::Display for Done {
     }
 }
 
-/// The smallest latency that so many of them do not exceed; `None` for none.
+/// Returns the smallest latency that the fraction `part` of them does not exceed; `None` if there are none.
 fn percentile(latencies: &[u64], part: f64) -> Option<u64> {
     let mut sorted = latencies.to_vec();
     sorted.sort_unstable();
@@ -183,7 +184,7 @@ pub fn run(name: &str, seconds: f64) -> Result<Done, PacedError> {
     Ok(Done { latencies, time: Duration::from_secs_f64(seconds) })
 }
 
-/// Runs all at once, each in a thread, and collects their latencies.
+/// Runs each function in its own thread, and collects their latencies.
 fn all<F>(threads: impl Iterator<Item = F>) -> Result<Vec<u64>, PacedError>
 where
     F: FnOnce() -> io::Result<Vec<u64>> + Send,
@@ -198,7 +199,7 @@ where
     })
 }
 
-/// A piece of work: always the same.
+/// Computes a work item of fixed size.
 fn compute() {
     let mut value = 1u64;
     for _ in 0..STEPS {
@@ -206,14 +207,14 @@ fn compute() {
     }
 }
 
-/// The period of a thread or timer: unequal, `least` to three times that.
+/// Returns the period of a thread or timer: distinct, `least` to three times that.
 fn period(least: Duration, number: u64, count: u64) -> Duration {
-    // A permutation, so that neighbours are far apart.
+    // A permutation that moves neighbours apart.
     let place = number * 7919 % count;
     least + least * 2 * place as u32 / count as u32
 }
 
-/// Sleeps until then, if that is later.
+/// Sleeps until `at`, unless it is past.
 fn sleep_until(at: Instant) {
     let left = at.saturating_duration_since(Instant::now());
     if !left.is_zero() {
@@ -225,7 +226,7 @@ fn nanos_since(at: Instant) -> u64 {
     u64::try_from(at.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A thread with a timer; relative: the period begins when the work is done.
+/// Runs a thread with a timer; if `relative`, the period begins at the end of the work.
 fn timer(begin: Instant, end: Instant, number: u64, relative: bool) -> io::Result<Vec<u64>> {
     let period = period(Duration::from_millis(6), number, THREADS);
     let mut latencies = Vec::new();
@@ -234,16 +235,17 @@ fn timer(begin: Instant, end: Instant, number: u64, relative: bool) -> io::Resul
         sleep_until(due);
         compute();
         latencies.push(nanos_since(due));
-        due = match relative {
-            true => Instant::now() + period,
-            // What was missed as a whole is left out.
-            false => next(due, period),
+        due = if relative {
+            Instant::now() + period
+        } else {
+            // Skip periods that passed entirely.
+            next(due, period)
         };
     }
     Ok(latencies)
 }
 
-/// The first time after now at which a period begins.
+/// Returns the start of the next period, after skipping those that passed entirely.
 fn next(due: Instant, period: Duration) -> Instant {
     let mut due = due + period;
     let now = Instant::now();
@@ -277,7 +279,7 @@ fn event_loop(begin: Instant, end: Instant) -> io::Result<Vec<u64>> {
     Ok(latencies)
 }
 
-/// Waits for one of these; a signal is no end of the wait.
+/// Waits until one of these is ready, or for a time. A signal is no error.
 fn wait(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<()> {
     let time = time.map(|time| Timespec {
         tv_sec: time.as_secs() as i64,
@@ -289,7 +291,7 @@ fn wait(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<()> {
     }
 }
 
-/// Requests to a server of this process, with so many threads.
+/// Sends requests to a server in this process with `workers` threads.
 fn requests(begin: Instant, end: Instant, workers: usize) -> Result<Vec<u64>, PacedError> {
     let table: Mutex<HashMap<String, String>> = Mutex::default();
     let mut ends: Vec<Vec<UnixStream>> = (0..workers).map(|_| Vec::new()).collect();
@@ -308,7 +310,7 @@ fn requests(begin: Instant, end: Instant, workers: usize) -> Result<Vec<u64>, Pa
             .into_iter()
             .zip(0..)
             .map(|(connection, number)| move || client(connection, begin, end, number)));
-        // Their connections are closed by now.
+        // The clients have closed their connections.
         for server in serving {
             server.join().map_err(|_| PacedError::Thread)??;
         }
@@ -354,7 +356,7 @@ fn serve(
     Ok(())
 }
 
-/// `get KEY`, which sets what was never set.
+/// Answers `get KEY`; sets a missing key.
 fn answer(request: &str, table: &Mutex<HashMap<String, String>>) -> String {
     compute();
     let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
@@ -363,7 +365,7 @@ fn answer(request: &str, table: &Mutex<HashMap<String, String>>) -> String {
     format!("{value}\r\n")
 }
 
-/// Sends requests at times of its own, and waits for each reply.
+/// Sends requests periodically, and waits for each reply.
 fn client(
     mut connection: UnixStream,
     begin: Instant,
@@ -393,7 +395,7 @@ fn client(
     Ok(latencies)
 }
 
-/// A server of another program, ended when this is dropped.
+/// A server process, killed on drop.
 struct Server {
     child: Child,
     socket: PathBuf,
@@ -407,7 +409,7 @@ impl Drop for Server {
     }
 }
 
-/// Requests to a server that listens on a socket in this folder.
+/// Starts a server on a socket in the current folder, and sends requests to it.
 fn with_server(
     seconds: f64,
     program: &'static str,
@@ -449,14 +451,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn periods_are_unequal_and_within_their_range() {
+    fn periods_are_distinct_and_in_range() {
         let least = Duration::from_millis(6);
         let mut periods: Vec<Duration> = (0..THREADS).map(|n| period(least, n, THREADS)).collect();
         periods.sort_unstable();
         assert!(periods[0] == least && periods[31] < least * 3, "{periods:?}");
         periods.dedup();
         assert_eq!(periods.len() as u64, THREADS);
-        // What is asked for in a second, from which the docs' rates come.
+        // Timers per second, the source of the rates in the documents.
         let of_loop =
             (0..TIMERS).map(|n| 1.0 / period(Duration::from_millis(200), n, TIMERS).as_secs_f64());
         let rate: f64 = of_loop.sum();
@@ -464,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn the_99th_of_100_latencies() {
+    fn percentile_is_the_99th_of_100() {
         let latencies: Vec<u64> = (1..=100).rev().collect();
         assert_eq!(percentile(&latencies, 0.99), Some(99));
         assert_eq!(percentile(&[7], 0.99), Some(7));
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn every_own_program_does_something_and_says_its_latency() {
+    fn built_in_programs_print_latency() {
         for structure in Structure::ALL {
             if matches!(structure, Structure::Redis | Structure::Memcached) {
                 continue;
@@ -484,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_times_that_are_none_are_refused() {
+    fn unknown_names_and_zero_times_are_refused() {
         let unknown = run("x", 1.0).unwrap_err().to_string();
         assert!(unknown.contains("timers-relative, event-loop"), "{unknown}");
         let none = run("timers", 0.0).unwrap_err().to_string();

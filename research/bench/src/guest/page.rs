@@ -14,7 +14,7 @@ use crate::guest::tables;
 use crate::guest::variant::Variant;
 use tandem_demo::host_facts;
 
-/// The whole page.
+/// Renders the page.
 pub fn html(rows: &[Row], agreements: &[Agreement], account: &Account, plan: &Plan) -> String {
     let variants = tables::variants(rows);
     let findings: Vec<String> =
@@ -36,7 +36,7 @@ pub fn html(rows: &[Row], agreements: &[Agreement], account: &Account, plan: &Pl
     bench_page::html(&page, &footer)
 }
 
-/// Means of the first variant: over all programs, and over each kind.
+/// Returns means of a variant over all programs, and over each kind.
 fn tiles(rows: &[Row], variant: Variant) -> Vec<Tile> {
     let kinds = [Kind::WakeUp, Kind::Mixed, Kind::Computing].map(Some);
     std::iter::once(None)
@@ -62,7 +62,7 @@ fn bars(rows: &[Row], variant: Variant) -> Bars {
         name: row.program.clone(),
         series: 0,
         value: Some(row.ratio),
-        // The whisker is as long on both sides: the longer side of the interval.
+        // The whisker is symmetric and has the length of the interval's longer side.
         half_width: Some((row.ci_high - row.ratio).max(row.ratio - row.ci_low)),
         label: format!("{:.2}", row.ratio),
         tooltip: format!("{}: {}", row.program, tables::words(row)),
@@ -89,14 +89,14 @@ fn sections(rows: &[Row], agreements: &[Agreement], account: &Account) -> Vec<Se
             tables::ratios(rows),
         ),
         section(
-            "What it costs",
+            "Cost",
             "CPU time per unit of work, and time per unit of work in which vCPUs were awake (busy, or \
              polling while idle), each against stock: below 1 is less. Awake time stands for energy.",
             tables::costs(rows),
         ),
         section(
-            "What the agent chose",
-            "In most of its runs; each run begins anew, so the time to settle is in every figure.",
+            "The agent's choice",
+            "The most frequent choice; each run starts a new agent, so every figure includes its time to settle.",
             tables::choices(rows),
         ),
     ];
@@ -111,9 +111,10 @@ fn sections(rows: &[Row], agreements: &[Agreement], account: &Account) -> Vec<Se
     for (name, reason) in account.skipped.iter().chain(&account.failed) {
         left_out.row([name.clone(), reason.clone()]);
     }
-    let remark = match left_out.is_empty() {
-        true => "Nothing was left out of the last run.",
-        false => "Programs and variants that could not run, or failed, in the last run.",
+    let remark = if left_out.is_empty() {
+        "Nothing was left out of the last run."
+    } else {
+        "Programs and variants that could not run, or failed, in the last run."
     };
     sections.push(section("Left out", remark, left_out));
     sections
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_every_variant_and_what_was_left_out() {
+    fn page_has_variants_and_skipped_programs() {
         let rows: Vec<Row> =
             Variant::EXHAUSTIVE.iter().map(|&variant| row("sched-pipe", variant, 2.0)).collect();
         let account = Account {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_said() {
+    fn empty_page_states_missing_figures() {
         let page = html(&[], &[], &Account::default(), &plan());
         assert!(page.contains("Nothing was measured."));
     }

@@ -1,11 +1,9 @@
-//! One run of a command: started, waited for, its CPU time counted, and nothing of it left running.
+//! Runs a command to its end, counts its CPU time, and leaves none of its processes running.
 //!
-//! CPU time is what the kernel says when the last of it is waited for (wait4(2)): of the command and of
-//! all its descendants that it waited for, to the nanosecond of their run time. Those it left behind
-//! become ours (PR_SET_CHILD_SUBREAPER); they are killed and counted too. On an interrupt, or when
-//! the command takes far too long, it gets a SIGTERM, which lets a server shut down and the agent put
-//! back its settings, and after some seconds a SIGKILL. Should we be killed ourselves, the kernel
-//! sends that SIGTERM.
+//! CPU time comes from wait4(2) and covers the command and all descendants that it waited for.
+//! Orphaned descendants become children of this process (PR_SET_CHILD_SUBREAPER), which kills and counts them too.
+//! On an interrupt or a timeout the command gets SIGTERM, which lets a server shut down and the agent revert its settings, and after some seconds SIGKILL.
+//! If this process is killed, the kernel sends that SIGTERM.
 
 use std::fs::File;
 use std::io;
@@ -26,110 +24,110 @@ use tandem_linux::interrupt::{Interrupt, Interrupted};
 use tandem_linux::thread::ThreadStat;
 use thiserror::Error;
 
-/// Time between two looks at the interrupt.
+/// Interval between checks of the interrupt.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Time to end after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time between SIGTERM and SIGKILL.
+const TERM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The environment variable by which a run's processes are known.
+/// Environment variable that identifies the processes of a run.
 const MARK: &str = "TANDEM_BENCH_RUN";
 
-/// Most of an output that is quoted.
+/// Maximum length of a quoted output, in characters.
 const QUOTED: usize = 300;
 
-/// Why a command did not run to its end.
+/// Error of a run.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// Somebody asked for the end before.
+    /// Interrupted before the start.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// There is no command.
+    /// The command is empty.
     #[error("an empty command")]
     Empty,
-    /// What it leaves behind could not be found.
+    /// Becoming a subreaper failed.
     #[error("cannot adopt what a command leaves behind")]
     Adopt(#[source] Errno),
-    /// There is nowhere to keep what it prints.
+    /// Creating the output file failed.
     #[error("cannot create {}", path.display())]
     Create {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// The same.
+    /// Duplicating the output file failed.
     #[error("cannot duplicate a file")]
     Duplicate(#[source] io::Error),
-    /// It did not start.
+    /// The command did not start.
     #[error("cannot start {program}")]
     Start {
         /// Its program.
         program: String,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
-    /// Its number is no process id.
+    /// Its PID is out of range.
     #[error("{0} is no process id")]
     NoPid(u32),
-    /// Its end could not be waited for.
+    /// wait4(2) failed.
     #[error("cannot wait for a process")]
     Reap(#[source] io::Error),
-    /// It was ended before its time.
+    /// The command was terminated early.
     #[error("{program}, after {:.1} s", after.as_secs_f64())]
     Cut {
         /// Its program.
         program: String,
-        /// How long it had run.
+        /// Its run time until then.
         after: Duration,
-        /// Why.
+        /// The reason.
         source: WaitError,
     },
-    /// What it printed could not be read.
+    /// Reading the output file failed.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// What the kernel said.
+        /// OS error.
         source: io::Error,
     },
 }
 
-/// Why a command was ended before its time.
+/// Reason why a command was terminated early.
 #[derive(Debug, Error)]
 pub enum WaitError {
-    /// Its end would not be seen.
+    /// pidfd_open(2) failed.
     #[error("cannot watch a process")]
     Watch(#[source] Errno),
-    /// A time that the kernel cannot wait for.
+    /// The timeout is out of range.
     #[error("time-out")]
     TimeOut(#[source] TryFromIntError),
-    /// Its end could not be waited for.
+    /// poll(2) failed.
     #[error("cannot wait for a process")]
     Wait(#[source] Errno),
-    /// Somebody asked for the end.
+    /// Interrupted by a signal.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// It took too long.
+    /// It timed out.
     #[error("it did not end in time")]
     Late,
 }
 
-/// A run that ended.
+/// A finished run.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it printed, stdout and stderr.
+    /// Output, stdout and stderr.
     pub text: String,
-    /// How long it took.
+    /// Wall time.
     pub wall: Duration,
-    /// CPU time of all of it.
+    /// CPU time of all its processes.
     pub cpu: Duration,
 }
 
 impl Finished {
-    /// The end of what it printed, on one line.
+    /// Returns the end of its output in one line.
     pub fn quote(&self) -> String {
         let lines = self.text.lines().map(str::trim);
         let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
@@ -139,7 +137,7 @@ impl Finished {
     }
 }
 
-/// Runs a command to its end in `folder`, where its output is kept while it runs.
+/// Runs a command to its end in `folder`, which also holds its output.
 pub fn run(
     argv: &[String],
     folder: &Path,
@@ -172,7 +170,7 @@ pub fn run(
         command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?));
     }
     let begin = Instant::now();
-    // `Child` is only asked for its number: it does not wait when it is dropped, and we do.
+    // Only the PID of `Child` is used; `reap` waits for the process.
     let child =
         command.spawn().map_err(|source| RunError::Start { program: program.clone(), source })?;
     let pid = pid_of(child.id())?;
@@ -193,7 +191,7 @@ fn pid_of(number: u32) -> Result<Pid, RunError> {
     pid.ok_or(RunError::NoPid(number))
 }
 
-/// Waits until the process has ended. It is not reaped, so that its number stays its own.
+/// Waits until the process has ended. Does not reap it, so its PID is not reused.
 fn wait(pid: Pid, deadline: Instant, interrupt: &Interrupt) -> Result<(), WaitError> {
     let fd = pidfd_open(pid, PidfdFlags::empty()).map_err(WaitError::Watch)?;
     loop {
@@ -210,13 +208,13 @@ fn wait(pid: Pid, deadline: Instant, interrupt: &Interrupt) -> Result<(), WaitEr
     }
 }
 
-/// Asks a process to end, and ends it. It is our child and not reaped, so its number is its own; that
-/// it cannot be signalled can only mean that it has ended.
+/// Sends SIGTERM to a child, then SIGKILL after a timeout.
+/// The child is not reaped, so its PID is not reused; a signal fails only if it has ended.
 fn stop(pid: Pid) {
     let _ = kill_process(pid, Signal::TERM);
     let ended = || {
         let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        let timeout = Timespec::try_from(PATIENCE).ok()?;
+        let timeout = Timespec::try_from(TERM_TIMEOUT).ok()?;
         let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).ok()?;
         (ready > 0).then_some(())
     };
@@ -225,14 +223,14 @@ fn stop(pid: Pid) {
     }
 }
 
-/// Waits for a process that has ended or is about to, and gives its CPU time with that of its
-/// descendants.
+/// Waits for a process that has ended or is about to end.
+/// Returns its status and its CPU time with that of its descendants.
 fn reap(pid: Pid) -> Result<(ExitStatus, Duration), RunError> {
     let mut status = 0;
-    // SAFETY: an rusage is plain numbers, for which zero is a value.
+    // SAFETY: rusage consists of integers, for which zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
-        // SAFETY: both places are ours and of the types that wait4 writes.
+        // SAFETY: both pointers are valid and have the types that wait4 writes.
         let got =
             unsafe { libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, 0, &raw mut usage) };
         if got >= 0 {
@@ -251,10 +249,10 @@ fn reap(pid: Pid) -> Result<(ExitStatus, Duration), RunError> {
     Ok((ExitStatus::from_raw(status), time(usage.ru_utime) + time(usage.ru_stime)))
 }
 
-/// Kills what the command left running; gives its CPU time.
+/// Kills the processes that the command left running, and returns their CPU time.
 fn end_the_rest(group: Pid, mark: &str) -> Result<Duration, RunError> {
     let mut cpu = Duration::ZERO;
-    // A child's children become ours in turn; each round takes a generation.
+    // The orphans of a killed process become ours; each iteration kills one generation.
     for _ in 0..64 {
         let left = children(group, mark);
         if left.is_empty() {
@@ -268,8 +266,7 @@ fn end_the_rest(group: Pid, mark: &str) -> Result<Duration, RunError> {
     Ok(cpu)
 }
 
-/// Our children that come from this run: they are in its process group, which no other process of
-/// ours is, or have left it and have the run's mark in their environment.
+/// Returns our children from this run: those in its process group, and those with the run's mark in their environment.
 fn children(group: Pid, mark: &str) -> Vec<Pid> {
     let me = std::process::id();
     let group = group.as_raw_nonzero().get().unsigned_abs();
@@ -286,8 +283,8 @@ fn children(group: Pid, mark: &str) -> Vec<Pid> {
         .collect()
 }
 
-/// Whether the environment of a process has a variable with a value. For a moment in execve(2), when
-/// the new program is not yet set up, it is empty, so an empty one is read again.
+/// Returns whether the environment of a process contains `mark`.
+/// It is briefly empty during execve(2), so an empty environment is read again.
 fn marked(process: &Path, mark: &str) -> bool {
     for _ in 0..20 {
         match std::fs::read(process.join("environ")) {
@@ -319,7 +316,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn output_status_and_cpu_time_are_of_the_command_and_its_children() {
+    fn run_covers_the_command_and_its_children() {
         let script = "echo out; echo 'tandem: err' >&2; \
                       sh -c 'i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done'; exit 3";
         let run = shell(script, LONG).unwrap();
@@ -328,7 +325,7 @@ mod tests {
         assert!(run.cpu > Duration::ZERO && run.wall > Duration::ZERO);
     }
 
-    /// Runs a script that writes the number of a process to `$file`: that one is gone afterwards.
+    /// Runs a script that writes a PID to `$file`, and asserts that this process is gone afterwards.
     #[track_caller]
     fn assert_ends(script: &str) {
         let dir = tempfile::tempdir().unwrap();
@@ -340,12 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_is_killed() {
+    fn orphans_are_killed() {
         assert_ends("sleep 1000 & echo $! > $file");
     }
 
     #[test]
-    fn what_left_the_group_is_killed_too() {
+    fn orphans_outside_the_group_are_killed() {
         let script = "setsid sleep 1000 & echo $! > $file; setsid sh -c 'exec sleep 1000' & exit 0";
         for _ in 0..20 {
             assert_ends(script);
@@ -353,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_asked_to_end() {
+    fn timeout_sends_sigterm() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("asked");
         let script = format!("trap 'touch {}; exit 0' TERM; sleep 1000 & wait", file.display());
@@ -363,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn missing_program_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let argv = ["no-such-program-at-all".to_owned()];
         let error = run(&argv, dir.path(), LONG, &Interrupt::watch().unwrap()).unwrap_err();

@@ -1,10 +1,9 @@
-//! The programs of the set: what each does, what it needs, its command, and how its work is counted.
+//! The programs of the set, with their requirements, commands and units of work.
 //!
-//! A program runs for a time, or for a count that is sized beforehand so that it takes about that
-//! time. Its work is what it says itself; where it says nothing (pbzip2, make) it is the count over
-//! the time from start to end, and the agent's own start counts too. Kinds tell what to expect:
-//! programs bound by wake-ups gain from fewer vCPUs and from vCPUs that stay awake, programs bound by
-//! computing must not lose.
+//! A program runs for a time, or for a count that is sized beforehand to take about that time.
+//! Its work is its own printed figure.
+//! Programs without one (pbzip2, make) count as the count over the wall time, which includes the start of the agent.
+//! Wake-up-bound programs gain from fewer vCPUs and from vCPUs that stay awake; computing programs must not lose.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -15,7 +14,7 @@ use crate::guest::process::Finished;
 use crate::guest::token::Means;
 use crate::guest::{inputs, output};
 
-/// A name that no program of the set has.
+/// Unknown name of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "'{0}' is no program of the set; the programs are {known}",
@@ -23,20 +22,20 @@ use crate::guest::{inputs, output};
 )]
 pub struct UnknownProgram(pub String);
 
-/// What a program spends its time on.
+/// Behaviour of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// One runs, the others wait for it: wake-ups are all it does.
+    /// One thread runs while the others wait for it: bound by wake-ups.
     WakeUp,
-    /// Computes and waits.
+    /// Computes and blocks.
     Mixed,
     /// Computes on all vCPUs.
     Computing,
 }
 
 impl Kind {
-    /// Its name in tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Kind::WakeUp => "wake-up",
@@ -46,38 +45,38 @@ impl Kind {
     }
 }
 
-/// What a program does.
+/// Command and work of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// `perf bench sched pipe`: two processes or threads, and two pipes.
     Pipe {
-        /// Threads, not processes.
+        /// Threads instead of processes.
         threads: bool,
     },
     /// `perf bench sched messaging`: many senders and receivers, over sockets.
     Messaging {
-        /// Threads and pipes, not processes and sockets.
+        /// Threads and pipes instead of processes and sockets.
         threads: bool,
     },
     /// `hackbench`: the same, over sockets or pipes.
     Hackbench {
-        /// Pipes, not sockets.
+        /// Pipes instead of sockets.
         pipes: bool,
     },
     /// [`crate::guest::token`].
     Token(Means),
-    /// `sysbench cpu`: a thread per vCPU that computes primes. Of no set: the agent leaves it alone.
+    /// `sysbench cpu`: a thread per vCPU that computes primes. In no set: the agent changes nothing for it.
     SysbenchCpu,
     /// `sysbench threads`: threads that lock and yield.
     SysbenchThreads,
-    /// `sysbench mutex`: threads that want the same mutex all the time.
+    /// `sysbench mutex`: threads that contend for the same mutex all the time.
     SysbenchMutex {
-        /// How many.
+        /// Number of threads.
         threads: u64,
     },
     /// `sysbench oltp_read_write` against MariaDB.
     Oltp {
-        /// How many clients.
+        /// Number of clients.
         connections: u32,
     },
     /// `pbzip2` on generated text.
@@ -88,9 +87,9 @@ pub enum Load {
     StressFutex,
     /// [`crate::guest::paced`], on one vCPU.
     Paced(Structure),
-    /// A stressor of `stress-ng`, an instance, on one vCPU.
+    /// One instance of a stressor of `stress-ng`, on one vCPU.
     Stress {
-        /// Which.
+        /// Name of the stressor.
         stressor: &'static str,
         /// Its settings.
         settings: &'static str,
@@ -99,7 +98,7 @@ pub enum Load {
     Make,
     /// `tandem vm run`.
     Microvm {
-        /// What its guest does.
+        /// The guest's workload.
         workload: &'static str,
         /// The workload's settings, `key=value`.
         settings: &'static [&'static str],
@@ -109,43 +108,43 @@ pub enum Load {
 /// A program of the set.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Its name in arguments and reports.
+    /// Name in arguments and reports.
     pub name: &'static str,
-    /// What to expect of it.
+    /// Behaviour.
     pub kind: Kind,
-    /// What it does.
+    /// Command and work.
     pub load: Load,
 }
 
-/// Something that must be there.
+/// A requirement of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A command, of a Debian package.
+    /// A command and its Debian package.
     Command(&'static str, &'static str),
-    /// A way to run VMs.
+    /// KVM.
     Kvm,
 }
 
-/// What a command is made from.
+/// Parameters of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
-    /// How long to run, for programs that take a time.
+    /// Run time, for programs that take a time.
     pub seconds: u32,
-    /// How much to do, for programs that take a count.
+    /// Amount of work, for programs that take a count.
     pub count: u64,
     /// vCPUs of this machine.
     pub vcpus: usize,
-    /// The folder that holds the inputs.
+    /// Folder of the inputs.
     pub folder: &'a str,
-    /// This program.
+    /// Path of this program.
     pub tandem: &'a str,
 }
 
-/// Senders, and receivers, of a group in hackbench and `perf bench sched messaging`, as by default.
+/// Senders, and receivers, of a group in hackbench and `perf bench sched messaging`; their default.
 const FELLOWS: u64 = 20;
 const GROUPS: u64 = 4;
 
-/// In a run of one second dbench counts nothing.
+/// Minimum time of dbench, which counts nothing in one second.
 const DBENCH_SECONDS: u32 = 2;
 
 const fn program(name: &'static str, kind: Kind, load: Load) -> Program {
@@ -225,12 +224,12 @@ pub fn all() -> impl Iterator<Item = &'static Program> {
 }
 
 impl Load {
-    /// Whether it is for one vCPU.
+    /// Returns whether it is for one vCPU.
     pub fn is_for_one_vcpu(self) -> bool {
         matches!(self, Load::Paced(_) | Load::Stress { .. })
     }
 
-    /// What it does and what is counted.
+    /// Describes its work and the unit of work.
     pub fn what(self) -> String {
         let many = format!("{GROUPS} groups of {FELLOWS} senders and {FELLOWS} receivers");
         match self {
@@ -278,7 +277,7 @@ impl Load {
         }
     }
 
-    /// Its unit of work, for `… per second`.
+    /// Returns the unit of work, for `… per second`.
     pub fn unit(self) -> &'static str {
         match self {
             Load::Pipe { .. } => "round trips",
@@ -295,7 +294,7 @@ impl Load {
         }
     }
 
-    /// What must be there.
+    /// Returns its requirements.
     pub fn needs(self) -> &'static [Need] {
         match self {
             Load::Pipe { .. } | Load::Messaging { .. } => &[Need::Command("perf", "linux-perf")],
@@ -321,7 +320,7 @@ impl Load {
         }
     }
 
-    /// The smallest and the greatest count, for programs that take one.
+    /// Returns the minimum and maximum count, for programs that take one.
     pub fn counts(self) -> Option<(u64, u64)> {
         const ANY: u64 = 1_000_000_000;
         match self {
@@ -334,7 +333,7 @@ impl Load {
         }
     }
 
-    /// How much a count is, in the unit of work.
+    /// Converts a count to units of work.
     fn units(self, count: u64) -> f64 {
         let units = match self {
             Load::Messaging { .. } | Load::Hackbench { .. } => {
@@ -347,7 +346,7 @@ impl Load {
         units as f64
     }
 
-    /// The command; OLTP's is made by [`crate::guest::database`].
+    /// Returns the command; for OLTP, [`crate::guest::database`] makes it.
     pub fn command(self, setting: &Setting) -> Vec<String> {
         let Setting { seconds, count, vcpus, folder, tandem } = *setting;
         let line = match self {
@@ -400,7 +399,7 @@ impl Load {
                     argv.extend(["--set".to_owned(), (*setting).to_owned()]);
                 }
             }
-            // What is written goes where the harness keeps output; that must not be megabytes.
+            // Discard the compressed data, which the harness would keep as output.
             Load::Pbzip2 => {
                 argv = ["sh", "-c", "exec \"$@\" >/dev/null", "sh"]
                     .map(str::to_owned)
@@ -419,7 +418,7 @@ impl Load {
         argv
     }
 
-    /// What a run did; `None` where its output does not say.
+    /// Returns the work of a run; `None` if its output has no figure.
     pub fn work(self, run: &Finished, setting: &Setting) -> Option<Work> {
         let (text, units) = (&run.text, self.units(setting.count));
         match self {
@@ -439,21 +438,24 @@ impl Load {
     }
 }
 
-/// The programs of these names, in the order of the sets; for no names those for one vCPU or the others.
+/// Returns the programs of these names, in the order of the sets; without names, those for one vCPU or the others.
 pub fn chosen(names: &[String], one_vcpu: bool) -> Result<Vec<Program>, UnknownProgram> {
     for name in names {
         if !all().any(|program| program.name == name) {
             return Err(UnknownProgram(name.clone()));
         }
     }
-    let wanted = |program: &&Program| match names.is_empty() {
-        true => program.load.is_for_one_vcpu() == one_vcpu,
-        false => names.iter().any(|name| program.name == name),
+    let wanted = |program: &&Program| {
+        if names.is_empty() {
+            program.load.is_for_one_vcpu() == one_vcpu
+        } else {
+            names.iter().any(|name| program.name == name)
+        }
     };
     Ok(all().filter(wanted).copied().collect())
 }
 
-/// Why a program cannot run, if something it needs is missing.
+/// Returns the reason why a program cannot run, if a requirement is missing.
 pub fn missing(load: Load, present: impl Fn(Need) -> Result<(), String>) -> Option<String> {
     let mut reasons: Vec<String> =
         load.needs().iter().filter_map(|&need| present(need).err()).collect();
@@ -461,13 +463,16 @@ pub fn missing(load: Load, present: impl Fn(Need) -> Result<(), String>) -> Opti
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
-/// Whether a need is met on this machine; otherwise why not.
+/// Checks a requirement on this machine; the error is the reason.
 pub fn present(need: Need) -> Result<(), String> {
     match need {
-        Need::Command(command, package) => match is_command(command) {
-            true => Ok(()),
-            false => Err(format!("no {command}: apt-get install {package}")),
-        },
+        Need::Command(command, package) => {
+            if is_command(command) {
+                Ok(())
+            } else {
+                Err(format!("no {command}: apt-get install {package}"))
+            }
+        }
         Need::Kvm => match std::fs::File::open("/dev/kvm") {
             Ok(_) => Ok(()),
             Err(error) => Err(format!("/dev/kvm cannot be used: {error}")),
@@ -475,7 +480,7 @@ pub fn present(need: Need) -> Result<(), String> {
     }
 }
 
-/// Whether the shell would find it; servers may be where only root looks.
+/// Returns whether the command is in PATH, `/usr/sbin` or `/sbin`; servers may be outside the PATH of ordinary users.
 fn is_command(command: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
@@ -519,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_worth_what_the_program_makes_of_it() {
+    fn counts_convert_to_units_of_work() {
         let hackbench = Load::Hackbench { pipes: false };
         let work = hackbench.work(&finished("\nTime: 2.0\n", 9), &SETTING);
         assert_eq!(work.unwrap().rate(), 100.0 * 4.0 * 400.0 / 2.0);
@@ -529,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_distinct_and_an_unknown_one_lists_them() {
+    fn names_are_distinct_and_listed_on_error() {
         let names: std::collections::BTreeSet<_> = all().map(|p| p.name).collect();
         assert_eq!(names.len(), PROGRAMS.len() + ONE_VCPU.len());
         let one = chosen(&["make".to_owned()], false).unwrap();
@@ -543,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_once_with_its_package() {
+    fn missing_packages_are_named_once() {
         let nothing = |need: Need| match need {
             Need::Command(_, package) => Err(format!("install {package}")),
             Need::Kvm => Err("no KVM".to_owned()),

@@ -1,9 +1,9 @@
-//! One program in one variant against stock: the figures as they are written, and what follows from
-//! several of them.
+//! Figures of one program in one variant relative to stock, and figures over several rows.
 //!
-//! A row's ratio is the median over pairs of runs of (rate of the variant) ÷ (rate in stock), so 4 is
-//! four times as fast; its interval is that of [`crate::interval`]. CPU time and awake time are per
-//! unit of work, again as ratio to stock: below 1 is less. What was not measured is absent.
+//! A row's ratio is the median over pairs of runs of (rate of the variant) ÷ (rate in stock), so 4 is four times as fast.
+//! Its interval is that of [`crate::interval`].
+//! CPU time and awake time are per unit of work, also relative to stock: below 1 is less.
+//! Unmeasured figures are absent.
 
 use crate::interval::Interval;
 use serde::{Deserialize, Serialize};
@@ -12,41 +12,41 @@ use tandem_model::averages::{geometric_mean, median};
 use crate::guest::program::Kind;
 use crate::guest::variant::{Choice, Fixed, Variant};
 
-/// Settings this close to the best are as good.
+/// Minimum ratio, relative to the best, of a setting that counts as equally good.
 const AS_GOOD: f64 = 0.97;
 
-/// What the rest of an idle machine takes at most, in vCPUs; the kernel tells it by samples.
+/// Maximum CPU time of other tasks on an idle machine, in vCPUs; the kernel's figure rests on samples.
 pub const QUIET: f64 = 0.1;
 
-/// A program may be slower by this much.
+/// Minimum ratio of a program that counts as not slower.
 pub const HARMLESS: f64 = 0.98;
 
-/// What one run gave.
+/// Figures of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Units of work per second.
     pub rate: f64,
     /// CPU seconds per unit of work.
     pub cpu: Option<f64>,
-    /// Seconds in which vCPUs were awake, per unit of work.
+    /// Awake seconds of vCPUs per unit of work.
     pub awake: Option<f64>,
-    /// What the agent chose.
+    /// Choice of the agent.
     pub choice: Option<Choice>,
-    /// When it had chosen, in ms after the start.
+    /// Time from the start to the choice, in ms.
     pub settled_ms: Option<f64>,
     /// CPU time of the agent itself, as a fraction of one vCPU.
     pub agent_cpu: Option<f64>,
-    /// What everything else on the machine took meanwhile, in vCPUs.
+    /// CPU time of all other tasks on the machine, in vCPUs.
     pub others: Option<f64>,
-    /// On one vCPU: how often it went idle, per unit of work.
+    /// On one vCPU: idle periods per unit of work.
     pub transitions: Option<f64>,
-    /// On one vCPU: seconds for which it was not idle, with all that ran on it, per unit of work.
+    /// On one vCPU: busy seconds, of all tasks, per unit of work.
     pub busy: Option<f64>,
-    /// The 99th percentile of the latencies that the program measured, ns.
+    /// 99th percentile of the latencies that the program measured, in ns.
     pub latency_p99_ns: Option<f64>,
-    /// Delayed scheduling: the timer slack that the agent had set in the end.
+    /// Delayed scheduling: the agent's timer slack at the end, in ns.
     pub delay_slack_ns: Option<f64>,
-    /// Delayed scheduling: whether woken threads did not preempt in the end.
+    /// Delayed scheduling: whether wake-up preemption was off at the end.
     pub delay_batch: Option<bool>,
 }
 
@@ -57,7 +57,7 @@ pub struct Row {
     pub program: String,
     /// The variant.
     pub variant: Variant,
-    /// Rate against stock, the median of the pairs.
+    /// Rate relative to stock, median of the pairs.
     pub ratio: f64,
     /// Lower end of its interval.
     pub ci_low: f64,
@@ -65,57 +65,56 @@ pub struct Row {
     pub ci_high: f64,
     /// Pairs of runs.
     pub runs: usize,
-    /// The probability with which the interval covers the true median.
+    /// Probability that the interval covers the true median.
     pub coverage: f64,
-    /// What the program spends its time on.
+    /// Behaviour of the program.
     pub kind: Kind,
     /// Unit of work.
     pub unit: String,
-    /// Units per second in stock, the median.
+    /// Units per second in stock, median.
     pub stock_rate: f64,
-    /// Units per second in this variant, the median.
+    /// Units per second in this variant, median.
     pub rate: f64,
-    /// CPU time per unit of work against stock.
+    /// CPU time per unit of work relative to stock.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_ratio: Option<f64>,
-    /// Time in which vCPUs were awake, per unit of work, against stock: the energy proxy.
+    /// Awake time of vCPUs per unit of work relative to stock: the energy proxy.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub awake_ratio: Option<f64>,
-    /// What the agent chose in most runs.
+    /// The agent's most frequent choice.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub choice: Option<Choice>,
-    /// When it had chosen, the median.
+    /// Time from the start to the choice, in ms, median.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub settled_ms: Option<f64>,
-    /// CPU time of the agent itself, as a fraction of one vCPU, the median.
+    /// CPU time of the agent itself, as a fraction of one vCPU, median.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub agent_cpu: Option<f64>,
-    /// The most that everything else on the machine took during one of the runs, stock's or this
-    /// variant's, in vCPUs.
+    /// Maximum CPU time of all other tasks during one of the runs, in stock or in this variant, in vCPUs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub others: Option<f64>,
-    /// On one vCPU: how often it went idle, per unit of work, against stock.
+    /// On one vCPU: idle periods per unit of work, relative to stock.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub transitions_ratio: Option<f64>,
-    /// The same per second, in this variant and in stock, the medians.
+    /// On one vCPU: idle periods per second in this variant and in stock, medians.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub transitions_per_second: Option<[f64; 2]>,
-    /// On one vCPU: time for which it was not idle, per unit of work, against stock.
+    /// On one vCPU: busy time per unit of work, relative to stock.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub busy_ratio: Option<f64>,
-    /// The interval of that over the pairs.
+    /// Interval of `busy_ratio` over the pairs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub busy_interval: Option<[f64; 2]>,
-    /// The 99th percentile of latencies, ns, in this variant and in stock, the medians.
+    /// 99th percentile of latencies in this variant and in stock, in ns, medians.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_p99_ns: Option<[f64; 2]>,
-    /// Delayed scheduling: the timer slack that the agent had set in the end, the median.
+    /// Delayed scheduling: the agent's timer slack at the end, in ns, median.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub delay_slack_ns: Option<f64>,
-    /// Delayed scheduling: in how many runs woken threads did not preempt in the end.
+    /// Delayed scheduling: number of runs in which wake-up preemption was off at the end.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub delay_batch_runs: Option<usize>,
-    /// The agent held threads back exactly where that helps by hand ([`crate::guest::held_back`]).
+    /// Whether the agent delayed threads exactly if slack by hand helps ([`crate::guest::held_back`]).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub held_back_right: Option<bool>,
     /// vCPUs of the machine.
@@ -124,14 +123,14 @@ pub struct Row {
     pub pairs: Vec<f64>,
 }
 
-/// What a row is about.
+/// Identification of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
     /// The program.
     pub program: &'a str,
     /// The variant.
     pub variant: Variant,
-    /// What the program spends its time on.
+    /// Behaviour of the program.
     pub kind: Kind,
     /// Unit of work.
     pub unit: &'a str,
@@ -140,7 +139,7 @@ pub struct About<'a> {
 }
 
 impl Row {
-    /// The row of some pairs; `None` if there are none.
+    /// Computes the row of pairs of runs; `None` if there are none.
     pub fn of(about: &About, stock: &[Sample], samples: &[Sample]) -> Option<Row> {
         let pairs = || stock.iter().zip(samples);
         let ratios: Vec<f64> = pairs().map(|(a, b)| b.rate / a.rate).collect();
@@ -193,7 +192,7 @@ impl Row {
     }
 }
 
-/// The choice of most runs; of equally frequent ones the smallest.
+/// Returns the most frequent choice; the smallest of equally frequent ones.
 fn most_often(choices: impl Iterator<Item = Choice>) -> Option<Choice> {
     let mut counts = std::collections::BTreeMap::new();
     for choice in choices {
@@ -204,7 +203,7 @@ fn most_often(choices: impl Iterator<Item = Choice>) -> Option<Choice> {
     frequent.next().map(|(choice, _)| choice)
 }
 
-/// Whether the agent chose as well as the best fixed setting.
+/// Comparison of the agent's choice with the best fixed setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Agreement {
     /// The program.
@@ -213,15 +212,15 @@ pub struct Agreement {
     pub best: Variant,
     /// Fixed settings that count as best: within 3 % of it, or within its interval.
     pub as_good: Vec<Variant>,
-    /// The fixed setting that the agent's choice is.
+    /// The fixed setting that equals the agent's choice.
     pub chosen: Option<Variant>,
     /// Whether it counts as best.
     pub agrees: bool,
-    /// When it had chosen.
+    /// Time from the start to the choice, in ms.
     pub settled_ms: Option<f64>,
 }
 
-/// The agreement of every program of which all fixed settings and the agent were measured.
+/// Returns the agreement of every program for which all fixed settings and the agent were measured.
 pub fn agreements(rows: &[Row]) -> Vec<Agreement> {
     let agents = rows.iter().filter(|row| row.variant == Variant::Agent);
     agents.filter_map(|agent| agreement(rows, agent)).collect()
@@ -254,7 +253,7 @@ fn agreement(rows: &[Row], agent: &Row) -> Option<Agreement> {
     })
 }
 
-/// The geometric mean of a variant's ratios, and over how many programs.
+/// Returns the geometric mean of a variant's ratios, and the number of programs.
 pub fn mean(rows: &[Row], variant: Variant, kind: Option<Kind>) -> Option<(f64, usize)> {
     let ratios: Vec<f64> = rows
         .iter()
@@ -265,7 +264,7 @@ pub fn mean(rows: &[Row], variant: Variant, kind: Option<Kind>) -> Option<(f64, 
     Some((mean, ratios.len()))
 }
 
-/// The programs with a run that was disturbed: others took more than [`QUIET`] vCPUs.
+/// Returns the programs with a disturbed run, in which other tasks took more than [`QUIET`] vCPUs.
 pub fn disturbed(rows: &[Row]) -> Vec<&str> {
     let mut names: Vec<&str> = rows
         .iter()
@@ -276,7 +275,7 @@ pub fn disturbed(rows: &[Row]) -> Vec<&str> {
     names
 }
 
-/// The rows of both, where both have one the `newer`.
+/// Merges rows; `newer` rows replace older ones of the same program and variant.
 pub fn merged(older: Vec<Row>, newer: &[Row]) -> Vec<Row> {
     let same = |a: &Row, b: &Row| (&a.program, a.variant) == (&b.program, b.variant);
     let mut rows: Vec<Row> =
@@ -293,7 +292,7 @@ pub(crate) mod tests {
         Sample { rate, cpu: Some(2.0 / rate), ..Sample::default() }
     }
 
-    /// A row for tests of what is made of rows.
+    /// A row with this ratio.
     pub fn row(program: &str, variant: Variant, ratio: f64) -> Row {
         let about = About { program, variant, kind: Kind::WakeUp, unit: "passes", vcpus: 2 };
         let stock = vec![sample(10.0); 10];
@@ -301,10 +300,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_row_compares_pair_by_pair() {
+    fn row_compares_pair_by_pair() {
         let about =
             About { program: "p", variant: Variant::Agent, kind: Kind::Mixed, unit: "x", vcpus: 2 };
-        // The machine became twice as fast in the second pair: the ratio does not see that.
+        // The machine is twice as fast in the second pair, which does not affect the ratio.
         let stock = [sample(10.0), sample(20.0)];
         let agent = [sample(40.0), sample(80.0)];
         let row = Row::of(&about, &stock, &agent).unwrap();
@@ -329,7 +328,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_agents_choice_is_held_against_the_best() {
+    fn agreement_compares_choice_with_best() {
         let one = Choice { vcpus: 1, retention_ns: 0 };
         let clear = exhaustive([1.0, 2.0, 8.0, 7.0], one);
         assert_eq!(clear.best, Variant::OneOff);
@@ -342,20 +341,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn without_all_fixed_settings_there_is_no_agreement() {
+    fn agreement_needs_all_fixed_settings() {
         let rows = [row("p", Variant::Agent, 1.0), row("p", Variant::Haltpoll, 1.0)];
         assert_eq!(agreements(&rows), []);
     }
 
     #[test]
-    fn the_choice_of_most_runs_counts() {
+    fn most_frequent_choice_wins() {
         let choice = |vcpus| Choice { vcpus, retention_ns: 0 };
         assert_eq!(most_often([1, 2, 2].map(choice).into_iter()), Some(choice(2)));
         assert_eq!(most_often([2, 1].map(choice).into_iter()), Some(choice(1)));
     }
 
     #[test]
-    fn means_are_over_a_variant_and_a_kind() {
+    fn means_select_variant_and_kind() {
         let rows = [
             row("a", Variant::Agent, 4.0),
             row("b", Variant::Agent, 1.0),

@@ -1,7 +1,8 @@
-//! The bench from beginning to end: what can run here, each program in turn, and what is left out.
+//! Runs the whole bench: selects usable variants and programs, then measures each program.
 //!
-//! A variant is tried out before anything is measured; a program's needs are looked up. What cannot run is left
-//! out with its reason. Figures are saved after each program ([`crate::guest::figures`]).
+//! It tries each variant and checks each program's requirements before the first measurement.
+//! It skips unusable ones with a reason.
+//! It saves figures after each program ([`crate::guest::figures`]).
 
 use std::path::Path;
 
@@ -17,27 +18,27 @@ use crate::guest::program::Program;
 use crate::guest::row::Row;
 use crate::guest::{figures, held_back, program, row};
 
-/// What ends the bench.
+/// Error that ends the bench.
 #[derive(Debug, Error)]
 pub enum SessionError {
-    /// It has nowhere to work.
+    /// Creating the temporary folder failed.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// No variant works here.
     #[error("nothing to compare with stock: {0}")]
     NoVariant(String),
-    /// Somebody asked for the end.
+    /// Interrupted by a signal.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// A program.
+    /// Measuring a program failed.
     #[error(transparent)]
     Measure(#[from] MeasureError),
-    /// The figures were not saved.
+    /// Saving the figures failed.
     #[error(transparent)]
     Save(#[from] JsonError),
 }
 
-/// A bench that can begin.
+/// A prepared bench.
 #[derive(Debug)]
 pub struct Session {
     plan: Plan,
@@ -47,7 +48,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Finds out what of all that can run here.
+    /// Selects the variants and programs that can run on this machine.
     pub fn prepare(
         mut plan: Plan,
         programs: Vec<Program>,
@@ -82,23 +83,23 @@ impl Session {
         Ok(Session { plan, programs: runnable, folder, account })
     }
 
-    /// How many steps of progress it has.
+    /// Number of progress steps.
     pub fn steps(&self) -> u64 {
         let variants = self.plan.variants.len() as u64 + 1;
         self.programs.len() as u64 * u64::from(self.plan.runs) * variants
     }
 
-    /// With what can run here.
+    /// Returns the plan with the usable variants.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// What was left out, and what went wrong.
+    /// Returns skipped and failed programs.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// Measures every program; its rows take the place of older ones. With a file, they are saved there.
+    /// Measures every program; new rows replace older ones. Saves them in the file, if given.
     pub fn measure(
         &mut self,
         older: Vec<Row>,

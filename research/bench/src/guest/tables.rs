@@ -1,7 +1,7 @@
-//! The figures of the guest bench as tables: ratios side by side, what they cost, what the agent chose.
+//! Tables of the guest bench: ratios, costs, choices of the agent.
 //!
-//! A ratio stands with its interval: `4.12 (3.98 … 4.30)`. It is good where the whole interval is
-//! above 1, and bad where the program is slower than [`HARMLESS`]; the rest is plain.
+//! A ratio has its interval: `4.12 (3.98 … 4.30)`.
+//! Its tone is good if the whole interval is above 1, and bad if the ratio is below [`HARMLESS`].
 
 use tandem_report::figure;
 use tandem_report::table::{Align, Cell, Table, Tone};
@@ -12,7 +12,7 @@ use crate::guest::row::{Agreement, HARMLESS, QUIET, Row, disturbed, mean};
 use crate::guest::variant::{Choice, Variant};
 use crate::guest::{held_back, program};
 
-/// The variants that rows have, in a fixed order.
+/// Returns the variants of the rows, in a fixed order.
 pub fn variants(rows: &[Row]) -> Vec<Variant> {
     let mut variants: Vec<Variant> = rows.iter().map(|row| row.variant).collect();
     variants.sort_unstable();
@@ -20,7 +20,7 @@ pub fn variants(rows: &[Row]) -> Vec<Variant> {
     variants
 }
 
-/// The programs that rows have, each once, in their order.
+/// Returns the programs of the rows, each once, in their order.
 pub fn programs(rows: &[Row]) -> Vec<&str> {
     let mut programs: Vec<&str> = Vec::new();
     for row in rows {
@@ -51,7 +51,7 @@ fn headed(first: &[&str], more: impl Iterator<Item = String>) -> Table {
     Table::new(&headings)
 }
 
-/// Every program's ratio in every variant, and their means.
+/// Tabulates every program's ratio in every variant, and their means.
 pub fn ratios(rows: &[Row]) -> Table {
     let variants = variants(rows);
     let names = variants.iter().map(|variant| variant.name().to_owned());
@@ -85,7 +85,7 @@ pub fn ratios(rows: &[Row]) -> Table {
     table
 }
 
-/// A ratio with its interval.
+/// Formats a ratio with its interval and tone.
 fn ratio(row: &Row) -> Cell {
     let tone = match () {
         () if row.ratio < HARMLESS => Tone::Bad,
@@ -95,12 +95,12 @@ fn ratio(row: &Row) -> Cell {
     Cell::toned(words(row), tone)
 }
 
-/// `4.12 (3.98 … 4.30)`.
+/// Formats a ratio with its interval: `4.120 (3.980 … 4.300)`.
 pub fn words(row: &Row) -> String {
     format!("{:.3} ({:.3} … {:.3})", row.ratio, row.ci_low, row.ci_high)
 }
 
-/// CPU time and awake time per unit of work against stock.
+/// Tabulates CPU time and awake time per unit of work relative to stock.
 pub fn costs(rows: &[Row]) -> Table {
     let variants = variants(rows);
     let names = variants.iter().flat_map(|variant| {
@@ -121,7 +121,7 @@ pub fn costs(rows: &[Row]) -> Table {
     table
 }
 
-/// Programs on one vCPU: how often it went idle, what it was busy for, and latencies; variants and stock.
+/// Tabulates idle periods, busy time and latencies of programs on one vCPU, in variants and stock.
 pub fn one_vcpu(rows: &[Row]) -> Table {
     let names = [
         "work",
@@ -131,7 +131,7 @@ pub fn one_vcpu(rows: &[Row]) -> Table {
         "busy",
         "latency p99",
         "in stock",
-        "slack in the end",
+        "slack at the end",
     ];
     let mut table = headed(&["program", "variant"], names.map(str::to_owned).into_iter());
     for row in rows.iter().filter(|row| is_of_one_vcpu(row)) {
@@ -160,7 +160,7 @@ fn is_of_one_vcpu(row: &Row) -> bool {
     row.transitions_ratio.is_some() || row.latency_p99_ns.is_some()
 }
 
-/// What the agent chose, when, and what it took itself.
+/// Tabulates the agent's choices, its time to settle, and its CPU time.
 pub fn choices(rows: &[Row]) -> Table {
     let names = ["vCPUs", "retention", "settled after", "agent's CPU"];
     let mut table = headed(&["program"], names.map(str::to_owned).into_iter());
@@ -187,7 +187,7 @@ fn settled(ms: Option<f64>) -> Cell {
     ms.map_or_else(absent, |ms| figure::time(ms * 1e6).into())
 }
 
-/// The agent's choice against the best fixed setting.
+/// Compares the agent's choice with the best fixed setting.
 pub fn agreement(agreements: &[Agreement]) -> Table {
     let mut table =
         Table::new(&["program", "best", "as good", "chosen", "agrees", "settled after"]);
@@ -206,19 +206,19 @@ pub fn agreement(agreements: &[Agreement]) -> Table {
     table
 }
 
-/// What must be said of figures from a machine that was not idle.
+/// Warns if the machine was not idle.
 pub fn warning(rows: &[Row]) -> Option<String> {
     let names = disturbed(rows);
     (!names.is_empty()).then(|| {
         format!(
             "Not idle: in some run of each of these programs, something else took more than {QUIET} \
-             vCPUs, so their figures are not sure: {}.",
+             vCPUs, so their figures are unreliable: {}.",
             names.join(", ")
         )
     })
 }
 
-/// The result in words, in both directions.
+/// States the result of a variant: mean, faster and slower programs.
 pub fn finding(rows: &[Row], variant: Variant) -> Option<String> {
     let (mean, count) = mean(rows, variant, None)?;
     let of: Vec<&Row> = rows.iter().filter(|row| row.variant == variant).collect();
@@ -237,7 +237,7 @@ pub fn finding(rows: &[Row], variant: Variant) -> Option<String> {
     ))
 }
 
-/// The programs, and what those lack that cannot run here.
+/// Lists programs and their missing requirements.
 pub fn list(programs: &[Program]) -> Table {
     let mut table = Table::new(&["program", "kind", "what; unit of work", "lacks"]);
     for program in programs {
@@ -252,22 +252,22 @@ pub fn list(programs: &[Program]) -> Table {
     table
 }
 
-/// All of it, as the terminal shows it.
+/// Renders the whole output for the terminal.
 pub fn summary(rows: &[Row], agreements: &[Agreement], account: &Account) -> String {
     let mut parts = vec![ratios(rows).to_string()];
     parts.extend(variants(rows).into_iter().filter_map(|variant| finding(rows, variant)));
     parts.extend(warning(rows));
-    parts.push("CPU time and awake time per unit of work, against stock:".to_owned());
+    parts.push("CPU time and awake time per unit of work, relative to stock:".to_owned());
     parts.push(costs(rows).to_string());
     if rows.iter().any(is_of_one_vcpu) {
-        let what = "On one vCPU: idle periods, and time for which it was not idle, per unit of work against stock:";
+        let what = "On one vCPU: idle periods and busy time per unit of work, relative to stock:";
         parts.push(what.to_owned());
         parts.push(one_vcpu(rows).to_string());
         parts.extend(held_back::finding(rows));
     }
     let choices = choices(rows);
     if !choices.is_empty() {
-        parts.push("What the agent chose in most runs, and when:".to_owned());
+        parts.push("The agent's most frequent choice, and its time to settle:".to_owned());
         parts.push(choices.to_string());
     }
     if !agreements.is_empty() {
@@ -282,7 +282,7 @@ pub fn summary(rows: &[Row], agreements: &[Agreement], account: &Account) -> Str
     parts.join("\n\n")
 }
 
-/// What ran and what did not, with the reasons.
+/// Counts measured, skipped and failed programs, with reasons.
 fn counts(rows: &[Row], account: &Account) -> String {
     let mut lines = vec![format!(
         "{} measured, {} skipped, {} failed",
@@ -304,7 +304,7 @@ mod tests {
     use tandem_report::table::Look;
 
     #[test]
-    fn variants_stand_side_by_side_and_gaps_say_so() {
+    fn missing_variants_are_not_measured() {
         let rows = [
             row("pipe", Variant::Agent, 4.0),
             row("pipe", Variant::Taskset, 9.0),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_on_one_vcpu_have_a_table_of_their_own() {
+    fn one_vcpu_programs_have_their_own_table() {
         let mut rows = vec![row("timers", Variant::Agent, 1.0), row("make", Variant::Agent, 1.0)];
         rows[0].transitions_ratio = Some(0.55);
         rows[0].transitions_per_second = Some([1_000.0, 1_800.0]);
@@ -329,12 +329,12 @@ mod tests {
         let text = one_vcpu(&rows).text(Look::Plain);
         assert!(text.contains("0.550") && text.contains("timers"), "{text}");
         assert!(!text.contains("make"), "{text}");
-        // The time for which it was busy is not known here.
+        // The row has no busy time.
         assert!(text.contains(figure::NOT_MEASURED), "{text}");
     }
 
     #[test]
-    fn the_finding_names_what_got_slower() {
+    fn finding_names_slower_programs() {
         let rows = [row("pipe", Variant::Agent, 4.0), row("make", Variant::Agent, 0.9)];
         let text = finding(&rows, Variant::Agent).unwrap();
         assert!(text.contains("1.90 times"), "{text}");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_was_not_idle_is_said() {
+    fn busy_machine_yields_a_warning() {
         let mut rows = [row("pipe", Variant::Agent, 4.0)];
         assert_eq!(warning(&rows), None);
         rows[0].others = Some(0.5);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_and_agreement_say_what_was_not_told() {
+    fn unknown_choices_are_not_measured() {
         let rows: Vec<Row> =
             Variant::EXHAUSTIVE.iter().map(|&variant| row("pipe", variant, 2.0)).collect();
         let text = choices(&rows).text(Look::Plain);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_skipped_is_counted_with_its_reason() {
+    fn skipped_programs_are_counted_with_reasons() {
         let account = Account {
             skipped: vec![("vm-burn".to_owned(), "no /dev/kvm".to_owned())],
             failed: Vec::new(),

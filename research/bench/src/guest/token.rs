@@ -1,12 +1,12 @@
-//! Two threads hand a token back and forth, and do nothing else.
+//! Two threads pass a token back and forth.
 //!
-//! It is the purest wake-up-bound program: at any time one thread runs and the other is blocked, so a
-//! vCPU that halts meanwhile pays for a halt and a wake-up at every pass. The token is a number; a
-//! thread may pass it on when its parity is its own. It is waited for with a futex directly, or with
-//! `Mutex` and `Condvar` as programs do. One unit of work is one pass.
+//! It is the purest wake-up-bound program: one thread runs while the other is blocked, so an idle vCPU pays for a halt and a wake-up at every pass.
+//! The token is a number; its parity tells which thread holds it.
+//! A thread waits with a futex, or with `Mutex` and `Condvar` as most programs do.
+//! One unit of work is one pass.
 //!
-//! `tandem-lab bench guest-token` runs it as a program of the set, and prints `passes: N` and `seconds: S` by its
-//! own clock. It does not choose vCPUs.
+//! `tandem-lab bench guest-token` runs it as a program of the set, and prints `passes: N` and `seconds: S` by its own clock.
+//! It does not choose vCPUs.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-/// How a thread waits for the token.
+/// Primitive with which a thread waits for the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Means {
     /// futex(2).
@@ -24,7 +24,7 @@ pub enum Means {
 }
 
 impl Means {
-    /// Its name as an argument.
+    /// Name as an argument.
     pub fn name(self) -> &'static str {
         match self {
             Means::Futex => "futex",
@@ -33,12 +33,12 @@ impl Means {
     }
 }
 
-/// What two threads did with the token.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Passed {
-    /// How many times they passed it.
+    /// Number of passes.
     pub passes: u64,
-    /// How long that took.
+    /// Time of the run.
     pub time: Duration,
 }
 
@@ -57,9 +57,9 @@ trait Token: Sync {
     fn hand_on(&self, side: u32, holding: impl FnOnce());
 }
 
-/// How many times two threads passed the token.
+/// Returns the number of passes by two threads.
 fn pass(token: &impl Token, time: Duration) -> u64 {
-    // Written and read only by who holds the token, so that both see the same number of passes.
+    // Only the holder of the token accesses it, so both threads end after the same pass.
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -72,7 +72,7 @@ fn pass(token: &impl Token, time: Duration) -> u64 {
         let mut passes = 0;
         let mut last = false;
         while !last {
-            // The clock is looked at once in eight rounds: it must not be what is measured.
+            // Read the clock only every eighth round, to limit its cost.
             last = passes % 16 == 0 && Instant::now() >= deadline;
             token.hand_on(0, || over.store(last, Ordering::Relaxed));
             passes += 2;
@@ -91,12 +91,12 @@ impl Token for FutexToken {
             if token % 2 == side {
                 break;
             }
-            // An error is a token that moved meanwhile, or a signal: look again.
+            // Fails if the token has moved, or on a signal: check again.
             let _ = futex::wait(&self.0, futex::Flags::PRIVATE, token, None);
         }
         holding();
         self.0.fetch_add(1, Ordering::Release);
-        // Nobody waits where the other has not yet come so far.
+        // The other thread may not wait yet.
         let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pass_moves_the_token_once() {
+    fn each_pass_moves_the_token_once() {
         let futex = FutexToken::default();
         let passes = pass(&futex, Duration::from_millis(5));
         assert_eq!(u64::from(futex.0.into_inner()), passes);

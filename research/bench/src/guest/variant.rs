@@ -1,9 +1,8 @@
-//! The ways in which a program is run: stock, with the agent, and with settings that are held fixed.
+//! Variants of running a program: stock, with the agent, and with fixed settings.
 //!
-//! `taskset` and `haltpoll` are the peers: what an administrator would do by hand. A fixed setting of
-//! the agent changes the same things as the agent would, journals and restores them, and decides
-//! nothing; with all four of them, [`Variant::EXHAUSTIVE`], the best setting is known, and with it
-//! whether the agent chose it.
+//! `taskset`, `haltpoll` and `slack` are the peers: settings that an administrator would make by hand.
+//! A fixed setting of the agent changes the same things as the agent, and journals and reverts them, but makes no decisions.
+//! With all four, [`Variant::EXHAUSTIVE`], the best setting is known, and whether the agent chose it.
 
 use std::path::Path;
 
@@ -11,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-/// Why a list of variants is not one.
+/// Error in a list of variants.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum VariantError {
-    /// No variant has the name.
+    /// Unknown name of a variant.
     #[error(
         "'{0}' is no variant; the variants are agent, taskset, haltpoll, slack, and exhaustive for the \
          agent with all fixed settings"
@@ -25,17 +24,17 @@ pub enum VariantError {
     Empty,
 }
 
-/// Retention where it is on: some ten halt-wake round trips, and what haltpoll is tuned to by hand.
+/// Retention if it is on: about ten halt-wake round trips, and the setting of haltpoll by hand.
 const RETENTION: &str = "200us";
 
-/// Timer slack by hand, ns: half of the agent's bound on the delay.
+/// Timer slack by hand, in ns: half of the agent's bound on the delay.
 pub const SLACK: u64 = 500_000;
 
-/// A way to run a program.
+/// A variant of running a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
-    /// The command as it is.
+    /// The unchanged command.
     Stock,
     /// `tandem guest run`.
     Agent,
@@ -45,17 +44,17 @@ pub enum Variant {
     Haltpoll,
     /// Timer slack by hand, [`SLACK`].
     Slack,
-    /// All vCPUs, and they halt at once.
+    /// All vCPUs, without retention.
     AllOff,
-    /// All vCPUs, and they stay awake for 200 µs, by whatever means the agent would take.
+    /// All vCPUs, which stay awake for 200 µs by the agent's default means.
     AllOn,
-    /// One vCPU, and it halts at once.
+    /// One vCPU, without retention.
     OneOff,
-    /// One vCPU, and it stays awake for 200 µs.
+    /// One vCPU, which stays awake for 200 µs.
     OneOn,
 }
 
-/// A fixed setting: what the agent chooses among.
+/// A fixed setting, one of those among which the agent chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fixed {
     /// Fewer vCPUs than all.
@@ -69,7 +68,7 @@ impl Variant {
     pub const EXHAUSTIVE: [Variant; 5] =
         [Variant::Agent, Variant::AllOff, Variant::AllOn, Variant::OneOff, Variant::OneOn];
 
-    /// Its name in arguments and reports.
+    /// Name in arguments and reports.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Stock => "stock",
@@ -84,7 +83,7 @@ impl Variant {
         }
     }
 
-    /// What it is, for readers who see the names for the first time.
+    /// Description for readers.
     pub fn what(self) -> &'static str {
         match self {
             Variant::Stock => "the program as it is",
@@ -99,7 +98,7 @@ impl Variant {
         }
     }
 
-    /// The fixed setting that it holds, if it does.
+    /// Returns its fixed setting, if it has one.
     pub fn fixed(self) -> Option<Fixed> {
         let fixed = |fewer, retention| Some(Fixed { fewer, retention });
         match self {
@@ -115,7 +114,8 @@ impl Variant {
         }
     }
 
-    /// The command that runs `command` so; the agent writes its account to `report`. On one vCPU the agent is there too.
+    /// Wraps `command` for this variant; the agent writes its account to `report`.
+    /// With `one_vcpu`, the agent runs on that vCPU too.
     pub fn command(self, command: &[String], with: &Agent, report: &Path) -> Vec<String> {
         let whole = self.on_all_vcpus(command, with, report);
         if with.one_vcpu && self != Variant::Taskset { taskset(with.vcpu, &whole) } else { whole }
@@ -126,7 +126,7 @@ impl Variant {
             Variant::Stock => return command.to_vec(),
             Variant::Taskset => return taskset(with.vcpu, command),
             Variant::Slack => {
-                // The shell may set its own, and what it becomes keeps it.
+                // The shell sets its own slack, which exec keeps.
                 let script = format!("echo {SLACK} >/proc/$$/timerslack_ns && exec \"$@\"");
                 let shell = ["sh", "-c", &script, "sh"].map(str::to_owned);
                 return shell.into_iter().chain(command.iter().cloned()).collect();
@@ -143,12 +143,12 @@ impl Variant {
             argv.extend(["--state-dir".to_owned(), dir.display().to_string()]);
         }
         if self != Variant::Agent {
-            // Held, all of it: on one vCPU wake-ups would be delayed, too.
+            // Hold all settings: on one vCPU the agent would also delay wake-ups.
             let held = ["--vcpus", vcpus, "--retention", retention, "--delay", "off"];
             argv.extend(held.map(str::to_owned));
         }
         if self == Variant::Haltpoll {
-            // Without it there is nothing to tune, and this variant is left out.
+            // Fails without haltpoll, so that the variant is skipped.
             argv.extend(["--means", "haltpoll"].map(str::to_owned));
         }
         argv.extend(["--json".to_owned(), report.display().to_string()]);
@@ -158,16 +158,16 @@ impl Variant {
     }
 }
 
-/// What a variant's command is made with.
+/// Parameters of a variant's command.
 #[derive(Clone, Copy, Debug)]
 pub struct Agent<'a> {
-    /// This program.
+    /// Path of this program.
     pub tandem: &'a str,
-    /// Where the agent keeps its journal, unless where it does by itself.
+    /// State directory of the agent; `None`: its default.
     pub state_dir: Option<&'a Path>,
-    /// The vCPU that `taskset` takes.
+    /// The vCPU for `taskset`.
     pub vcpu: u32,
-    /// Whether everything is to run on that one.
+    /// Whether everything runs on that vCPU.
     pub one_vcpu: bool,
 }
 
@@ -176,7 +176,7 @@ fn taskset(vcpu: u32, command: &[String]) -> Vec<String> {
     words.into_iter().chain(command.iter().cloned()).collect()
 }
 
-/// The variants of these names, each once; `exhaustive` is several.
+/// Returns the variants of these names, each once; `exhaustive` stands for several.
 pub fn list(names: &[String]) -> Result<Vec<Variant>, VariantError> {
     let mut variants = Vec::new();
     for name in names {
@@ -197,20 +197,20 @@ pub fn list(names: &[String]) -> Result<Vec<Variant>, VariantError> {
     if variants.is_empty() { Err(VariantError::Empty) } else { Ok(variants) }
 }
 
-/// The agent's own account of a run. What it does not say is absent.
+/// The agent's own account of a run.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Account {
     choice: Option<RawChoice>,
-    /// When what it chose was first in force, in ms after the start.
+    /// Time from the start until its choice was applied, in ms.
     pub settled_ms: Option<f64>,
     /// CPU time of the agent itself.
     pub agent_cpu_ns: Option<f64>,
-    /// CPU time that retention took.
+    /// CPU time spent on retention.
     pub retention_burnt_ns: Option<f64>,
-    /// Delayed scheduling: the timer slack in the end.
+    /// Delayed scheduling: the timer slack at the end, in ns.
     pub delay_slack_ns: Option<f64>,
-    /// Delayed scheduling: whether woken threads did not preempt in the end.
+    /// Delayed scheduling: whether wake-up preemption was off at the end.
     pub delay_batch: Option<bool>,
 }
 
@@ -221,29 +221,29 @@ struct RawChoice {
     retention_ns: Value,
 }
 
-/// What the agent chose in the end.
+/// The agent's choice at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Choice {
     /// vCPUs.
     pub vcpus: u64,
-    /// How long they stay awake, 0: they halt at once.
+    /// Time for which idle vCPUs stay awake, in ns; 0: off.
     pub retention_ns: u64,
 }
 
 impl Choice {
-    /// The fixed setting that it is one of, on a machine of so many vCPUs.
+    /// Returns the corresponding fixed setting on a machine of `vcpus` vCPUs.
     pub fn fixed(self, vcpus: usize) -> Fixed {
         Fixed { fewer: self.vcpus < vcpus as u64, retention: self.retention_ns > 0 }
     }
 }
 
 impl Account {
-    /// Reads it from the file that the agent wrote.
+    /// Reads the account from the agent's file.
     pub fn read(path: &Path) -> Option<Account> {
         serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()
     }
 
-    /// What it chose; a list of vCPUs counts as their number.
+    /// Returns its choice; a list of vCPUs counts as their number.
     pub fn choice(&self) -> Option<Choice> {
         let choice = self.choice.as_ref()?;
         let vcpus = match &choice.vcpus {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn names_become_variants_each_once() {
+    fn variants_are_listed_once() {
         let names = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
         let list = |text: &str| super::list(&names(text));
         assert_eq!(list("taskset,agent").unwrap(), [Variant::Taskset, Variant::Agent]);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_may_say_little() {
+    fn account_fields_are_optional() {
         let account = |text: &str| serde_json::from_str::<Account>(text).unwrap();
         assert_eq!(account("{}"), Account::default());
         let full = account(

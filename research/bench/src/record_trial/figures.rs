@@ -1,4 +1,4 @@
-//! The figures: a row for each program, with an answer for each setting.
+//! The figures of the trial: a row for each program, with a prediction for each setting.
 
 use serde::Serialize;
 use tandem_model::Nanos;
@@ -11,54 +11,54 @@ use tandem_report::table::Look;
 use super::place::Place;
 use crate::guest::program::Load;
 
-/// An answer may be off by so much.
+/// Maximum relative error of an acceptable prediction.
 pub const TOLERANCE: f64 = 0.20;
 
-/// Everything measured.
+/// Figures of the trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RecordTrial {
     /// The host.
     pub host: Host,
     /// Its scheduler, as simulated.
     pub scheduler: String,
-    /// What the kernel said of the load before.
+    /// The kernel's load average before the trial.
     pub load_before: String,
-    /// The same afterwards, the programs' own load included.
+    /// The load average after it, with the programs' own load.
     pub load_after: String,
-    /// How often each program ran in each setting.
+    /// Runs of each program in each setting.
     pub rounds: u32,
-    /// About how long, as recorded.
+    /// Approximate length of a run in the recorded setting.
     pub seconds: u32,
-    /// By how much an answer may be off.
+    /// Maximum relative error of an acceptable prediction.
     pub tolerance: f64,
-    /// How many programs have an answer for each setting.
+    /// Programs with a prediction for each setting.
     pub programs: usize,
-    /// Programs all of whose answers are within the tolerance.
+    /// Programs with all predictions within the tolerance.
     pub programs_within: usize,
-    /// The same, had bursts been simulated as long as they are in each setting.
+    /// The same with the burst lengths of each setting.
     pub programs_within_with_cpu: usize,
-    /// The same of naive answers.
+    /// The same for naive predictions.
     pub naive_programs_within: usize,
-    /// How many answers there are.
+    /// Number of predictions.
     pub answers: usize,
-    /// How many of them are within the tolerance.
+    /// Predictions within the tolerance.
     pub within: usize,
-    /// How many of the naive answers are.
+    /// Naive predictions within the tolerance.
     pub naive_within: usize,
-    /// The mean size of the errors; `None` without answers.
+    /// Mean absolute error; `None` without predictions.
     pub mean_error: Option<f64>,
     /// The programs.
     pub rows: Vec<Row>,
-    /// Programs that could not be measured, and why.
+    /// Skipped programs.
     pub skipped: Vec<Skipped>,
 }
 
-/// A program that was left out.
+/// A skipped program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Skipped {
-    /// Which.
+    /// Name of the program.
     pub program: &'static str,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -67,62 +67,62 @@ pub struct Skipped {
 pub struct Row {
     /// Its name.
     pub program: &'static str,
-    /// What it does and what is counted.
+    /// Description of its work, and the unit of work.
     pub what: String,
-    /// How long it was traced, ns; 0: not.
+    /// Length of the trace, in ns; 0: not traced.
     pub traced_ns: u64,
-    /// Bursts were so many times as long while they were traced.
+    /// Factor by which tracing lengthened bursts.
     pub tracing_cost: f64,
-    /// What an idle CPU took to wake up, ns; `None`: not measured.
+    /// Wake-up time of an idle CPU, in ns; `None`: not measured.
     pub idle_wake_ns: Option<u64>,
-    /// CPUs that it used.
+    /// CPU time per wall time, in CPUs.
     pub used: f64,
     /// Threads in its scenario.
     pub threads: usize,
-    /// Steps in it.
+    /// Steps in its scenario.
     pub steps: usize,
-    /// Whether all answers are within the tolerance.
+    /// Whether all predictions are within the tolerance.
     pub within: bool,
-    /// The answers.
+    /// The predictions.
     pub answers: Vec<Answer>,
 }
 
-/// What came of a run.
+/// Figures of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Done {
-    /// Units of work a second.
+    /// Units of work per second.
     pub rate: f64,
-    /// How long it took, s.
+    /// Wall time, in s.
     pub took: f64,
-    /// CPU time for a unit of work, s.
+    /// CPU time per unit of work, in s.
     pub unit_cpu: f64,
 }
 
-/// What it gets done in a setting, over what it does as recorded.
+/// Throughput in a setting, relative to the recorded setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
     /// The setting.
     pub setting: String,
-    /// Measured: the median of the rounds.
+    /// Measured, median of the rounds.
     pub real: f64,
-    /// The least and the most of a round.
+    /// Measured minimum and maximum of a round.
     pub real_range: (f64, f64),
-    /// Simulated.
+    /// Predicted by the simulator.
     pub simulated: f64,
     /// Simulated ÷ real − 1.
     pub error: f64,
-    /// CPU time for the same work, over that as recorded, the median of the rounds. A record knows bursts only as long as they were.
+    /// CPU time per unit of work relative to the recorded setting, median of the rounds. A recording has only the burst lengths of its own setting.
     pub cpu: f64,
-    /// What `error` is if bursts are simulated as long as they are in this setting: `simulated` ÷ `cpu` instead.
+    /// Error with the burst lengths of this setting: of `simulated` ÷ `cpu`.
     pub error_with_cpu: f64,
-    /// Without recording anything.
+    /// Naive prediction, without a recording.
     pub naive: f64,
     /// Naive ÷ real − 1.
     pub naive_error: f64,
 }
 
 impl Answer {
-    /// From what came of each round here, and as recorded.
+    /// Computes the figures from the runs of each round in this setting and in the recorded setting.
     pub(super) fn new<'a>(
         place: Place,
         rounds: impl Iterator<Item = (&'a Done, &'a Done)>,
@@ -201,7 +201,7 @@ impl RecordTrial {
         self.skipped.push(Skipped { program, why });
     }
 
-    /// Counts what is within the tolerance.
+    /// Counts the predictions within the tolerance.
     pub(super) fn count(&mut self) {
         let is_near = |error: f64| error.abs() <= TOLERANCE;
         let all: Vec<&Answer> = self.rows.iter().flat_map(|row| &row.answers).collect();
@@ -221,7 +221,7 @@ impl RecordTrial {
     }
 }
 
-/// As a table and some lines.
+/// Renders the figures as a table and closing lines.
 pub fn text(trial: &RecordTrial) -> String {
     let mut table = Table::new(&[
         "program",
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_counts_only_if_all_its_answers_are_near() {
+    fn program_counts_if_all_answers_are_within() {
         let place = Place { cpus: 1, has_hog: false };
         let row = |errors: &[f64]| {
             let answers = errors.iter().map(|error| {
@@ -284,7 +284,7 @@ mod tests {
                 let answer = Answer::new(place, rounds, 0.5 * (1.0 + error));
                 assert!((answer.error - error).abs() < 1e-9);
                 assert_eq!(answer.real_range, (0.4, 0.9));
-                // The same work takes half the CPU time here: twice as much gets done.
+                // The same work takes half the CPU time here, which doubles the prediction.
                 assert!((answer.cpu - 0.5).abs() < 1e-9);
                 assert!((answer.error_with_cpu - (1.0 + 2.0 * error)).abs() < 1e-9);
                 answer

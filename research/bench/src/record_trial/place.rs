@@ -1,18 +1,18 @@
-//! Where a program runs: on how many CPUs, and beside whom.
+//! Settings of the trial: the number of CPUs, and whether a hog competes.
 
 /// CPUs of the recorded setting.
 pub(super) const CPUS: usize = 2;
 
-/// Where a program runs.
+/// A setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// On so many CPUs.
+    /// Number of CPUs.
     pub cpus: usize,
-    /// Beside a hog on each of them.
+    /// Whether a hog computes on each of them.
     pub has_hog: bool,
 }
 
-/// As it is recorded.
+/// The recorded setting.
 pub(super) const RECORDED: Place = Place { cpus: CPUS, has_hog: false };
 
 /// The other settings.
@@ -23,13 +23,13 @@ pub const PLACES: [Place; 3] = [
 ];
 
 impl Place {
-    /// In words.
+    /// Describes the setting.
     pub fn words(self) -> String {
         let cpus = if self.cpus == 1 { "1 CPU" } else { "2 CPUs" };
         if self.has_hog { format!("{cpus}, beside a hog") } else { format!("{cpus}, alone") }
     }
 
-    /// What one would say without recording anything: work goes with the CPUs that are left.
+    /// Returns the prediction without a recording: throughput is proportional to the available CPU time.
     pub fn naive(self) -> f64 {
         let share = if self.has_hog { 0.5 } else { 1.0 };
         share * self.cpus as f64 / CPUS as f64

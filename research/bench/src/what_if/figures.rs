@@ -1,4 +1,4 @@
-//! The figures: a row for each VM in each what-if of each mix, and what each VM received.
+//! The figures of the trial: a row for each VM in each what-if of each mix, and each VM's CPU time.
 
 use serde::Serialize;
 use tandem_experiment::statistics::Mean;
@@ -8,92 +8,92 @@ use tandem_report::table::Look;
 
 use super::outcome::{Outcome, Round};
 
-/// An answer may be off by so much.
+/// Maximum relative error of an acceptable prediction.
 pub const TOLERANCE: f64 = 0.15;
 
-/// Everything measured.
+/// Figures of the trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIfs {
     /// The host.
     pub host: Host,
     /// Its scheduler, as simulated.
     pub scheduler: String,
-    /// Its clock tick, ns.
+    /// Its clock tick, in ns.
     pub tick_ns: u64,
-    /// What the kernel said of the load before.
+    /// The kernel's load average before the trial.
     pub load_average: String,
-    /// pCPUs that VMs might use.
+    /// Number of usable pCPUs.
     pub pcpus: usize,
-    /// Rounds, each with a record of its own.
+    /// Number of rounds, each with its own record.
     pub rounds: u32,
-    /// Seconds recorded and counted of each run.
+    /// Measured seconds of each run.
     pub seconds: u64,
-    /// Seconds before that.
+    /// Seconds of settling before that.
     pub settle_seconds: f64,
-    /// By how much an answer may be off.
+    /// Maximum relative error of an acceptable prediction.
     pub tolerance: f64,
-    /// How many answers there are.
+    /// Number of predictions.
     pub answers: usize,
-    /// How many of them are within the tolerance.
+    /// Predictions within the tolerance.
     pub within: usize,
-    /// How many of the naive answers are.
+    /// Naive predictions within the tolerance.
     pub naive_within: usize,
-    /// How many answers tell something: the naive one is not within the tolerance.
+    /// Informative predictions, for which the naive one is not within the tolerance.
     pub telling: usize,
-    /// How many of these are within the tolerance.
+    /// Informative predictions within the tolerance.
     pub telling_within: usize,
-    /// The mean size of the errors; `None` without answers.
+    /// Mean absolute error; `None` without predictions.
     pub mean_error: Option<f64>,
-    /// That of the naive answers.
+    /// Mean absolute error of the naive predictions.
     pub naive_mean_error: Option<f64>,
-    /// The answers.
+    /// The predictions.
     pub rows: Vec<Row>,
-    /// What the VMs received as recorded and in the simulator.
+    /// CPU time of the VMs in the record and in the simulator.
     pub shares: Vec<Share>,
 }
 
-/// One VM in one what-if: throughput then over throughput as recorded.
+/// One VM in one what-if: throughput relative to the recorded mix.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The mix.
     pub mix: &'static str,
-    /// What is in it.
+    /// Description of the VMs.
     pub what: &'static str,
-    /// What was different.
+    /// Description of the change.
     pub what_if: &'static str,
     /// The VM.
     pub vm: String,
-    /// On this host, over the rounds.
+    /// Measured on this host, over the rounds.
     pub live: Mean,
-    /// In the simulator, over the rounds' records.
+    /// Predicted by the simulator, mean over the rounds' records.
     pub simulated: f64,
-    /// Simulated over live, less one.
+    /// Simulated ÷ live − 1.
     pub error: f64,
-    /// Whether it is within the tolerance.
+    /// Whether the error is within the tolerance.
     pub is_within: bool,
-    /// Without a simulation: (N + 1) / N for a VM that gets another vCPU, else 1.
+    /// Naive prediction: (N + 1) ÷ N for a VM that gets another vCPU, else 1.
     pub naive: f64,
-    /// That over live, less one.
+    /// Naive ÷ live − 1.
     pub naive_error: f64,
-    /// Whether that is within the tolerance, so that the answer tells little.
+    /// Whether the naive error is within the tolerance, so that the prediction is not informative.
     pub is_naive_within: bool,
 }
 
-/// What a VM received, in pCPUs, the mean of the rounds.
+/// CPU time of a VM in pCPUs, mean of the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Share {
     /// The mix.
     pub mix: &'static str,
     /// The VM.
     pub vm: String,
-    /// As recorded.
+    /// In the record.
     pub recorded: f64,
     /// In the simulator.
     pub simulated: f64,
 }
 
 impl WhatIfs {
-    /// Nothing yet.
+    /// Creates empty figures.
     pub(super) fn new(host: Host) -> WhatIfs {
         WhatIfs {
             host,
@@ -117,7 +117,7 @@ impl WhatIfs {
         }
     }
 
-    /// Takes in the rounds of a mix.
+    /// Adds the rounds of a mix.
     pub(super) fn add(&mut self, mix: &'static str, what: &'static str, rounds: &[Round]) {
         let Some(first) = rounds.first() else {
             return;
@@ -185,7 +185,7 @@ impl Row {
     }
 }
 
-/// The report for a terminal.
+/// Renders the figures for the terminal.
 pub fn text(figures: &WhatIfs) -> String {
     let mut rows = Table::new(&[
         "mix",
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_off_by_simulated_over_live() {
+    fn error_is_simulated_relative_to_live() {
         let mut figures = WhatIfs::new(Host::default());
         figures.add("m", "a mix", &[round(1.0, 1.3), round(1.2, 1.34)]);
         let [vcpu, fair] = figures.rows.as_slice() else { panic!("{figures:?}") };
@@ -275,7 +275,7 @@ mod tests {
         assert!(fair.is_within && fair.what_if == WhatIf::Fair.words());
         assert_eq!((figures.answers, figures.within), (2, 1));
         assert!((figures.shares[0].simulated - 1.32).abs() < 1e-9);
-        // 1.5 for 1.1 tells nothing; 1 for 1 is right, so the answer of the policy tells nothing either.
+        // The naive 1.5 for 1.1 is wrong, so that prediction is informative; 1 for 1 is right.
         assert!((vcpu.naive_error - (1.5 / 1.1 - 1.0)).abs() < 1e-9 && !vcpu.is_naive_within);
         assert!(fair.is_naive_within && fair.naive == 1.0);
         let counts = (figures.naive_within, figures.telling, figures.telling_within);

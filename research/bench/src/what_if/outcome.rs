@@ -1,9 +1,9 @@
-//! What is asked, and what came of it.
+//! What-ifs and their outcomes.
 
-/// What might be different.
+/// A change to a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhatIf {
-    /// The first VM has a vCPU more.
+    /// The first VM has another vCPU.
     Vcpu,
     /// The first VM has half as many neighbours.
     Neighbours,
@@ -12,10 +12,10 @@ pub enum WhatIf {
 }
 
 impl WhatIf {
-    /// All, in their order.
+    /// All what-ifs, in order.
     pub const ALL: [WhatIf; 3] = [WhatIf::Vcpu, WhatIf::Neighbours, WhatIf::Fair];
 
-    /// In words.
+    /// Describes the change.
     pub fn words(self) -> &'static str {
         match self {
             WhatIf::Vcpu => "another vCPU for the first VM",
@@ -24,8 +24,8 @@ impl WhatIf {
         }
     }
 
-    /// What somebody would say who knows nothing of scheduling: a VM with another vCPU gets (N + 1) / N done, and else nothing changes. An
-    /// answer that is no better than this was not worth a simulation. `is_first`: it is the mix's first VM, which had so many vCPUs.
+    /// Returns the prediction without a simulation: (N + 1) ÷ N for the first VM with another vCPU, else 1.
+    /// `vcpus` is the original number of vCPUs.
     pub fn naive(self, is_first: bool, vcpus: u32) -> f64 {
         match self {
             WhatIf::Vcpu if is_first => f64::from(vcpus + 1) / f64::from(vcpus.max(1)),
@@ -34,27 +34,27 @@ impl WhatIf {
     }
 }
 
-/// One VM in one what-if of one round: throughput then over throughput as recorded.
+/// One VM in one what-if of one round: throughput relative to the recorded mix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// What was different.
+    /// The change.
     pub what_if: WhatIf,
     /// The VM.
     pub vm: String,
-    /// On this host.
+    /// Measured on this host.
     pub live: f64,
-    /// In the simulator.
+    /// Predicted by the simulator.
     pub simulated: f64,
-    /// By [`WhatIf::naive`].
+    /// Predicted by [`WhatIf::naive`].
     pub naive: f64,
 }
 
 /// One round of a mix.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Round {
-    /// What came of the what-ifs.
+    /// Outcomes of the what-ifs.
     pub outcomes: Vec<Outcome>,
-    /// Of each VM, what it received as recorded and in the simulator, in pCPUs.
+    /// Name of each VM, and its CPU time in the record and in the simulator, in pCPUs.
     pub shares: Vec<(String, f64, f64)>,
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_naive_answer_knows_of_vcpus_only() {
+    fn naive_prediction_depends_on_vcpus_only() {
         assert_eq!(WhatIf::Vcpu.naive(true, 2), 1.5);
         assert_eq!(WhatIf::Vcpu.naive(true, 1), 2.0);
         assert_eq!(WhatIf::Vcpu.naive(false, 2), 1.0);

@@ -1,6 +1,6 @@
-//! What `tandem host why --json` answers, read as somebody else would: from its stdout.
+//! Runs `tandem host why --json` and parses its stdout, as other programs would.
 //!
-//! Who does not answer (it failed, said something else, or took too long) gives an [`AskError`], which counts against it.
+//! A failure, invalid output or a timeout yields an [`AskError`], which counts as a wrong answer.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -14,37 +14,37 @@ use tandem_model::states::interval::HostTotals;
 use tandem_observe::findings::Kind;
 use thiserror::Error;
 
-/// How often is looked whether it has ended.
+/// Interval between checks whether it has ended.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A finding, as far as it counts here.
+/// The relevant part of a finding.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Found {
     /// The VM's process.
     pub pid: u32,
-    /// What was found.
+    /// Kind of the finding.
     pub kind: Kind,
-    /// What it costs the VM, in ns per second.
+    /// Time that the VM loses, in ns per second.
     pub lost_per_second: Nanos,
-    /// What it burns of the host's time, in ns per second, where the VM loses nothing.
+    /// Time of the host that it burns, in ns per second, if the VM loses none.
     pub burned_per_second: Option<Nanos>,
 }
 
-/// An answer, as far as it counts here.
+/// The relevant part of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Answer {
-    /// How long the look took, in s.
+    /// Length of the interval, in s.
     pub seconds: f64,
-    /// The names of the VMs that were looked at.
+    /// Names of the covered VMs.
     pub vms: Vec<String>,
-    /// What was found, in the order in which it was given.
+    /// Findings, in the order of the answer.
     pub findings: Vec<Found>,
-    /// Where the host's pCPUs were.
+    /// States of the host's pCPUs.
     pub host: HostTotals,
 }
 
 impl Answer {
-    /// What tasks of the host and of the kernel took that are none of these processes, in pCPUs.
+    /// Returns the CPU time of tasks of the host and of the kernel, except the processes `but`, in pCPUs.
     pub fn others(&self, but: &[u32]) -> f64 {
         let known = self.host.top_tasks.iter();
         let known = known.filter(|task| but.contains(&task.pid));
@@ -54,24 +54,24 @@ impl Answer {
     }
 }
 
-/// Why there is no answer.
+/// Reason for a missing answer.
 #[derive(Debug, Error)]
 pub enum AskError {
-    /// It was not started, or not waited for.
+    /// Starting or waiting failed.
     #[error("cannot run it: {0}")]
     Run(#[from] io::Error),
-    /// It ended with an error.
+    /// The command failed.
     #[error("{status}: {said}")]
     Failed {
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
-        /// What it said on stderr.
+        /// Its stderr.
         said: String,
     },
-    /// It did not end.
+    /// The command timed out.
     #[error("no answer within {} s", .0.as_secs())]
     TooLong(Duration),
-    /// It said something else.
+    /// The output is invalid.
     #[error("its answer is none: {0}")]
     Form(#[from] serde_json::Error),
 }
@@ -98,23 +98,23 @@ pub fn ask(command: &mut Command, limit: Duration) -> Result<Answer, AskError> {
     }
 }
 
-/// A child that does not outlive the question.
+/// A child that is killed on drop.
 struct Asked(Child);
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        // One that has ended already.
+        // Fails if it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Reads beside the others, so that no pipe is ever full.
+/// Reads a pipe in its own thread, so that no pipe fills up.
 fn read(pipe: Option<impl Read + Send + 'static>) -> Option<JoinHandle<Vec<u8>>> {
     let mut pipe = pipe?;
     Some(thread::spawn(move || {
         let mut text = Vec::new();
-        // What was read until then is what there is.
+        // On an error, use the text read so far.
         let _ = pipe.read_to_end(&mut text);
         text
     }))
@@ -136,7 +136,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn who_fails_says_something_else_or_nothing_has_not_answered() {
+    fn failures_and_invalid_output_are_errors() {
         let error = shell("echo broken >&2; exit 3", LONG).unwrap_err();
         let said = error.to_string();
         assert!(said.contains('3') && said.contains("broken"), "{said}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_vms_findings_and_what_others_took() {
+    fn answer_has_vms_findings_and_others() {
         let finding = r#"{ "vm": "w1-a", "pid": 7, "kind": "quota", "severity": "bad", "lost_per_second": 5, "burned_per_second": null }"#;
         let task = r#"{ "name": "x", "pid": 9, "cgroup": null, "time": 1000000000 }"#;
         let text = format!(

@@ -1,8 +1,9 @@
-//! What is compared: a subject, its neighbours, and where their vCPUs may run.
+//! Cells of the bench: a subject, its neighbours, and the placement of their vCPUs.
 //!
-//! Subjects are the nine workloads with their default sizes, the barrier twice. Neighbours are one or two VMs that compute, of two
-//! vCPUs each, or another subject; in such a pair both VMs are subjects, and each pair occurs once. The first VM of a cell is its
-//! subject: modes `nice` and `batch` act on the others.
+//! Subjects are the nine workloads with their default sizes, the barrier twice.
+//! Neighbours are one or two computing VMs with two vCPUs each, or another subject.
+//! In such a pair both VMs are subjects, and each pair occurs once.
+//! The first VM of a cell is its subject: modes `nice` and `batch` act on the others.
 
 use std::fmt;
 
@@ -13,17 +14,17 @@ use thiserror::Error;
 use tandem_demo::plan::{Pinning, PlanError, VmPlan, place};
 use tandem_demo::vm_spec::VmSpec;
 
-/// vCPUs of a VM that computes beside a subject.
+/// vCPUs of a computing neighbour.
 const NEIGHBOUR_VCPUS: u32 = 2;
 
-/// What a VM of this bench does.
+/// A workload of this bench with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Its name in arguments and reports.
+    /// Name in arguments and reports.
     pub name: &'static str,
     /// The workload.
     pub workload: Workload,
-    /// Its settings, where they are not the defaults.
+    /// Settings that differ from the defaults.
     settings: &'static [&'static str],
 }
 
@@ -49,12 +50,12 @@ pub const SUBJECTS: [Subject; 10] = [
     subject("server", Workload::Server, &[]),
 ];
 
-/// Whether a subject of that name waits by spinning: its CPU time says nothing of its work.
+/// Returns whether a subject of that name waits by spinning, so that its CPU time does not reflect its work.
 pub fn waits_by_spinning(subject: &str) -> bool {
     matches!(subject, "barrier-spin" | "spinlock")
 }
 
-/// Subjects whose vCPUs need unequal time, and two whose vCPUs need the same.
+/// Subjects whose vCPUs need unequal CPU time, and two whose vCPUs need equal CPU time.
 pub const UNEQUAL: [Subject; 6] = [
     subject("serial", Workload::Forkjoin, &["serial=2000000", "parallel=200000"]),
     subject(
@@ -68,17 +69,17 @@ pub const UNEQUAL: [Subject; 6] = [
     subject("mutex", Workload::Mutex, &[]),
 ];
 
-/// Where vCPUs may run.
+/// Placement of vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freedom {
-    /// Anywhere.
+    /// Not pinned.
     Free,
     /// vCPU i of each VM on pCPU i mod P.
     Pinned,
 }
 
 impl Freedom {
-    /// The name in arguments and reports.
+    /// Name in arguments and reports.
     pub fn name(self) -> &'static str {
         match self {
             Freedom::Free => "free",
@@ -87,21 +88,21 @@ impl Freedom {
     }
 }
 
-/// Who is beside a subject.
+/// Kind of a subject's neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// One VM that computes.
+    /// One computing VM.
     Burn1,
-    /// Two of them.
+    /// Two computing VMs.
     Burn2,
-    /// Each subject, itself too.
+    /// Each subject in turn, itself included.
     Pairs,
-    /// The same once more.
+    /// Another VM of the same subject.
     Itself,
 }
 
 impl Beside {
-    /// The name in arguments.
+    /// Name in arguments.
     pub fn name(self) -> &'static str {
         match self {
             Beside::Burn1 => "burn1",
@@ -112,73 +113,73 @@ impl Beside {
     }
 }
 
-/// Why there are no cells.
+/// Error in the choice of cells.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum CellError {
-    /// A list names something that there is not.
+    /// A list has an unknown name.
     #[error("{flag} {text}: '{part}' is not known; it takes a list of {known}")]
     Unknown {
-        /// The argument.
+        /// The option.
         flag: &'static str,
-        /// What was given.
+        /// The whole list.
         text: String,
-        /// The part that is not known.
+        /// The unknown name.
         part: String,
-        /// What there is.
+        /// Known names.
         known: String,
     },
-    /// A list names something twice.
+    /// A list has a name twice.
     #[error("{flag} {text}: '{part}' is there twice; each is measured once")]
     Twice {
-        /// The argument.
+        /// The option.
         flag: &'static str,
-        /// What was given.
+        /// The whole list.
         text: String,
-        /// What is there twice.
+        /// The repeated name.
         part: String,
     },
-    /// A number of vCPUs that no VM has.
+    /// An invalid number of vCPUs.
     #[error(
         "--vcpus {text}: '{part}' is no number of vCPUs; a VM has 1 to {MAX_VCPUS}, as in --vcpus 2,4"
     )]
     Vcpus {
-        /// What was given.
+        /// The whole list.
         text: String,
-        /// The part that is none.
+        /// The invalid number.
         part: String,
     },
-    /// A workload that needs more vCPUs.
+    /// A workload needs more vCPUs.
     #[error(
         "--vcpus {vcpus}: {name} needs {least} vCPUs or more; give more, or leave it out of --workloads"
     )]
     TooFew {
-        /// What was given.
+        /// Given number of vCPUs.
         vcpus: u32,
         /// The subject.
         name: &'static str,
-        /// What it needs.
+        /// Minimum number of vCPUs.
         least: u32,
     },
-    /// The host has no room for its VMs.
+    /// The VMs do not fit this host.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
 
-/// What to compare.
+/// Chosen subjects, sizes, placements and neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The subjects.
     pub subjects: Vec<Subject>,
     /// vCPUs of the subjects.
     pub vcpus: Vec<u32>,
-    /// Where vCPUs may run.
+    /// Placements of vCPUs.
     pub freedoms: Vec<Freedom>,
-    /// Who is beside them.
+    /// Kinds of neighbours.
     pub beside: Vec<Beside>,
 }
 
 impl Choice {
-    /// Reads the lists of `--workloads`, of those that are `known` (all of them where it is not given), `--vcpus`, `--placements` and `--with`.
+    /// Parses the lists of `--workloads` (default: all `known` subjects), `--vcpus`, `--placements` and `--with`.
     pub fn parse(
         known: &[Subject],
         workloads: Option<&str>,
@@ -207,7 +208,7 @@ impl Choice {
         Ok(Choice { subjects, vcpus, freedoms, beside })
     }
 
-    /// All its cells, in the order in which they run.
+    /// Returns all cells, in the order in which they run.
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &freedom in &self.freedoms {
@@ -269,30 +270,30 @@ fn numbers(text: &str) -> Result<Vec<u32>, CellError> {
     Ok(chosen)
 }
 
-/// The VMs beside a subject.
+/// The neighbours of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
-    /// So many VMs that compute.
+    /// This number of computing VMs.
     Burn(usize),
-    /// A VM as large as the subject, and a subject itself.
+    /// A VM of the same size, which is a subject too.
     Other(Subject),
 }
 
-/// A VM beside others.
+/// A VM and its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// What the first VM does.
+    /// The first VM.
     pub subject: Subject,
     /// Its vCPUs.
     pub vcpus: u32,
-    /// Where all vCPUs may run.
+    /// Placement of all vCPUs.
     pub freedom: Freedom,
     /// The other VMs.
     pub neighbours: Neighbours,
 }
 
 impl Cell {
-    /// Who is beside the subject.
+    /// Names the neighbours.
     pub fn beside(&self) -> String {
         match self.neighbours {
             Neighbours::Burn(count) => format!("{count} burn"),
@@ -300,7 +301,7 @@ impl Cell {
         }
     }
 
-    /// How many of its VMs are subjects: the first ones.
+    /// Returns the number of its subjects, which come first.
     pub fn subjects(&self) -> usize {
         match self.neighbours {
             Neighbours::Burn(_) => 1,
@@ -308,7 +309,7 @@ impl Cell {
         }
     }
 
-    /// What each VM does, by name.
+    /// Returns the name of each VM's workload.
     pub fn workloads(&self) -> Vec<&'static str> {
         let mut names = vec![self.subject.name];
         match self.neighbours {
@@ -318,7 +319,7 @@ impl Cell {
         names
     }
 
-    /// Its VMs on this host, the subject first.
+    /// Places its VMs on this host, the subject first.
     pub fn vms(&self, pcpus: &PcpuSet) -> Result<Vec<VmPlan>, CellError> {
         let spec = |name: &str, subject: &Subject, vcpus| VmSpec {
             name: name.to_owned(),
@@ -368,14 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn ten_subjects_make_ten_cells_per_neighbourhood_and_fifty_five_pairs() {
+    fn cells_cover_subjects_and_pairs_once() {
         let count = |beside: &str| choice(None, "2", "free", beside).cells().len();
         assert_eq!((count("burn1"), count("burn1,burn2"), count("pairs")), (10, 20, 55));
         assert_eq!(choice(None, "2,4", "free,pinned", "burn1").cells().len(), 40);
     }
 
     #[test]
-    fn a_cell_has_its_vms_with_the_subject_first() {
+    fn subject_comes_first_in_cell() {
         let pcpus: PcpuSet = "0-1".parse().unwrap();
         let cells = choice(Some("barrier-spin"), "4", "pinned", "burn2,pairs").cells();
         assert_eq!(cells[0].to_string(), "barrier-spin, 4 vCPUs, pinned, beside 2 burn");
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lists_name_the_argument_and_what_would_be_right() {
+    fn bad_lists_name_option_and_valid_values() {
         let error = |workloads, vcpus, placements, beside| {
             let parsed = Choice::parse(&SUBJECTS, workloads, vcpus, placements, beside);
             parsed.unwrap_err().to_string()

@@ -1,7 +1,7 @@
-//! The figures of the bench: medians and ranges over runs, and Tandem against stock over all cells. This is its JSON form.
+//! The figures of the bench in its JSON form: medians and ranges over runs, and a comparison of Tandem with stock over all cells.
 //!
-//! Work is relative to the same VM alone (1 is as much), CPU time in pCPUs, waits and completion times in nanoseconds. What was not
-//! measured is absent.
+//! Work is relative to the same VM alone, CPU time in pCPUs, waits and completion times in nanoseconds.
+//! Unmeasured figures are absent.
 
 use serde::Serialize;
 use tandem_model::averages::geometric_mean;
@@ -13,47 +13,47 @@ use crate::spread::{CompletionOfRuns, Spread, windows_over_runs};
 use tandem_demo::mode::Mode;
 use tandem_demo::plan::Plan;
 
-/// A cell is worse than stock if its work is below this part of stock's.
+/// A cell is worse than stock if its work relative to stock is below this ratio.
 pub const WORSE: f64 = 0.97;
 
-/// All that was measured.
+/// Figures of the bench.
 #[derive(Clone, Debug, Serialize)]
 pub struct Work {
     /// The host.
     pub host: Host,
-    /// What ran the vCPUs.
+    /// Backend of the vCPUs.
     pub backend: String,
-    /// pCPUs that VMs may use.
+    /// Number of usable pCPUs.
     pub pcpus: usize,
     /// Runs of each cell.
     pub runs: u32,
-    /// Seconds counted per mode and run; cells with a server have whole rounds of it, see [`CellFigures::seconds`].
+    /// Seconds counted per mode and run; cells with a server cover whole rounds of it, see [`CellFigures::seconds`].
     pub seconds: f64,
-    /// Seconds to settle before, not counted.
+    /// Seconds of settling before, not counted.
     pub settle_seconds: f64,
     /// Seconds for which each distinct VM was measured alone.
     pub alone_seconds: f64,
     /// The cells.
     pub cells: Vec<CellFigures>,
-    /// Tandem against stock; absent where no cell has both.
+    /// Tandem compared with stock; absent if no cell has both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tandem_vs_stock: Option<AgainstStock>,
-    /// What a reader must know to judge the figures.
+    /// Caveats of the figures.
     pub notes: Vec<String>,
 }
 
 /// One cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct CellFigures {
-    /// Its name in words.
+    /// Description of the cell.
     pub cell: String,
-    /// What the subject does.
+    /// The subject's workload.
     pub workload: &'static str,
     /// The subject's vCPUs.
     pub vcpus: u32,
     /// `free` or `pinned`.
     pub placement: &'static str,
-    /// Who is beside it.
+    /// The neighbours.
     pub beside: String,
     /// Seconds counted per mode and run.
     pub seconds: f64,
@@ -66,13 +66,13 @@ pub struct CellFigures {
 /// A VM of a cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct CellVm {
-    /// What it does.
+    /// Its workload.
     pub workload: &'static str,
     /// Its vCPUs.
     pub vcpus: u32,
-    /// Whether the cell is about it.
+    /// Whether it is a subject of the cell.
     pub is_subject: bool,
-    /// What it does alone, and what its share deserves of that.
+    /// Its work alone, and the part of it that its share deserves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alone: Option<Alone>,
 }
@@ -80,57 +80,57 @@ pub struct CellVm {
 /// A mode of a cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct CellMode {
-    /// Its name; `stock` is the demo's `equal-weights`.
+    /// Name of the mode; `stock` is the demo's `equal-weights`.
     pub mode: &'static str,
     /// Runs in which it was measured.
     pub measured_runs: usize,
-    /// Why it was not, in the other runs.
+    /// Reasons why other runs have no figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_measured: Vec<String>,
-    /// The VMs, in the order of the cell's; none where no run measured them.
+    /// The VMs in the order of the cell; empty if no run measured them.
     pub vms: Vec<ModeVm>,
 }
 
 /// A VM in a mode, over all runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModeVm {
-    /// Work relative to alone.
+    /// Work relative to the VM alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_of_alone: Option<Spread>,
     /// CPU time received, in pCPUs.
     pub share: Spread,
-    /// Its fair share of what all VMs received, in pCPUs.
+    /// Fair share of the CPU time that all VMs received, in pCPUs.
     pub fair: Spread,
     /// Mean wait of a vCPU before it ran, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_ns: Option<Spread>,
-    /// CPU time against its due over short windows: the least and the greatest of all runs.
+    /// CPU time relative to the fair share over short windows: minimum and maximum of all runs.
     pub windows: Vec<WindowFigures>,
-    /// How long its bursts or requests took; absent where its workload has none.
+    /// Completion times of its bursts or requests; absent if its workload has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion: Option<CompletionOfRuns>,
 }
 
-/// Work under Tandem relative to stock, over all subjects of all cells; a pair counts once for each of its two VMs. What subjects
-/// gain their neighbours may lose, so the same stands beside it for every VM.
+/// Work under Tandem relative to stock, over all subjects of all cells; a pair counts once for each of its two VMs.
+/// Neighbours may lose the work that subjects gain, so `all` covers every VM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AgainstStock {
-    /// How many were compared: those that did some work in stock.
+    /// Number of compared subjects: those with some work in stock.
     pub cells: usize,
-    /// The geometric mean of the ratios of medians.
+    /// Geometric mean of the ratios of medians.
     pub geometric_mean: f64,
-    /// How many lie below 0.97.
+    /// Number of ratios below 0.97.
     pub below: usize,
-    /// The least ratio.
+    /// Minimum ratio.
     pub least: f64,
-    /// The cell that has it.
+    /// The cell with the minimum ratio.
     pub least_cell: String,
-    /// Every VM, neighbours too.
+    /// All VMs, including neighbours.
     pub all: Ratios,
-    /// Of these, VMs that wait by spinning.
+    /// All VMs that wait by spinning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spinning: Option<Ratios>,
-    /// Of these, VMs that do not.
+    /// All other VMs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_spinning: Option<Ratios>,
 }
@@ -138,15 +138,15 @@ pub struct AgainstStock {
 /// Ratios of several VMs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratios {
-    /// How many VMs.
+    /// Number of VMs.
     pub vms: usize,
-    /// Their geometric mean; a VM that did next to nothing in stock can move it far.
+    /// Geometric mean; a VM with almost no work in stock can dominate it.
     pub geometric_mean: f64,
-    /// Their median.
+    /// Median.
     pub median: f64,
-    /// How many lie below 0.97.
+    /// Number of ratios below 0.97.
     pub below: usize,
-    /// The least.
+    /// Minimum.
     pub least: f64,
 }
 
@@ -163,7 +163,7 @@ impl Ratios {
     }
 }
 
-/// A mode's name in this bench.
+/// Returns a mode's name in this bench.
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::EqualWeights => "stock",
@@ -171,7 +171,7 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// A cell's figures from its runs, and the errors of runs that came to nothing.
+/// Computes a cell's figures from its runs and the errors of failed runs.
 pub fn summarize(
     cell: &Cell,
     plan: &Plan,
@@ -232,7 +232,7 @@ fn of_mode(mode: Mode, vms: usize, runs: &[Experiment], failures: &[String]) -> 
     }
 }
 
-/// Fills in [`CompletionOfRuns::p99_vs_stock`] of every mode, once all are there.
+/// Sets [`CompletionOfRuns::p99_vs_stock`] of every mode.
 fn compare_completion(modes: &mut [CellMode]) {
     let stock = mode_name(Mode::EqualWeights);
     let Some(stock) = modes.iter().find(|mode| mode.mode == stock) else {
@@ -249,17 +249,17 @@ fn compare_completion(modes: &mut [CellMode]) {
 }
 
 impl CellFigures {
-    /// A VM's figures in a mode, by the mode's name in this bench.
+    /// Returns a VM's figures in a mode, by the mode's name in this bench.
     pub fn vm_in(&self, mode: &str, vm: usize) -> Option<&ModeVm> {
         self.modes.iter().find(|m| m.mode == mode)?.vms.get(vm)
     }
 
-    /// A VM's median of work relative to alone in a mode.
+    /// Returns a VM's median work relative to alone in a mode.
     pub fn work(&self, mode: &str, vm: usize) -> Option<f64> {
         Some(self.vm_in(mode, vm)?.work_of_alone?.median)
     }
 
-    /// The places of its subjects, and their names in a list of all cells.
+    /// Returns the indices of its subjects, and their names in a list of all cells.
     pub fn subjects(&self) -> impl Iterator<Item = (usize, String)> + '_ {
         let subjects = self.vms.iter().enumerate().filter(|(_, vm)| vm.is_subject);
         subjects.map(|(i, vm)| match i {
@@ -273,7 +273,7 @@ impl CellFigures {
     }
 }
 
-/// Tandem against stock over all cells.
+/// Compares Tandem with stock over all cells.
 pub fn against_stock(cells: &[CellFigures]) -> Option<AgainstStock> {
     let mut subjects: Vec<(f64, String)> = Vec::new();
     let mut all: Vec<(f64, &'static str)> = Vec::new();
@@ -315,7 +315,7 @@ pub(crate) mod tests {
     use crate::work::cell::{Choice, SUBJECTS};
     use tandem_demo::test_plan;
 
-    /// A run of a cell in which its first VM did so much of its work in stock and under Tandem, and the others half of theirs.
+    /// A run of a cell with the first VM's work relative to alone in stock and under Tandem; 0.5 for the others.
     fn run(vms: usize, stock: f64, tandem: Result<f64, &str>) -> Experiment {
         let figures = |work: f64| Figures {
             vms: (0..vms)
@@ -382,7 +382,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Three runs of the spinning barrier beside one VM that computes, and one of a pair of mutexes.
+    /// Three runs of the spinning barrier with one computing neighbour, and one of a pair of mutexes.
     pub(crate) fn cells() -> Vec<CellFigures> {
         let plan = Plan {
             modes: vec![Mode::EqualWeights, Mode::Tandem],
@@ -405,7 +405,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn medians_and_ranges_are_over_runs() {
+    fn runs_yield_medians_and_ranges() {
         let cells = cells();
         let stock = cells[0].vm_in("stock", 0).unwrap().work_of_alone.unwrap();
         assert_eq!((stock.median, stock.least, stock.greatest), (0.10, 0.02, 0.25));
@@ -418,11 +418,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn completion_times_are_compared_with_stock_by_the_medians_of_p99() {
+    fn completion_ratios_use_medians_of_p99() {
         let cells = cells();
         let of = |mode: &str, vm: usize| cells[0].vm_in(mode, vm).unwrap().completion.as_ref();
         let (stock, tandem) = (of("stock", 0).unwrap(), of("tandem", 0).unwrap());
-        // 1/0.10 ms of 50, 4 and 10; the middle of 1/0.42 and 1/0.44 ms.
+        // The median of 50, 4 and 10 ms; the mean of 1/0.42 and 1/0.44 ms.
         assert!((stock.p99_ns.unwrap().median - 10e6).abs() < 1.0);
         assert_eq!((stock.count, stock.dropped), (150, 3));
         assert_eq!(stock.p99_vs_stock, Some(1.0));
@@ -432,7 +432,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians_and_a_pair_counts_twice() {
+    fn pairs_count_twice_in_ratios() {
         let figures = against_stock(&cells()).unwrap();
         assert_eq!((figures.cells, figures.below), (3, 1));
         // 0.43 ÷ 0.10, 0.45 ÷ 0.5, 1.
@@ -444,9 +444,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_vm_counts_beside_the_subjects_and_those_that_spin_are_told_apart() {
+    fn ratios_separate_spinning_vms() {
         let figures = against_stock(&cells()).unwrap();
-        // The burning neighbour has 1, too.
+        // The burning neighbour has a ratio of 1.
         assert_eq!((figures.all.vms, figures.all.below), (4, 1));
         let expected = (4.3f64 * 0.9).powf(0.25);
         assert!((figures.all.geometric_mean - expected).abs() < 1e-9);

@@ -1,10 +1,10 @@
 //! Runs the cells: each run of a cell is a demo with fresh VMs that goes through all modes.
 //!
-//! So run 1 of all modes is followed by run 2 of all modes, and what drifts over minutes drifts in all modes alike. A run in which a
-//! VM fails is left out, with its reason; if the very first fails, so would the others, and the bench ends.
+//! Run 1 of all modes is followed by run 2 of all modes, so a drift over minutes affects all modes alike.
+//! A run in which a VM fails is omitted, with its reason; a failure of the first run ends the bench.
 //!
-//! A server computes for seconds and then serves for a while. Cells that have one are counted over whole rounds of it, so that each
-//! window has as much of either as any other.
+//! A server alternately computes and serves requests.
+//! Cells with a server are counted over whole rounds of it, so that all windows have the same proportion of both.
 
 use std::time::Duration;
 
@@ -15,47 +15,47 @@ use thiserror::Error;
 
 use super::cell::{Cell, CellError, Choice};
 use super::figures::{Work, against_stock, summarize};
-use crate::flexs::measure::is_of_a_vm;
+use crate::flexs::measure::is_vm_error;
 use tandem_demo::alone::AloneResults;
 use tandem_demo::demo::DemoError;
 use tandem_demo::mode::Mode;
 use tandem_demo::plan::Plan;
 use tandem_demo::{account, alone, demo, host_facts};
 
-/// The modes, in the order in which they are measured unless told otherwise.
+/// Default modes, in the order of measurement.
 pub const MODES: &str = "stock,hard-cap,pinning,nice,batch,tandem";
 
-/// Time that booting and stopping the VMs of a run takes, for the estimate.
+/// Estimated time to boot and stop the VMs of a run.
 const BOOT: Duration = Duration::from_millis(500);
 
-/// Time that entering and leaving a mode takes, for the estimate.
+/// Estimated time to enter and leave a mode.
 const CHANGE: Duration = Duration::from_millis(400);
 
-/// Why there is nothing to measure.
+/// Error in the settings.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SettingsError {
-    /// Its cells cannot be.
+    /// Invalid choice of cells.
     #[error(transparent)]
     Cell(#[from] CellError),
-    /// No cell is left.
+    /// No cell has a mode to measure.
     #[error(
         "nothing to measure: mode pinning changes nothing with --placements pinned; add modes, or --placements free"
     )]
     OnlyPinning,
 }
 
-/// What to measure.
+/// Settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     runs: u32,
-    /// What is the same for all cells.
+    /// Settings shared by all cells.
     plan: Plan,
     cells: Vec<(Cell, Plan)>,
 }
 
 impl Settings {
-    /// So many runs of each cell of `choice`, whose VMs take the place of those of `plan`. Mode `pinning` is left out where vCPUs
-    /// are pinned anyway.
+    /// `runs` runs of each cell of `choice`, whose VMs replace those of `plan`.
+    /// Omits mode `pinning` for cells with pinned vCPUs.
     pub fn new(runs: u32, choice: &Choice, plan: Plan) -> Result<Settings, SettingsError> {
         let mut cells = Vec::new();
         for cell in choice.cells() {
@@ -71,20 +71,21 @@ impl Settings {
                 cells.push((cell, plan));
             }
         }
-        match cells.is_empty() {
-            true => Err(SettingsError::OnlyPinning),
-            false => Ok(Settings { runs, plan, cells }),
+        if cells.is_empty() {
+            Err(SettingsError::OnlyPinning)
+        } else {
+            Ok(Settings { runs, plan, cells })
         }
     }
 
-    /// How many steps of progress the bench has.
+    /// Number of progress steps.
     pub fn steps(&self) -> u64 {
         let plans = self.cells.iter().map(|(_, plan)| plan);
         let runs = plans.clone().map(demo::steps).sum::<u64>() * u64::from(self.runs);
         demo::steps_alone(plans) + runs
     }
 
-    /// About how long it takes.
+    /// Estimated duration.
     pub fn estimate(&self) -> Duration {
         let plans = self.cells.iter().map(|(_, plan)| plan);
         let alone = self.plan.alone.unwrap_or_default() + alone::SETTLE + BOOT;
@@ -97,7 +98,7 @@ impl Settings {
         alone * kinds as u32 + runs.sum::<Duration>() * self.runs
     }
 
-    /// What is to come, in words.
+    /// Describes the measurement in one line.
     pub fn announce(&self) -> String {
         let minutes = self.estimate().as_secs().div_ceil(60);
         let time = match (minutes / 60, minutes % 60) {
@@ -117,7 +118,7 @@ impl Settings {
         )
     }
 
-    /// That some cells have a pCPU for each vCPU, so that nothing is contended there.
+    /// Notes cells without contention, which have a pCPU for each vCPU.
     fn notes(&self) -> Vec<String> {
         let pcpus = self.plan.pcpus.len() as u32;
         let enough = |plan: &Plan| plan.vms.iter().map(|vm| vm.vcpus).sum::<u32>() <= pcpus;
@@ -154,7 +155,7 @@ pub fn measure(
                     disturbed.add(&experiment);
                     runs.push(experiment);
                 }
-                Err(error) if backend.is_empty() || !is_of_a_vm(&error) => return Err(error),
+                Err(error) if backend.is_empty() || !is_vm_error(&error) => return Err(error),
                 Err(error) => {
                     let reason = tandem_report::explain(&error);
                     part.note(&format!("not measured: {reason}"));
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn pinning_is_left_out_where_vcpus_are_pinned() {
+    fn pinned_cells_omit_mode_pinning() {
         let both = settings("free,pinned", MODES, 1).unwrap();
         let modes: Vec<usize> = both.cells.iter().map(|(_, plan)| plan.modes.len()).collect();
         assert_eq!(modes, [6, 6, 6, 6, 5, 5, 5, 5]);
@@ -239,8 +240,8 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_counts_runs_modes_and_each_vm_alone_once() {
-        // Two distinct VMs alone for 3 s, and 5 runs of 4 cells with 2 modes of 4.4 s and half a second to boot.
+    fn estimate_counts_runs_modes_and_alone() {
+        // Two distinct VMs alone with 3 s each, and 5 runs of 4 cells with 2 modes of 4.4 s and half a second to boot.
         let settings = settings("free", "stock,tandem", 5).unwrap();
         assert_eq!(
             settings.estimate(),
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_with_a_server_are_counted_over_whole_rounds() {
+    fn server_cells_cover_whole_rounds() {
         let choice =
             Choice::parse(&SUBJECTS, Some("server,mutex"), "2", "free", "burn1,pairs").unwrap();
         let plan = |window| Plan {
@@ -264,13 +265,13 @@ mod tests {
             let windows = settings.cells.iter().map(|(_, plan)| plan.window);
             windows.map(|window| window.as_millis()).collect()
         };
-        // Server and mutex beside one that computes; server beside server, beside mutex; mutex beside mutex.
+        // Server and mutex with a computing VM; server with server, with mutex; mutex with mutex.
         assert_eq!(windows(3_000), [4_500, 3_000, 4_500, 4_500, 3_000]);
         assert_eq!(windows(4_501)[0], 9_000);
     }
 
     #[test]
-    fn a_host_with_room_for_all_is_noted() {
+    fn cells_without_contention_are_noted() {
         let mut settings = settings("free", "stock", 1).unwrap();
         assert!(settings.notes().is_empty());
         settings.plan.pcpus = "0-3".parse().unwrap();

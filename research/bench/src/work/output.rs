@@ -1,6 +1,7 @@
-//! The bench for people: tables, a last line, and a page with one picture.
+//! The output of the bench: tables, a closing line, and a page with one chart.
 //!
-//! Every VM of every cell has a row; in the tables of completion times every VM that has bursts or requests. A value is the median of the runs, with their range if there were several.
+//! Every VM of every cell has a row; tables of completion times have only VMs with bursts or requests.
+//! A value is the median of the runs, with their range if there were several.
 
 use crate::bench_page::{self, BenchPage, Pairs, Tile};
 use crate::pairs::Pair;
@@ -11,7 +12,7 @@ use tandem_report::table::{Align, Cell as TableCell, Table, Tone};
 use super::figures::{CellFigures, ModeVm, Ratios, WORSE, Work};
 use crate::spread::Spread;
 
-/// What the tables show, with a title and how to read it.
+/// Returns the tables with titles and explanations.
 pub fn sections(work: &Work) -> Vec<Section> {
     let section = |title: &str, remark: &str, table: Table| Section {
         title: title.to_owned(),
@@ -21,18 +22,18 @@ pub fn sections(work: &Work) -> Vec<Section> {
     let mut sections = vec![
         section(
             "Work relative to alone",
-            "1 is what the VM does alone; deserved is what its share by weight deserves of that.",
-            table(work, Beside::Deserved, |vm| Some(vm.work_of_alone?.text())),
+            "Deserved: the work that the VM's share by weight deserves, relative to alone.",
+            table(work, Baseline::Deserved, |vm| Some(vm.work_of_alone?.text())),
         ),
         section(
             "CPU time received",
             "In pCPUs.",
-            table(work, Beside::Nothing, |vm| Some(vm.share.text())),
+            table(work, Baseline::None, |vm| Some(vm.share.text())),
         ),
         section(
             "Wait per run",
-            "How long a vCPU waited before it ran, in milliseconds; percentiles are not measured.",
-            table(work, Beside::Nothing, |vm| Some(ms(vm.wait_ns?))),
+            "Mean ready time of a vCPU before each run, in milliseconds; percentiles are not measured.",
+            table(work, Baseline::None, |vm| Some(ms(vm.wait_ns?))),
         ),
     ];
     if has_bursts(work) {
@@ -46,14 +47,14 @@ fn has_bursts(work: &Work) -> bool {
     modes.flat_map(|mode| &mode.vms).any(|vm| vm.completion.is_some())
 }
 
-/// How long bursts and requests took, of the VMs that have any.
+/// Returns the tables of completion times.
 fn completion(work: &Work) -> [Section; 3] {
     let of = |title: &str, remark: String, value: Value| Section {
         title: title.to_owned(),
         remark,
         table: Some(timed_table(work, value)),
     };
-    let what = "How long bursts and requests took, each from when it was due to begin until it was done, in milliseconds:";
+    let what = "Time from the scheduled start of a burst or request to its end, in milliseconds:";
     let runs = runs(work);
     [
         of("Completion time, p50", format!("{what} the median. {runs}"), |vm| {
@@ -62,7 +63,7 @@ fn completion(work: &Work) -> [Section; 3] {
         of(
             "Completion time, p99",
             format!(
-                "{what} what 99 of 100 took at most; in brackets how many were given up, being late by too much. {runs}"
+                "{what} the 99th percentile; in brackets the number dropped because they were too late. {runs}"
             ),
             |vm| {
                 let times = vm.completion.as_ref()?;
@@ -75,13 +76,13 @@ fn completion(work: &Work) -> [Section; 3] {
         ),
         of(
             "Completion time, p99, against stock",
-            "The medians of the runs: 1 is as long as in stock, 2 twice as long.".to_owned(),
+            "Ratio of the medians of the runs: 2 is twice as long as in stock.".to_owned(),
             |vm| Some(two(vm.completion.as_ref()?.p99_vs_stock?)),
         ),
     ]
 }
 
-/// A figure of a VM in a mode, as it is written; none where it was not measured.
+/// Formats a figure of a VM in a mode; `None` if it was not measured.
 type Value = fn(&ModeVm) -> Option<String>;
 
 fn ms(ns: Spread) -> String {
@@ -95,7 +96,7 @@ fn runs(work: &Work) -> String {
     }
 }
 
-/// The modes of any cell, in their order.
+/// Returns the modes of all cells, in order.
 fn modes(work: &Work) -> Vec<&'static str> {
     let mut modes: Vec<&'static str> = Vec::new();
     let most = work.cells.iter().max_by_key(|cell| cell.modes.len());
@@ -107,20 +108,20 @@ fn modes(work: &Work) -> Vec<&'static str> {
     modes
 }
 
-/// What stands before the figures of the modes.
+/// Column before the figures of the modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beside {
-    /// What the VM's share deserves of its work alone: for figures in that unit only.
+enum Baseline {
+    /// Work that the VM's share deserves relative to alone, for figures in that unit only.
     Deserved,
-    /// Nothing.
-    Nothing,
+    /// No column.
+    None,
 }
 
-/// Every VM of every cell.
-fn table(work: &Work, beside: Beside, value: Value) -> Table {
+/// Tabulates every VM of every cell.
+fn table(work: &Work, baseline: Baseline, value: Value) -> Table {
     let modes = modes(work);
     let mut headings = vec![("cell", Align::Left), ("VM", Align::Left)];
-    if beside == Beside::Deserved {
+    if baseline == Baseline::Deserved {
         headings.push(("deserved", Align::Right));
     }
     headings.extend(modes.iter().map(|&mode| (mode, Align::Right)));
@@ -132,7 +133,7 @@ fn table(work: &Work, beside: Beside, value: Value) -> Table {
                 _ => TableCell::default(),
             };
             let mut row = vec![name, vm.workload.into()];
-            if beside == Beside::Deserved {
+            if baseline == Baseline::Deserved {
                 let deserved = vm.alone.map(|alone| two(alone.deserved));
                 row.push(deserved.map_or_else(absent, TableCell::from));
             }
@@ -143,7 +144,7 @@ fn table(work: &Work, beside: Beside, value: Value) -> Table {
     table
 }
 
-/// Every VM that has bursts or requests in some mode.
+/// Tabulates every VM that has bursts or requests in some mode.
 fn timed_table(work: &Work, value: Value) -> Table {
     let modes = modes(work);
     let mut headings = vec![("cell", Align::Left), ("VM", Align::Left)];
@@ -182,7 +183,7 @@ fn two(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// The last line: Tandem against stock.
+/// Returns the closing line, which compares Tandem with stock.
 pub fn verdict(work: &Work) -> String {
     let Some(figures) = &work.tandem_vs_stock else {
         return "Tandem against stock: not measured; it takes both modes, and VMs measured alone."
@@ -223,7 +224,7 @@ pub fn notes(work: &Work) -> Vec<String> {
     lines
 }
 
-/// The whole page.
+/// Renders the page.
 pub fn html(work: &Work, command: &str, footer: &str) -> String {
     let tile = |name: &str, figure: String, beside: &str| Tile {
         name: name.to_owned(),
@@ -291,7 +292,7 @@ pub fn html(work: &Work, command: &str, footer: &str) -> String {
     bench_page::html(&page, footer)
 }
 
-/// Every subject of every cell: stock, Tandem, and what is deserved.
+/// Charts every subject of every cell: stock, Tandem, and deserved work.
 fn picture(work: &Work) -> Pairs {
     let mut rows = Vec::new();
     for cell in &work.cells {
@@ -318,7 +319,7 @@ fn picture(work: &Work) -> Pairs {
     }
     Pairs {
         title: "Work relative to alone: stock and Tandem".to_owned(),
-        remark: "Ring: stock. Dot: Tandem. Tick: what the VM's share deserves. Medians of the runs; 1 is what the VM does alone.".to_owned(),
+        remark: "Ring: stock. Dot: Tandem. Tick: the work that the VM's share deserves. Medians of the runs; 1 is the VM's work alone.".to_owned(),
         unit: "of its work alone".to_owned(),
         rows,
     }
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn each_vm_of_each_cell_has_a_row_with_medians_and_ranges() {
+    fn table_has_a_row_per_vm() {
         let sections = sections(&work());
         let text = sections[0].table.as_ref().unwrap().text(Look::Plain);
         assert!(text.contains("| barrier-spin, 2 vCPUs, free, beside 1 burn | barrier-spin |     0.50 | 0.10 (0.02 … 0.25) | 0.43 (0.42 … 0.44) |"), "{text}");
@@ -360,7 +361,7 @@ mod tests {
             (text.contains("deserved"), text.lines().nth(2).unwrap().matches('|').count())
         };
         assert_eq!(first_row(0), (true, 6));
-        // Neither pCPUs nor milliseconds have a part of the work alone beside them.
+        // Tables in pCPUs and milliseconds have no column of deserved work.
         assert_eq!([first_row(1), first_row(2)], [(false, 5); 2]);
         let waits = sections[2].table.as_ref().unwrap().text(Look::Plain);
         assert!(waits.contains("1.00"), "{waits}");
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_has_mean_count_and_the_least() {
+    fn verdict_has_mean_count_and_minimum() {
         let text = verdict(&work());
         assert_eq!(
             text,
@@ -405,14 +406,14 @@ mod tests {
     }
 
     #[test]
-    fn reasons_and_notes_are_lines_with_their_cell() {
+    fn notes_name_their_cell() {
         let lines = notes(&work());
         assert_eq!(lines[0], "a note");
         assert!(lines.contains(&"barrier-spin, 2 vCPUs, free, beside 1 burn, tandem: not measured: the daemon said: no".to_owned()), "{lines:?}");
     }
 
     #[test]
-    fn the_page_has_one_picture_with_a_row_for_each_subject() {
+    fn page_has_one_chart() {
         let page = html(&work(), "tandem-lab bench work", "f");
         assert_eq!(page.matches("<svg").count(), 1);
         assert!(page.contains("0.10 → 0.43") && page.contains("× 1.57"));

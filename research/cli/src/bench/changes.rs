@@ -1,5 +1,4 @@
-//! `tandem-lab bench changes`: how soon VMs are fair again after one of them starts, sleeps, wakes, stops
-//! ([`tandem_bench::changes`]).
+//! `tandem-lab bench changes`: time until VMs are fair again after one starts, sleeps, wakes or stops ([`tandem_bench::changes`]).
 
 use std::path::PathBuf;
 

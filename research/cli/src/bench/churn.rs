@@ -1,5 +1,4 @@
-//! `tandem-lab bench churn`: what stays behind after many VMs have come and gone under the daemon
-//! ([`tandem_bench::churn`]).
+//! `tandem-lab bench churn`: leftover state after many VM starts and stops under the daemon ([`tandem_bench::churn`]).
 
 use std::path::PathBuf;
 

@@ -1,5 +1,4 @@
-//! `tandem-lab bench fairness`: lags over named mixes of VMs, several runs each, stock against Tandem
-//! ([`tandem_bench::fairness`]).
+//! `tandem-lab bench fairness`: lags over named mixes of VMs, several runs each, in stock and with Tandem ([`tandem_bench::fairness`]).
 
 use std::path::PathBuf;
 
@@ -78,12 +77,12 @@ pub fn main(args: &FairnessArgs) -> anyhow::Result<()> {
     print(&tables::fairness(&suite).to_string())?;
     print(&format!("\n{}\n", tables::fairness_service(&suite)))?;
     print(
-        "Deserved work: of what each VM's share deserves of its work alone, geometric mean. Least: part of its due that a VM received.",
+        "Deserved work: work relative to the work that each VM's share deserves, geometric mean. Least: CPU time of a VM relative to its fair share.",
     )?;
     if let Some(completion) = tables::fairness_completion(&suite) {
         print(&format!("\n{completion}\n"))?;
         print(
-            "Completion: milliseconds that bursts took, each from when it was due to begin until it was done; medians of the runs (their range).",
+            "Completion: time in milliseconds from the scheduled start of a burst to its end; medians of the runs (their range).",
         )?;
     }
     for mix in &suite.mixes {

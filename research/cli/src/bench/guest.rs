@@ -1,5 +1,4 @@
-//! `tandem-lab bench guest`: programs on this machine, stock against the guest agent and against what an
-//! administrator would set by hand ([`tandem_bench::guest`]).
+//! `tandem-lab bench guest`: programs on this machine in stock, with the guest agent, and with settings made by hand ([`tandem_bench::guest`]).
 
 use std::path::PathBuf;
 

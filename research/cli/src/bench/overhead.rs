@@ -1,4 +1,4 @@
-//! `tandem-lab bench overhead`: what the daemon costs with many vCPUs ([`tandem_bench::overhead`]).
+//! `tandem-lab bench overhead`: cost of the daemon with many vCPUs ([`tandem_bench::overhead`]).
 
 use std::path::PathBuf;
 

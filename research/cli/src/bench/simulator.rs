@@ -35,7 +35,7 @@ pub struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// Every scenario with every combination of what is varied.
+    /// Returns every scenario with every combination of varied settings.
     fn cases(&self) -> anyhow::Result<Vec<Case>> {
         let names: Vec<String> = match self.scenarios.as_slice() {
             [] => Case::own().map(str::to_owned).collect(),
@@ -53,11 +53,11 @@ impl BenchArgs {
     }
 }
 
-/// Measures.
+/// Runs the measurement.
 pub fn main(args: &BenchArgs) -> anyhow::Result<()> {
     let runs = range::whole("--runs", args.runs, 1, 100)?;
     let cases = args.cases()?;
-    // All are read before any is measured.
+    // Read all scenarios before the first measurement.
     let scenarios = cases.iter().map(Case::scenario);
     let scenarios: Vec<Scenario> = scenarios.collect::<Result<_, _>>()?;
     if let (true, [scenario]) = (args.here, scenarios.as_slice()) {

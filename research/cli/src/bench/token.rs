@@ -1,5 +1,6 @@
-//! `tandem-lab bench guest-token`: two threads hand a token back and forth, and do nothing else
-//! ([`tandem_bench::guest::token`]). It prints `passes: N` and `seconds: S`.
+//! `tandem-lab bench guest-token`: two threads pass a token back and forth ([`tandem_bench::guest::token`]).
+//!
+//! It prints `passes: N` and `seconds: S`.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tandem_bench::guest::token::Means;
 use tandem_command::console::print;
 use tandem_command::number::time;
 
-/// How a thread waits for the token.
+/// Primitive with which a thread waits for the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MeansArg {
     /// futex(2).
@@ -23,15 +24,15 @@ enum MeansArg {
 /// `tandem-lab bench guest-token`
 #[derive(Debug, Args)]
 pub struct TokenArgs {
-    /// How a thread waits
+    /// Primitive with which a thread waits
     #[arg(long, value_enum, default_value = "futex")]
     by: MeansArg,
-    /// How long, in seconds, above 0 up to 3600
+    /// Run time in seconds, above 0 up to 3600
     #[arg(long, default_value_t = 3.0, value_parser = time::<f64>("seconds"))]
     seconds: f64,
 }
 
-/// Passes the token for the time.
+/// Passes the token for the given time.
 pub fn main(args: &TokenArgs) -> anyhow::Result<()> {
     ensure!(
         args.seconds > 0.0 && args.seconds <= 3600.0,

@@ -1,5 +1,6 @@
-//! `tandem-lab bench work`: work of a VM with competing VMs, in every mode ([`tandem_bench::work`]); and
-//! `tandem-lab bench asymmetric`, the same of VMs whose vCPUs need unequal time.
+//! `tandem-lab bench work`: work of a VM with competing VMs, in every mode ([`tandem_bench::work`]).
+//!
+//! `tandem-lab bench asymmetric` is the same for VMs whose vCPUs need unequal CPU time.
 
 use std::path::PathBuf;
 
@@ -81,7 +82,7 @@ impl WorkArgs {
             backend: self.backend.map(Backend::from),
             seed: 1,
             pcpus: host_facts::usable_pcpus()?,
-            // As an operator starts it who chooses nothing.
+            // The daemon's default.
             daemon: self.daemon.plan(Placement::Turns)?,
             state_dir: live::state_dir(self.state_dir.as_ref()),
             alone: Some(self.seconds.alone()?),
@@ -89,7 +90,7 @@ impl WorkArgs {
         Ok(Settings::new(runs, &choice, plan)?)
     }
 
-    /// How to measure the same again, but for where the figures go.
+    /// Returns the command that repeats the measurement, without output files.
     fn command(&self, bench: &str) -> String {
         let workloads = self.workloads.iter();
         let workloads: String = workloads.map(|list| format!(" --workloads {list}")).collect();
@@ -143,7 +144,7 @@ pub fn asymmetric(args: &AsymmetricArgs) -> anyhow::Result<()> {
 fn measure_and_show(args: &WorkArgs, subjects: &[Subject], bench: &str) -> anyhow::Result<()> {
     let settings = args.settings(subjects)?;
     for path in args.json.iter().chain(&args.html) {
-        // Before hours of measuring, not after.
+        // Fail before hours of measuring.
         check_writable(path)?;
     }
     note!("{}", settings.announce());
@@ -192,7 +193,7 @@ mod tests {
         let (args, settings) = parse(&[]).unwrap();
         let text = settings.announce();
         assert!(text.starts_with("80 cells in 6 modes, 5 runs: about "), "{text}");
-        // The command is what its own arguments say.
+        // The command yields the same settings.
         let command = args.command("work");
         let seconds = " --seconds 3 --settle-seconds 2 --alone-seconds 2";
         assert!(command.ends_with(seconds), "{command}");

@@ -1,5 +1,4 @@
-//! The benches from outside, at a size that takes seconds: their figures have the form that is
-//! promised, and nothing stays behind. Their values are not judged here.
+//! Runs the benches for seconds each: checks the form of their figures, and that they leave no state behind.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,19 +8,19 @@ use std::process::{Command, Output};
 
 use tandem_testing::processes::{cgroups_named, may_change_cgroups};
 
-/// The program with these arguments.
+/// Returns a command with these arguments.
 fn tandem(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem-lab"));
     command.args(args);
     command
 }
 
-/// Runs it; panics with its error output if it fails.
+/// Runs the program; panics with its error output if it fails.
 fn succeed(args: &[&str]) -> Output {
     tandem_testing::processes::succeed(&mut tandem(args))
 }
 
-/// One bench at a time: some count cgroups of the whole host.
+/// Serializes the benches: some count cgroups of the whole host.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Runs a bench with a state directory and a file for its figures, and returns the figures.
@@ -37,7 +36,7 @@ fn figures(args: &[&str]) -> Value {
 }
 
 #[test]
-fn flexs_reports_work_shares_and_verdicts_of_every_vm() {
+fn flexs_reports_work_shares_and_verdicts() {
     if !may_change_cgroups() {
         return;
     }
@@ -72,7 +71,7 @@ fn flexs_reports_work_shares_and_verdicts_of_every_vm() {
     }
     let told = &modes[2]["vms"][0]["verdicts"];
     assert!(told["judged"].as_u64().unwrap() > 0, "{told}");
-    // A period in which it spun for too short a time to be judged counts as missed all the same.
+    // A spinning period that is too short to be judged counts as missed.
     let spun = told["spun"].as_u64().unwrap();
     let not_judged = told["missed"]["too-few"].as_u64().unwrap_or(0);
     let known = spun - not_judged + told["worked"].as_u64().unwrap();
@@ -117,7 +116,7 @@ fn fairness_reports_every_mode_of_every_mix() {
         let times = &mode["completion"][0];
         assert_eq!(times["vm"], "vm0", "{mode}");
         assert_eq!(mode["completion"].as_array().unwrap().len(), 1, "{mode}");
-        // On a host that is busy otherwise, perhaps no burst is done in half a second.
+        // On a busy host no burst may complete in half a second.
         let done = times["count"].as_u64().unwrap() > 0;
         for quantile in ["p50_ns", "p99_ns"] {
             assert_eq!(times.get(quantile).is_some(), done, "{mode}");
@@ -128,7 +127,7 @@ fn fairness_reports_every_mode_of_every_mix() {
 }
 
 #[test]
-fn work_goes_through_every_mode_of_every_cell_and_compares() {
+fn work_measures_every_mode_of_every_cell() {
     if !may_change_cgroups() {
         return;
     }
@@ -204,7 +203,7 @@ fn overhead_counts_the_daemon() {
 }
 
 #[test]
-fn churn_sees_the_daemon_act_and_let_go() {
+fn churn_leaves_no_state_behind() {
     if !may_change_cgroups() {
         return;
     }
@@ -220,7 +219,7 @@ fn churn_sees_the_daemon_act_and_let_go() {
 }
 
 #[test]
-fn sizes_out_of_range_are_refused_with_the_range() {
+fn errors_state_the_valid_range() {
     for (args, said) in [
         (&["fairness", "--runs", "0"][..], "--runs 0 is not possible: 1 … 100"),
         (&["fairness", "--mixes", "x"], "'x' is no mix; the mixes are 2+1"),

@@ -1,6 +1,6 @@
-//! `tandem-lab bench guest` from outside, with the one program that needs no package, and without the
-//! agent: the figures have the form that is promised, what is missing is skipped with its reason, and
-//! nothing stays behind. Their values are not judged here.
+//! Runs `tandem-lab bench guest` with the programs that need no package, and without the agent.
+//!
+//! Checks the form of the figures, the reasons for skipped programs, and that no state is left behind.
 
 #[allow(dead_code, reason = "this bench changes no cgroups itself")]
 use std::os::unix::process::ExitStatusExt;
@@ -14,19 +14,19 @@ use std::process::{Child, Command, Output, Stdio};
 
 use tandem_testing::processes::processes_with;
 
-/// The program with these arguments.
+/// Returns a command with these arguments.
 fn tandem(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem-lab"));
     command.args(args);
     command
 }
 
-/// Runs it; panics with its error output if it fails.
+/// Runs the program; panics with its error output if it fails.
 fn succeed(args: &[&str]) -> Output {
     tandem_testing::processes::succeed(&mut tandem(args))
 }
 
-/// Whether the peer that needs neither root nor cgroups is there.
+/// Returns whether taskset, which needs neither root nor cgroups, is installed.
 fn has_taskset() -> bool {
     let found = Command::new("taskset")
         .arg("--version")
@@ -38,7 +38,7 @@ fn has_taskset() -> bool {
     found
 }
 
-/// The folders in memory that some measurement of process `pid` has.
+/// Returns the temporary folders of measurements by process `pid`.
 fn folders_of(pid: u32) -> Vec<String> {
     let name = format!("tandem-bench-guest-{pid}-");
     let tmp = std::env::temp_dir();
@@ -65,7 +65,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_pair_of_runs_gives_a_row_a_table_and_a_page() {
+fn pair_of_runs_yields_row_table_and_page() {
     if !has_taskset() {
         return;
     }
@@ -98,7 +98,7 @@ fn a_pair_of_runs_gives_a_row_a_table_and_a_page() {
 }
 
 #[test]
-fn figures_of_another_program_are_kept_when_asked_for() {
+fn add_keeps_figures_of_other_programs() {
     if !has_taskset() {
         return;
     }
@@ -116,12 +116,12 @@ fn figures_of_another_program_are_kept_when_asked_for() {
 }
 
 #[test]
-fn a_signal_ends_the_program_and_removes_the_folder() {
+fn signal_ends_program_and_removes_folder() {
     if !has_taskset() {
         return;
     }
     for signal in [Signal::INT, Signal::TERM] {
-        // 17 s is a time that no other test uses, by which its processes are known.
+        // No other test uses 17 s, so this time identifies the processes.
         let mut child = tandem(&["bench", "guest", "--variants", "taskset", "--seconds", "17"])
             .args(["--program", "token-futex"])
             .stdout(Stdio::null())
@@ -145,7 +145,7 @@ fn a_signal_ends_the_program_and_removes_the_folder() {
 }
 
 #[test]
-fn what_is_missing_is_skipped_with_its_reason() {
+fn missing_programs_are_skipped_with_a_reason() {
     let which = |name: &str| {
         let path = std::env::var_os("PATH")?;
         std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
@@ -170,7 +170,7 @@ fn what_is_missing_is_skipped_with_its_reason() {
 }
 
 #[test]
-fn the_list_names_programs_and_needs_nothing() {
+fn list_names_programs() {
     let list = text(&succeed(&["bench", "guest", "--list"]).stdout);
     for name in ["sched-pipe", "token-futex", "oltp-16", "make", "vm-burn"] {
         assert!(list.contains(name), "{name}: {list}");
@@ -178,7 +178,7 @@ fn the_list_names_programs_and_needs_nothing() {
 }
 
 #[test]
-fn what_is_not_possible_is_refused_with_what_is() {
+fn errors_state_valid_values() {
     for (args, said) in [
         (&["--runs", "0"][..], "--runs 0 is not possible: 1 … 1000"),
         (&["--seconds", "61"], "--seconds 61 is not possible: 1 … 60"),

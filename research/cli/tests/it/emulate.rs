@@ -1,5 +1,6 @@
-//! `tandem-lab emulate` on the command line: what it lists, and what it says when something is not there.
-//! What happens inside an emulated machine is tested by `make lab-smoke`.
+//! Lists and error messages of `tandem-lab emulate`.
+//!
+//! `make lab-smoke` tests the inside of an emulated machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +9,7 @@ fn lab() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../research/lab")
 }
 
-/// Exit status, stdout, stderr.
+/// Returns success, stdout and stderr.
 fn tandem_with(path: Option<&str>, words: &[&str]) -> (bool, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem-lab"));
     command.arg("emulate").args(words);
@@ -20,7 +21,7 @@ fn tandem_with(path: Option<&str>, words: &[&str]) -> (bool, String, String) {
     (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
-/// What `tandem-lab emulate run WORDS` says when it fails.
+/// Returns the stderr of a failing `tandem-lab emulate run WORDS`.
 fn error(words: &[&str]) -> String {
     let folder = lab().display().to_string();
     let mut line = vec!["run", "--lab", folder.as_str()];
@@ -31,7 +32,7 @@ fn error(words: &[&str]) -> String {
 }
 
 #[test]
-fn the_list_has_every_experiment_and_machine_of_the_lab() {
+fn list_has_all_experiments_and_machines() {
     let folder = lab().display().to_string();
     let (succeeded, text, errors) = tandem_with(None, &["list", "--lab", &folder]);
     assert!(succeeded, "{errors}");
@@ -50,7 +51,7 @@ fn the_list_has_every_experiment_and_machine_of_the_lab() {
 }
 
 #[test]
-fn names_that_are_not_there_are_answered_with_those_that_are() {
+fn unknown_names_list_known_names() {
     let text = error(&["aples"]);
     assert!(text.contains("aples") && text.contains("apples, "), "{text}");
     let text = error(&["smoke", "--machine", "vax"]);
@@ -60,13 +61,13 @@ fn names_that_are_not_there_are_answered_with_those_that_are() {
 }
 
 #[test]
-fn a_folder_without_a_lab_is_named() {
+fn missing_lab_folder_is_named() {
     let (succeeded, _, text) = tandem_with(None, &["list", "--lab", "/nowhere/lab"]);
     assert!(!succeeded && text.contains("/nowhere/lab") && text.contains("--lab"), "{text}");
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused_before_anything_boots() {
+fn invalid_values_are_refused_before_boot() {
     let text = error(&["smoke", "--set", "aple=1"]);
     assert!(text.contains("MODULE.NAME=VALUE"), "{text}");
     let text = error(&["smoke", "--seconds", "0"]);
@@ -93,7 +94,7 @@ fn missing_programs_are_named_with_their_packages() {
 }
 
 #[test]
-fn the_agent_outside_of_a_machine_says_what_it_cannot_open() {
+fn agent_names_the_port_it_cannot_open() {
     let words = ["guest", "--answers", "/nowhere/port"];
     let (succeeded, _, text) = tandem_with(None, &words);
     assert!(!succeeded && text.contains("/nowhere/port"), "{text}");

@@ -6,7 +6,7 @@ fn tandem() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tandem-lab"))
 }
 
-/// Its exit status with this as standard output, and what it said on standard error.
+/// Runs it with this standard output; returns its exit status and standard error.
 fn run(arguments: &[&str], stdout: Stdio) -> (Option<i32>, String) {
     let mut command = tandem();
     command.args(arguments).stdout(stdout);
@@ -52,7 +52,7 @@ fn fails(args: &[&str], needles: &[&str]) {
     }
 }
 
-/// The same command with each of these arguments.
+/// Runs the command with each of these arguments.
 fn each_fails(command: &[&str], cases: &[(&[&str], &str)]) {
     for (args, needle) in cases {
         fails(&[command, *args].concat(), &[*needle]);

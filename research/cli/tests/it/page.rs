@@ -1,6 +1,6 @@
-//! Pages of `tandem-lab` in a real browser: charts are there and have a size, nothing is fetched, nothing complains.
+//! Opens pages of `tandem-lab` in a real browser: checks sizes of charts, network requests and console errors.
 //!
-//! Skipped where there is no Chromium (`scripts/setup` installs it on Debian).
+//! Skipped without Chromium (`scripts/setup` installs it on Debian).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +34,7 @@ fn published_claims_show_their_charts() {
         Ok(browser) => browser,
         Err(reason) => return println!("skipped: {reason}"),
     };
-    // One of figures and bounds, one of a table.
+    // A claim with figures and bounds, and a claim with a table.
     let claims = "scal.f4_7,gleaner.t2.A";
     let path = page("claims.html", &["reproduce", "--claims", claims, "--runs", "2"]);
     let opened = check(browser, &path);
@@ -42,13 +42,13 @@ fn published_claims_show_their_charts() {
     for claim in claims.split(',') {
         assert!(text.contains(claim), "{claim} is not on the page");
     }
-    // A chart for each claim that is covered, with a dot or whiskers for each figure.
+    // A chart for each covered claim, with a dot or whiskers for each figure.
     assert_eq!(opened.number("charts"), 2, "{}", opened.probe);
     assert!(opened.number("whiskers") > 0, "{}", opened.probe);
 }
 
 #[test]
-fn a_survey_shows_a_chart_for_each_overcommit() {
+fn survey_has_a_chart_per_overcommit() {
     let browser = match browser() {
         Ok(browser) => browser,
         Err(reason) => return println!("skipped: {reason}"),

@@ -1,5 +1,4 @@
-//! `tandem-lab reproduce` and `tandem-lab survey` as they are used: the list keeps its form, the same
-//! bytes come from any number of workers, and what is not there is refused.
+//! `tandem-lab reproduce` and `tandem-lab survey`: form of the list, the same bytes from any number of workers, unknown names.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -14,7 +13,7 @@ fn tandem(args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Standard output of a command that succeeds.
+/// Returns the standard output of a command that succeeds.
 fn stdout(args: &[&str]) -> String {
     let output = tandem(args);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -22,7 +21,7 @@ fn stdout(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Standard error of a command that fails.
+/// Returns the standard error of a command that fails.
 fn refusal(args: &[&str]) -> String {
     let output = tandem(args);
     assert!(!output.status.success(), "{args:?}");
@@ -32,7 +31,7 @@ fn refusal(args: &[&str]) -> String {
 const CLAIMS: &str = "scal.f4_7,gleaner.t2.A";
 
 #[test]
-fn the_list_of_claims_keeps_its_form() {
+fn claims_keep_their_form() {
     let list = |workers: &str| {
         stdout(&["reproduce", "--claims", CLAIMS, "--runs", "2", "--json", "--workers", workers])
     };
@@ -60,7 +59,7 @@ fn the_list_of_claims_keeps_its_form() {
 }
 
 #[test]
-fn claims_and_folders_that_are_not_there_are_refused() {
+fn unknown_claims_and_folders_are_refused() {
     let error = refusal(&["reproduce", "--claims", "apples.f99"]);
     assert!(error.contains("apples.f6.ebizzy"), "{error}");
     let error = refusal(&["reproduce", "--scenarios", "no/such"]);
@@ -70,7 +69,7 @@ fn claims_and_folders_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn a_survey_tells_of_every_policy_and_place() {
+fn survey_covers_policies_and_overcommit() {
     let text = stdout(&[
         "survey",
         "--policies",
@@ -100,7 +99,7 @@ fn a_survey_tells_of_every_policy_and_place() {
 }
 
 #[test]
-fn a_survey_of_what_is_not_there_is_refused() {
+fn survey_refuses_unknown_names() {
     let error = refusal(&["survey", "--overcommit", "3"]);
     assert!(error.contains("1, 2 or 4"), "{error}");
     let error = refusal(&["survey", "--workloads", "no-such"]);

@@ -1,4 +1,4 @@
-//! The JSON of `tandem-lab` against its schemas in `research/schemas`.
+//! Validates the JSON of `tandem-lab` against its schemas in `research/schemas`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn check(name: &str, output: &Value) {
     tandem_testing::schema::check(&schemas(), name, output);
 }
 
-/// What a command writes.
+/// Returns the JSON of a command.
 fn output(args: &[&str]) -> Value {
     let output =
         Command::new(env!("CARGO_BIN_EXE_tandem-lab")).args(args).arg("--json").output().unwrap();
@@ -30,7 +30,7 @@ fn output(args: &[&str]) -> Value {
 }
 
 #[test]
-fn survey_claims_and_bench_are_as_their_schemas_say() {
+fn commands_match_their_schemas() {
     let folder = scenario("papers");
     let survey = [
         "survey",
@@ -55,7 +55,7 @@ fn survey_claims_and_bench_are_as_their_schemas_say() {
 }
 
 #[test]
-fn figures_that_are_kept_are_as_the_schemas_say() {
+fn stored_figures_match_their_schemas() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data");
     for (file, name) in [
         ("reproduction.json", "sim-reproduce-1"),
@@ -67,7 +67,7 @@ fn figures_that_are_kept_are_as_the_schemas_say() {
     }
 }
 
-/// Those that the tests above name, and research/schemas/README.md.
+/// The schemas in the tests above and in research/schemas/README.md are complete.
 #[test]
 fn every_schema_is_listed_and_tested() {
     let readme = std::fs::read_to_string(schemas().join("README.md")).unwrap();

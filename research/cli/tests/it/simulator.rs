@@ -1,4 +1,4 @@
-//! `tandem-lab bench sim` and `tandem-lab kernel` through the real program.
+//! `tandem-lab bench sim` and `tandem-lab kernel`.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ fn scenario(name: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-/// Standard output of a command that succeeds.
+/// Returns the standard output of a command that succeeds.
 fn tandem(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_tandem-lab")).args(args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -20,7 +20,7 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
-fn the_benchmark_gives_the_figures_of_each_scenario() {
+fn bench_sim_reports_each_scenario() {
     let path = scenario("single-vcpu.toml");
     let vary = "vm.*.vcpus=1,2";
     let figures = json(&tandem(&["bench", "sim", &path, "--runs", "1", "--vary", vary, "--json"]));
@@ -35,9 +35,9 @@ fn the_benchmark_gives_the_figures_of_each_scenario() {
     }
 }
 
-/// How the figures agree is for a quiet machine to say (research/docs/kernel-comparison.md); here they are there.
+/// Checks that the figures exist; their agreement needs an idle machine (research/docs/kernel-comparison.md).
 #[test]
-fn real_threads_and_simulated_ones_run_the_same_programs() {
+fn kernel_compares_real_and_simulated_threads() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         println!("skipped: the comparison with a kernel needs two CPUs");
         return;

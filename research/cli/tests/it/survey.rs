@@ -1,4 +1,4 @@
-//! `tandem-lab survey --from`: kept figures are shown again, whole, as text, document and page; an invalid file is refused.
+//! `tandem-lab survey --from`: shows saved figures as text, document and page; refuses invalid files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ fn survey(args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Standard output of a command that succeeds.
+/// Returns the standard output of a command that succeeds.
 fn stdout(args: &[&str]) -> String {
     let output = survey(args);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -26,7 +26,7 @@ fn stdout(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Standard error of a command that fails.
+/// Returns the standard error of a command that fails.
 fn refusal(args: &[&str]) -> String {
     let output = survey(args);
     assert!(!output.status.success(), "{args:?}");
@@ -99,7 +99,7 @@ fn every_cell_of_the_figures_is_printed() {
 }
 
 #[test]
-fn figures_that_are_read_are_written_again_as_they_were() {
+fn saved_figures_round_trip() {
     let args = ["--from", FIGURES, "--workloads", "ebizzy", "--json"];
     let first = stdout(&args);
     let kept = file("kept.json", &first);
@@ -107,7 +107,7 @@ fn figures_that_are_read_are_written_again_as_they_were() {
 }
 
 #[test]
-fn files_that_cannot_be_right_are_refused() {
+fn invalid_files_are_refused() {
     let error = refusal(&["--from", "no/such.json"]);
     assert!(error.contains("no/such.json"), "{error}");
     let error = refusal(&["--from", &file("else.json", "{\"a\": 1}")]);
@@ -123,7 +123,7 @@ fn files_that_cannot_be_right_are_refused() {
 }
 
 #[test]
-fn a_document_of_somebody_elses_is_left_alone() {
+fn foreign_documents_are_left_alone() {
     let own = file("own.md", "# Mine\n");
     let error = refusal(&["--from", FIGURES, "--markdown", &own]);
     assert!(error.contains("holds something else"), "{error}");

@@ -1,4 +1,4 @@
-//! The folder that Bochs runs in: its settings from the template of the lab, and the CD it boots.
+//! The folder in which Bochs runs: its settings from the template of the lab, and its boot CD.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,30 +8,30 @@ use crate::boot::{Boot, BootError};
 use crate::file::FileError;
 use crate::machine::Machine;
 
-/// What an emulated machine starts with.
+/// BIOS of the machine.
 pub const BIOS: &str = "/usr/share/bochs/BIOS-bochs-latest";
-/// The same of its display.
+/// BIOS of its display.
 pub const VGA_BIOS: &str = "/usr/share/vgabios/vgabios.bin";
-/// What boots from a CD.
+/// Boot loader of a CD.
 pub const ISOLINUX: &str = "/usr/lib/ISOLINUX/isolinux.bin";
-/// What it needs.
+/// Module of the boot loader.
 pub const LDLINUX: &str = "/usr/lib/syslinux/modules/bios/ldlinux.c32";
-/// What makes a CD.
+/// Program that writes a CD image.
 pub const GENISOIMAGE: &str = "genisoimage";
 
 /// The CD, as `research/lab/machines/bochsrc` names it.
 pub const CD: &str = "boot.iso";
-/// What the kernel writes on its console.
+/// Console output of the kernel.
 pub const CONSOLE: &str = "console.txt";
-/// What the agent says.
+/// Answers of the agent.
 pub const ANSWERS: &str = "answers.txt";
-/// What Bochs says.
+/// Log of Bochs.
 pub const LOG: &str = "bochs.txt";
 
-/// Bochs's settings.
+/// Settings of Bochs.
 pub const SETTINGS: &str = "bochsrc";
 
-/// The settings, from the template of the lab.
+/// Writes the settings from the template of the lab.
 pub fn write_settings(machine: &Machine, boot: &Boot, folder: &Path) -> Result<(), BootError> {
     let template = template(boot.lab);
     let text = fs::read_to_string(&template).map_err(FileError::of("read", &template))?;
@@ -50,12 +50,12 @@ pub fn write_settings(machine: &Machine, boot: &Boot, folder: &Path) -> Result<(
     Ok(fs::write(&path, text).map_err(FileError::of("write", &path))?)
 }
 
-/// The template of the settings.
+/// Returns the path of the settings' template.
 pub fn template(lab: &Path) -> PathBuf {
     lab.join("machines/bochsrc")
 }
 
-/// A CD that boots the kernel with `initramfs`.
+/// Writes a CD that boots the kernel with `initramfs`.
 pub fn write_cd(
     machine: &Machine,
     boot: &Boot,

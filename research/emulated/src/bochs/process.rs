@@ -1,5 +1,4 @@
-//! Bochs as a process: its debugger is told to go on, and its display gets a terminal that nobody
-//! sees.
+//! Bochs as a process: its debugger gets the command to continue, and its display a hidden terminal.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +12,7 @@ use crate::boot::BootError;
 use crate::emulator::Emulator;
 use crate::file::FileError;
 
-/// Bochs.
+/// Program name of Bochs.
 pub const PROGRAM: &str = "bochs-bin";
 
 /// Starts Bochs in `folder`.
@@ -22,7 +21,7 @@ pub fn start(
     arguments: &[&str],
     environment: &[(&str, &Path)],
 ) -> Result<Emulator, BootError> {
-    // What the debugger is told when it asks: continue.
+    // Let the debugger continue at its first prompt.
     let commands = folder.join("commands");
     fs::write(&commands, "c\n").map_err(FileError::of("write", &commands))?;
     let terminal = terminal().map_err(BootError::Terminal)?;
@@ -44,18 +43,18 @@ pub fn start(
     Ok(Emulator::start("Bochs", command, file(ANSWERS), logs)?)
 }
 
-/// A terminal to draw on; what is drawn is read and forgotten, so that it never fills up.
+/// Opens a terminal for the display. A thread discards its output, so that it never fills up.
 fn terminal() -> io::Result<OwnedFd> {
     let (mut ours, mut theirs) = (-1, -1);
     let size = libc::winsize { ws_row: 50, ws_col: 132, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: both numbers and the size are ours; no name and no settings are asked for.
+    // SAFETY: the pointers to both descriptors and the size are valid; null name and settings are allowed.
     let made = unsafe {
         libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size)
     };
     if made != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: openpty has just opened both, and nobody else knows them.
+    // SAFETY: openpty has just opened both descriptors, and they have no other owner.
     let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
     rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::CLOEXEC)?;
@@ -63,7 +62,7 @@ fn terminal() -> io::Result<OwnedFd> {
     Ok(theirs)
 }
 
-/// Reads until the other side is closed, which is an error of reading.
+/// Reads until the other side is closed, which yields a read error.
 fn drain(mut from: File) {
     let mut buffer = [0; 4096];
     while matches!(from.read(&mut buffer), Ok(read) if read > 0) {}
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_takes_any_amount_of_drawing() {
+    fn terminal_accepts_unlimited_output() {
         let terminal = File::from(terminal().unwrap());
         let mut writer = &terminal;
         for _ in 0..100 {

@@ -1,13 +1,11 @@
-//! Machines saved after their boot, so that a boot is paid once for each kernel, payload, clock and
-//! command line.
+//! Snapshots of booted machines, so that each combination of kernel, payload, clock and command line boots once.
 //!
-//! Bochs can save its whole state, but only a button of its graphical displays asks it to. A small
-//! library that is loaded before it (`research/lab/machines/bochs-save.c`, compiled here) does what the button
-//! does when a signal asks for it. The saved machine is waiting for its job; a copy of it gets one in
-//! its memory ([`mailbox`]) and goes on from there.
+//! Bochs can save its whole state, but only by a button of its graphical displays.
+//! A small preloaded library (`research/lab/machines/bochs-save.c`, compiled here) triggers the same function on a signal.
+//! The saved machine waits for its job; a copy of it gets a job in its memory ([`mailbox`]) and continues.
 //!
-//! Saved machines lie in the user's cache folder, each under a hash of all that went into it. Without
-//! a compiler there are none, and every run boots.
+//! Snapshots are in the user's cache folder, each under a hash of its inputs.
+//! Without a compiler there are no snapshots, and every run boots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,28 +22,27 @@ use crate::file::FileError;
 use crate::machine::Machine;
 use crate::mailbox;
 
-/// How long Bochs may take to write its state.
+/// Maximum time for Bochs to write its state.
 const SAVING: Duration = Duration::from_secs(120);
 
-/// Saved machines that are kept: each takes some 90 MB on disk, and a new build of the payload
-/// makes the older ones useless.
+/// Number of snapshots to keep: each takes about 90 MB, and a new payload makes older ones useless.
 const KEPT: usize = 6;
 
-/// What the name of a saved machine's folder starts with.
+/// Prefix of a snapshot's folder name.
 const PREFIX: &str = "bochs-";
 
-/// The saved state, within its folder.
+/// The saved state, within a snapshot's folder.
 const STATE: &str = "state";
 
-/// The memory of the saved machine, within the state.
+/// Memory of the machine, within the state.
 const MEMORY: &str = "memory.ram";
 
-/// A saved machine.
+/// A snapshot of a booted machine.
 pub struct Snapshot {
     folder: PathBuf,
 }
 
-/// The saved machine for this boot, made first if there is none; nothing where none can be made.
+/// Returns the snapshot for this boot, and creates it if necessary; `None` without a compiler.
 pub fn find_or_make(machine: &Machine, boot: &Boot) -> Result<Option<Snapshot>, BootError> {
     let folder = cache()?.join(key(machine, boot)?);
     if folder.join(STATE).is_dir() {
@@ -56,18 +53,18 @@ pub fn find_or_make(machine: &Machine, boot: &Boot) -> Result<Option<Snapshot>, 
         return Ok(None);
     }
     make(machine, boot, &folder)?;
-    forget_all_but(KEPT, &cache()?);
+    remove_all_but(KEPT, &cache()?);
     Ok(Some(Snapshot { folder }))
 }
 
 impl Snapshot {
-    /// Copies the saved machine into `work` and gives it its job; the state's name there.
+    /// Copies the snapshot into `work` and posts the job to it; returns the name of the state there.
     pub fn copy_with_job(&self, work: &Path, job: &str) -> Result<String, BootError> {
         let state = work.join(STATE);
         copy_folder(&self.folder.join(STATE), &state)?;
         mailbox::post(&state.join(MEMORY), job)?;
         let cd = work.join(folder::CD);
-        // Of an earlier run in the same folder, whose saved machine may be gone.
+        // Remove the link of an earlier run in the same folder, whose snapshot may be gone.
         let _ = fs::remove_file(&cd);
         std::os::unix::fs::symlink(self.folder.join(folder::CD), &cd)
             .map_err(FileError::of("make", &cd))?;
@@ -88,8 +85,8 @@ fn copy_folder(from: &Path, to: &Path) -> Result<(), BootError> {
     Ok(())
 }
 
-/// Removes the oldest saved machines, so that `kept` stay. What cannot be removed stays too.
-fn forget_all_but(kept: usize, cache: &Path) {
+/// Removes all snapshots except the newest `kept`. Ignores errors.
+fn remove_all_but(kept: usize, cache: &Path) {
     let entries = fs::read_dir(cache).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| {
         let name = entry.file_name();
@@ -105,7 +102,7 @@ fn forget_all_but(kept: usize, cache: &Path) {
 }
 
 fn make(machine: &Machine, boot: &Boot, folder: &Path) -> Result<(), BootError> {
-    // Renamed into place when it is whole: an interrupted boot leaves nothing that looks so.
+    // Rename the complete folder into place, so that an interrupted boot leaves no partial snapshot.
     let making = folder.with_extension(std::process::id().to_string());
     fs::create_dir_all(&making).map_err(FileError::of("make", &making))?;
     let made = make_in(machine, boot, &making);
@@ -137,7 +134,7 @@ fn make_in(machine: &Machine, boot: &Boot, folder: &Path) -> Result<(), BootErro
     Ok(())
 }
 
-/// The library that makes Bochs save.
+/// Returns the source of the library that makes Bochs save.
 fn source(lab: &Path) -> PathBuf {
     lab.join("machines/bochs-save.c")
 }
@@ -159,7 +156,7 @@ fn compile(source: &Path, library: &Path) -> Result<(), BootError> {
     Ok(())
 }
 
-/// Where saved machines lie.
+/// Returns the folder of snapshots.
 fn cache() -> Result<PathBuf, BootError> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let root = variable("XDG_CACHE_HOME")
@@ -171,7 +168,7 @@ fn cache() -> Result<PathBuf, BootError> {
     }
 }
 
-/// A hash of all that a saved machine depends on.
+/// Returns a hash of all inputs of a snapshot.
 fn key(machine: &Machine, boot: &Boot) -> Result<String, BootError> {
     let mut hash = Fnv::new();
     for path in [boot.kernel, boot.payload, &folder::template(boot.lab), &source(boot.lab)] {
@@ -185,7 +182,7 @@ fn key(machine: &Machine, boot: &Boot) -> Result<String, BootError> {
     Ok(format!("{PREFIX}{:016x}", hash.0))
 }
 
-/// FNV-1a, of 64 bits: enough to tell boots apart.
+/// FNV-1a with 64 bits, sufficient to distinguish boots.
 struct Fnv(u64);
 
 impl Fnv {
@@ -206,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_fnv_with_lengths() {
+    fn hash_includes_lengths() {
         let hash = |parts: &[&str]| {
             let mut hash = Fnv::new();
             parts.iter().for_each(|part| hash.add(part.as_bytes()));
@@ -217,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_machines_are_forgotten_and_nothing_else() {
+    fn only_the_oldest_snapshots_are_removed() {
         let root = tempfile::tempdir().unwrap();
         for (name, age) in [("bochs-1", 30), ("bochs-2", 10), ("bochs-3", 20), ("kernel", 99)] {
             let folder = root.path().join(name);
@@ -226,13 +223,13 @@ mod tests {
             let opened = fs::File::open(&folder).unwrap();
             opened.set_modified(then).unwrap();
         }
-        forget_all_but(2, root.path());
+        remove_all_but(2, root.path());
         let there = |name: &str| root.path().join(name).exists();
         assert!(!there("bochs-1") && there("bochs-2") && there("bochs-3") && there("kernel"));
     }
 
     #[test]
-    fn a_copy_replaces_what_was_there() {
+    fn copy_replaces_the_target() {
         let root = tempfile::tempdir().unwrap();
         let (from, to) = (root.path().join("from"), root.path().join("to"));
         fs::create_dir_all(&from).unwrap();

@@ -1,4 +1,4 @@
-//! Made-up events, and what they must become.
+//! Steps of synthetic events.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn run(ns: u64) -> Step {
     Step::Run(Nanos(ns))
 }
 
-/// As many waits as there are wake-ups, of each row.
+/// Returns true if each row has as many waits as wake-ups.
 fn is_balanced(story: &Story) -> bool {
     (0..story.rows.len()).all(|row| {
         let waits = story.rows[row].steps.iter();
@@ -41,7 +41,7 @@ fn is_balanced(story: &Story) -> bool {
 }
 
 #[test]
-fn a_ping_pong_is_waits_and_wakes_in_turn() {
+fn ping_pong_alternates_waits_and_wakes() {
     let mut events = vec![switch(0, 0, 0, false, 1)];
     for round in 0..10u64 {
         let at = round * 100;
@@ -69,8 +69,8 @@ fn a_ping_pong_is_waits_and_wakes_in_turn() {
 }
 
 #[test]
-fn waits_for_a_cpu_are_no_steps() {
-    // Preempted from 10 to 90 by somebody else.
+fn waiting_for_cpu_is_no_step() {
+    // A foreign thread preempts it from 10 to 90.
     let events = [
         switch(0, 0, 0, false, 1),
         switch(10, 0, 1, false, 9),
@@ -85,7 +85,7 @@ fn waits_for_a_cpu_are_no_steps() {
 }
 
 #[test]
-fn who_is_woken_on_the_way_to_sleep_waits_too() {
+fn wake_before_sleep_counts_as_wait() {
     let events = [
         switch(0, 0, 0, false, 1),
         switch(0, 1, 0, false, 2),
@@ -99,7 +99,7 @@ fn who_is_woken_on_the_way_to_sleep_waits_too() {
 }
 
 #[test]
-fn children_take_the_rows_of_those_that_ended_and_wait_for_their_parent() {
+fn children_reuse_rows_of_exited_threads() {
     let mut events = vec![switch(0, 0, 0, false, 1)];
     for child in 0..5u32 {
         let at = u64::from(child) * 100;
@@ -119,11 +119,11 @@ fn children_take_the_rows_of_those_that_ended_and_wait_for_their_parent() {
 }
 
 #[test]
-fn strangers_and_interrupts_are_sleeps_and_a_clock_is_told() {
+fn foreign_wakes_are_sleeps_and_clock_is_detected() {
     let mut events = Vec::new();
     for period in 0..20u64 {
         let at = period * 1000;
-        // It runs for 100 and 300 ns in turn, and is woken every 1,000 ns.
+        // It runs for 100 and 300 ns alternately, and wakes every 1,000 ns.
         let ran = if period % 2 == 0 { 100 } else { 300 };
         events.push(clock(at + 500, 1));
         events.push(switch(at + 500, 0, 0, false, 1));
@@ -135,7 +135,7 @@ fn strangers_and_interrupts_are_sleeps_and_a_clock_is_told() {
     // The last sleep is cut at the window's end.
     assert_eq!(by_clock.rows[0].steps.last(), Some(&Step::Sleep(Nanos(200))));
 
-    // One that sleeps for 700 ns each time has no clock.
+    // A thread that always sleeps for 700 ns has no clock.
     let (mut events, mut at) = (Vec::new(), 0);
     for period in 0..20u64 {
         events.push(clock(at, 1));
@@ -145,7 +145,7 @@ fn strangers_and_interrupts_are_sleeps_and_a_clock_is_told() {
         at += 700;
     }
     assert_eq!(story(&[1], 20_000, &events).rows[0].period(), None);
-    // A stranger's wake-up is no step of anybody.
+    // A foreign waker gets no step.
     let events = [switch(10, 0, 1, true, 0), waking(60, 77, 1), switch(60, 0, 77, false, 1)];
     let stranger = story(&[1], 100, &events);
     assert_eq!(stranger.rows[0].steps, [run(10), Step::Sleep(Nanos(50)), run(40)]);
@@ -153,7 +153,7 @@ fn strangers_and_interrupts_are_sleeps_and_a_clock_is_told() {
 }
 
 #[test]
-fn a_yield_is_a_step_and_a_futex_of_both_kinds_is_like_a_lock() {
+fn yields_are_steps_and_shared_futexes_are_locks() {
     let wait = |at, by| event(at, 0, by, Kind::FutexWait(64));
     let wake = |at, by| event(at, 0, by, Kind::FutexWake(64));
     let events = [
@@ -173,7 +173,7 @@ fn a_yield_is_a_step_and_a_futex_of_both_kinds_is_like_a_lock() {
 }
 
 #[test]
-fn windows_follow_each_other_and_end_after_so_many_steps() {
+fn windows_append_and_stop_at_maximum() {
     let events: Vec<Event> = (0..100)
         .flat_map(|n| {
             [
@@ -193,7 +193,7 @@ fn windows_follow_each_other_and_end_after_so_many_steps() {
 }
 
 #[test]
-fn of_a_thread_without_an_event_counts_what_it_ran() {
+fn silent_threads_count_their_run_time() {
     let mut story = Story::default();
     let ran = [(Tid(1), Nanos(990)), (Tid(2), Nanos(0)), (Tid(3), Nanos(500))];
     story.window(&ran, (Nanos(0), Nanos(1000)), &[], 10);
@@ -202,7 +202,7 @@ fn of_a_thread_without_an_event_counts_what_it_ran() {
 }
 
 #[test]
-fn what_telling_an_idle_cpu_takes_is_no_part_of_the_burst() {
+fn notifying_idle_cpu_is_not_in_burst() {
     let woken = |at, by, whom, cpu| event(at, 0, by, Kind::Woken(Tid(whom), cpu));
     let events = [
         switch(0, 0, 0, false, 1),
@@ -211,7 +211,7 @@ fn what_telling_an_idle_cpu_takes_is_no_part_of_the_burst() {
         woken(6_700, 1, 2, 1),
         switch(7_000, 1, 0, false, 2),
         switch(8_000, 1, 2, true, 0),
-        // On its own CPU nobody has to be told.
+        // Its own CPU needs no notification.
         waking(9_000, 1, 2),
         woken(9_900, 1, 2, 0),
         switch(10_000, 0, 1, true, 2),

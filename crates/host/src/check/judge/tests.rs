@@ -1,4 +1,4 @@
-//! Figures as they were seen, and what they say.
+//! Observed figures and their verdicts.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn received(one_ms: u64, others_ms: u64) -> Received {
 }
 
 #[test]
-fn a_share_is_what_the_knob_gives_or_what_it_would_be_without() {
+fn share_is_judged_by_both_expected_figures() {
     assert_eq!(weight(received(780, 210)).verdict, Verdict::Acts);
     assert_eq!(weight(received(505, 490)).verdict, Verdict::DoesNotAct);
     assert_eq!(weight(received(650, 350)).verdict, Verdict::Unclear);
@@ -54,7 +54,7 @@ fn groups_in_a_group_need_both_shares() {
 }
 
 #[test]
-fn a_switch_acts_if_it_does_so_soon_and_nearly_always() {
+fn switch_must_act_soon_and_reliably() {
     let ms = |ms| Some(Nanos::from_millis(ms));
     let soon = idle_switch(&[ms(1), ms(2), ms(3), ms(4)]);
     assert_eq!(soon.verdict, Verdict::Acts);
@@ -75,7 +75,7 @@ fn a_long_slice_makes_long_runs() {
 }
 
 #[test]
-fn a_thread_is_where_it_was_asked_to_be_or_where_it_was() {
+fn affinity_is_judged_by_the_pcpu() {
     assert_eq!(affinity(1, 0, 1).verdict, Verdict::Acts);
     assert_eq!(affinity(1, 0, 0).verdict, Verdict::DoesNotAct);
     assert_eq!(affinity(1, 0, 2).verdict, Verdict::Unclear);
@@ -88,8 +88,8 @@ fn a_cap_is_kept_or_not() {
 }
 
 #[test]
-fn the_defect_is_told_from_a_healthy_host() {
-    // 1.64 of 2 on Linux 6.18; 0.52 : 0.46 per pCPU on 6.12.
+fn defect_differs_from_a_healthy_host() {
+    // 1.64 of 2 pCPUs on Linux 6.18; 0.52 : 0.46 per pCPU on 6.12.
     assert_eq!(pinned_hog(received(1640, 360)).verdict, Verdict::Present);
     assert_eq!(pinned_hog(received(1040, 920)).verdict, Verdict::Absent);
     assert_eq!(pinned_hog(received(600, 1400)).verdict, Verdict::Absent);

@@ -1,4 +1,4 @@
-//! Tenants who pose as others, or hold as much as they can.
+//! Tenants that impersonate others, or hold as much as they can.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -6,21 +6,21 @@ use super::*;
 use crate::discovery::descriptors::CHUNK;
 
 impl FakeProc {
-    /// Whose a process is, and where.
+    /// Sets the owner and the cgroup of a process.
     fn belongs(&self, pid: u32, user: u32, cgroup: &str) {
         let users = format!("Name:\tx\nUid:\t{user}\t{user}\t{user}\t{user}\n");
         fs::write(self.folder(pid).join("status"), users).unwrap();
         fs::write(self.folder(pid).join("cgroup"), format!("0::{cgroup}\n")).unwrap();
     }
 
-    /// Descriptors that are no vCPUs, from a number on.
+    /// Adds descriptors other than vCPUs, starting at a number.
     fn hold_files(&self, pid: u32, from: usize, count: usize) {
         for n in from..from + count {
             symlink("/dev/null", self.folder(pid).join(format!("fd/{n}"))).unwrap();
         }
     }
 
-    /// Processes with a VM each, without a tree for each.
+    /// Starts processes with a VM each, without a tree for each.
     fn start(&self, discovery: &mut Discovery, user: u32, first: u32, count: u32) {
         let stat = ThreadStat::read(&self.folder(100)).unwrap();
         for pid in (first..first + count).map(Pid) {
@@ -30,7 +30,7 @@ impl FakeProc {
         }
     }
 
-    /// A scan that has no time: of each kind of work it does the least that it must.
+    /// A scan without time: it does the minimum of each kind of work.
     fn scan_in_no_time(&mut self, discovery: &mut Discovery) -> Vec<Vm> {
         self.now += Duration::from_millis(500);
         discovery.scan_at(self.now, Duration::ZERO).unwrap().vms
@@ -56,11 +56,11 @@ fn hostile_names_without_kvm_are_no_vms() {
 }
 
 #[test]
-fn hostile_names_where_nobody_can_look_are_no_vms_to_who_acts() {
+fn hostile_names_in_unreadable_processes_are_no_vms() {
     let mut proc = FakeProc::new();
     let p = process(10, "poser").thread(11, "CPU 0/KVM");
     proc.add(&p);
-    // Nobody may look into it: root may look into this one.
+    // A process without permission to inspect it; root could inspect this one.
     let mut host =
         Host::new(1, Pid(10), &ThreadStat::read(&proc.folder(10)).unwrap(), None, proc.now);
     let slice = Budget::new(UNHURRIED).slice();
@@ -72,7 +72,7 @@ fn hostile_names_where_nobody_can_look_are_no_vms_to_who_acts() {
 }
 
 #[test]
-fn hostile_vmms_have_no_more_vcpus_than_kvm_gave_them() {
+fn hostile_vmms_are_limited_to_kvm_vcpus() {
     let mut proc = FakeProc::new();
     let names = ["a/vcpu0", "b/vcpu0", "c/vcpu0", "d/vcpu0"];
     let mut p = process(100, "qemu-system-x86").kvm(2);
@@ -86,7 +86,7 @@ fn hostile_vmms_have_no_more_vcpus_than_kvm_gave_them() {
 }
 
 #[test]
-fn hostile_tables_of_descriptors_are_looked_through_piece_by_piece() {
+fn hostile_descriptor_tables_are_read_in_parts() {
     const FILES: usize = 10 * CHUNK;
     let mut proc = FakeProc::new();
     for pid in 10..20 {
@@ -94,7 +94,7 @@ fn hostile_tables_of_descriptors_are_looked_through_piece_by_piece() {
         proc.hold_files(pid, 100, FILES);
         proc.belongs(pid, 1000, "/user.slice");
     }
-    // A VMM behind them that opened a lot before it made its vCPUs.
+    // A VMM that follows them, and opened many files before it made its vCPUs.
     proc.add(&qemu());
     proc.hold_files(100, 1000, FILES);
     proc.belongs(100, 0, "/machine.slice");
@@ -112,15 +112,15 @@ fn hostile_tables_of_descriptors_are_looked_through_piece_by_piece() {
         assert!(now <= before + CHUNK, "scan {scan}: from {before} to {now}");
         before = now;
     }
-    assert!(found.is_some(), "whoever hoards, a VM is found");
-    // With time enough everything is looked at at once.
+    assert!(found.is_some(), "a VM is found despite the descriptors");
+    // With enough time, one scan inspects everything.
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     assert_eq!(proc.scan(&mut discovery, 0).len(), 1);
     assert!(discovery.others.values().all(|other| other.count.is_none()));
 }
 
 #[test]
-fn hostile_hoards_are_told_and_cost_their_owner_alone() {
+fn hostile_descriptors_delay_only_their_owner() {
     let mut budget = Budget::new(Duration::from_millis(10));
     let mut proc = FakeProc::new();
     proc.add(&process(10, "hoard"));
@@ -141,7 +141,7 @@ fn hostile_hoards_are_told_and_cost_their_owner_alone() {
 }
 
 #[test]
-fn hostile_numbers_of_threads_are_read_piece_by_piece_and_bounded() {
+fn hostile_threads_are_read_in_parts() {
     let mut proc = FakeProc::new();
     let mut p = process(100, "qemu-system-x86").kvm(1);
     for tid in 0..100 {
@@ -162,17 +162,17 @@ fn hostile_numbers_of_threads_are_read_piece_by_piece_and_bounded() {
 }
 
 #[test]
-fn hostile_users_have_so_many_vcpus_under_care_and_others_theirs() {
+fn hostile_users_leave_others_their_vcpus() {
     let mut proc = FakeProc::new();
     proc.add(&qemu());
     proc.belongs(100, 0, "/machine.slice");
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     proc.scan(&mut discovery, 0);
-    // As many VMs as there may be, and one more.
-    proc.start(&mut discovery, 1000, 10_000, MOST_VMS_OF_USER as u32 + 1);
+    // The maximum number of VMs, and one more.
+    proc.start(&mut discovery, 1000, 10_000, MAX_VMS_OF_USER as u32 + 1);
     let mut scan = Scan::default();
     discovery.assemble(proc.now, &mut scan);
-    assert_eq!(scan.vms.len(), MOST_VMS_OF_USER + 1);
+    assert_eq!(scan.vms.len(), MAX_VMS_OF_USER + 1);
     assert_eq!(scan.left_out, 1);
     assert_eq!(scan.vms[0].process.pid, Pid(100));
     assert_eq!(scan.problems.len(), 1, "{:?}", scan.problems);
@@ -180,19 +180,19 @@ fn hostile_users_have_so_many_vcpus_under_care_and_others_theirs() {
 }
 
 #[test]
-fn hostile_numbers_of_users_fill_the_host_and_nothing_is_kept_of_what_is_beyond() {
+fn hostile_users_are_limited_per_host() {
     let proc = FakeProc::new();
     proc.add(&qemu());
     proc.belongs(100, 1000, "/machine.slice");
     let mut discovery = proc.discovery(DiscoveryOptions::default());
-    // Whoever comes first: his VM is there last.
+    // The order of discovery does not matter: their VM is the newest.
     for user in 0..4 {
         let first = 10_000 * (user + 1);
         proc.start(&mut discovery, 100_000 + user, first, 3000);
     }
     let mut scan = Scan::default();
     discovery.assemble(proc.now, &mut scan);
-    assert_eq!(scan.vms.len(), MOST_VMS_OF_HOST);
+    assert_eq!(scan.vms.len(), MAX_VMS_OF_HOST);
     let listed = |pid: u32, discovery: &mut Discovery| {
         let stat = ThreadStat::read(&proc.folder(pid)).unwrap();
         let mut host = Host::new(1, Pid(pid), &stat, Some(2), proc.now);
@@ -202,16 +202,16 @@ fn hostile_numbers_of_users_fill_the_host_and_nothing_is_kept_of_what_is_beyond(
     listed(100, &mut discovery);
     let mut scan = Scan::default();
     discovery.assemble(proc.now, &mut scan);
-    assert_eq!(scan.vms.len(), MOST_VMS_OF_HOST);
+    assert_eq!(scan.vms.len(), MAX_VMS_OF_HOST);
     assert!(scan.vms.iter().any(|vm| vm.process.pid == Pid(100)));
-    assert_eq!(discovery.hosts.len(), MOST_VMS_OF_HOST);
-    assert_eq!(scan.left_out, 12_001 - MOST_VMS_OF_HOST);
+    assert_eq!(discovery.hosts.len(), MAX_VMS_OF_HOST);
+    assert_eq!(scan.left_out, 12_001 - MAX_VMS_OF_HOST);
     assert_eq!(scan.problems.len(), 1, "{:?}", scan.problems);
     assert!(scan.problems[0].contains("this host has more than 8192 VMs"));
-    // It is told as long as it is so, and they are looked into again, not at once.
+    // The problem is reported while it lasts, and the processes are inspected again later.
     let mut scan = Scan::default();
     discovery.assemble(proc.now, &mut scan);
-    assert_eq!((scan.left_out, scan.problems.len()), (12_001 - MOST_VMS_OF_HOST, 1));
+    assert_eq!((scan.left_out, scan.problems.len()), (12_001 - MAX_VMS_OF_HOST, 1));
     let left_out = discovery.others.values().filter(|o| o.left_out.is_some());
     let next: Vec<bool> = left_out.map(|other| other.is_due(proc.now)).collect();
     assert_eq!(next.len(), scan.left_out);
@@ -219,14 +219,14 @@ fn hostile_numbers_of_users_fill_the_host_and_nothing_is_kept_of_what_is_beyond(
 }
 
 #[test]
-fn who_is_left_out_is_under_care_when_there_is_room() {
+fn excluded_vm_is_admitted_when_there_is_room() {
     let mut proc = FakeProc::new();
     proc.add(&qemu());
     proc.belongs(100, 1000, "/machine.slice");
     let mut discovery = proc.discovery(DiscoveryOptions::default());
-    proc.start(&mut discovery, 1000, 10_000, MOST_VMS_OF_USER as u32);
+    proc.start(&mut discovery, 1000, 10_000, MAX_VMS_OF_USER as u32);
     discovery.assemble(proc.now, &mut Scan::default());
-    // Found after all others of its user, which are gone at the next scan: no folder of theirs is there.
+    // Found after all others of its user, which are gone at the next scan because they have no folder.
     let listed = HashMap::from([(Pid(100), 1)]);
     discovery.look_into_due(&listed, proc.now, &mut Budget::new(UNHURRIED));
     let mut scan = Scan::default();
@@ -242,7 +242,7 @@ fn who_is_left_out_is_under_care_when_there_is_room() {
 }
 
 #[test]
-fn hostile_numbers_given_to_a_user_are_one_user() {
+fn hostile_subordinate_uids_are_one_user() {
     let mut proc = FakeProc::new();
     fs::create_dir(proc.root.path().join("etc")).unwrap();
     let subuid = proc.root.path().join("etc/subuid");
@@ -250,15 +250,15 @@ fn hostile_numbers_given_to_a_user_are_one_user() {
     proc.add(&qemu());
     proc.belongs(100, 1000, "/machine.slice");
     let mut discovery = proc.discovery(named(&["uid:100007"]));
-    // A VM under each of many numbers.
-    for n in 0..=MOST_VMS_OF_USER as u32 {
+    // One VM under each of many uids.
+    for n in 0..=MAX_VMS_OF_USER as u32 {
         proc.start(&mut discovery, 100_000 + n, 10_000 + n, 1);
     }
     let mut scan = Scan::default();
     discovery.assemble(proc.now, &mut scan);
-    assert_eq!((scan.vms.len(), scan.left_out), (MOST_VMS_OF_USER, 1));
+    assert_eq!((scan.vms.len(), scan.left_out), (MAX_VMS_OF_USER, 1));
     assert!(scan.problems[0].contains("user 100000 "), "{:?}", scan.problems);
-    // The operator still names single numbers.
+    // The operator can still name single uids.
     proc.add(&process(20, "emulator").thread(21, "CPU 0/TCG"));
     proc.belongs(20, 100_007, "/user.slice");
     proc.add(&process(30, "emulator").thread(31, "CPU 0/TCG"));
@@ -269,7 +269,7 @@ fn hostile_numbers_given_to_a_user_are_one_user() {
 }
 
 #[test]
-fn hostile_command_lines_are_read_to_4_kib_and_only_the_name_is_kept() {
+fn hostile_command_lines_are_read_to_4_kib() {
     let mut proc = FakeProc::new();
     proc.add(&qemu());
     let late = format!("qemu\0{}\0-name\0late\0", "x".repeat(2 << 20));
@@ -282,7 +282,7 @@ fn hostile_command_lines_are_read_to_4_kib_and_only_the_name_is_kept() {
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     assert_eq!(proc.scan(&mut discovery, 0)[0].name, "web");
 
-    // A name that is cut off is none, and one that is too long is shortened.
+    // A name that was cut off does not count, and a long one is shortened.
     let cut = format!("qemu\0-name\0{}", "n".repeat(2 << 20));
     fs::write(proc.folder(100).join("cmdline"), cut).unwrap();
     let mut discovery = proc.discovery(DiscoveryOptions::default());
@@ -306,7 +306,7 @@ fn hostile_names_of_vms_are_written_out() {
 }
 
 #[test]
-fn qmp_hostile_sockets_do_not_make_vcpus_of_others_threads() {
+fn qmp_hostile_sockets_claim_no_foreign_threads() {
     let mut proc = FakeProc::new();
     proc.add(&qemu());
     proc.belongs(100, 1000, "/machine.slice");
@@ -328,7 +328,7 @@ fn qmp_hostile_sockets_do_not_make_vcpus_of_others_threads() {
     let error = owner(66, 1001).unwrap_err();
     assert!(error.contains("process 66 of user 1001"), "{error}");
     assert!(owner(66, 1000).is_err());
-    // One that is gone, of the same user.
+    // A process that has ended, of the same user.
     assert!(owner(65, 1000).is_err());
     assert_eq!(owner(65, 0), Ok(Some(Pid(100))));
 }

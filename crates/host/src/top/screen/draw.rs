@@ -1,15 +1,15 @@
-//! A picture of [`Screen`]: the host's totals, the table of VMs, what else runs on the host, a legend and the keys.
+//! Draws [`Screen`]: totals, the table of VMs, other threads of the host, a legend and the keys.
 //!
 //! ```text
-//! title                                        what is shown, of how many, by what
-//! totals                                       where the pCPUs were
+//! title                                        shown VMs, sort key
+//! totals                                       use of the pCPUs
 //! VM vCPU RUN … HALT due recv lag% waits for   a line per VM, or vCPU
-//! host processes │ other threads of VMs        who ran beside vCPUs
+//! host processes │ other threads of VMs        run time outside vCPUs
 //! notes, legend, keys
 //! ```
 //!
-//! It fits 80 × 24; with more room names get longer, more culprits are named and more processes are listed. Colour never carries
-//! meaning alone.
+//! It fits 80 × 24; more room allows longer names, more culprits and more processes.
+//! Colour is never the only carrier of meaning.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -46,7 +46,7 @@ Enter, → ←      unfold, fold      v  vCPUs of all VMs
 s, S            next sort key     r g c l n  sort by RDY, lag, recv, LIM, name
 /               search by name    p, Space   stop, go on";
 
-/// Makes the picture. `colour`: whether colours are wanted.
+/// Draws the screen, with or without colours.
 pub fn draw(screen: &mut Screen, area: Rect, buffer: &mut Buffer, colour: bool) {
     let Some(interval) = screen.interval.clone() else {
         Paragraph::new("measuring …").render(area, buffer);
@@ -67,7 +67,7 @@ pub fn draw(screen: &mut Screen, area: Rect, buffer: &mut Buffer, colour: bool) 
     text(&title_text(screen, &interval), title, buffer, bold());
     text(&totals_text(&interval), totals, buffer, Style::new());
     draw_table(screen, &interval, table, buffer, colour);
-    draw_beside(&interval, beside, buffer);
+    draw_others(&interval, beside, buffer);
     text(&notes_text(&screen.notes), notes, buffer, faint);
     text(LEGEND, legend, buffer, faint);
     let typed = format!("/{}_  Enter keeps, Esc clears", screen.search);
@@ -82,7 +82,7 @@ fn bold() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
-/// A line of its own.
+/// Draws a line.
 fn text(text: &str, area: Rect, buffer: &mut Buffer, style: Style) {
     let line = cut(text, usize::from(area.width));
     Paragraph::new(line).style(style).render(area, buffer);
@@ -90,10 +90,8 @@ fn text(text: &str, area: Rect, buffer: &mut Buffer, style: Style) {
 
 fn title_text(screen: &Screen, interval: &TopInterval) -> String {
     let shown = screen.vms().len();
-    let search = match screen.search.is_empty() {
-        true => String::new(),
-        false => format!(" · /{}", screen.search),
-    };
+    let search =
+        if screen.search.is_empty() { String::new() } else { format!(" · /{}", screen.search) };
     let paused = if screen.is_paused { " · STOPPED" } else { "" };
     format!(
         "tandem host top · {} · {:.2} s · {} pCPUs · {shown} of {} VMs · by {}{search}{paused}",
@@ -157,7 +155,7 @@ fn draw_table(
     let has_costop = interval.vms.iter().any(|vm| vm.times.get(State::Costop).is_some());
     let states: Vec<State> =
         State::ALL.into_iter().filter(|state| *state != State::Costop || has_costop).collect();
-    // vCPU, the states, due, recv and lag, with a blank before each column but the first.
+    // vCPU, the states, due, recv and lag, with a blank before each column except the first.
     let fixed = 5 + 5 * states.len() as u16 + 3 * 6 + 1;
     let names = area.width.saturating_sub(fixed);
     let name_width = (names * 2 / 5).clamp(8, 32);
@@ -171,21 +169,21 @@ fn draw_table(
     headings.extend(["due", "recv", "lag%", "waits for"]);
     let last = headings.len() - 1;
     let header = headings.into_iter().enumerate().map(|(at, heading)| {
-        let style = match heading == sorted_by {
-            true => bold().add_modifier(Modifier::REVERSED),
-            false => bold(),
-        };
-        match at == 0 || at == last {
-            true => Cell::new(Span::styled(heading, style)),
-            false => right(heading.to_owned(), style),
+        let style =
+            if heading == sorted_by { bold().add_modifier(Modifier::REVERSED) } else { bold() };
+        if at == 0 || at == last {
+            Cell::new(Span::styled(heading, style))
+        } else {
+            right(heading.to_owned(), style)
         }
     });
     let header = Row::new(header);
     let (lines, chosen) = screen.lines();
     if lines.is_empty() {
-        let why = match screen.search.is_empty() {
-            true => "no VM to show".to_owned(),
-            false => format!("no VM's name has '{}' in it", screen.search),
+        let why = if screen.search.is_empty() {
+            "no VM to show".to_owned()
+        } else {
+            format!("no VM's name has '{}' in it", screen.search)
         };
         text(&why, area, buffer, Style::new());
         return;
@@ -235,7 +233,7 @@ fn share(times: &VcpuTimes, state: State, colour: bool) -> Cell<'static> {
     }
 }
 
-/// A number of pCPUs in five places.
+/// Formats a number of pCPUs in five characters.
 fn short(pcpus: f64) -> String {
     match pcpus {
         pcpus if pcpus < 99.995 => format!("{pcpus:.2}"),
@@ -244,7 +242,7 @@ fn short(pcpus: f64) -> String {
     }
 }
 
-/// As many culprits as there is room for, each with its part of RDY.
+/// Formats as many culprits as fit, each with its part of RDY.
 fn culprits_text(culprits: &[Culprit], times: &VcpuTimes, width: usize) -> String {
     let ready = times.get(State::Ready).unwrap_or_default();
     if ready == Nanos::ZERO {
@@ -265,8 +263,8 @@ fn culprits_text(culprits: &[Culprit], times: &VcpuTimes, width: usize) -> Strin
     shown
 }
 
-/// Who ran beside vCPUs: processes of the host to the left, other threads of VMs to the right.
-fn draw_beside(interval: &TopInterval, area: Rect, buffer: &mut Buffer) {
+/// Draws the run time outside vCPUs: host processes on the left, other threads of VMs on the right.
+fn draw_others(interval: &TopInterval, area: Rect, buffer: &mut Buffer) {
     let [left, _, right] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(2), Constraint::Fill(1)])
             .areas(area);

@@ -1,6 +1,6 @@
-//! The loop of `tandem host top` on a terminal: keys, intervals, pictures; and the terminal as it was, however it ends.
+//! The loop of `tandem host top` on a terminal: keys, intervals, drawing, and restoring the terminal.
 //!
-//! The terminal is put back when the loop ends, by a key, an error, SIGTERM, SIGINT or SIGHUP, and by a panic (ratatui's hook).
+//! The terminal is restored when the loop ends: by a key, an error, SIGTERM, SIGINT, SIGHUP, or a panic (ratatui's hook).
 
 use std::io;
 use std::io::IsTerminal;
@@ -19,36 +19,36 @@ use crate::top::screen::{Key, Screen, Then};
 use crate::top::text::notes;
 use crate::watch::LookError;
 
-/// A signal is seen after so long at most.
+/// Maximum delay before a signal is noticed.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Why it ended other than by a key or a signal.
+/// Why the loop ended, other than by a key or a signal.
 #[derive(Debug, Error)]
 pub enum TerminalError {
-    /// The terminal does not do what it should.
+    /// The terminal cannot be used.
     #[error("cannot use this terminal: {0}; --batch needs none")]
     Terminal(#[from] io::Error),
-    /// The host cannot be looked at.
+    /// The host cannot be observed.
     #[error(transparent)]
     Look(#[from] LookError),
 }
 
-/// How it is shown.
+/// Options of the display.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     /// Length of an interval.
     pub interval: Duration,
-    /// Whether VMs are unfolded at first.
+    /// Whether VMs are unfolded initially.
     pub with_vcpus: bool,
-    /// Whether colours are wanted.
+    /// Whether colours are enabled.
     pub colour: bool,
-    /// Whether this process is root's, for what the notes advise.
+    /// Whether the process runs as root, for the advice in the notes.
     pub is_root: bool,
 }
 
-/// Shows intervals of a `top` that has begun, until somebody leaves.
+/// Shows the intervals of a `top` that has begun, until the user leaves.
 pub fn show(top: &mut Top, view: View) -> Result<(), TerminalError> {
-    // Before the terminal changes, so that no signal leaves it so.
+    // Watch signals before changing the terminal, so that none leaves it changed.
     let interrupt = Interrupt::watch()?;
     let mut terminal = ratatui::try_init()?;
     let shown = run(top, view, &interrupt, &mut terminal);
@@ -96,7 +96,7 @@ fn run(
             let interval = top.interval()?;
             let notes = notes(&interval, view.is_root);
             screen.take(interval, notes);
-            // One that took too long is not made up for.
+            // A late interval is not made up for.
             next = (next + view.interval).max(now);
             is_old = true;
         }
@@ -104,8 +104,8 @@ fn run(
     Ok(())
 }
 
-/// Waits for input for so long; whether the terminal is gone. Whoever then asks for an event is never answered: the end of a file is read again and
-/// again.
+/// Waits for input; returns whether the terminal is gone.
+/// Reading events from a terminal that is gone never returns, because the end of file is read again and again.
 fn is_gone(wait: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];

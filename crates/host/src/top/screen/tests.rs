@@ -1,6 +1,6 @@
-//! Pictures of made-up intervals against golden files, and what keys do.
+//! Pictures of synthetic intervals against golden files, and the effect of keys.
 //!
-//! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-host --lib screen` writes the files anew; the difference is then reviewed as text.
+//! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-host --lib screen` rewrites the files; review the difference as text.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::draw::draw;
 use super::*;
 use crate::top::text::notes;
 
-/// The example of `top`, as it is shown.
+/// The example of `top`.
 fn shown() -> TopInterval {
     crate::top::tests::all()
 }
@@ -36,7 +36,7 @@ fn picture(screen: &mut Screen, width: u16, height: u16, colour: bool) -> Buffer
     drawn.unwrap().buffer.clone()
 }
 
-/// A picture without colours, without blanks at the ends of lines.
+/// A picture without colours and trailing blanks.
 fn text(screen: &mut Screen, width: u16, height: u16) -> String {
     let picture = picture(screen, width, height, false);
     let rows = picture.content.chunks(usize::from(width));
@@ -67,14 +67,14 @@ fn a_screen_of_80_by_24() {
 }
 
 #[test]
-fn a_screen_of_120_by_40_with_all_vcpus() {
+fn screen_of_120_by_40_with_vcpus() {
     let mut screen = screen();
     press(&mut screen, "v");
     golden("top-120x40.txt", &text(&mut screen, 120, 40));
 }
 
 #[test]
-fn help_says_all_keys_and_all_that_is_missing() {
+fn help_lists_keys_and_missing_figures() {
     let mut screen = screen();
     press(&mut screen, "?");
     golden("top-help-80x24.txt", &text(&mut screen, 80, 24));
@@ -102,7 +102,7 @@ fn ready_has_its_colours_and_without_colour_none() {
 }
 
 #[test]
-fn vms_are_sorted_by_what_hurts_or_by_a_key() {
+fn vms_are_sorted_by_severity_or_key() {
     let mut screen = screen();
     assert_eq!(names(&screen), ["hurt", "calm"]);
     press(&mut screen, "n");
@@ -110,7 +110,7 @@ fn vms_are_sorted_by_what_hurts_or_by_a_key() {
     press(&mut screen, "c");
     assert_eq!(names(&screen), ["calm", "hurt"], "0.9 pCPUs and 0.7");
     press(&mut screen, "g");
-    assert_eq!(names(&screen), ["hurt", "calm"], "who lags comes first");
+    assert_eq!(names(&screen), ["hurt", "calm"], "the largest lag comes first");
     for key in SortKey::ALL.iter().cycle().skip(2).take(5) {
         press(&mut screen, "s");
         assert_eq!(screen.sort_key(), *key);
@@ -120,7 +120,7 @@ fn vms_are_sorted_by_what_hurts_or_by_a_key() {
 }
 
 #[test]
-fn the_cursor_stays_on_what_it_was_put_and_unfolds_it() {
+fn cursor_stays_on_its_line() {
     let mut screen = screen();
     screen.key(Key::Enter);
     assert_eq!(screen.lines().0.len(), 2, "there is no cursor yet");
@@ -148,7 +148,7 @@ fn a_search_shows_those_whose_names_match() {
     assert!(names(&screen).is_empty());
     let shown = text(&mut screen, 80, 24);
     assert!(shown.contains("no VM's name has 'HURq'"), "{shown}");
-    assert!(shown.contains("/HURq_"), "what is typed: {shown}");
+    assert!(shown.contains("/HURq_"), "the typed text: {shown}");
     screen.key(Key::Backspace);
     assert_eq!(screen.key(Key::Enter), Then::GoOn);
     assert_eq!(names(&screen), ["hurt"]);
@@ -183,7 +183,7 @@ fn keys_that_leave_leave() {
 }
 
 #[test]
-fn no_size_is_too_small_and_names_cannot_write_to_the_terminal() {
+fn small_sizes_and_hostile_names_are_safe() {
     let mut interval = shown();
     interval.vms[0].called = "a\x1b[2Jb\n".to_owned();
     let mut screen = Screen::new(true);

@@ -1,5 +1,7 @@
-//! The reader of the first version of the journal, as it was: it knows one record about each thing, takes any field that it does not
-//! know for an error, and undoes all records, the last first, whoever set what is there.
+//! The reader of the first version of the journal, unchanged.
+//!
+//! It knows one record per key, and unknown fields are errors.
+//! It undoes all records in reverse order, without comparing current values.
 
 use std::path::Path;
 
@@ -32,7 +34,7 @@ struct Stamp {
     mount: std::path::PathBuf,
 }
 
-/// Puts back what the journal lists; what could not be, in words.
+/// Restores from the journal; returns the failures as texts.
 pub fn restore(host: &Fake, journal: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(journal).unwrap();
     assert!(text.ends_with('\n'), "whole lines");

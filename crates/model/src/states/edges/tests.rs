@@ -1,4 +1,4 @@
-//! Edges in any order, taken together and cut short.
+//! Sorting, merging and truncation of edges.
 
 use super::*;
 use crate::units::VcpuId;
@@ -40,7 +40,7 @@ fn culprits(edges: &Edges, victim: &Party) -> Vec<(Party, u64)> {
 }
 
 #[test]
-fn the_order_of_edges_is_that_of_their_parties_whoever_came_first() {
+fn edge_order_is_independent_of_insertion() {
     let mut backwards = example();
     backwards.reverse();
     assert_eq!(built(&example()).all(), built(&backwards).all());
@@ -55,7 +55,7 @@ fn the_order_of_edges_is_that_of_their_parties_whoever_came_first() {
 }
 
 #[test]
-fn the_same_pair_adds_up_and_kinds_and_evidence_are_not_mixed() {
+fn edges_add_up_per_kind_and_evidence() {
     let mut builder = built(&example());
     let (victim, culprit) = (builder.party(&vcpu(1, 0)), builder.party(&vcpu(2, 0)));
     let estimated = Evidence::Estimated;
@@ -71,7 +71,7 @@ fn the_same_pair_adds_up_and_kinds_and_evidence_are_not_mixed() {
 }
 
 #[test]
-fn what_has_no_time_can_be_counted() {
+fn edges_without_time_keep_counts() {
     let yields = |counts: &[Option<u64>]| {
         let mut builder = EdgesBuilder::new();
         let (one, two) = (builder.party(&vcpu(1, 0)), builder.party(&vcpu(1, 1)));
@@ -88,7 +88,7 @@ fn what_has_no_time_can_be_counted() {
 }
 
 #[test]
-fn the_longest_are_named_and_the_rest_is_others() {
+fn top_merges_short_edges_into_others() {
     let mut edges: Vec<_> = (2..40).map(|vm| (vcpu(1, 0), Party::Vm(VmId(vm)), vm)).collect();
     edges.push((vcpu(1, 0), Party::Vm(VmId(1)), 1));
     let whole = built(&edges).all();
@@ -99,14 +99,14 @@ fn the_longest_are_named_and_the_rest_is_others() {
     assert_eq!(of_one[0], (Party::Others, rest));
     let named: Vec<u64> = of_one[1..].iter().map(|(_, time)| *time).collect();
     assert_eq!(named, [39, 38, 37, 1], "the own VM is always named");
-    // What is others already stays so, and takes nobody's place.
+    // An edge to `Others` stays one, and does not count towards `k`.
     edges.push((vcpu(1, 0), Party::Others, 1_000));
     let of_one = culprits(&built(&edges).top(3), &vcpu(1, 0));
     assert_eq!(of_one[0], (Party::Others, 1_000 + rest));
 }
 
 #[test]
-fn by_vm_takes_vcpus_together_and_keeps_the_time() {
+fn by_vm_merges_vcpus_and_keeps_time() {
     let edges = built(&example()).all();
     let whole = edges.by_vm();
     assert_eq!(whole.total(EdgeKind::Pcpu), edges.total(EdgeKind::Pcpu));

@@ -1,4 +1,4 @@
-//! Sums of made-up intervals.
+//! Sums of synthetic intervals.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::states::State;
 use crate::states::interval::{HostTotals, SourceName};
 use crate::states::programs::Programs;
 
-/// What a vCPU did, and in which interval of which VM.
+/// Activity of a vCPU in an interval.
 #[derive(Clone, Debug)]
 struct Doing {
     vm: u64,
@@ -96,7 +96,7 @@ fn walls(interval: &Interval) -> BTreeMap<(VmId, VcpuId), u64> {
 }
 
 proptest! {
-    /// Whatever is measured, whoever comes and goes: each vCPU's states sum to its wall time, which is the sum of its walls.
+    /// Each vCPU's states sum to its wall time, the sum over its intervals, for any measured states and present vCPUs.
     #[test]
     fn times_sum_to_the_wall_time(
         all in proptest::collection::vec(proptest::collection::vec(doing(), 0..6), 1..6),
@@ -120,7 +120,7 @@ proptest! {
         prop_assert_eq!(whole.host.idle, Some(Nanos(7 * intervals.len() as u64)));
     }
 
-    /// Minutes of seconds are the same as the seconds.
+    /// Sums of partial sums equal the total sum.
     #[test]
     fn sums_of_sums_are_the_sum(
         all in proptest::collection::vec(proptest::collection::vec(doing(), 0..6), 2..6),
@@ -135,7 +135,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_no_sum_and_one_is_itself() {
+fn sum_of_none_and_of_one_interval() {
     assert_eq!(sum([]), None);
     let doing = Doing {
         vm: 1,
@@ -150,7 +150,7 @@ fn nothing_is_no_sum_and_one_is_itself() {
 }
 
 #[test]
-fn what_is_missing_once_is_missing_of_the_sum() {
+fn part_missing_once_is_missing_in_sum() {
     let mut one = interval(0, &[], Some(4));
     let two = interval(1, &[], None);
     let missing =
@@ -165,11 +165,11 @@ fn what_is_missing_once_is_missing_of_the_sum() {
     assert_eq!(sum([&three, &one]).unwrap().missing, [missing(0, 0)]);
     let named: Vec<(u32, u64)> =
         whole.host.top_tasks.iter().map(|process| (process.pid, process.time.0)).collect();
-    assert_eq!(named, [(0, 10), (1, 5)], "the most first");
+    assert_eq!(named, [(0, 10), (1, 5)], "descending time");
 }
 
 #[test]
-fn what_programs_say_adds_up_and_is_not_known_where_one_interval_had_none() {
+fn program_information_needs_all_intervals() {
     let with = |waits: u64| {
         let mut one = interval(waits, &[], None);
         let mut programs = Programs::default();

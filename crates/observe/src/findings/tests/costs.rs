@@ -1,11 +1,11 @@
-//! What quotas and halt polling cost.
+//! The costs of quotas and halt polling.
 
 use super::*;
 
-/// Quotas by cgroup, and for how many ms each throttled.
+/// Cgroups with quotas, and the throttled time of each in ms.
 type QuotasOf<'a> = &'a [(&'a str, Option<u64>)];
 
-/// VMs of a vCPU on pCPU 0 or 1: number, throttled for so many ms, and the quotas.
+/// VMs of one vCPU on pCPU 0 or 1: id, throttled ms, and quotas.
 fn throttled(vms: &[(u64, u64, QuotasOf<'_>)], idle: u64) -> World {
     let mut world = World::new().idle(idle);
     for (id, limited, quotas) in vms {
@@ -31,30 +31,30 @@ fn lost(world: World) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn what_idled_is_divided_among_all_that_were_throttled() {
+fn idle_time_is_divided_among_throttled_vms() {
     let two = |idle| {
         let quota: QuotasOf<'_> = &[("/vms", None)];
         lost(throttled(&[(1, 600, quota), (2, 200, quota)], idle))
     };
-    assert_eq!(two(400), [(1, 300), (2, 100)], "never more than what idled");
-    assert_eq!(two(1600), [(1, 600), (2, 200)], "nor than what was withheld");
+    assert_eq!(two(400), [(1, 300), (2, 100)], "at most the idle time");
+    assert_eq!(two(1600), [(1, 600), (2, 200)], "at most the withheld time");
 }
 
 #[test]
 fn throttled_time_of_a_cgroup_counts_once() {
-    // A source that sees each vCPU has both in LIM all the time; the cgroup was throttled on one pCPU.
+    // A per-vCPU source shows both in LIM all the time; the cgroup was throttled on one pCPU.
     let shared: QuotasOf<'_> = &[("/vms", Some(600))];
     let vms = [(1, 800, shared), (2, 400, shared)];
     assert_eq!(lost(throttled(&vms, 2000)), [(1, 400), (2, 200)]);
     let two: QuotasOf<'_> = &[("/vms/a", Some(100)), ("/vms", Some(200))];
     assert_eq!(lost(throttled(&[(1, 800, two)], 2000)), [(1, 300)]);
-    // Of one of them it is not known: the other may be the least of it.
+    // One of the times is unknown, and may be the larger one.
     let unknown: QuotasOf<'_> = &[("/vms/a", Some(100)), ("/vms", None)];
     assert_eq!(lost(throttled(&[(1, 800, unknown)], 2000)), [(1, 800)]);
 }
 
 #[test]
-fn a_throttling_that_may_not_be_over_is_not_known() {
+fn unfinished_throttling_is_unknown() {
     let quota: QuotasOf<'_> = &[("/vms", Some(0))];
     let long = throttled(&[(1, 800, quota)], 2000).known(1, |known| {
         known.quotas[0].quota.period_us = 1_000_000;
@@ -63,7 +63,7 @@ fn a_throttling_that_may_not_be_over_is_not_known() {
 }
 
 #[test]
-fn the_quota_that_throttled_most_is_the_one_to_lift() {
+fn longest_throttling_quota_is_lifted() {
     let quotas: QuotasOf<'_> = &[("/vms", Some(50)), ("/vms/vm1", Some(700))];
     let world = throttled(&[(1, 700, quotas)], 2000).known(1, |known| {
         // By its size the other is the tightest.
@@ -77,7 +77,7 @@ fn the_quota_that_throttled_most_is_the_one_to_lift() {
 }
 
 #[test]
-fn halt_polling_comes_after_all_waits_by_what_it_burns() {
+fn halt_polling_sorts_after_all_waits() {
     let poll = |run, poll| Second { poll, ..vcpu(run, 0, "0") };
     let world = World::new()
         .vm(1, &[poll(100, 300)])
@@ -95,7 +95,7 @@ fn halt_polling_comes_after_all_waits_by_what_it_burns() {
 }
 
 #[test]
-fn what_others_wait_for_polling_is_said() {
+fn waits_for_polling_are_in_the_evidence() {
     let second = Second { poll: 600, ..vcpu(200, 0, "0") };
     let world =
         World::new().vm(1, &[second]).vm(2, &[vcpu(600, 400, "0")]).edge(2, 0, own(1, 0), 400);
@@ -106,7 +106,7 @@ fn what_others_wait_for_polling_is_said() {
 }
 
 #[test]
-fn a_cost_is_there_below_the_thresholds_of_a_finding() {
+fn cost_ignores_thresholds() {
     // Below 5 % of the VM's time and 10 % of each vCPU's.
     let little = |on| {
         let little = World::new().vm(1, &[vcpu(500, 49, on), vcpu(451, 49, on)]);
@@ -122,13 +122,13 @@ fn a_cost_is_there_below_the_thresholds_of_a_finding() {
     let seldom = || throttled(&[(1, 9, quota)], 90);
     assert_eq!(seldom().kinds(1), []);
     assert_eq!(seldom().cost(1, Kind::Quota), ms(9));
-    // What a finding has is the same.
+    // The cost equals that of a finding.
     let much = || throttled(&[(1, 600, quota)], 1600);
     assert_eq!(much().cost(1, Kind::Quota), much().only().lost_per_second);
 }
 
 #[test]
-fn a_cost_is_the_same_whatever_else_explains_the_waits() {
+fn cost_is_independent_of_other_causes() {
     let waits = |idle_of_others: u64| {
         let restless = [vcpu(500, 500, "0-1"), vcpu(500, 500, "0-1")];
         let other =
@@ -136,7 +136,7 @@ fn a_cost_is_the_same_whatever_else_explains_the_waits() {
         let world = World::new().vm(1, &restless).vm(2, &other);
         world.edge(1, 0, vm(2), 500).edge(1, 1, vm(2), 500)
     };
-    // That nobody sleeps makes it a case for turns.
+    // If no VM sleeps, the finding is turns.
     assert_eq!(waits(0).kinds(1), [Kind::Turns]);
     assert_eq!(waits(200).kinds(1), [Kind::Neighbour]);
     for idle in [0, 200] {

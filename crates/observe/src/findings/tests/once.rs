@@ -1,15 +1,15 @@
-//! Each wait is explained once: what is estimated to be the VM's own goes with whatever explains the rest of a vCPU's waits.
+//! Each wait is explained once: the estimated part of the VM itself goes with the explanation of the vCPU's other waits.
 
 use super::*;
 
 /// A VM of one vCPU that may run on pCPUs 0 and 1, and waits for others and, by the estimate, for itself.
-fn free(mut world: World, id: u64, for_whom: Party, time: u64, itself: u64) -> World {
-    world = world.edge(id, 0, for_whom, time);
+fn free(mut world: World, id: u64, culprit: Party, time: u64, itself: u64) -> World {
+    world = world.edge(id, 0, culprit, time);
     world.edge(id, 0, own(id, 0), itself)
 }
 
 #[test]
-fn a_hog_explains_the_estimate_with_the_wait() {
+fn hog_explains_the_estimated_part() {
     let world = hog(1640, 100).host(|world| {
         for vcpu in &mut world.interval.vms[1].vcpus {
             vcpu.allowed = set("0-1");
@@ -20,7 +20,7 @@ fn a_hog_explains_the_estimate_with_the_wait() {
 }
 
 #[test]
-fn unfair_pins_explain_the_estimate_with_the_wait() {
+fn unfair_pins_explain_the_estimated_part() {
     let mut world = World::new();
     for id in 1..=2 {
         world = world.vm(id, &[vcpu(300, 700, "0-1")]);
@@ -32,7 +32,7 @@ fn unfair_pins_explain_the_estimate_with_the_wait() {
 }
 
 #[test]
-fn a_slow_vcpu_explains_its_own_estimate_and_no_other() {
+fn slow_vcpu_explains_only_its_own_estimate() {
     let slow = |sibling_waits: u64| {
         let sibling = vcpu(200, sibling_waits, "1-2");
         let world = World::new()
@@ -42,12 +42,12 @@ fn a_slow_vcpu_explains_its_own_estimate_and_no_other() {
         world.edge(1, 1, own(1, 2), sibling_waits)
     };
     assert_eq!(slow(0).kinds(1), [Kind::SlowSibling]);
-    // Whatever its siblings wait for is another matter.
+    // The waits of its siblings are a separate cause.
     assert_eq!(slow(150).kinds(1), [Kind::SlowSibling, Kind::Unexplained]);
 }
 
 #[test]
-fn what_is_left_is_said_to_be_what_is_left() {
+fn remaining_wait_is_reported_as_such() {
     let world = |process_time| {
         let world = World::new().vm(1, &[vcpu(300, 700, "0")]).edge(1, 0, vm(2), 400);
         world.edge(1, 0, process("dd", "/"), process_time)
@@ -57,12 +57,12 @@ fn what_is_left_is_said_to_be_what_is_left() {
     assert_eq!(kinds, [Kind::Neighbour, Kind::HostProcess]);
     let said = &findings[0].evidence[0];
     assert!(
-        said.contains("RDY 40 % of its time, what is left beside 30 % that other findings explain"),
+        said.contains("RDY 40 % of its time, in addition to 30 % that other findings explain"),
         "{said}"
     );
     assert!(findings[1].evidence[0].ends_with("RDY 30 % of its time"));
     let lost: u64 = findings.iter().map(|one| one.lost_per_second.0).sum();
     assert_eq!(lost, ms(700).0, "all of it, once");
     let only = world(0).all().findings;
-    assert!(!only[0].evidence[0].contains("left"), "{only:#?}");
+    assert!(!only[0].evidence[0].contains("in addition"), "{only:#?}");
 }

@@ -1,4 +1,4 @@
-//! Where stacked vCPUs are sent: never where the operator keeps others out.
+//! Targets of stacked vCPUs: pCPUs that the operator reserved are never used.
 
 use super::*;
 
@@ -42,14 +42,14 @@ fn vcpus_are_not_sent_to_isolated_pcpus() {
     let cure = crowd(|world| world.host.isolated = set("2-3"));
     assert_eq!(rooms(&cure), ["0-1", "0-1"]);
     assert!(cure.commands[0].contains("taskset -cp 0-1 "), "{cure:?}");
-    // Where they are already is theirs.
+    // They keep the isolated pCPU on which they already run.
     let cure = crowd(|world| world.host.isolated = set("0-2"));
     assert_eq!(rooms(&cure), ["0,3", "0,3"]);
 }
 
 #[test]
-fn vcpus_are_not_sent_where_another_vm_is_pinned() {
-    let beside = |pins: &'static [&'static str]| {
+fn dedicated_pcpus_of_other_vms_are_excluded() {
+    let with_neighbour = |pins: &'static [&'static str]| {
         let world = stacked("0", 2000).host(|world| {
             world.host.online = set("0-3");
             world.interval.host.pcpus = 4;
@@ -59,12 +59,12 @@ fn vcpus_are_not_sent_where_another_vm_is_pinned() {
         let of_vm = findings.into_iter().find(|one| one.id == VmId(1)).unwrap();
         rooms(&of_vm.cure)
     };
-    assert_eq!(beside(&["1"]), ["0,2-3", "0,2-3"]);
-    assert_eq!(beside(&["1-2", "1-2"]), ["0,3", "0,3"]);
-    // A set with more pCPUs than vCPUs has room, and so has one that is no pin.
-    assert_eq!(beside(&["1-3"]), ["0-3", "0-3"]);
-    assert_eq!(beside(&["0-3", "0-3", "0-3", "0-3"]), ["0-3", "0-3"]);
-    assert_eq!(beside(&["1", "2", "3"]), [""; 0]);
+    assert_eq!(with_neighbour(&["1"]), ["0,2-3", "0,2-3"]);
+    assert_eq!(with_neighbour(&["1-2", "1-2"]), ["0,3", "0,3"]);
+    // A set with more pCPUs than vCPUs has room, and so has an affinity to all pCPUs.
+    assert_eq!(with_neighbour(&["1-3"]), ["0-3", "0-3"]);
+    assert_eq!(with_neighbour(&["0-3", "0-3", "0-3", "0-3"]), ["0-3", "0-3"]);
+    assert_eq!(with_neighbour(&["1", "2", "3"]), [""; 0]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! What makes processes of the host stand back says what it replaces, and how that comes back.
+//! The remedy for host processes names the current weight and the command to restore it.
 
 use super::*;
 
-/// Of a cgroup that has this weight and takes half of a VM's time.
+/// Returns the remedy for a cgroup that has this weight and takes half of a VM's time.
 fn of(version: Version, cgroup: &str, weight: Option<u32>) -> Cure {
     let world = build(cgroup, 500).host(|world| {
         world.host.version = version;
@@ -13,7 +13,7 @@ fn of(version: Version, cgroup: &str, weight: Option<u32>) -> Cure {
 }
 
 #[test]
-fn a_weight_comes_with_the_present_one_and_what_puts_it_back() {
+fn weight_remedy_names_the_current_weight() {
     let on_v1 = of(Version::V1, "/build", Some(2048));
     assert_eq!(on_v1.commands, ["echo 102 | sudo tee /cg/build/cpu.shares"]);
     assert_eq!(on_v1.undo, ["echo 2048 | sudo tee /cg/build/cpu.shares"]);
@@ -28,14 +28,14 @@ fn a_weight_comes_with_the_present_one_and_what_puts_it_back() {
 }
 
 #[test]
-fn a_weight_that_is_not_known_is_said_not_to_be() {
+fn unknown_weight_is_reported() {
     let cure = of(Version::V2, "/build", None);
     assert_eq!((cure.commands.len(), cure.undo.len()), (1, 0));
     assert!(cure.remark.contains("is not known"), "{cure:?}");
 }
 
 #[test]
-fn who_stands_back_already_is_not_raised() {
+fn low_weights_are_not_raised() {
     for (weight, said) in [
         (10, "has weight 10 already"),
         (3, "has weight 3 already"),

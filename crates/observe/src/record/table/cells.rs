@@ -1,4 +1,4 @@
-//! Columns, the cells of a table, and its rows one after the other.
+//! Columns, cells and rows of a table.
 
 use std::fmt::Display;
 
@@ -16,10 +16,10 @@ macro_rules! columns {
         }
 
         impl $of {
-            /// All, in the order of the file.
+            /// All columns in the order of the file.
             pub(in crate::record) const ALL: &[$of] = &[$($of::$column),*];
 
-            /// As the file calls it.
+            /// Returns the name in the file.
             pub(in crate::record) fn name(self) -> &'static str {
                 match self {
                     $($of::$column => $name),*
@@ -55,7 +55,7 @@ columns! {
     Weight = "weight",
 }
 
-/// A column: for each row whether it has a value, and those that have.
+/// A column: a definition level for each row, and the values of defined rows.
 #[derive(Clone, Debug)]
 pub(in crate::record) struct Cells<T> {
     pub(in crate::record) defined: Vec<i16>,
@@ -68,7 +68,7 @@ impl<T> Default for Cells<T> {
     }
 }
 
-/// Rows, column by column.
+/// A table in columns.
 #[derive(Clone, Debug, Default)]
 pub(in crate::record) struct Table {
     pub(in crate::record) rows: usize,
@@ -87,7 +87,7 @@ impl Table {
         }
     }
 
-    /// Begins a row of a kind.
+    /// Appends a row of a kind.
     pub(super) fn row(&mut self, kind: &str, interval: u64) -> &mut Table {
         self.rows += 1;
         self.text(Text::Item, kind).int(Int::Number, interval)
@@ -110,7 +110,7 @@ impl Table {
         self
     }
 
-    /// Nulls to the last row.
+    /// Fills all columns with nulls up to the last row.
     pub(super) fn fill(&mut self) {
         let rows = self.rows;
         let defined = self.texts.iter_mut().map(|cells| &mut cells.defined);
@@ -120,22 +120,22 @@ impl Table {
     }
 }
 
-/// Sets the cell of the last of so many rows; those before it that were not set are null.
+/// Sets the cell of the last of `rows` rows; earlier rows without a value are null.
 pub(super) fn set<T>(cells: &mut Cells<T>, rows: usize, value: T) {
     cells.defined.resize(rows - 1, 0);
     cells.defined.push(1);
     cells.values.push(value);
 }
 
-/// The name of a value that is written as one.
+/// Returns the name of a value that serializes as a string.
 pub(super) fn name(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
-        other => unreachable!("only values that are names are asked for theirs: {other:?}"),
+        other => unreachable!("only values that serialize as strings have names: {other:?}"),
     }
 }
 
-/// The row that is read now.
+/// A cursor over the rows, with the positions in each column's values.
 pub(super) struct Row<'a> {
     pub(super) table: &'a Table,
     pub(super) row: usize,
@@ -175,7 +175,7 @@ impl<'a> Row<'a> {
         text.ok_or_else(|| self.wrong(column.name(), "null"))
     }
 
-    /// A number that must be there, and fit.
+    /// Returns a number that must exist and fit the type.
     pub(super) fn wanted<T: TryFrom<u64>>(&self, column: Int) -> Result<T, String> {
         let number = self.int(column);
         let number = number.ok_or_else(|| self.wrong(column.name(), "null"))?;
@@ -192,7 +192,7 @@ impl<'a> Row<'a> {
             .map_err(|error| self.wrong(column.name(), error))
     }
 
-    /// Settings; those that this program does not understand were not read.
+    /// Returns settings; `None` also for settings that this program does not understand.
     pub(super) fn settings<T: DeserializeOwned>(&self) -> Result<Option<T>, String> {
         let text = self.text(Text::Settings)?;
         Ok(text.and_then(|text| serde_json::from_str(text).ok()))
@@ -206,7 +206,7 @@ impl<'a> Row<'a> {
         format!("row {}, column {column}: {what}", self.row)
     }
 
-    /// Goes to the next row.
+    /// Moves to the next row.
     pub(super) fn next(&mut self) {
         for (at, cells) in self.texts.iter_mut().zip(&self.table.texts) {
             *at += usize::from(cells.defined[self.row] == 1);

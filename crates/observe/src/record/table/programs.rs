@@ -1,4 +1,4 @@
-//! Rows of what programs in the kernel say beside times and edges.
+//! Rows for the figures of BPF programs other than times and edges.
 
 use tandem_model::Nanos;
 use tandem_model::states::interval::Column;
@@ -8,7 +8,7 @@ use tandem_model::states::programs::{Estimated, NotCounted, NotSeen, Programs};
 use super::cells::{Int, Row, Table, Text, name};
 use crate::record::frame::Frame;
 
-/// Those of an interval; none if there were no programs.
+/// Writes the rows of an interval; none if it had no programs.
 pub(super) fn rows(table: &mut Table, number: u64, frame: &Frame) {
     let Some(programs) = &frame.interval.programs else {
         return;
@@ -47,7 +47,7 @@ pub(super) fn rows(table: &mut Table, number: u64, frame: &Frame) {
     }
 }
 
-/// Reads one of them; `false` if it is of no such kind.
+/// Reads such a row; `false` if its kind is a different one.
 pub(super) fn read(
     kind: &str,
     row: &Row<'_>,

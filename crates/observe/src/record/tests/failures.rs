@@ -1,9 +1,9 @@
-//! Records to which something happened: cut off, damaged, ended by an error, the clock set meanwhile, written by an earlier Tandem.
+//! Records after incidents: cut off, damaged, ended by an error, with changes of the clock, or of an earlier version.
 
 use super::*;
 use crate::record::durable::synced;
 
-/// A record of so many seconds; not ended.
+/// Begins a record with this many seconds, without ending it.
 fn begun(folder: &Path, seconds: u64) -> Recorder {
     let mut recorder = Recorder::create(folder, DEFAULT_MAX_BYTES).unwrap();
     for n in 0..seconds {
@@ -22,7 +22,7 @@ fn numbers(folder: &Path, wanted: Wanted) -> (Vec<u64>, Vec<Damage>) {
     (numbers, damages.unwrap())
 }
 
-/// The segment whose first interval has this number.
+/// Returns the segment with this first interval.
 fn segment_of(folder: &Path, first: u64) -> PathBuf {
     let begin = format!("{first:010}-");
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
@@ -40,7 +40,7 @@ fn damage(path: &Path) {
 }
 
 #[test]
-fn header_and_folders_are_on_the_disk_before_anything_is_recorded() {
+fn header_is_synced_before_intervals() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("r");
     synced::take();
@@ -56,7 +56,7 @@ fn header_and_folders_are_on_the_disk_before_anything_is_recorded() {
     synced::take();
     recorder.finish(None).unwrap();
     let synced = synced::take();
-    // The segment and its name, that its journal is gone, the end and its name.
+    // The segment, its name, the removal of its journal, the end, and its name.
     assert_eq!(synced.len(), 5, "{synced:?}");
     assert_eq!(synced[0], folder.join("0000000000.part"));
     assert_eq!(synced[3], folder.join("end.json.part"));
@@ -66,11 +66,11 @@ fn header_and_folders_are_on_the_disk_before_anything_is_recorded() {
 }
 
 #[test]
-fn a_record_without_an_end_was_cut_off_also_between_two_journals() {
+fn record_without_an_end_was_cut_off() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = begun(dir.path(), 300);
     drop(recorder);
-    // Killed when all was in a segment and the next journal was not begun.
+    // Killed after a segment was completed, before the next journal began.
     let frames: Vec<Frame> = (0..300).map(second).collect();
     segment::write(dir.path(), 0, &frames).unwrap();
     fs::remove_file(part(dir.path(), 0, JOURNAL)).unwrap();
@@ -81,7 +81,7 @@ fn a_record_without_an_end_was_cut_off_also_between_two_journals() {
 }
 
 #[test]
-fn a_record_that_an_error_ended_says_which() {
+fn end_names_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut recorder = begun(dir.path(), 3);
     recorder.failed("the host is on fire");
@@ -95,7 +95,7 @@ fn a_record_that_an_error_ended_says_which() {
 }
 
 #[test]
-fn looks_that_failed_are_in_the_next_interval() {
+fn failed_readings_are_in_the_next_interval() {
     let dir = tempfile::tempdir().unwrap();
     let mut recorder = begun(dir.path(), 1);
     recorder.failed("first");
@@ -111,7 +111,7 @@ fn looks_that_failed_are_in_the_next_interval() {
 }
 
 #[test]
-fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
+fn damaged_segment_costs_only_its_intervals() {
     let dir = tempfile::tempdir().unwrap();
     begun(dir.path(), 1_000).finish(None).unwrap();
     damage(&segment_of(dir.path(), 300));
@@ -123,7 +123,7 @@ fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
     let said = only.to_string();
     assert!(said.contains("/0000000300-"), "{said}");
     assert!(said.ends_with("300 intervals are lost, from number 300 on"), "{said}");
-    // Who asks for another time has all of it. Interval n is at 1000 + n seconds, and steadily at n.
+    // Other ranges are complete. Interval n is at 1000 + n seconds of the wall clock, and at n of the steady clock.
     let wall = |from, to| Wanted::from(Nanos::from_secs(from)..Nanos::from_secs(to));
     assert_eq!(numbers(dir.path(), wall(1_000, 1_300)), ((0..300).collect(), vec![]));
     assert_eq!(numbers(dir.path(), wall(1_600, 9_000)), ((600..1_000).collect(), vec![]));
@@ -131,7 +131,7 @@ fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
     assert_eq!((read, damages.len()), (vec![299], 1));
     let steady = Wanted { steady: Nanos::from_secs(700)..Nanos::from_secs(702), ..Wanted::ALL };
     assert_eq!(numbers(dir.path(), steady), (vec![700, 701], vec![]));
-    // The last one: the end knows how many there were.
+    // For the last segment, the end contains the number of intervals.
     damage(&segment_of(dir.path(), 900));
     let (_, damages) = numbers(dir.path(), Wanted::ALL);
     assert_eq!(damages.len(), 2);
@@ -143,7 +143,7 @@ fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
 }
 
 #[test]
-fn a_segment_that_is_missing_is_a_damage_wherever_it_was() {
+fn missing_segments_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     begun(dir.path(), 1_000).finish(None).unwrap();
     let lost = |damages: &[Damage]| -> Vec<(u64, Option<u64>)> {
@@ -156,10 +156,10 @@ fn a_segment_that_is_missing_is_a_damage_wherever_it_was() {
     assert_eq!(read, expected);
     assert_eq!(lost(&damages), [(300, Some(300))], "{damages:?}");
     assert!(damages[0].what.contains("lacks a segment"), "{}", damages[0]);
-    // Who asks for another time has all of it.
+    // Other ranges are complete.
     let wall = Wanted::from(Nanos::from_secs(1_600)..Nanos::from_secs(9_000));
     assert_eq!(numbers(dir.path(), wall), ((600..1_000).collect(), vec![]));
-    // The first and the last: the end knows how many there were.
+    // For the first and the last segment, the end contains the number of intervals.
     fs::remove_file(segment_of(dir.path(), 0)).unwrap();
     fs::remove_file(segment_of(dir.path(), 900)).unwrap();
     let (read, damages) = numbers(dir.path(), Wanted::ALL);
@@ -171,7 +171,7 @@ fn a_segment_that_is_missing_is_a_damage_wherever_it_was() {
 }
 
 #[test]
-fn an_end_that_cannot_be_read_is_a_damage_and_the_rest_is_read() {
+fn unreadable_end_is_reported_as_damage() {
     let dir = tempfile::tempdir().unwrap();
     begun(dir.path(), 5).finish(None).unwrap();
     let end = dir.path().join(END);
@@ -186,14 +186,14 @@ fn an_end_that_cannot_be_read_is_a_damage_and_the_rest_is_read() {
     };
     fs::write(&end, "{\"at\":").unwrap();
     check();
-    // It is there, and reading it fails.
+    // The file exists, but reading fails.
     fs::remove_file(&end).unwrap();
     fs::create_dir(&end).unwrap();
     check();
 }
 
 #[test]
-fn a_damaged_line_costs_one_interval() {
+fn damaged_line_costs_one_interval() {
     let dir = tempfile::tempdir().unwrap();
     drop(begun(dir.path(), 5));
     let path = part(dir.path(), 0, JOURNAL);
@@ -209,7 +209,7 @@ fn a_damaged_line_costs_one_interval() {
 }
 
 #[test]
-fn a_damaged_segment_whose_journal_is_still_there_costs_nothing() {
+fn journal_replaces_a_damaged_segment() {
     let dir = tempfile::tempdir().unwrap();
     drop(begun(dir.path(), 5));
     let frames: Vec<Frame> = (0..5).map(second).collect();
@@ -219,7 +219,7 @@ fn a_damaged_segment_whose_journal_is_still_there_costs_nothing() {
 }
 
 #[test]
-fn intervals_stay_in_order_when_the_clock_is_set_back() {
+fn clock_set_back_keeps_the_order() {
     let dir = tempfile::tempdir().unwrap();
     let mut recorder = begun(dir.path(), 3);
     for n in 3..6 {
@@ -229,16 +229,16 @@ fn intervals_stay_in_order_when_the_clock_is_set_back() {
     }
     recorder.finish(None).unwrap();
     assert_eq!(numbers(dir.path(), Wanted::ALL).0, [0, 1, 2, 3, 4, 5]);
-    // A time that was there twice is there twice; CLOCK_MONOTONIC tells them apart.
+    // A repeated time selects both; CLOCK_MONOTONIC distinguishes them.
     let twice = Nanos::from_secs(1_001)..Nanos::from_secs(1_002);
     assert_eq!(numbers(dir.path(), twice.clone().into()).0, [1, 4]);
     let second_time = Wanted { wall: twice, steady: Nanos::from_secs(3)..Nanos(u64::MAX) };
     assert_eq!(numbers(dir.path(), second_time).0, [4]);
 }
 
-/// A record of version 1: other versions in header and segment, no `end.json`, and lines without what came later.
+/// A record of version 1: other versions in header and segment, no `end.json`, and lines without later fields.
 #[test]
-fn records_of_version_1_are_read() {
+fn version_1_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join(HEADER), r#"{"tandem_record":1,"begun":7}"#).unwrap();
     let (path, _) = segment::write(dir.path(), 0, &[second(0)]).unwrap();
@@ -254,8 +254,8 @@ fn records_of_version_1_are_read() {
     fs::rename(&path, &sealed).unwrap();
     assert_eq!(all(dir.path()).unwrap(), [(0, second(0))]);
     let record = Record::open(dir.path()).unwrap();
-    assert!(record.is_complete().unwrap(), "nothing is in a journal");
-    assert_eq!(record.end().unwrap(), None, "it does not say");
+    assert!(record.is_complete().unwrap(), "there is no journal");
+    assert_eq!(record.end().unwrap(), None, "version 1 has no end");
 
     let line = recorder::Line { number: 1, frame: second(1) };
     let mut line = serde_json::to_value(&line).unwrap();
