@@ -1,9 +1,8 @@
-//! Who received what, and who should have: fair shares and lags of VMs over any window.
+//! Fair shares and lags of VMs over any window.
 //!
-//! Used by the controller each period, by `host status`, and by experiments over a whole run. The
-//! capacity of an accounting group is what its VMs received together: if a VM lacks CPU time, the
-//! others have it, or nobody does because pCPUs stood idle or ran something that is no VM. Time
-//! taken by the rest of the host is so kept out of the VMs' accounts.
+//! The controller uses it each period, `host status` on demand, and experiments over a whole run.
+//! The capacity of an accounting group is the CPU time that its VMs received together.
+//! Idle time and the time of host processes are therefore not part of it.
 //!
 //! lag_i = (S_gps_i − S_i) ÷ S_gps_i: positive for a VM that received too little, 0.05 = 5 %.
 
@@ -18,13 +17,13 @@ use tandem_model::units::{Nanos, VmId};
 /// One VM's account over a window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Assessment {
-    /// Which VM.
+    /// The VM.
     pub vm: VmId,
     /// Its GPS service over the window.
     pub fair: Nanos,
     /// The CPU time it received.
     pub received: Nanos,
-    /// (fair − received) ÷ fair; 0 for a VM that is entitled to nothing.
+    /// (fair − received) ÷ fair; 0 for a VM whose fair share is 0.
     pub lag: f64,
 }
 
@@ -34,7 +33,7 @@ impl Assessment {
     }
 }
 
-/// (fair − received) ÷ fair, and 0 where nothing is due.
+/// (fair − received) ÷ fair; 0 if the fair share is 0.
 pub fn lag(fair: Nanos, received: Nanos) -> f64 {
     match fair {
         Nanos::ZERO => 0.0,
@@ -50,7 +49,7 @@ pub fn accounting_groups(vms: &[VmObservation]) -> Vec<Component> {
 
 /// Fair shares and lags of `vms` over `window`, in the order given.
 ///
-/// VMs that may run nowhere (no vCPU, empty affinity) are due nothing.
+/// The fair share of a VM without vCPUs or with an empty affinity is 0.
 pub fn assess(window: Nanos, vms: &[VmObservation]) -> Vec<Assessment> {
     let mut assessments: Vec<Assessment> =
         vms.iter().map(|vm| Assessment::new(vm.vm, Nanos::ZERO, vm.received())).collect();
@@ -90,7 +89,7 @@ mod tests {
 
     const T: Nanos = Nanos::from_millis(100);
 
-    /// A VM of two vCPUs on two pCPUs that ran and waited so many ms each.
+    /// A VM of two vCPUs on two pCPUs; `vcpus` holds the running and waiting time of each in ms.
     fn vm(id: u64, vcpus: [(u64, u64); 2]) -> VmObservation {
         let vcpus = (0u32..).zip(vcpus).map(|(n, (ran, waited))| VcpuObservation {
             ran: Nanos::from_millis(ran),
@@ -100,27 +99,28 @@ mod tests {
         VmObservation::new(VmId(id), Weight::constant(1.0), vcpus.collect())
     }
 
-    /// What is due to it, in ms, beside a VM that computes on both pCPUs.
-    fn due(vcpus: [(u64, u64); 2]) -> u64 {
+    /// Fair share in ms of a VM with these vCPUs, next to a VM that computes on both pCPUs.
+    fn fair(vcpus: [(u64, u64); 2]) -> u64 {
         let left = |at: usize| 100 - vcpus[at].0;
         let burn = vm(2, [(left(0), 100 - left(0)), (left(1), 100 - left(1))]);
         (assess(T, &[vm(1, vcpus), burn])[0].fair.0 + 500_000) / 1_000_000
     }
 
     #[test]
-    fn vcpus_that_pass_a_token_are_due_the_vms_share() {
-        assert_eq!(due([(25, 25), (25, 25)]), 100);
+    fn token_passing_vcpus_get_full_share() {
+        assert_eq!(fair([(25, 25), (25, 25)]), 100);
     }
 
     #[test]
-    fn phases_one_after_the_other_are_backlogged_all_the_time() {
-        assert_eq!(due([(50, 40), (15, 5)]), 100);
+    fn alternating_phases_count_as_backlogged() {
+        assert_eq!(fair([(50, 40), (15, 5)]), 100);
     }
 
     #[test]
-    fn vcpus_runnable_at_the_same_time_are_said_to_be_due_more_than_gps_at_the_others_cost() {
-        // Both vCPUs of the first could run in the same 50 ms of 100; the others never sleep. GPS: 40, 80 and 80 ms, and that is what they
-        // received. From sums its backlog looks like 100 ms.
+    fn concurrent_vcpus_get_more_than_gps() {
+        // Both vCPUs of VM 1 could run in the same 50 ms of 100; the other VMs never sleep.
+        // GPS gives 40, 80 and 80 ms, which is also the received time.
+        // From sums, the backlog of VM 1 looks like 100 ms.
         let vms = [vm(1, [(20, 30); 2]), vm(2, [(40, 60); 2]), vm(3, [(40, 60); 2])];
         let ms = |time: Nanos| time.0 as f64 / 1e6;
         for account in assess(T, &vms) {
@@ -129,34 +129,34 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_turns_is_due_its_share_in_a_period_in_which_it_had_none() {
-        // The third waited all along; that counts when it is over.
+    fn rotating_vm_keeps_share_while_waiting() {
+        // VM 3 waited all the time; its wait counts when it ends.
         let mut vms = [vm(1, [(60, 40); 2]), vm(2, [(40, 60); 2]), vm(3, [(0, 5); 2])];
-        let due = |vms: &[VmObservation]| assess(T, vms)[2].fair.0 / 1_000_000;
-        assert!(due(&vms) < 10);
+        let fair = |vms: &[VmObservation]| assess(T, vms)[2].fair.0 / 1_000_000;
+        assert!(fair(&vms) < 10);
         for vm in &mut vms {
             vm.in_force.rotating = true;
         }
-        assert_eq!(due(&vms), 66);
+        assert_eq!(fair(&vms), 66);
     }
 
     #[test]
-    fn a_capped_vm_is_due_its_cap_and_the_other_has_the_rest() {
-        // Two vCPUs each on two pCPUs; the first may use half a pCPU, and was throttled for half of the time.
+    fn capped_vm_leaves_the_rest_to_others() {
+        // Two vCPUs each on two pCPUs. VM 1 is capped at half a pCPU and was throttled half of the time.
         let mut vms = [vm(1, [(25, 25); 2]), vm(2, [(75, 25); 2])];
-        let due = |vms: &[VmObservation]| -> Vec<u64> {
-            let due = assess(T, vms);
-            due.iter().map(|account| account.fair.0 / 1_000_000).collect()
+        let fair = |vms: &[VmObservation]| -> Vec<u64> {
+            let fair = assess(T, vms);
+            fair.iter().map(|account| account.fair.0 / 1_000_000).collect()
         };
-        assert_eq!(due(&vms), [100, 100], "without the cap");
+        assert_eq!(fair(&vms), [100, 100], "without the cap");
         vms[0].in_force.quota = Some(0.5);
         for vcpu in &mut vms[0].vcpus {
             vcpu.limited = Nanos::from_millis(50);
         }
-        assert_eq!(due(&vms), [50, 150]);
-        // A cap above it does the same, though nothing is known of its throttling.
-        let beside = [vm(1, [(25, 75); 2]), vms[1].clone()];
-        let [mut below, mut other] = beside;
+        assert_eq!(fair(&vms), [50, 150]);
+        // A cap on a cgroup above has the same effect, even if its throttled time is unknown.
+        let uncapped = [vm(1, [(25, 75); 2]), vms[1].clone()];
+        let [mut below, mut other] = uncapped;
         let level = |group, quota| tandem_model::observation::Level {
             group,
             weight: Weight::constant(1.0),
@@ -164,12 +164,12 @@ mod tests {
         };
         below.levels = vec![level(1, Some(0.5))];
         other.levels = vec![level(2, None)];
-        assert_eq!(due(&[below, other]), [50, 150]);
+        assert_eq!(fair(&[below, other]), [50, 150]);
     }
 
     #[test]
-    fn a_vm_that_has_less_than_its_cap_leaves_for_want_of_weight_is_behind() {
-        // Nothing of its waits was throttled.
+    fn unthrottled_capped_vm_lags() {
+        // None of its waiting time was throttled.
         let mut vms = [vm(1, [(10, 90); 2]), vm(2, [(90, 10); 2])];
         vms[0].in_force.quota = Some(0.5);
         let account = assess(T, &vms)[0];
@@ -178,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn bursts_are_due_what_they_waited_and_no_more() {
-        assert_eq!(due([(12, 2), (12, 2)]), 28);
-        assert_eq!(due([(12, 0), (12, 0)]), 24);
+    fn bursty_vm_is_limited_to_runnable_time() {
+        assert_eq!(fair([(12, 2), (12, 2)]), 28);
+        assert_eq!(fair([(12, 0), (12, 0)]), 24);
     }
 }

@@ -1,29 +1,32 @@
 //! Fair shares by generalized processor sharing (GPS), with infeasible weights and idle VMs.
 //!
 //! Source: Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014,
-//! section 4.1: S_gps_i = w_i / Σ_j w_j × T × P, where a VM that cannot use its share (because it has
-//! too few vCPUs) is fixed at its peak n_i × T, taken out, and the rest is shared anew
-//! (water-filling).
+//! section 4.1: S_gps_i = w_i / Σ_j w_j × T × P.
+//! A VM that cannot use its share, because it has too few vCPUs, is fixed at its peak n_i × T and removed.
+//! The rest is shared again (water-filling).
 //!
-//! In one formula: there is a level λ, CPU time per unit of weight, such that each VM is entitled to
-//! x_i = min(peak_i, λ w_i) and the entitlements use up the capacity. Two things are added to the
-//! paper, because real VMs sleep:
+//! In one formula: at a level λ, CPU time per unit of weight, each VM is entitled to x_i =
+//! min(peak_i, λ w_i), and the entitlements use up the capacity.
+//! Two rules are added to the paper, because real VMs sleep:
 //!
-//! - GPS serves a VM only while it is backlogged. A VM that received less than x_i and was backlogged
-//!   for a fraction b_i of the period is entitled to b_i × x_i, or to what it received if that is
-//!   more, and the rest goes to the others. A VM that never sleeps has b_i = 1.
+//! - GPS serves a VM only while it is backlogged.
+//!   A VM that received less than x_i and was backlogged for a fraction b_i of the period is
+//!   entitled to b_i × x_i, or to the time it received if that is more. The rest goes to the others.
+//!   A VM that never sleeps has b_i = 1.
 //! - A VM is never entitled to more than the time its vCPUs could have run.
 //!
-//! Where b_i is an upper bound (see [`tandem_model::VmObservation::backlogged`]), a VM that sleeps may be entitled to more than GPS gives it,
-//! though never to more than x_i nor to more than it could have run. The others pay for that: entitlements fill the capacity,
-//! so a larger b_i lowers λ, and with it the x of everybody who is backlogged. Two vCPUs runnable in the *same* half of the
-//! time are the worst case: entitled to x_i, where GPS gives x_i ÷ 2
-//! (`crate::assess`, test `vcpus_runnable_at_the_same_time_are_said_to_be_due_more_than_gps_at_the_others_cost`).
+//! If b_i is an upper bound (see [`tandem_model::VmObservation::backlogged`]), a VM that sleeps may
+//! be entitled to more than GPS gives it, but never to more than x_i or the time it could have run.
+//! The others pay for it: entitlements fill the capacity, so a larger b_i lowers λ, and with it x
+//! of every backlogged VM.
+//! The worst case is two vCPUs that are runnable in the *same* half of the time.
+//! They are entitled to x_i, whereas GPS gives x_i ÷ 2 (`crate::assess`, test `concurrent_vcpus_get_more_than_gps`).
 //!
-//! A host's scheduler divides by weights among the children of a cgroup only, level by level, so that is what weights mean
-//! ([`fair_shares_by_level`]): a cgroup claims what is in it could use, by its own weight, and its share is divided within.
-//! Whatever a tenant sets and starts below the cgroup that he was given divides his share, and nobody else's. A cgroup with a hard cap cannot
-//! use more than that leaves, whatever is in it.
+//! The kernel applies weights only among the children of one cgroup, level by level.
+//! [`fair_shares_by_level`] does the same: a cgroup claims the time that its VMs could use, by
+//! its own weight, and its share is divided among them.
+//! The settings and VMs of a tenant below the tenant's cgroup divide only that cgroup's share.
+//! A cgroup with a hard cap cannot claim more than the cap.
 //!
 //! The level λ is found by bisection: the entitlements are non-decreasing in λ. All times are in
 //! nanoseconds within one period.
@@ -33,14 +36,14 @@ use std::collections::BTreeMap;
 use tandem_model::observation::{Level, under_quota};
 use tandem_model::units::{Nanos, Weight};
 
-/// What one VM brings to the division of a period.
+/// Claim of one VM in the division of a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claim {
     /// Configured weight w_i; above zero.
     pub weight: Weight,
-    /// The most it can use, n_i × T.
+    /// Maximum time it can use, n_i × T.
     pub peak: Nanos,
-    /// What it received, S_i.
+    /// Time it received, S_i.
     pub received: Nanos,
     /// Sum over its vCPUs of the time each could have run.
     pub could_run: Nanos,
@@ -49,7 +52,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// A VM that wants all it can get, whatever it received: the paper's case.
+    /// The claim of a VM that is always runnable, whatever it received: the paper's case.
     pub fn always_runnable(weight: Weight, peak: Nanos, period: Nanos) -> Claim {
         let received = Nanos::ZERO;
         Claim { weight, peak, received, could_run: peak, backlogged: period }
@@ -67,7 +70,7 @@ impl Claim {
     }
 }
 
-/// What one VM brings to a division level by level.
+/// Claim of one VM in a division level by level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeveledClaim<'a> {
     /// The cgroups above its own, from the top.
@@ -76,14 +79,14 @@ pub struct LeveledClaim<'a> {
     pub claim: Claim,
 }
 
-/// What stands in a level: a VM, or a cgroup with more below.
+/// A member of a level: a VM, or a cgroup with VMs below.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Member {
     Vm(usize),
     Group(u32),
 }
 
-/// Divides `capacity` over `claims`, in their order, level by level; within a level as [`fair_shares`] does.
+/// Divides `capacity` over `claims`, in their order, level by level; within a level like [`fair_shares`].
 pub fn fair_shares_by_level(
     capacity: Nanos,
     period: Nanos,
@@ -95,7 +98,7 @@ pub fn fair_shares_by_level(
     shares
 }
 
-/// Divides among those of `claims` that are `here`: all within one cgroup, `depth` levels down.
+/// Divides among the claims `here`, which share one cgroup `depth` levels down.
 fn divide_level(
     capacity: Nanos,
     period: Nanos,
@@ -111,7 +114,7 @@ fn divide_level(
         let (_, within) = members.entry(member).or_insert((level, Vec::new()));
         within.push(i);
     }
-    // One VM, or what is in a cgroup, as one.
+    // One claim per VM and per cgroup.
     let own: Vec<Claim> = members
         .values()
         .map(|(level, within)| match level {
@@ -121,7 +124,7 @@ fn divide_level(
         .collect();
     let mut levels = members.values().map(|(level, _)| *level);
     let divided = match (members.len(), levels.next().flatten()) {
-        // A cgroup that has it all shares with nobody.
+        // A cgroup without siblings gets all of the capacity.
         (1, Some(Level { quota: None, .. })) => vec![capacity],
         (1, Some(_)) => vec![capacity.min(own[0].peak)],
         _ => fair_shares(capacity, period, &own),
@@ -134,8 +137,8 @@ fn divide_level(
     }
 }
 
-/// What is in a cgroup `depth` levels down, as one: it could run while anything in it could, and use what they can use together, at most what
-/// its hard cap leaves.
+/// Combines the claims within a cgroup, `depth` levels down, into one.
+/// Its times are the sums of its members' times; the backlog is at most the period, the peak at most the hard cap.
 fn together(
     level: &Level,
     period: Nanos,
@@ -153,7 +156,7 @@ fn together(
     for claim in parts(period, claims, within, depth + 1) {
         all.peak += claim.peak;
         all.received += claim.received;
-        // What is beyond its peak it could not be given within.
+        // A member cannot use more than its peak.
         all.could_run += claim.could_run.min(claim.peak).max(claim.received);
         all.backlogged = (all.backlogged + claim.backlogged).min(period);
     }
@@ -164,7 +167,7 @@ fn together(
     all
 }
 
-/// What a cgroup is made of: its VMs; and where there are hard caps further down, each of the cgroups in it as one.
+/// Returns the claims within a cgroup: its VMs, or its VMs and child cgroups if there are hard caps further down.
 fn parts(period: Nanos, claims: &[LeveledClaim<'_>], within: &[usize], depth: usize) -> Vec<Claim> {
     let below = |i: &usize| claims[*i].levels.iter().skip(depth);
     let is_capped = |i: &usize| below(i).any(|level| level.quota.is_some());
@@ -187,8 +190,8 @@ fn parts(period: Nanos, claims: &[LeveledClaim<'_>], within: &[usize], depth: us
     parts
 }
 
-/// Divides `capacity` over `claims`, in their order; the shares sum up to `capacity` or, where the
-/// claims together cannot use it, to what they can.
+/// Divides `capacity` over `claims`, in their order.
+/// The shares add up to `capacity`, or to the time that all claims can use if that is less.
 pub fn fair_shares(capacity: Nanos, period: Nanos, claims: &[Claim]) -> Vec<Nanos> {
     if period == Nanos::ZERO {
         return vec![Nanos::ZERO; claims.len()];
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn spec_10_unfair_host_is_fair_at_two_and_two() {
+    fn spec_10_equal_vms_get_two_pcpus_each() {
         assert_eq!(shares(4, &[burner(1024.0, 4), burner(1024.0, 3)]), [2.0, 2.0]);
     }
 
@@ -243,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn an_infeasible_weight_is_fixed_at_its_peak_and_the_rest_is_shared() {
+    fn infeasible_weight_is_fixed_at_peak() {
         let claims = [burner(100.0, 2), burner(100.0, 1), burner(600.0, 1)];
         assert_eq!(shares(2, &claims), [0.5, 0.5, 1.0]);
     }
 
     #[test]
-    fn fixing_one_peak_can_make_the_next_weight_infeasible() {
+    fn fixed_peak_makes_next_weight_infeasible() {
         // 4 pCPUs, weights 8:3:1:1. 8/13 × 4 > 1; then 3/5 × 3 > 1; the last two share 2.
         let claims = [burner(8.0, 1), burner(3.0, 1), burner(1.0, 4), burner(1.0, 4)];
         assert_eq!(shares(4, &claims), [1.0, 1.0, 1.0, 1.0]);
@@ -258,12 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn everybody_peaks_where_there_is_room() {
+    fn all_claims_peak_with_spare_capacity() {
         assert_eq!(shares(8, &[burner(1.0, 4), burner(9.0, 2)]), [4.0, 2.0]);
     }
 
     #[test]
-    fn a_sleeper_leaves_its_share_to_the_others() {
+    fn sleeping_vm_leaves_its_share() {
         let asleep = Claim {
             received: Nanos::ZERO,
             could_run: Nanos::ZERO,
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_sleeps_at_times_is_entitled_to_its_rate_while_backlogged() {
+    fn partly_backlogged_vm_gets_its_rate() {
         // Two vCPUs backlogged 90 % of the period, served 0.3 of a pCPU: 90 % of the level 20/19.
         let starved = Claim {
             received: Nanos(30_000_000),
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_took_less_than_its_share_by_choice_is_satisfied() {
+    fn vm_below_share_by_choice_is_satisfied() {
         let bursty = Claim {
             received: Nanos(25_000_000),
             could_run: Nanos(28_000_000),
@@ -315,26 +318,26 @@ mod tests {
     }
 
     #[test]
-    fn delegated_weights_and_numbers_of_vms_divide_what_the_tenant_has() {
+    fn tenant_weights_divide_only_its_share() {
         let (machine, user) = ([level(1, 100.0)], [level(2, 100.0), level(3, 100.0)]);
         let neighbours = [at(&machine, burner(100.0, 2)), at(&machine, burner(100.0, 2))];
-        let beside = |tenant: &[LeveledClaim<'_>]| {
+        let with_neighbours = |tenant: &[LeveledClaim<'_>]| {
             let all: Vec<_> = neighbours.iter().chain(tenant).copied().collect();
             by_level(2, &all)
         };
-        let alone = beside(&[at(&user, burner(100.0, 2))]);
+        let alone = with_neighbours(&[at(&user, burner(100.0, 2))]);
         assert_eq!(alone, [0.5, 0.5, 1.0]);
-        // He sets his VM's weight to the most, or starts ten of them: his is divided among them, and the neighbours lose nothing.
-        assert_eq!(beside(&[at(&user, burner(10_000.0, 2))]), alone);
-        let ten = beside(&[at(&user, burner(10_000.0, 2)); 10]);
+        // A tenant with the maximum weight, or with ten VMs, divides its own share; the neighbours lose nothing.
+        assert_eq!(with_neighbours(&[at(&user, burner(10_000.0, 2))]), alone);
+        let ten = with_neighbours(&[at(&user, burner(10_000.0, 2)); 10]);
         assert_eq!(ten[..2], alone[..2]);
         assert_eq!(ten[2..], [0.1; 10]);
-        let unequal = beside(&[at(&user, burner(300.0, 2)), at(&user, burner(100.0, 2))]);
+        let unequal = with_neighbours(&[at(&user, burner(300.0, 2)), at(&user, burner(100.0, 2))]);
         assert_eq!(unequal, [0.5, 0.5, 0.75, 0.25]);
     }
 
     #[test]
-    fn what_a_cgroup_cannot_use_goes_to_the_others() {
+    fn unused_cgroup_share_goes_to_others() {
         let (a, b) = ([level(1, 100.0)], [level(2, 300.0)]);
         let asleep = Claim {
             received: Nanos::ZERO,
@@ -344,13 +347,13 @@ mod tests {
         };
         let claims = [at(&a, burner(1.0, 4)), at(&b, asleep), at(&b, burner(1.0, 1))];
         assert_eq!(by_level(4, &claims), [3.0, 0.0, 1.0]);
-        // Within its cgroup an idle VM leaves its part to its siblings, not to the neighbours.
+        // Within its cgroup an idle VM leaves its share to its siblings, not to the neighbours.
         let claims = [at(&a, burner(1.0, 4)), at(&b, asleep), at(&b, burner(1.0, 4))];
         assert_eq!(by_level(4, &claims), [1.0, 0.0, 3.0]);
     }
 
     #[test]
-    fn one_cgroup_for_all_is_as_good_as_none() {
+    fn single_common_cgroup_changes_nothing() {
         let above = [level(1, 7.0), level(2, 9.0)];
         let claims = [burner(100.0, 2), burner(100.0, 1), burner(600.0, 1)];
         let leveled: Vec<_> = claims.iter().map(|&claim| at(&above, claim)).collect();
@@ -361,27 +364,27 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_with_a_hard_cap_is_due_no_more_than_that_and_the_others_have_the_rest() {
+    fn hard_cap_limits_cgroup_share() {
         let (a, b) = ([capped(1, 100.0, 0.5)], [level(2, 100.0)]);
         let claims = [at(&a, burner(300.0, 2)), at(&a, burner(100.0, 2)), at(&b, burner(100.0, 2))];
         assert_eq!(by_level(2, &claims), [0.375, 0.125, 1.5]);
-        // The cap of a cgroup further down, beside one that has none.
+        // The cap of a nested cgroup, next to one without a cap.
         let (a, c) =
             ([level(1, 100.0), capped(3, 100.0, 0.25)], [level(1, 100.0), level(4, 100.0)]);
         let two = [at(&a, burner(100.0, 2)), at(&b, burner(100.0, 2))];
         assert_eq!(by_level(2, &two), [0.25, 1.75]);
         let claims = [two[0], two[1], at(&c, burner(100.0, 2))];
         assert_eq!(by_level(2, &claims), [0.25, 1.0, 0.75]);
-        // Alone it has what its cap leaves.
+        // Alone, it gets its cap.
         assert_eq!(by_level(2, &two[..1]), [0.25]);
-        // A cap that leaves more than it is due changes nothing.
+        // A cap above the fair share changes nothing.
         let wide = [capped(1, 100.0, 1.5)];
         let claims = [at(&wide, burner(100.0, 2)), at(&b, burner(100.0, 2))];
         assert_eq!(by_level(2, &claims), [1.0, 1.0]);
     }
 
     #[test]
-    fn who_has_nearly_all_that_a_cap_leaves_or_more_has_its_due() {
+    fn usage_near_cap_counts_as_satisfied() {
         let ms = |ms: u64| Nanos(ms * 1_000_000);
         let left = |received| under_quota(ms(200), Some(0.5), T, ms(received));
         assert_eq!(left(20), ms(50), "the cap");
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_means_nothing_to_share() {
+    fn empty_claims_or_period_share_nothing() {
         assert_eq!(fair_shares(T, T, &[]), []);
         assert_eq!(fair_shares(T, Nanos::ZERO, &[burner(1.0, 1)]), [Nanos::ZERO]);
     }

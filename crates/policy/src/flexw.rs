@@ -1,33 +1,34 @@
 //! FlexW: weights that give each VM its fair share on a host that schedules per pCPU.
 //!
 //! Source: Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014,
-//! section 4.1. A host scheduler divides each pCPU by the weights of what is queued there, so equal
-//! VMs get unequal shares. FlexW measures, each accounting period T, what each VM received, compares
-//! it with its GPS share (see [`crate::fair_share`]) and moves the VM's real-time weight r_i.
+//! section 4.1. A host scheduler divides each pCPU by the weights of its queued tasks, so equal VMs get
+//! unequal shares. Each accounting period T, FlexW measures the CPU time that each VM received, compares
+//! it with its GPS share (see [`crate::fair_share`]) and adjusts the VM's real-time weight r_i.
 //!
-//! What is kept from the paper: fair shares by water-filling, lag as the error, weights back to w_i
-//! where pCPU time is left over, clamped weights, the fair window. What is changed, and why
-//! (measurements in `docs/decisions/002-flexw-control-law.md`):
+//! Kept from the paper: fair shares by water-filling, lag as the error, weights reset to w_i
+//! while pCPU time is left over, clamped weights, the fair window.
+//! Changed, with measurements in `docs/decisions/002-flexw-control-law.md`:
 //!
-//! - **Step.** The paper adds w_i × lag_i. Where an equilibrium needs small weights the same step is a
-//!   large relative change, and the weights oscillate. Here the step is relative, and divided by how
-//!   strongly the VM's share answers to its weight. A vCPU with share s of its pCPU has
-//!   d ln s / d ln r = 1 − s, so a VM's elasticity is e_i = Σ s_v (1 − s_v) ÷ Σ s_v: small where it
-//!   has its pCPUs nearly for itself, and then a large step is needed.
+//! - **Step.** The paper adds w_i × lag_i. If an equilibrium needs small weights, the same step is a
+//!   large relative change, and the weights oscillate. Our step is relative, and divided by the
+//!   elasticity of the VM's share: its relative change per relative change of weight. A vCPU with
+//!   share s of its pCPU has d ln s / d ln r = 1 − s, so a VM's elasticity is e_i = Σ s_v (1 − s_v) ÷
+//!   Σ s_v. It is small if the VM has its pCPUs nearly for itself, and then a large step is needed.
 //! - **Smoothing.** A period holds few slices, so received time and elasticity are averaged over
-//!   periods before they are used, and lags within a dead band are left alone.
-//! - **Sum.** r_i only matter relative to each other; their sum over those of a group that are siblings in the hierarchy of cgroups is kept
-//!   at Σ w_i (the paper's rule does so when all weights are feasible), so that the VMs' place among the host's
-//!   other cgroups does not drift, whoever has VMs elsewhere. Only where the smallest would fall below its clamp, all are lifted.
-//! - **Levels.** Fair shares are divided level by level, as the kernel does ([`crate::fair_share::fair_shares_by_level`]).
-//! - **Who comes** begins with what those that share its pCPUs have of their configured weights: its configured weight would rob one whose
-//!   weight is small by then because it has other pCPUs nearly for itself.
-//! - **Fair window.** The paper resets all r_i. Here only those VMs are reset that were not backlogged
-//!   throughout the window and whose r_i is above w_i: they are the ones that could have hoarded weight.
-//! - **Hard caps.** A VM is due no more than its quota leaves it, and what its quota throttles answers to no weight, so it is no lag
-//!   ([`tandem_model::observation`]). What such a VM has above w_i, from before its quota was known, goes back step by step.
+//!   periods before they are used, and lags within a dead band are ignored.
+//! - **Sum.** Only the ratios of the r_i matter. For the siblings (in the hierarchy of cgroups) of a group, their sum
+//!   is kept at Σ w_i, as the paper's rule does when all weights are feasible. So the VMs keep their place among the
+//!   host's other cgroups, even if some have VMs elsewhere. If the smallest would fall below its clamp, all are raised.
+//! - **Levels.** Fair shares are divided level by level, as the kernel does
+//!   ([`crate::fair_share::fair_shares_by_level`]).
+//! - **New VMs.** A VM starts with the mean ratio of weight to configured weight of the VMs that share its pCPUs.
+//!   With its configured weight it would rob a VM whose weight is small because it has other pCPUs nearly for itself.
+//! - **Fair window.** The paper resets all r_i. We reset only VMs that were not backlogged
+//!   throughout the window and whose r_i is above w_i: only these could have hoarded weight.
+//! - **Hard caps.** A VM's fair share is at most its quota, and throttled time does not depend on weights, so it is no
+//!   lag ([`tandem_model::observation`]). Weight above w_i, from before its quota was known, is removed step by step.
 //!
-//! Not done here: placing vCPUs (see [`crate::placement`]), finding spinning vCPUs (FlexS).
+//! Non-goals: placing vCPUs (see [`crate::placement`]), finding spinning vCPUs (FlexS).
 
 use std::collections::BTreeMap;
 
@@ -49,24 +50,23 @@ use tandem_model::units::{Nanos, VcpuId, VmId, Weight};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FlexWConfig {
-    /// FAIR_WINDOW: how often weights saved up by VMs that did not use them are taken back.
-    /// Default 10 s, as in the paper. Shorter forgets sooner what a mostly idle VM needs.
+    /// FAIR_WINDOW: interval at which weights saved up by VMs that did not use them are reset.
+    /// Default 10 s, as in the paper. Shorter forgets the needs of a mostly idle VM sooner.
     pub fair_window: Nanos,
-    /// Gain g: the part of the estimated error that one period corrects (0…1]. Default 0.3. Higher
-    /// converges sooner and answers more to noise; above about 0.7 it oscillates.
+    /// Gain g: the fraction of the estimated error that one period corrects (0…1]. Default 0.3.
+    /// Higher converges sooner and reacts more to noise; above about 0.7 it oscillates.
     pub gain: f64,
     /// Smoothing α: the weight of the newest period in the averages (0…1]. Default 0.3. Lower is
     /// calmer and slower.
     pub smoothing: f64,
-    /// |lag| that is left alone, as a fraction. Default 0.01. Wider writes fewer weights and leaves
-    /// more unfairness.
+    /// |lag| that is ignored, as a fraction. Default 0.01. Wider writes fewer weights and leaves more unfairness.
     pub dead_band: f64,
-    /// Part of a group's pCPU time that may be idle while it still counts as used up. Default 0.05,
-    /// twice that sets the weights back.
+    /// Fraction of a group's pCPU time that may be idle while it still counts as used up. Default 0.05;
+    /// twice that resets the weights.
     pub idle_tolerance: f64,
-    /// r_i stays within w_i ÷ spread … w_i × spread. Default 100, what `cpu.weight` can express
-    /// around its default. It bounds how little a vCPU gets that shares its pCPU with a VM far
-    /// behind; smaller is gentler there, and leaves VMs unfair whose pins need more.
+    /// r_i stays within w_i ÷ spread … w_i × spread. Default 100, the range of `cpu.weight` around its default.
+    /// It bounds how little a vCPU gets that shares its pCPU with a VM far behind.
+    /// Smaller is gentler there, and leaves VMs unfair whose pins need more.
     pub spread: f64,
 }
 
@@ -83,53 +83,53 @@ impl Default for FlexWConfig {
     }
 }
 
-/// The least and the most that each setting may be, for whoever reads settings.
+/// Ranges of the settings.
 impl FlexWConfig {
-    /// Of `fair_window`.
+    /// Range of `fair_window`.
     pub const FAIR_WINDOWS: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(3600));
-    /// Of `gain`.
+    /// Range of `gain`.
     pub const GAINS: (f64, f64) = (0.001, 1.0);
-    /// Of `smoothing`.
+    /// Range of `smoothing`.
     pub const SMOOTHINGS: (f64, f64) = (0.001, 1.0);
-    /// Of `dead_band`.
+    /// Range of `dead_band`.
     pub const DEAD_BANDS: (f64, f64) = (0.0, 0.5);
-    /// Of `idle_tolerance`.
+    /// Range of `idle_tolerance`.
     pub const IDLE_TOLERANCES: (f64, f64) = (0.0, 0.5);
-    /// Of `spread`.
+    /// Range of `spread`.
     pub const SPREADS: (f64, f64) = (1.0, 1000.0);
 }
 
-/// The largest relative error that one period acts on; bounds the step after a sudden change.
+/// Maximum relative error that one period acts on; bounds the step after a sudden change.
 const MAX_RELATIVE_ERROR: f64 = 1.0;
-/// Elasticity below this is taken as this: below, noise would be amplified more than error.
+/// Minimum elasticity; below it, noise would be amplified more than error.
 const MIN_ELASTICITY: f64 = 0.05;
-/// No period changes a weight by more than this factor.
+/// Maximum factor by which a period changes a weight.
 const MAX_STEP: f64 = 2.5;
 /// A VM whose vCPUs could run for less than this part of the time is asleep.
 const ASLEEP: f64 = 0.005;
 /// A VM that could run for at least this part of the time is backlogged throughout.
 const BACKLOGGED: f64 = 0.9;
-/// A VM whose own quotas throttled it for this part of a period or more is held by them.
+/// A VM that its own quotas throttled for at least this part of a period is held by them.
 const HELD: f64 = 0.05;
 
-/// What FlexW remembers of a VM.
+/// State of a VM.
 #[derive(Clone, Debug)]
 struct VmState {
     /// Its set of siblings.
     siblings: u32,
     /// Configured weight w_i when last seen.
     configured: f64,
-    /// Real-time weight r_i: the one in force, or what was asked for where a knob shows that rounded.
+    /// Real-time weight r_i: the current one, or the requested one if a knob shows that rounded.
     real_time: f64,
     /// Whether the weight may be moved.
     adjustable: bool,
-    /// Whether the VM is in the idle class: it gets what the others leave, and is due nothing.
+    /// Whether the VM is in the idle class, where it gets left-over time and has no claim.
     idle: bool,
     /// Received, smoothed, ns per period.
     received: f64,
-    /// Kept off pCPUs by its own quotas, smoothed, ns per period.
+    /// Throttled by its own quotas, smoothed, ns per period.
     held: f64,
-    /// Charged for beside that, smoothed, ns per period. Nobody received it, so it is no part of what is divided.
+    /// Charged in addition, smoothed, ns per period. No VM received it, so it is not part of the capacity.
     charged: f64,
     /// Could run, smoothed, ns per period.
     could_run: f64,
@@ -141,7 +141,7 @@ struct VmState {
     least_backlog: f64,
     /// Periods seen since the VM appeared or woke.
     age: u32,
-    /// Whether it was not there in the last period, and others were.
+    /// Whether it is new in this period, next to VMs known before.
     comes: bool,
 }
 
@@ -152,56 +152,56 @@ pub struct GroupReport {
     pub pcpus: PcpuSet,
     /// Idle pCPUs, smoothed.
     pub idle: f64,
-    /// Whether weights are being adjusted: its pCPUs are used up.
+    /// Whether its pCPUs are used up, so that weights are adjusted.
     pub saturated: bool,
     /// Its VMs.
     pub vms: Vec<Assessment>,
 }
 
-/// What one period led to.
+/// Result of one period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Round {
     /// The accounting groups, by their smallest VM.
     pub groups: Vec<GroupReport>,
-    /// What to change, by VM.
+    /// Changes to make, by VM.
     pub decisions: Vec<Decision>,
-    /// Who takes turns from now on; `None`: no policy says.
+    /// The new rotation; `None` if no policy decides on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
-    /// VMs that never sleep and take no turns because those who do have cgroups elsewhere.
+    /// VMs that never sleep but are left out of the rotation because its members have cgroups elsewhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out_of_turns: Vec<VmId>,
-    /// Whether there is something to do in the next period though pCPU time may be left over.
+    /// Whether the next period has work to do even if pCPU time is left over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contended: bool,
-    /// What VMs are charged for in the next period, beside what they receive.
+    /// Charges to VMs in the next period, in addition to the time they receive.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub charges: BTreeMap<VmId, Nanos>,
-    /// What policies that look at single vCPUs made of them.
+    /// Demands of vCPUs, from policies that look at single vCPUs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub vcpus: BTreeMap<VmId, Vec<VcpuDemand>>,
-    /// The VMs that a policy that looks at single vCPUs leaves as they are, and why.
+    /// VMs that a policy for single vCPUs leaves as they are, and why.
     #[serde(skip)]
     pub left_alone: BTreeMap<VmId, LeftAlone>,
-    /// What branch counters told of vCPUs, and what came of it.
+    /// Verdicts on spinning vCPUs, and their outcomes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spins: Vec<SpinReport>,
 }
 
-/// What a vCPU wants of its VM's time.
+/// Demand of a vCPU for its VM's time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct VcpuDemand {
-    /// Which.
+    /// The vCPU.
     pub vcpu: VcpuId,
-    /// What it consumed in the period, ns.
+    /// Time it consumed in the period, ns.
     pub ran: Nanos,
-    /// What it showed to want, ns: what it consumed, or more than its allocation if it used that up and is still ready.
+    /// Its demand, ns: the time it consumed, or more than its allocation if it used that up and is still ready.
     pub demand: Nanos,
-    /// What it is allocated in the next one, ns.
+    /// Its allocation in the next period, ns.
     pub allocation: Nanos,
-    /// How urgent it is: 0 as any, more if it gets its time too late.
+    /// Its urgency: 0 is normal, more if it gets its time too late.
     pub urgency: u8,
-    /// Whether it usually is still ready to run when a period ends: it wants more than it gets.
+    /// Whether it usually is still ready to run when a period ends, and wants more than it gets.
     #[serde(skip)]
     pub wants_more: bool,
 }
@@ -212,7 +212,7 @@ struct GroupState {
     saturated: bool,
 }
 
-/// The controller. Feed it one set of observations per period; apply what it returns.
+/// The controller. The caller passes one set of observations per period and applies the result.
 #[derive(Clone, Debug)]
 pub struct FlexW {
     config: FlexWConfig,
@@ -222,7 +222,7 @@ pub struct FlexW {
 }
 
 impl FlexW {
-    /// A controller that has seen nothing yet.
+    /// Creates a controller without observations.
     pub fn new(config: FlexWConfig) -> FlexW {
         FlexW { config, vms: BTreeMap::new(), groups: BTreeMap::new(), window: Nanos::ZERO }
     }
@@ -232,10 +232,10 @@ impl FlexW {
         self.vms.get(&vm).map(|state| Weight::saturating(state.real_time))
     }
 
-    /// Takes in what happened in a period and decides the next one's weights, of those VMs that are `adjustable`; the others
-    /// take their part in the division as they are.
+    /// Adds a period and decides the next period's weights of the VMs that are `adjustable`.
+    /// The other VMs take part in the division with their current weights.
     ///
-    /// VMs that are not in the observation are forgotten.
+    /// VMs missing from the observation are forgotten.
     pub fn decide(
         &mut self,
         host: &HostObservation,
@@ -297,14 +297,14 @@ impl FlexW {
                 }
                 None => VmState { comes: !is_first, ..now },
             };
-            // Steps too small for the knob add up. Anything else in force than what was asked for is what counts.
+            // Steps too small for the knob add up. Otherwise a current weight other than the requested one counts.
             if vm.in_force.rotating {
-                // In its rows it may weigh more, in place of those whose rows they are not.
+                // In its rows it may weigh more, on behalf of members whose rows they are not.
                 state.real_time = vm.weight.value();
             } else if knob.written(vm, Weight::saturating(state.real_time)) != vm.in_force.weight {
                 state.real_time = vm.in_force.weight.value();
             }
-            // Beyond the knob's range more would be asked for than it can show, to be taken back first later.
+            // Beyond the knob's range, an excess would build up that has to be undone first.
             state.real_time = state.real_time.clamp(knob.least.value(), knob.most.value());
             state.configured = vm.weight.value();
             state.siblings = vm.siblings;
@@ -317,7 +317,7 @@ impl FlexW {
         self.vms = seen;
     }
 
-    /// Is the group's pCPU time used up? With hysteresis, because idle time is coarsely measured.
+    /// Whether the group's pCPU time is used up, with hysteresis because idle time is coarsely measured.
     fn group_state(
         &self,
         period: Nanos,
@@ -341,7 +341,7 @@ impl FlexW {
         GroupState { idle, saturated }
     }
 
-    /// One group's accounts, and its new weights.
+    /// Computes the accounts of a group, and its new weights.
     fn divide(
         &mut self,
         period: Nanos,
@@ -367,7 +367,7 @@ impl FlexW {
             Assessment::new(vm.vm, received, received)
         };
         let mut assessments: Vec<Assessment> = idle.iter().map(as_received).collect();
-        // Those that compete, and whether one is held, of each set of siblings.
+        // Per set of siblings: the VMs that compete, and whether one of them has a fixed weight.
         let mut active: BTreeMap<u32, (Vec<usize>, bool)> = BTreeMap::new();
         for (vm, fair) in members.iter().zip(shares) {
             let state = &self.vms[&vm.vm];
@@ -380,7 +380,7 @@ impl FlexW {
                 None => self.next_weight(period, state, &account, group, window_over),
             };
             if state.could_run >= ASLEEP * period.0 as f64 {
-                // A VM that is held and satisfied is nobody to step against.
+                // A satisfied VM with a fixed weight does not affect the steps of others.
                 let is_behind = account.lag.abs() > self.config.dead_band;
                 let competes = is_behind || state.backlogged >= BACKLOGGED * period.0 as f64;
                 let (active, held) = active.entry(state.siblings).or_default();
@@ -409,8 +409,9 @@ impl FlexW {
         assessments
     }
 
-    /// The weight of one that comes, to be among those that share its pCPUs: the geometric mean of what these have of their configured weights
-    /// is its own. `None` if it does not come, or there are none.
+    /// The weight of a new VM among those that share its pCPUs.
+    /// Its ratio to the configured weight is the geometric mean of theirs. `None` if the VM is
+    /// not new, or there are none.
     fn among_others(&self, vm: &VmObservation, members: &[&VmObservation]) -> Option<f64> {
         let state = self.vms.get(&vm.vm).filter(|state| state.comes && state.adjustable)?;
         let pcpus = allowed(vm);
@@ -424,7 +425,7 @@ impl FlexW {
         (!ratios.is_empty()).then(|| state.configured * libm::exp(mean))
     }
 
-    /// r_i for the next period before the sum is kept.
+    /// r_i for the next period, before the sum is restored.
     fn next_weight(
         &self,
         period: Nanos,
@@ -443,7 +444,7 @@ impl FlexW {
         if state.could_run < ASLEEP * period.0 as f64 {
             return (w, Some(Because::Asleep));
         }
-        // A weight below w_i was not saved up, and to be given w_i again would be a gift every window.
+        // A weight below w_i was not saved up, and a reset to w_i would be a gift every window.
         if window_over && state.least_backlog < BACKLOGGED && state.real_time > w {
             return (w, Some(Because::FairWindow));
         }
@@ -464,7 +465,7 @@ impl FlexW {
         (state.real_time * factor, Some(because))
     }
 
-    /// The factor by which r_i changes: g × error ÷ elasticity, symmetric in too little and too much.
+    /// The factor by which r_i changes: g × error ÷ elasticity, symmetric in shortage and excess.
     fn step(&self, state: &VmState, account: &Assessment) -> f64 {
         let fair = account.fair.0.max(1) as f64;
         let received = account.received.0.max(1) as f64;
@@ -474,9 +475,10 @@ impl FlexW {
         if received < fair { factor } else { 1.0 / factor }
     }
 
-    /// Scales the active VMs' weights so that they sum up to Σ w_i again. Where that would press the
-    /// smallest below its clamp, ratios go before the sum: all are lifted, up to the other clamp. So they do where some
-    /// weights are `held`: scaling the others would undo their steps against these.
+    /// Scales the weights of the active VMs so that they add up to Σ w_i again.
+    /// If that would press the smallest below its clamp, ratios take precedence over the sum: all
+    /// are raised, up to the other clamp.
+    /// They also do if some weights are `held`, as scaling the others would undo their steps relative to these.
     fn keep_sum(&self, wanted: &mut [(VmId, f64, Option<Because>)], active: &[usize], held: bool) {
         let w = |vm: &VmId| self.vms[vm].configured;
         let configured: f64 = active.iter().map(|&i| w(&wanted[i].0)).sum();
@@ -519,7 +521,7 @@ impl VmState {
         }
     }
 
-    /// What was true before a long sleep says nothing about now: start the averages anew.
+    /// Restarts the averages, because those from before a long sleep say nothing about now.
     fn wake(&mut self) {
         self.age = 0;
         (
@@ -532,7 +534,7 @@ impl VmState {
         ) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
     }
 
-    /// What the VM brings to the division, from the averages.
+    /// The VM's claim in the division, from the averages.
     fn claim(&self, period: Nanos, vm: &VmObservation) -> Claim {
         let nanos = |average: f64| Nanos(average.round() as u64);
         let received = nanos(self.received);
@@ -560,7 +562,7 @@ impl VmState {
     }
 }
 
-/// Where any vCPU of a VM may run.
+/// pCPUs where any vCPU of a VM may run.
 fn allowed(vm: &VmObservation) -> PcpuSet {
     let sets = vm.vcpus.iter().map(|vcpu| &vcpu.allowed);
     sets.flat_map(PcpuSet::iter).collect()
@@ -576,6 +578,6 @@ fn elasticity(period: Nanos, vm: &VmObservation) -> f64 {
         weighted += share * waiting;
         total += share;
     }
-    // A VM that got nothing at all answers to any weight.
+    // A VM that received no time responds to any weight.
     if total > 0.0 { weighted / total } else { 1.0 }
 }

@@ -1,7 +1,7 @@
 //! Tandem's user-level vCPU scheduling policies.
 //!
-//! Everything here is pure: observations in, decisions out. No file, no clock, no thread. The same
-//! code decides in the host daemon, in tests and in simulators.
+//! Everything here is pure: observations in, decisions out, without files, clocks or threads.
+//! The same code decides in the host daemon, in tests and in simulators.
 
 pub mod assess;
 pub mod asymmetric;

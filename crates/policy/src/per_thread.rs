@@ -1,16 +1,17 @@
-//! Per-thread vCPU: each thread on a vCPU of its own, in turn.
+//! Per-thread vCPUs: binds each thread to the least loaded vCPU.
 //!
 //! Source: Kilic, Doddamani, Bhat, Bagdi & Gopalan, "Overcoming Virtualization Overheads for Large-vCPU Virtual
-//! Machines", MASCOTS 2018, section on per-thread vCPUs. A VM with far more vCPUs than the host has pCPUs is to
-//! leave scheduling to the host: each thread is bound to a vCPU when it is created, and the guest balances no load.
-//! With more threads than vCPUs they share evenly; what ends makes room.
+//! Machines", MASCOTS 2018, section on per-thread vCPUs.
+//! A VM with far more vCPUs than the host has pCPUs leaves scheduling to the host.
+//! Each thread is bound to a vCPU when it is created, and the guest balances no load.
+//! If there are more threads than vCPUs, they share evenly; a thread that ends frees its place.
 
 use std::collections::BTreeMap;
 
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::PcpuId;
 
-/// Which thread is on which vCPU. `T` names a thread for as long as it lives.
+/// The vCPU of each thread. `T` identifies a thread for its lifetime.
 #[derive(Clone, Debug)]
 pub struct PerThread<T> {
     load: BTreeMap<PcpuId, u32>,
@@ -18,13 +19,13 @@ pub struct PerThread<T> {
 }
 
 impl<T: Copy + Ord> PerThread<T> {
-    /// For these vCPUs, none of them in use.
+    /// Creates a policy for these vCPUs, all unused.
     pub fn new(vcpus: &PcpuSet) -> PerThread<T> {
         PerThread { load: vcpus.iter().map(|vcpu| (vcpu, 0)).collect(), places: BTreeMap::new() }
     }
 
-    /// The threads there are now: those that are new, each with its vCPU, in the order given. A new thread gets the
-    /// vCPU with the fewest, the lowest number first.
+    /// Updates the set of live threads; returns the new ones with their vCPUs, in the order given.
+    /// A new thread gets the vCPU with the fewest threads; on a tie, the lowest number.
     pub fn place(&mut self, threads: &[T]) -> Vec<(T, PcpuId)> {
         let mut now: Vec<T> = threads.to_vec();
         now.sort_unstable();
@@ -40,7 +41,7 @@ impl<T: Copy + Ord> PerThread<T> {
         placed.filter_map(|(thread, vcpu)| Some((thread, vcpu?))).collect()
     }
 
-    /// One more thread: its vCPU, if it is new and there are any.
+    /// Adds a thread; returns its vCPU if the thread is new and there are vCPUs.
     pub fn add(&mut self, thread: T) -> Option<PcpuId> {
         if self.places.contains_key(&thread) {
             return None;
@@ -72,7 +73,7 @@ mod tests {
         assert!(policy.place(&[10, 11, 12, 13]).is_empty());
         // Thread 11 ended: its vCPU is the emptiest.
         assert_eq!(policy.place(&[10, 12, 13, 14]), [(14, PcpuId(1))]);
-        // One that is told of by itself, and is seen with the others later.
+        // A thread that is reported on its own, and seen with the others later.
         assert_eq!(policy.add(15), Some(PcpuId(1)));
         assert_eq!(policy.add(15), None);
         assert!(policy.place(&[10, 12, 13, 14, 15]).is_empty());
@@ -84,7 +85,7 @@ mod tests {
     }
 
     proptest! {
-        /// As threads only come, no vCPU has over one more than another.
+        /// While threads only start, the loads of two vCPUs differ by at most one.
         #[test]
         fn loads_differ_by_one_at_most(count in 0u32..100, size in 1u32..20) {
             let all: PcpuSet = (0..size).map(PcpuId).collect();

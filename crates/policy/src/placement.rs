@@ -1,20 +1,20 @@
-//! Placement: when pins leave VMs no way to their fair shares, move one pinned vCPU.
+//! Placement: moves one pinned vCPU if pins keep VMs from their fair shares.
 //!
-//! Weights divide each pCPU; they cannot divide what the pins have already decided. Three one-vCPU
-//! VMs pinned to pCPU 0 of two get a third each, whatever their weights, while the VM that also has a
-//! vCPU on pCPU 1 gets the other pCPU. Whether the fair shares of a group can be reached at all is a
-//! flow problem: VM i offers its fair share, at most k·T of it to a pCPU on which k of its vCPUs may
-//! run (and a pCPU takes T). Flow = sum of the fair shares: feasible. Otherwise the pCPUs on the far
-//! side of the minimum cut are those that too much is pinned to, and one vCPU pinned there is moved to
-//! the pCPU of the same group where the flow gains most.
+//! Weights divide each pCPU, but not across pins. Three one-vCPU VMs pinned to pCPU 0 of two get a
+//! third each, whatever their weights, while a VM that also has a vCPU on pCPU 1 gets that pCPU.
+//! Whether the fair shares of a group are feasible is a flow problem.
+//! VM i offers its fair share, at most k·T of it to a pCPU on which k of its vCPUs may run; a pCPU takes T.
+//! The shares are feasible if the flow equals their sum.
+//! Otherwise the pCPUs on the far side of the minimum cut have too much pinned to them.
+//! One vCPU pinned there is moved to the pCPU of the same group where the flow gains most.
 //!
-//! Only vCPUs pinned to a single pCPU are moved, and only within their accounting group. A VM never
-//! gets two vCPUs on a pCPU by a move (no stacking), where it had at most one there before. One move
-//! at a time: the caller lets the weights settle before it asks again.
+//! Only vCPUs pinned to a single pCPU are moved, and only within their accounting group.
+//! A move never puts a second vCPU of a VM on a pCPU (no stacking).
+//! Moves are made one at a time: the caller lets the weights settle before it asks again.
 //!
-//! The idea that vCPUs must move between pCPUs for fair shares to exist is from FlexS (Rao & Zhou,
-//! PPoPP 2014, section 4.2), which swaps vCPUs on the run queues of Xen; pins on a Linux host are the
-//! operator's, so this policy is used only where the operator allows it.
+//! The idea that vCPUs must move between pCPUs for fair shares to exist is from FlexS (Rao &
+//! Zhou, PPoPP 2014, section 4.2), which swaps vCPUs on the run queues of Xen.
+//! Pins on a Linux host are the operator's, so this policy is used only with the operator's permission.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -39,23 +39,23 @@ pub struct Move {
     pub gain: Nanos,
 }
 
-/// When to look for a move: asks only after a shortfall has lasted, and lets each move settle.
+/// Decides when to look for a move: only after a lasting shortfall, and not while an earlier move settles.
 #[derive(Clone, Debug, Default)]
 pub struct Rebalancer {
     /// By pCPU set of the group: periods the shortfall has lasted, periods since the last move.
     groups: BTreeMap<PcpuSet, (u32, u32)>,
 }
 
-/// A shortfall is believed after this many periods in a row.
-const PATIENCE: u32 = 3;
-/// After a move the weights get this many periods before the next.
+/// Periods in a row after which a shortfall counts.
+const MIN_SHORTFALL_PERIODS: u32 = 3;
+/// Minimum number of periods between two moves, for the weights to settle.
 const SETTLE: u32 = 10;
-/// A shortfall, and a gain, of less than this part of a period is not worth a move.
+/// Minimum shortfall and gain that are worth a move, as a fraction of a period.
 const WORTH: f64 = 0.03;
 
 impl Rebalancer {
-    /// Takes in one period's observations and what FlexW made of them; returns the moves to make, at
-    /// most one per accounting group, and of `movable` VMs only.
+    /// Adds one period's observations and FlexW's report on them.
+    /// Returns the moves to make, at most one per accounting group, and of `movable` VMs only.
     pub fn decide(
         &mut self,
         period: Nanos,
@@ -76,7 +76,7 @@ impl Rebalancer {
                     .iter()
                     .any(|account| account.fair.saturating_sub(account.received) > least);
             lasting = if behind { lasting.saturating_add(1) } else { 0 };
-            if lasting >= PATIENCE
+            if lasting >= MIN_SHORTFALL_PERIODS
                 && quiet >= SETTLE
                 && let Some(decision) = group_move(period, vms, group, least, &movable)
             {
@@ -111,10 +111,10 @@ fn group_move(
     })
 }
 
-/// Groups larger than this are left alone: the search tries each pinned vCPU on each pCPU.
+/// Maximum size of a group, as the search tries each pinned vCPU on each pCPU.
 const MAX_PCPUS: usize = 128;
 
-/// The move that gains most, if one gains more than `least`.
+/// Returns the move that gains most, if one gains more than `least`.
 ///
 /// `fair` is each VM's fair share within `period`; `vms` are the members of one accounting group and
 /// `pcpus` its pCPUs, and only `movable` VMs' vCPUs are moved. Ties go to the first VM, vCPU and pCPU.
@@ -236,8 +236,8 @@ impl Network {
         Some(path)
     }
 
-    /// Breadth-first over the residual network: who reached each pCPU, who reached each VM against
-    /// existing flow, and the first pCPU with room.
+    /// Breadth-first search of the residual network. Returns the VM from which each pCPU was reached,
+    /// the pCPU from which each VM was reached against existing flow, and the first pCPU with room.
     #[allow(clippy::type_complexity)]
     fn search(&self) -> (Vec<Option<usize>>, Vec<Option<usize>>, Option<usize>) {
         let mut came_to_pcpu = vec![None; self.pcpus.len()];
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn three_single_vcpu_vms_on_one_pcpu_of_two_need_a_move() {
+    fn crowded_pcpu_needs_a_move() {
         let vms = [vm(1, &["0", "1"]), vm(2, &["0"]), vm(3, &["0"]), vm(4, &["0"])];
         let moved = find("0-1", &vms, &halves(&[1, 1, 1, 1])).unwrap();
         assert_eq!((moved.vm, moved.from, moved.to), (1, PcpuId(0), PcpuId(1)));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feasible_division_moves_nobody() {
+    fn feasible_division_moves_no_vcpu() {
         let vms = [vm(1, &["0", "1"]), vm(2, &["0"]), vm(3, &["1"]), vm(4, &["0"])];
         assert_eq!(find("0-1", &vms, &halves(&[1, 1, 1, 1])), None);
         let vms = [vm(1, &["0", "1", "0"]), vm(2, &["0"])];
@@ -350,9 +350,9 @@ mod tests {
     }
 
     #[test]
-    fn feasibility_can_need_a_chain_of_vms_to_give_way() {
-        // 3 is confined to pCPU 0, 2 reaches 0 and 1, 1 reaches 1 and 2: shares of one pCPU each fit
-        // only if everybody shifts.
+    fn feasible_flow_needs_chain_of_vms() {
+        // VM 3 is confined to pCPU 0, VM 2 may use 0 and 1, VM 1 may use 1 and 2.
+        // Shares of one pCPU each fit only if all of them shift.
         let vms = [vm(1, &["1", "2"]), vm(2, &["0", "1"]), vm(3, &["0"])];
         let members: Vec<&VmObservation> = vms.iter().collect();
         let pcpus = "0-2".parse().unwrap();
@@ -362,15 +362,15 @@ mod tests {
     }
 
     #[test]
-    fn vcpus_that_may_roam_are_never_moved() {
+    fn unpinned_vcpus_are_never_moved() {
         let vms = [vm(1, &["0-1"]), vm(2, &["0"]), vm(3, &["0"]), vm(4, &["0"])];
         let moved = find("0-1", &vms, &halves(&[1, 1, 1, 1])).unwrap();
         assert_eq!(moved.vm, 1);
     }
 
     #[test]
-    fn a_move_never_stacks_two_vcpus_of_a_vm() {
-        // Only VM 1 could give way, and it already has a vCPU on pCPU 1.
+    fn move_never_stacks_vcpus() {
+        // Only VM 1 could move, and it already has a vCPU on pCPU 1.
         let vms = [vm(1, &["0", "1"]), vm(2, &["0-1"])];
         let pcpus: PcpuSet = "0-1".parse().unwrap();
         let members: Vec<&VmObservation> = vms.iter().collect();

@@ -1,66 +1,68 @@
-//! How far an application scales on a machine and on a VM, and what it could reach: speedup by
-//! utilization efficiency.
+//! Scalability of an application on a machine and on a VM: efficiency, speedup and type.
 //!
-//! Source: Shan's dissertation (NJIT 2018), chapter 4. Speedup on N units of execution is N times the
-//! part of the CPU time available that is used. What is lost differs: a physical machine loses what
-//! its cores idle or busy-wait; a VM loses the switches that idle and spinning vCPUs cost, and the
-//! part of its time slices that is left over at the end of an allocation period, as that is not carried
-//! over. A vCPU that idles does not lose time by that: others may use its slice.
+//! Source: Shan's dissertation (NJIT 2018), chapter 4.
+//! Speedup on N units of execution is N times the fraction of the available CPU time that is used.
+//! A physical machine loses the time in which its cores idle or busy-wait.
+//! A VM loses the switches of its idle and spinning vCPUs.
+//! It also loses the rest of its time slices at the end of an allocation period, which is not carried over.
+//! An idle vCPU itself loses no time, as others may use its slice.
 //!
-//! Times are [`Nanos`] over the same span of execution. Pure functions: who measures the times, and
-//! over which span, is the caller's business.
+//! Times are [`Nanos`] over the same span of execution.
+//! Pure functions: the caller measures the times and chooses the span.
 
 use serde::Serialize;
 use thiserror::Error;
 
 use tandem_model::units::Nanos;
 
-/// How many times as fast as on one unit of execution.
+/// Speed relative to that on one unit of execution.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub struct Speedup(pub f64);
 
-/// A part of something, 0 … 1.
+/// A fraction of a whole, 0 … 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub struct Fraction(f64);
 
 impl Fraction {
-    /// None of it.
+    /// Zero.
     pub const NONE: Fraction = Fraction(0.0);
 
-    /// All of it.
+    /// One.
     pub const ALL: Fraction = Fraction(1.0);
 
-    /// A number of 0 … 1 as a part.
+    /// Checks that `value` is within 0 … 1.
     pub fn new(value: f64) -> Result<Fraction, ScalabilityError> {
-        match (0.0..=1.0).contains(&value) {
-            true => Ok(Fraction(value)),
-            false => Err(ScalabilityError::NotAFraction(value)),
+        if (0.0..=1.0).contains(&value) {
+            Ok(Fraction(value))
+        } else {
+            Err(ScalabilityError::NotAFraction(value))
         }
     }
 
-    /// As a number.
+    /// Returns the fraction as a number.
     pub fn get(self) -> f64 {
         self.0
     }
 
-    /// `part` of `whole`.
+    /// `part` ÷ `whole`.
     fn of(part: Nanos, whole: Nanos) -> Result<Fraction, ScalabilityError> {
-        match part <= whole && whole > Nanos::ZERO {
-            true => Ok(Fraction(part.0 as f64 / whole.0 as f64)),
-            false => Err(ScalabilityError::NotAPart { part, whole }),
+        if part <= whole && whole > Nanos::ZERO {
+            Ok(Fraction(part.0 as f64 / whole.0 as f64))
+        } else {
+            Err(ScalabilityError::NotAPart { part, whole })
         }
     }
 }
 
-/// What cannot be computed with.
+/// Invalid input of a computation.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum ScalabilityError {
-    /// Not between 0 and 1.
+    /// The value is not between 0 and 1.
     #[error("{0} is not a part of a whole: expected 0 … 1")]
     NotAFraction(f64),
-    /// More was lost than there was, or there was nothing.
+    /// The part exceeds the whole, or the whole is 0.
     #[error(
         "{part} cannot be a part of {whole}: expected a time of at most as much, of more than 0 ns"
     )]
@@ -70,17 +72,17 @@ pub enum ScalabilityError {
         /// The whole.
         whole: Nanos,
     },
-    /// There is nothing to run on.
+    /// The run has no units of execution.
     #[error("0 units of execution cannot run anything: expected 1 or more")]
     NoUnits,
 }
 
-/// What the cores of a physical machine did while an application ran.
+/// CPU time of the cores of a physical machine while an application ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhysicalRun {
     /// Cores, N.
     pub cores: u32,
-    /// Time of execution, wall clock.
+    /// Execution time, wall clock.
     pub execution: Nanos,
     /// Idle, summed over the cores.
     pub idle: Nanos,
@@ -89,7 +91,7 @@ pub struct PhysicalRun {
 }
 
 impl PhysicalRun {
-    /// Available: N × execution time.
+    /// Available CPU time: N × execution time.
     fn available(&self) -> Result<Nanos, ScalabilityError> {
         match self.cores {
             0 => Err(ScalabilityError::NoUnits),
@@ -109,14 +111,14 @@ impl PhysicalRun {
     }
 }
 
-/// What a VM did with the CPU time that it was given.
+/// CPU time that a VM was given, and its losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualRun {
     /// vCPUs, N.
     pub vcpus: u32,
     /// Time slices allocated to the VM.
     pub allocated: Nanos,
-    /// Switching out vCPUs that idle or spin, and back in.
+    /// Spent on switching idle or spinning vCPUs out and in.
     pub switching: Nanos,
     /// Left unused at the ends of allocation periods.
     pub unused: Nanos,
@@ -147,25 +149,27 @@ fn speedup(units: u32, efficiency: Fraction) -> Speedup {
     Speedup(f64::from(units) * efficiency.0)
 }
 
-/// Potential of an application on a VM in one allocation period:
-/// efficiency = min(1, utilization ÷ the VM's share of the host).
+/// Potential efficiency of an application on a VM in one allocation period:
+/// min(1, utilization ÷ the VM's share of the host).
 ///
-/// `utilization` is that on a physical machine of the same size: what does not use more of the
-/// machine than the VM's share can, with the slices where the work is, use all that it is given.
+/// `utilization` is measured on a physical machine of the same size.
+/// An application that uses no more of that machine than the VM's share can use everything it is
+/// given, if the slices go to the vCPUs with work.
 pub fn potential_efficiency(
     utilization: Fraction,
     share: Fraction,
 ) -> Result<Fraction, ScalabilityError> {
-    match share.0 > 0.0 {
-        true => Ok(Fraction((utilization.0 / share.0).min(1.0))),
-        false => Err(ScalabilityError::NotAFraction(share.0)),
+    if share.0 > 0.0 {
+        Ok(Fraction((utilization.0 / share.0).min(1.0)))
+    } else {
+        Err(ScalabilityError::NotAFraction(share.0))
     }
 }
 
-/// From this part of N active CPUs on, workload parallelism is high.
+/// Workload parallelism is high from this fraction of N active CPUs.
 pub const HIGH_PARALLELISM: f64 = 0.75;
 
-/// What an application is like, wherever it runs.
+/// Properties of an application, independent of the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Features {
     /// Units of execution, N.
@@ -174,7 +178,7 @@ pub struct Features {
     pub active: f64,
     /// Synchronization frequency: voluntary switches of one thread per second.
     pub voluntary_switches_per_second: f64,
-    /// The time slice: who blocks at least once in it synchronizes often.
+    /// The time slice; a thread that blocks at least once in it synchronizes often.
     pub timeslice: Nanos,
 }
 
@@ -215,7 +219,7 @@ impl Features {
         self.voluntary_switches_per_second * self.timeslice.as_secs_f64() >= 1.0
     }
 
-    /// Its type.
+    /// Returns the type of the application.
     pub fn class(&self) -> Type {
         match (self.high_parallelism(), self.frequent_synchronization()) {
             (true, false) => Type::ScalesOnBoth,

@@ -1,28 +1,29 @@
-//! The charge for urgency: a vCPU that runs sooner after it wakes takes its pCPU from another more often, and its VM pays for that.
+//! Charge for urgency: an urgent vCPU preempts others more often when it wakes, and its VM pays for that.
 //!
-//! While a vCPU is not urgent the rate at which it is put on a pCPU is learned; while it is, each time beyond that rate costs its VM
-//! [`SWITCH`] of what it is due (Shan, NJIT 2018, chapter 5, charges a VM for the extra switches; what one costs is ours).
+//! While a vCPU is not urgent, the rate at which it is scheduled in is learned.
+//! While it is urgent, each switch beyond that rate costs its VM [`SWITCH`] of its fair share.
+//! Shan (NJIT 2018, chapter 5) charges a VM for the extra switches; the cost of one is our estimate.
 //!
-//! The rate falls soon and rises slowly, and while the vCPU is urgent it only falls. Else a VM that wakes often for a while before it is
-//! urgent would not be charged after that.
+//! The learned rate falls fast and rises slowly, and while the vCPU is urgent it only falls.
+//! Otherwise a VM that wakes often for a while before it becomes urgent would escape the charge.
 
 use std::collections::BTreeMap;
 
 use tandem_model::units::{Nanos, VcpuId};
 
-/// What a switch costs the others: two of them, and what their caches lose. An estimate: 5 µs.
+/// Cost of an extra switch to the other VMs: two context switches and their cache misses. Estimate: 5 µs.
 pub const SWITCH: Nanos = Nanos(5_000);
-/// The weight of the newest period in the rate that is learned, if it falls ...
+/// Weight of the newest period in the learned rate if the rate falls ...
 const FALLS: f64 = 0.2;
 /// ... and if it rises.
 const RISES: f64 = 0.02;
 
-/// How often each vCPU of a VM is put on a pCPU while it is not urgent, per period.
+/// Usual schedule-ins of each vCPU of a VM per period, learned while it is not urgent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Switches(BTreeMap<VcpuId, f64>);
 
 impl Switches {
-    /// Takes in how often each vCPU was put on a pCPU in a period, and whether it was urgent; returns what the VM is charged.
+    /// Adds a period: for each vCPU its schedule-ins and whether it was urgent. Returns the VM's charge.
     pub fn charge(&mut self, runs: impl IntoIterator<Item = (VcpuId, u64, bool)>) -> Nanos {
         let before = std::mem::take(&mut self.0);
         let mut extra = 0.0;
@@ -30,12 +31,11 @@ impl Switches {
             let runs = runs as f64;
             let usual = before.get(&vcpu).copied().unwrap_or(runs);
             let more = runs - usual;
-            let learned = match is_urgent {
-                true => {
-                    extra += more.max(0.0);
-                    FALLS * more.min(0.0)
-                }
-                false => FALLS * more.min(0.0) + RISES * more.max(0.0),
+            let learned = if is_urgent {
+                extra += more.max(0.0);
+                FALLS * more.min(0.0)
+            } else {
+                FALLS * more.min(0.0) + RISES * more.max(0.0)
             };
             self.0.insert(vcpu, usual + learned);
         }
@@ -50,18 +50,18 @@ mod tests {
     const ONE: VcpuId = VcpuId(1);
 
     #[test]
-    fn switches_beyond_the_usual_are_charged_while_a_vcpu_is_urgent() {
+    fn extra_switches_are_charged_while_urgent() {
         let mut switches = Switches::default();
         assert_eq!(switches.charge([(ONE, 10, false)]), Nanos::ZERO);
         assert_eq!(switches.charge([(ONE, 10, false)]), Nanos::ZERO);
         assert_eq!(switches.charge([(ONE, 14, true)]), Nanos(4 * SWITCH.0));
         assert_eq!(switches.charge([(ONE, 10, true)]), Nanos::ZERO);
-        // Not urgent any more: free.
+        // No longer urgent: free.
         assert_eq!(switches.charge([(ONE, 14, false)]), Nanos::ZERO);
     }
 
     #[test]
-    fn waking_often_before_it_is_urgent_does_not_spare_a_vm_the_charge() {
+    fn frequent_early_wakeups_do_not_avoid_charge() {
         let mut switches = Switches::default();
         for _ in 0..50 {
             switches.charge([(ONE, 100, false)]);
@@ -71,7 +71,7 @@ mod tests {
         }
         let charge = switches.charge([(ONE, 400, true)]);
         assert!(charge > Nanos(200 * SWITCH.0), "{charge}");
-        // It cannot rise while the vCPU is urgent, and falls if it wakes less often.
+        // The rate cannot rise while the vCPU is urgent; it falls if the vCPU wakes less often.
         assert_eq!(switches.charge([(ONE, 400, true)]), charge);
         for _ in 0..50 {
             assert_eq!(switches.charge([(ONE, 50, true)]), Nanos::ZERO);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_urgent_from_the_start_is_charged_by_what_it_began_with() {
+    fn initially_urgent_vcpu_uses_first_rate() {
         let mut switches = Switches::default();
         assert_eq!(switches.charge([(ONE, 10, true)]), Nanos::ZERO);
         assert_eq!(switches.charge([(ONE, 11, true)]), SWITCH);

@@ -1,41 +1,46 @@
-//! Latency: a vCPU that gets its time too late is to run sooner after it wakes.
+//! Latency: a vCPU that gets its time too late runs sooner after its next wake-ups.
 //!
-//! Source: Shan (NJIT 2018), chapter 5. By how a vCPU stands at the end of a period:
+//! Source: Shan (NJIT 2018), chapter 5. The state of a vCPU at the end of a period decides:
 //!
-//! - its allocation not used up, and ready: it got its time too late, so it becomes more urgent;
-//! - used up, and idle: less urgent, down to as any other. The source raises its latency beyond that; in simulations that cost most of what
-//!   urgency gained, as vCPUs that use what they are allocated and sleep in between are most of those that matter;
-//! - as urgent as can be, and still too late: it waits for a slow sibling, so the senders of its wake-ups become more urgent;
-//! - not used up, and not ready: it gets what it wants. Mostly that is what its urgency does for it, so it becomes less urgent only after
-//!   [`CONTENT`] such periods on end, one level at a time. The source leaves this case open;
-//! - used up, and ready: as it was; one that never sleeps goes back to 0. The source does not say this, but such a vCPU has no wake-up to
-//!   be late for, is always ready, and would drift to the most urgent by the noise of its time alone.
+//! - Allocation not used up, and ready: it got its time too late, so it becomes more urgent.
+//! - Used up, and idle: it becomes less urgent, down to level 0.
+//!   The source raises the latency further. In simulations that cost most of the gain of urgency,
+//!   because most vCPUs that matter use up their allocation and sleep in between.
+//! - At the highest level, and still too late: it waits for a slow sibling, so the siblings that
+//!   wake it become more urgent.
+//! - Not used up, and not ready: it gets the time it wants, mostly thanks to its urgency.
+//!   It becomes less urgent only after [`CONTENT`] such periods in a row, one level at a time.
+//!   The source leaves this case open.
+//! - Used up, and ready: unchanged.
+//! - Never asleep: it falls by one level per period, down to 0. This rule is ours.
+//!   Such a vCPU has no late wake-ups, is always ready, and would drift to the highest level
+//!   through noise in its time alone.
 //!
-//! Urgency is a level; what it means is up to the host: a wake-up granularity, a slice, a weight for a while.
+//! Urgency is a level; the host maps it to a wake-up granularity, a slice or a temporary weight.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tandem_model::units::VcpuId;
 
-/// The most urgent; 0 is as any.
-pub const MOST: u8 = 4;
+/// The highest level; 0 is normal.
+pub const MAX_LEVEL: u8 = 4;
 
-/// A vCPU that was neither ready nor had used up its allocation for so many periods on end is less urgent. With 8 of them instead a VM
-/// loses most of what urgency gives it, as it is late again at each lower level before it rises.
+/// Periods in a row, neither ready nor with its allocation used up, after which a vCPU becomes less urgent.
+/// With 8 a VM loses most of the gain of urgency, as it is late again at each lower level before it rises.
 pub const CONTENT: u8 = 50;
 
-/// How a vCPU stands at the end of a period.
+/// State of a vCPU at the end of a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Which.
+    /// The vCPU.
     pub vcpu: VcpuId,
     /// Whether it used up its allocation.
     pub used_up: bool,
     /// Whether it was ready to run.
     pub ready: bool,
-    /// Whether it slept at times. One that never does has nothing to wake for.
+    /// Whether it slept at times. A vCPU that never sleeps has no wake-ups.
     pub sleeps: bool,
-    /// Its siblings that woke it in the period, where that is known.
+    /// Its siblings that woke it in the period, if known.
     pub woken_by: Vec<VcpuId>,
 }
 
@@ -46,21 +51,21 @@ impl Standing {
     }
 }
 
-/// How urgent each vCPU of a VM is; 0: as any.
+/// Urgency of each vCPU of a VM; 0 is normal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Urgencies(BTreeMap<VcpuId, Urgency>);
 
-/// How urgent a vCPU is.
+/// Urgency of one vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Urgency {
     level: u8,
-    /// For how many periods on end it has been content, since it last became less urgent for that.
+    /// Consecutive periods at this level in which it was content.
     content: u8,
 }
 
 impl Urgency {
     fn up(self) -> Urgency {
-        Urgency { level: (self.level + 1).min(MOST), content: 0 }
+        Urgency { level: (self.level + 1).min(MAX_LEVEL), content: 0 }
     }
 
     fn down(self) -> Urgency {
@@ -74,17 +79,18 @@ impl Urgency {
 }
 
 impl Urgencies {
-    /// Of a vCPU.
+    /// Returns the level of a vCPU.
     pub fn of(&self, vcpu: VcpuId) -> u8 {
         self.0.get(&vcpu).map_or(0, |urgency| urgency.level)
     }
 
-    /// Takes in the end of a period. A vCPU moves by one level at most, up if anything asks for that. Those that are not in
-    /// `standings` are forgotten.
+    /// Updates the levels at the end of a period, by at most one each.
+    /// A waker of a late vCPU rises even if it would fall otherwise, unless it never sleeps.
+    /// vCPUs missing from `standings` are forgotten.
     pub fn follow(&mut self, standings: &[Standing]) {
         let mut slow: BTreeSet<VcpuId> = BTreeSet::new();
         for standing in standings {
-            if standing.is_late() && self.of(standing.vcpu) == MOST {
+            if standing.is_late() && self.of(standing.vcpu) == MAX_LEVEL {
                 slow.extend(&standing.woken_by);
             }
         }
@@ -116,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_too_late_becomes_urgent_and_who_had_its_time_less_so() {
+    fn late_vcpus_rise_and_satisfied_ones_fall() {
         let mut urgencies = Urgencies::default();
         urgencies.follow(&[
             standing(0, false, true),
@@ -129,18 +135,18 @@ mod tests {
             urgencies.follow(&[standing(0, false, true), standing(1, false, true)]);
         }
         urgencies.follow(&[standing(0, false, true), standing(1, true, false)]);
-        assert_eq!(levels(&urgencies, 4), [MOST, MOST - 1, 0, 0]);
+        assert_eq!(levels(&urgencies, 4), [MAX_LEVEL, MAX_LEVEL - 1, 0, 0]);
     }
 
     #[test]
-    fn who_gets_what_it_wants_is_less_urgent_in_the_end() {
+    fn content_vcpu_becomes_less_urgent_eventually() {
         let mut urgencies = Urgencies::default();
         let late = standing(0, false, true);
         let content = standing(0, false, false);
-        for _ in 0..MOST {
+        for _ in 0..MAX_LEVEL {
             urgencies.follow(std::slice::from_ref(&late));
         }
-        for level in (0..MOST).rev() {
+        for level in (0..MAX_LEVEL).rev() {
             for _ in 1..CONTENT {
                 urgencies.follow(std::slice::from_ref(&content));
                 assert_eq!(levels(&urgencies, 1), [level + 1]);
@@ -148,18 +154,18 @@ mod tests {
             urgencies.follow(std::slice::from_ref(&content));
             assert_eq!(levels(&urgencies, 1), [level]);
         }
-        // Late once in a while, it stays urgent.
-        for _ in 0..2 * MOST {
+        // Late now and then, it stays urgent.
+        for _ in 0..2 * MAX_LEVEL {
             urgencies.follow(std::slice::from_ref(&late));
             for _ in 1..CONTENT {
                 urgencies.follow(std::slice::from_ref(&content));
             }
         }
-        assert_eq!(levels(&urgencies, 1), [MOST]);
+        assert_eq!(levels(&urgencies, 1), [MAX_LEVEL]);
     }
 
     #[test]
-    fn who_never_sleeps_is_not_urgent() {
+    fn always_runnable_vcpu_is_not_urgent() {
         let mut urgencies = Urgencies::default();
         urgencies.follow(&[standing(0, false, true)]);
         let awake = Standing { sleeps: false, ..standing(0, false, true) };
@@ -170,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn at_the_most_its_wakers_become_urgent_instead() {
+    fn wakers_of_most_urgent_vcpu_rise() {
         let mut urgencies = Urgencies::default();
         let late = Standing { woken_by: vec![VcpuId(1)], ..standing(0, false, true) };
         for period in 0..8u8 {
-            // The waker uses up its time and goes idle, which alone would make it less urgent.
+            // The waker uses up its time and goes idle, which alone would lower its level.
             urgencies.follow(&[late.clone(), standing(1, true, false)]);
-            assert_eq!(urgencies.of(VcpuId(1)), period.saturating_sub(MOST - 1));
+            assert_eq!(urgencies.of(VcpuId(1)), period.saturating_sub(MAX_LEVEL - 1));
         }
-        assert_eq!(levels(&urgencies, 2), [MOST, 4]);
+        assert_eq!(levels(&urgencies, 2), [MAX_LEVEL, 4]);
     }
 }

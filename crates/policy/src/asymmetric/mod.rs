@@ -1,14 +1,16 @@
-//! Dynamic asymmetric vCPUs: a VM's CPU time goes to those of its vCPUs that need it, when they need it.
+//! Dynamic asymmetric vCPUs: divides a VM's CPU time among its vCPUs by demand.
 //!
-//! Source: Shan, "Efficient Virtualization of Multicore Platforms" (dissertation, NJIT 2018), chapter 5. A VM's time is split evenly over its
-//! vCPUs; its work is not. Once per period, within each VM and without changing what it gets as a whole:
+//! Source: Shan, "Efficient Virtualization of Multicore Platforms" (dissertation, NJIT 2018), chapter 5.
+//! A host splits a VM's time evenly over its vCPUs, but its work is uneven.
+//! Once per period, within each VM and without changing the VM's total:
 //!
-//! - [`time`]: each vCPU is allocated time by its demand, what it used or a tenth more than its allocation was.
-//! - [`latency`]: a vCPU that wanted to run and did not get to use its allocation got it too late, so it is to run sooner after it wakes;
-//!   and a VM is charged for the switches that this costs the host ([`charge`]).
-//! - [`resolver`]: vCPUs of different VMs swap pCPUs where too much time is allocated on one, or too many are urgent.
+//! - [`time`]: each vCPU is allocated time by its demand: the time it used, or a tenth more than its last allocation.
+//! - [`latency`]: a vCPU that was ready but did not use up its allocation got it too late, so it
+//!   runs sooner after its next wake-ups.
+//!   A VM is charged for the switches that this costs the host ([`charge`]).
+//! - [`resolver`]: vCPUs of different VMs swap pCPUs if one has too much allocated time, or too many urgent vCPUs.
 //!
-//! Each part is pure and usable alone. Which knobs of a host they turn is the policy's business ([`crate::host::asymmetric`]).
+//! Each part is pure and usable alone. [`crate::host::asymmetric`] maps them to the knobs of a host.
 
 pub mod charge;
 pub mod latency;
@@ -21,7 +23,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Which parts act.
+/// Enabled parts of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AsymmetricConfig {
@@ -29,7 +31,7 @@ pub struct AsymmetricConfig {
     pub time: bool,
     /// Latency by urgency. Default: yes.
     pub latency: bool,
-    /// Swaps of vCPUs between pCPUs, where the operator allows that vCPUs are moved (`--placement rebalance`). Default: yes.
+    /// Swaps of vCPUs between pCPUs, if the operator allows moving vCPUs (`--placement rebalance`). Default: yes.
     pub resolver: bool,
 }
 
@@ -39,13 +41,13 @@ impl Default for AsymmetricConfig {
     }
 }
 
-/// A list of parts names something that is none.
+/// A list of parts contains an unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("'{0}' is no part of the policy asymmetric: they are time, latency and resolver")]
+#[error("unknown part '{0}' of the asymmetric policy: expected time, latency or resolver")]
 pub struct UnknownPart(pub String);
 
 impl AsymmetricConfig {
-    /// The parts of a list such as `time,latency`.
+    /// Parses a list such as `time,latency`.
     pub fn parse(text: &str) -> Result<AsymmetricConfig, UnknownPart> {
         let mut parts = AsymmetricConfig { time: false, latency: false, resolver: false };
         for part in text.split(',').map(str::trim) {
@@ -81,7 +83,7 @@ mod tests {
         let error = AsymmetricConfig::parse("time,speed").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "'speed' is no part of the policy asymmetric: they are time, latency and resolver"
+            "unknown part 'speed' of the asymmetric policy: expected time, latency or resolver"
         );
     }
 }

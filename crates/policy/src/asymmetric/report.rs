@@ -1,20 +1,20 @@
-//! What the policy `asymmetric` leaves as it is, and why: for a dry run, which says it beside what it would change.
+//! Reasons why the policy `asymmetric` leaves a VM as it is, shown next to its changes in a dry run.
 
 use std::fmt;
 
-/// Why nothing is changed for a VM in a period.
+/// Reason for leaving a VM as it is in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftAlone {
-    /// There is nobody to divide its time among.
+    /// It has one vCPU, so there is nothing to divide.
     OneVcpu,
-    /// In the idle class it runs what others leave, whatever its vCPUs want.
+    /// In the idle class it runs in left-over time, whatever its vCPUs demand.
     IdleClass,
-    /// Its vCPUs are groups beside the other VMs'.
+    /// Each of its vCPUs is a group of its own, alongside the other VMs' groups.
     Apart,
-    /// In turns all of its vCPUs run together.
+    /// In its turns all of its vCPUs run together.
     TakesTurns,
-    /// For a while no vCPU used up what it has and wanted more.
-    NobodyShort,
+    /// For a while no vCPU used up its allocation and wanted more.
+    NoneShort,
 }
 
 impl fmt::Display for LeftAlone {
@@ -24,7 +24,7 @@ impl fmt::Display for LeftAlone {
             LeftAlone::IdleClass => "it is in the idle class",
             LeftAlone::Apart => "its vCPUs are apart",
             LeftAlone::TakesTurns => "it takes turns",
-            LeftAlone::NobodyShort => "none of its vCPUs uses up what it is due and wants more",
+            LeftAlone::NoneShort => "none of its vCPUs uses up its allocation and wants more",
         })
     }
 }

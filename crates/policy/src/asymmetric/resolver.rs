@@ -1,45 +1,48 @@
-//! The resolver of conflicts: vCPUs of two pCPUs swap places where too much time is allocated on one of them, or too many are urgent there.
+//! Resolver of conflicts: swaps vCPUs between two pCPUs if one has too much allocated time or too many urgent vCPUs.
 //!
 //! Source: Shan (NJIT 2018), chapter 5.
 //!
-//! - **Demand** ([`balance`]): allocations are summed per pCPU, of each what the vCPU can use. If the largest sum exceeds the smallest by more
-//!   than 10 %, and is more than a pCPU gives, two vCPUs of these pCPUs swap, those that bring the sums closest, if that is nearer by a tenth
-//!   of the larger.
-//! - **Urgency** ([`spread`]): if the pCPU with the most conflicts of urgent vCPUs has more than twice those of the one with the fewest, half
-//!   of its urgent vCPUs swap with as many that are not urgent there.
+//! - **Demand** ([`balance`]): the usable parts of the allocations are summed per pCPU.
+//!   Two vCPUs swap if the largest sum exceeds the smallest by more than 10 %, and exceeds the time of one pCPU.
+//!   The pair that brings the sums closest is chosen; it must bring them closer by a tenth of the larger.
+//! - **Urgency** ([`spread`]): the pCPU with the most conflicts of urgent vCPUs is compared with
+//!   the one with the fewest.
+//!   If it has more than twice as many, up to half of its urgent vCPUs swap with non-urgent vCPUs of the other.
 //!
-//! A swap leaves every pCPU with as many vCPUs as it had. No VM gets two vCPUs on one pCPU by it, and no vCPU goes where it may not run.
+//! A swap keeps the number of vCPUs on each pCPU.
+//! It never puts two vCPUs of a VM on one pCPU, or a vCPU on a pCPU where it may not run.
 
 use std::collections::BTreeMap;
 
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
 
-/// The largest sum may exceed the smallest by this part of it.
+/// Tolerated excess of the largest sum over the smallest, relative to the smallest.
 pub const UNEVEN: f64 = 0.10;
-/// A swap must bring the two sums nearer by this part of the larger: a vCPU that moves loses its caches. Ours; the source has none.
+/// Minimum gain of a swap, relative to the larger sum, as a vCPU that moves loses its caches.
+/// Ours; the source has none.
 pub const WORTH: f64 = 0.10;
-/// The most conflicts may be this many times the fewest.
+/// Tolerated ratio of the most conflicts to the fewest.
 pub const CROWDED: u64 = 2;
-/// Fewer conflicts than this on a pCPU are nothing to act on.
+/// Minimum number of conflicts on a pCPU to act on.
 pub const FEW: u64 = 4;
 
 /// A vCPU on its pCPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed<'a> {
-    /// Whose.
+    /// Its VM.
     pub vm: VmId,
-    /// Which.
+    /// The vCPU.
     pub vcpu: VcpuId,
-    /// Where it runs.
+    /// Its pCPU.
     pub pcpu: PcpuId,
-    /// What it can use of what it is allocated.
+    /// Usable part of its allocation.
     pub load: Nanos,
     /// Whether it is urgent.
     pub urgent: bool,
-    /// In how many of the last periods it was urgent, and came too late all the same.
+    /// Number of recent periods in which it was urgent and still too late.
     pub conflicts: u64,
-    /// Where it may be put; `None`: it stays where it is.
+    /// pCPUs it may move to; `None` if it must stay.
     pub may_be_on: Option<&'a PcpuSet>,
 }
 
@@ -49,7 +52,7 @@ impl Placed<'_> {
     }
 }
 
-/// Two vCPUs, by their positions in the list that was given, that exchange their pCPUs.
+/// Two vCPUs that exchange their pCPUs, as indices into the list given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swap {
     /// One of them.
@@ -76,7 +79,7 @@ impl<'a, 'b> Host<'a, 'b> {
         Host { placed, on }
     }
 
-    /// The pCPUs with the most and the least of something; of equal ones the lower.
+    /// Returns the pCPUs with the largest and the smallest sum; on a tie the lower number.
     fn extremes(&self, of: impl Fn(&Placed<'_>) -> u64) -> Option<((PcpuId, u64), (PcpuId, u64))> {
         let sums = self.on.iter().map(|(pcpu, there)| {
             let sum: u64 = there.iter().map(|&at| of(&self.placed[at])).sum();
@@ -92,7 +95,7 @@ impl<'a, 'b> Host<'a, 'b> {
         self.on.get(&pcpu).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether two vCPUs may exchange their pCPUs without any VM getting two on one.
+    /// Whether two vCPUs may exchange their pCPUs without putting two of a VM on one.
     fn may_swap(&self, one: usize, other: usize) -> bool {
         let (a, b) = (&self.placed[one], &self.placed[other]);
         let stacks = |vcpu: &Placed<'_>, there: PcpuId, leaves: usize| {
@@ -103,8 +106,8 @@ impl<'a, 'b> Host<'a, 'b> {
     }
 }
 
-/// The swap that evens out the loads of the two pCPUs that differ most, if any does enough. Where the larger fits into a period there is
-/// room for all.
+/// Returns the swap that best evens out the two pCPUs whose loads differ most, if its gain is large enough.
+/// Returns `None` if the larger load fits into a period.
 pub fn balance(period: Nanos, placed: &[Placed<'_>]) -> Option<Swap> {
     let host = Host::new(placed);
     let ((from, most), (to, least)) = host.extremes(|vcpu| vcpu.load.0)?;
@@ -130,7 +133,7 @@ pub fn balance(period: Nanos, placed: &[Placed<'_>]) -> Option<Swap> {
     is_worth.then_some(swap)
 }
 
-/// The swaps that bring half of the urgent vCPUs of the pCPU with the most conflicts to the one with the fewest.
+/// Returns swaps of up to half of the urgent vCPUs, from the pCPU with the most conflicts to the one with the fewest.
 pub fn spread(placed: &[Placed<'_>]) -> Vec<Swap> {
     let host = Host::new(placed);
     let conflicts = |vcpu: &Placed<'_>| if vcpu.urgent { vcpu.conflicts } else { 0 };
@@ -149,7 +152,7 @@ pub fn spread(placed: &[Placed<'_>]) -> Vec<Swap> {
         if swaps.len() * 2 + 1 >= urgent.len() {
             break;
         }
-        // Of a VM one vCPU goes each way: places are checked as they were before the first swap.
+        // A VM takes part in one swap only, as `may_swap` checks the places before the first swap.
         let is_going = |at: usize| {
             let vm = placed[at].vm;
             let goes = |swap: &Swap| placed[swap.one].vm == vm || placed[swap.other].vm == vm;
@@ -183,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn the_pair_that_evens_out_the_sums_swaps() {
+    fn evening_pair_is_swapped() {
         let all: PcpuSet = "0-1".parse().unwrap();
-        // 100 + 60 on pCPU 0, 20 + 60 on pCPU 1: the 60 of VM 2 against the 20 of VM 3 makes it even.
+        // pCPU 0 has 100 + 60 ms, pCPU 1 has 20 + 60 ms: swapping a difference of 40 ms makes them even.
         let host = [
             placed(1, 0, 0, 100, &all),
             placed(2, 0, 0, 60, &all),
@@ -199,26 +202,26 @@ mod tests {
     }
 
     #[test]
-    fn nearly_even_sums_and_vcpus_that_must_stay_are_left_alone() {
+    fn even_loads_and_pinned_vcpus_stay() {
         let all: PcpuSet = "0-1".parse().unwrap();
         let even = [placed(1, 0, 0, 54, &all), placed(2, 0, 1, 50, &all)];
         assert_eq!(balance(T, &even), None);
-        // A swap would only turn the difference around.
+        // A swap would only reverse the difference.
         let single = [placed(1, 0, 0, 90, &all), placed(2, 0, 1, 50, &all)];
         assert_eq!(balance(T, &single), None);
         let mut pinned =
             [placed(1, 0, 0, 60, &all), placed(2, 0, 0, 60, &all), placed(3, 0, 1, 20, &all)];
         assert!(balance(T, &pinned).is_some());
-        // There is room for all.
+        // Each load fits into a period.
         assert_eq!(balance(Nanos::from_millis(120), &pinned), None);
         pinned[2].may_be_on = None;
         assert_eq!(balance(T, &pinned), None);
     }
 
     #[test]
-    fn a_swap_that_hardly_helps_is_not_made() {
+    fn low_gain_swap_is_rejected() {
         let all: PcpuSet = "0-1".parse().unwrap();
-        // 100 on pCPU 0, 60 on pCPU 1, and the swap that there is leaves 97 and 63.
+        // The only possible swap turns 100 and 60 into 97 and 63.
         let mut host = [
             placed(1, 0, 0, 97, &all),
             placed(2, 0, 0, 3, &all),
@@ -228,7 +231,7 @@ mod tests {
         host[0].may_be_on = None;
         host[2].may_be_on = None;
         assert_eq!(balance(T, &host), None);
-        // This one leaves 90 and 70.
+        // This one turns them into 90 and 70.
         (host[0].load, host[1].load) = (Nanos::from_millis(90), Nanos::from_millis(10));
         assert!(balance(T, &host).is_some());
     }
@@ -242,13 +245,13 @@ mod tests {
             placed(1, 1, 1, 10, &all),
             placed(2, 1, 1, 10, &all),
         ];
-        // A VM's own vCPUs may change places; they are on different pCPUs after that as before.
+        // vCPUs of one VM may swap with each other: they remain on different pCPUs.
         let swap = balance(T, &host).unwrap();
         assert_eq!(host[swap.one].vm, host[swap.other].vm);
     }
 
     #[test]
-    fn half_of_the_urgent_go_where_nobody_is() {
+    fn half_of_urgent_vcpus_move() {
         let all: PcpuSet = "0-1".parse().unwrap();
         let urgent = |vm: u64, pcpu: u32| Placed {
             urgent: true,
@@ -268,7 +271,7 @@ mod tests {
         assert_eq!(swaps.len(), 2);
         assert!(swaps.iter().all(|s| host[s.one].pcpu == PcpuId(0)));
         assert!(swaps.iter().all(|s| !host[s.other].urgent));
-        // Twice as many are no more than twice.
+        // Twice as many conflicts are tolerated.
         let even = [urgent(1, 0), urgent(2, 0), urgent(3, 1)];
         assert!(spread(&even).is_empty());
     }

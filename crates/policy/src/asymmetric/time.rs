@@ -1,50 +1,53 @@
-//! Time: within a VM, to each vCPU by its demand.
+//! Time: divides a VM's CPU time among its vCPUs by demand.
 //!
-//! Source: Shan (NJIT 2018), chapter 5. With the allocation of the period that is over,
+//! Source: Shan (NJIT 2018), chapter 5. Given its allocation of the last period, the demand of vCPU v is
 //!
-//! - demand_v is what v consumed, if v was idle or satisfied at its end;
+//! - the time it consumed, if it was idle or satisfied at the end;
 //! - 1.1 × its allocation, if it used that up and is still ready to run;
-//! - its allocation, if it is ready and has not used that up: what it wants cannot be told from a period in which its time came too late
-//!   (see [`super::latency`]). The source leaves this case open.
+//! - its allocation, if it is ready and has not used that up.
+//!   Its time came too late, so the period does not show its demand (see [`super::latency`]).
+//!   The source leaves this case open.
 //!
-//! Then allocation_v = T × demand_v ÷ Σ demand, with T the VM's time, and that is its demand until it is seen again. A vCPU cannot use
-//! more than one pCPU, so none is allocated more than a period: what it would have beyond that goes to its siblings, by their
-//! demands (water-filling). Allocations are whole ns and add up to T exactly: what division leaves over goes to the largest remainders, of
-//! equal ones to the lower vCPU.
+//! Then allocation_v = T × demand_v ÷ Σ demand, where T is the VM's time.
+//! The allocation stands for its demand until the next measurement.
+//! A vCPU cannot use more than one pCPU, so its allocation is at most a period; the excess goes
+//! to its siblings by demand (water-filling).
+//! Allocations are whole ns and add up to T exactly: the rest of the division goes to the largest
+//! remainders, on a tie to the lower vCPU.
 
 use std::collections::BTreeMap;
 
 use tandem_model::units::{Nanos, VcpuId};
 
-/// A vCPU that is short is allocated so many percent of what it had.
+/// Growth of the allocation of a vCPU that is short, in percent of its last one.
 pub const GROWTH_PERCENT: u64 = 110;
-/// An allocation counts as used up from this part on, in percent: accounts are up to date to a clock tick only.
+/// Percentage of an allocation from which it counts as used up, as accounts are precise to a clock tick only.
 pub const USED_UP_PERCENT: u64 = 99;
 
-/// What a vCPU did with its allocation.
+/// One vCPU's use of its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Which.
+    /// The vCPU.
     pub vcpu: VcpuId,
-    /// What it consumed in the period.
+    /// Time it consumed in the period.
     pub ran: Nanos,
-    /// Whether it was still ready to run at its end.
+    /// Whether it was ready to run at the end of the period.
     pub ready: bool,
 }
 
 impl Use {
-    /// Whether the vCPU used up what it was allocated.
+    /// Whether it used up its allocation.
     pub fn has_used_up(&self, allocation: Nanos) -> bool {
         let least = u128::from(allocation.0) * u128::from(USED_UP_PERCENT) / 100;
         u128::from(self.ran.0) >= least
     }
 
-    /// Whether it used that up and wants more.
+    /// Whether it used up its allocation and wants more.
     pub fn is_short(&self, allocation: Nanos) -> bool {
         self.ready && self.has_used_up(allocation)
     }
 
-    /// Its demand, having been allocated this.
+    /// Its demand, given its allocation.
     pub fn demand(&self, allocation: Nanos) -> Nanos {
         match (self.ready, self.has_used_up(allocation)) {
             (true, true) => Nanos(allocation.0 * GROWTH_PERCENT / 100),
@@ -54,34 +57,34 @@ impl Use {
     }
 }
 
-/// What each vCPU of a VM is allocated per period.
+/// Time allocated to each vCPU of a VM per period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocations(BTreeMap<VcpuId, Nanos>);
 
 impl Allocations {
-    /// Of a vCPU, if it has been seen.
+    /// Returns the allocation of a vCPU, if it has been seen.
     pub fn of(&self, vcpu: VcpuId) -> Option<Nanos> {
         self.0.get(&vcpu).copied()
     }
 
-    /// All of them, by vCPU.
+    /// Iterates over all allocations, by vCPU.
     pub fn iter(&self) -> impl Iterator<Item = (VcpuId, Nanos)> + '_ {
         self.0.iter().map(|(vcpu, time)| (*vcpu, *time))
     }
 
-    /// What each vCPU would have, were all alike: what one counts as allocated that is new.
+    /// Equal share of each vCPU, assumed for vCPUs without an allocation.
     fn even(total: Nanos, uses: &[Use]) -> Nanos {
         Nanos(total.0 / uses.len().max(1) as u64)
     }
 
-    /// Whether any vCPU used up what it has and wants more, which is when a division gains anything.
+    /// Whether any vCPU used up its allocation and wants more; only then does a division gain anything.
     pub fn is_short(&self, total: Nanos, uses: &[Use]) -> bool {
         let even = Allocations::even(total, uses);
         uses.iter().any(|used| used.is_short(self.of(used.vcpu).unwrap_or(even)))
     }
 
-    /// Divides the VM's time of the next period by what its vCPUs did with that of the last one, to none more than `most`. vCPUs that
-    /// are not in `uses` are forgotten; where nobody wants anything all get the same. Returns their demands.
+    /// Divides the VM's time of the next period by its vCPUs' use of the last one, at most `most` for each.
+    /// vCPUs missing from `uses` are forgotten; without any demand all get the same. Returns their demands.
     pub fn divide(&mut self, total: Nanos, most: Nanos, uses: &[Use]) -> BTreeMap<VcpuId, Nanos> {
         let even = Allocations::even(total, uses);
         let demands: BTreeMap<VcpuId, Nanos> = uses
@@ -93,9 +96,9 @@ impl Allocations {
     }
 }
 
-/// Divides a time in these proportions, exactly, to none more than `most`: what one would have beyond that is divided among the
-/// others again. Those who want nothing get the same each, of what the others leave. Of a time that is too long for all of
-/// them at `most`, each gets the same.
+/// Divides a time in proportion to `parts`, exactly, at most `most` for each; the excess is divided among the others.
+/// Entries of 0 share equally once all others are at `most`.
+/// If the time is too long for all of them at `most`, each gets an equal share.
 pub fn at_most(
     total: Nanos,
     most: Nanos,
@@ -124,7 +127,7 @@ pub fn at_most(
     }
 }
 
-/// Divides a time in these proportions, exactly.
+/// Divides a time in proportion to `parts`, exactly; all get 0 if all parts are 0.
 pub fn in_proportion(total: Nanos, parts: &BTreeMap<VcpuId, Nanos>) -> BTreeMap<VcpuId, Nanos> {
     let sum: u128 = parts.values().map(|part| u128::from(part.0)).sum();
     if sum == 0 {
@@ -165,18 +168,18 @@ mod tests {
     const TOTAL: Nanos = Nanos::from_millis(80);
 
     #[test]
-    fn spec_40_two_vcpus_of_which_one_is_short() {
+    fn spec_40_short_vcpu_gets_more_time() {
         let mut allocations = Allocations::default();
         allocations.divide(TOTAL, TOTAL, &[used(0, 35_000, false), used(1, 40_000, true)]);
         // Demands of 35 and 44 ms.
         assert_eq!(ms(&allocations), [35.4, 44.6]);
-        // They are the next demands: with nothing new to say, nothing moves.
+        // Allocations are the next demands: they stay while nothing new is measured.
         allocations.divide(TOTAL, TOTAL, &[used(0, 20_000, true), used(1, 20_000, true)]);
         assert_eq!(ms(&allocations), [35.4, 44.6]);
     }
 
     #[test]
-    fn a_serial_phase_takes_the_vms_time_within_some_periods() {
+    fn serial_phase_takes_vms_time() {
         let mut allocations = Allocations::default();
         for _ in 0..40 {
             let has = allocations.of(VcpuId(0)).unwrap_or(Nanos(40_000_000));
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_wants_anything_means_all_alike() {
+    fn idle_vcpus_share_equally() {
         let mut allocations = Allocations::default();
         allocations.divide(
             TOTAL,
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_divide_is_divided_into_nothing() {
+    fn empty_division_is_valid() {
         let mut allocations = Allocations::default();
         allocations.divide(TOTAL, TOTAL, &[]);
         assert_eq!(allocations, Allocations::default());
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_allocated_more_than_a_pcpu() {
+    fn allocation_is_at_most_one_pcpu() {
         let period = Nanos::from_millis(40);
         let mut allocations = Allocations::default();
         for _ in 0..40 {
@@ -230,7 +233,7 @@ mod tests {
             ];
             allocations.divide(TOTAL, period, &uses);
         }
-        // What is beyond its pCPU goes to the siblings, as they want it.
+        // The excess over one pCPU goes to the siblings by demand.
         assert_eq!(ms(&allocations), [40.0, 30.0, 10.0]);
         let asleep = [used(0, 40_000, false), used(1, 0, false), used(2, 0, false)];
         allocations.divide(TOTAL, period, &asleep);
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_too_long_for_all_is_divided_all_the_same() {
+    fn excess_over_all_limits_is_shared() {
         let parts = [(VcpuId(0), Nanos(7)), (VcpuId(1), Nanos(1))].into();
         let divided = at_most(Nanos(11), Nanos(5), &parts);
         assert_eq!(divided.values().map(|time| time.0).sum::<u64>(), 11);

@@ -1,32 +1,35 @@
-//! Does a vCPU busy-wait? What its branch counters tell.
+//! Detection of busy-waiting from the branch counters of a vCPU.
 //!
-//! Source: Rao & Zhou, PPoPP 2014, section 4.2. A spin loop is short and always goes the same way: it
-//! has more branches per instruction, and fewer of them mispredicted, than anything else its VM runs.
-//! So per VM the extremes are kept, since the fair window began, of
+//! Source: Rao & Zhou, PPoPP 2014, section 4.2. A spin loop is short and always goes the same way.
+//! It has more branches per instruction, and fewer of them mispredicted, than anything else its VM runs.
+//! Per VM, the detector keeps the extremes since the fair window began:
 //!
 //! ```text
 //! bpi  = branches ÷ instructions            (max_bpi:  the largest)
 //! bmpr = mispredicted ÷ branches            (min_bmpr: the smallest)
 //! ```
 //!
-//! and with similarity n = 10 a vCPU is busy-waiting when both are within 10 % of them:
-//! ⌊(max_bpi − bpi) × n ÷ max_bpi⌋ = 0 and ⌊(bmpr − min_bmpr) × n ÷ min_bmpr⌋ = 0. That is
-//! n bpi > (n − 1) max_bpi and n bmpr < (n + 1) min_bmpr: exactly 10 % away no longer counts. Both are
-//! decided on integers, without rounding, so every machine gives the same verdict, and only ratios of
-//! counts matter. The newest sample enters the extremes before it is compared with them.
+//! With similarity n = 10 a vCPU is busy-waiting if both ratios are within 10 % of the extremes:
+//! ⌊(max_bpi − bpi) × n ÷ max_bpi⌋ = 0 and ⌊(bmpr − min_bmpr) × n ÷ min_bmpr⌋ = 0.
+//! That is n bpi > (n − 1) max_bpi and n bmpr < (n + 1) min_bmpr: exactly 10 % away no longer counts.
+//! Both are decided on integers, without rounding: every machine gives the same verdict, and only ratios matter.
+//! The newest sample enters the extremes before it is compared with them.
 //!
-//! Guards. No instructions, or counts that cannot be (more branches than instructions, more
-//! mispredicted than branches): no verdict, and the extremes do not move. No branches: the ratio of
-//! mispredicted ones does not exist, and what does not branch does not loop: not busy-waiting. So
-//! max_bpi = 0 never meets a comparison. min_bmpr = 0: only bmpr = 0 counts as near it.
+//! Guards:
+//! Without instructions, or with inconsistent counts, there is no verdict and the extremes do not move.
+//! Counts are inconsistent if branches exceed instructions, or mispredicted ones exceed branches.
+//! Without branches the second ratio does not exist, and such code does not loop: not busy-waiting.
+//! So max_bpi = 0 never enters a comparison. If min_bmpr = 0, only bmpr = 0 counts as near it.
 //!
-//! Small samples. Of B branches of a loop that mispredicts a part p, about p × B are counted, give or take √(p × B): a sample that is small enough shows
-//! any ratio, 0 among them, and as the smallest one it would hide spinning until the window ends. The source has none, as its ticks are as long as they
-//! are. Ours is [`SpinDetector::with_least_branches`]: a sample of fewer moves no extreme, and is not judged.
+//! Small samples: of B branches of a loop that mispredicts a fraction p, about p × B ± √(p × B) are counted.
+//! A small enough sample shows any ratio, 0 among them, and as the smallest one it would hide
+//! spinning until the window ends.
+//! The source does not treat this, as its samples are whole ticks.
+//! With [`SpinDetector::with_least_branches`] a sample of fewer branches moves no extreme and is not judged.
 //!
-//! Not known here: whether the work is useful. A VM that only computes, evenly, looks like its own
-//! extremes; that such vCPUs are not swapped for nothing is due to the marks (see [`super::FlexS`]). Ours is
-//! [`SpinDetector::with_contrast`]: while all samples of a window look alike, nothing tells spinning from work.
+//! The detector does not know whether the work is useful. A VM that only computes, evenly, looks like its own extremes.
+//! The marks prevent needless swaps of such vCPUs (see [`super::FlexS`]).
+//! With [`SpinDetector::with_contrast`] no vCPU counts as spinning while all samples of a window look alike.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -34,7 +37,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tandem_model::branch_counters::BranchCounts;
 
-/// A part of a whole, exactly. The whole is never 0.
+/// An exact fraction. The whole is never 0.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Ratio {
     part: u64,
@@ -42,17 +45,17 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// `part` ÷ `whole`; none where the whole is 0 or less than the part.
+    /// `part` ÷ `whole`; `None` if the whole is 0 or less than the part.
     pub fn new(part: u64, whole: u64) -> Option<Ratio> {
         (whole > 0 && part <= whole).then_some(Ratio { part, whole })
     }
 
-    /// As a number, for people.
+    /// Returns the fraction as a float, for display.
     pub fn as_f64(self) -> f64 {
         self.part as f64 / self.whole as f64
     }
 
-    /// The larger one.
+    /// Returns the larger ratio.
     fn greatest(self, other: Ratio) -> Ratio {
         match other.compare(1, self, 1) {
             Ordering::Greater => other,
@@ -60,7 +63,7 @@ impl Ratio {
         }
     }
 
-    /// The smaller one.
+    /// Returns the smaller ratio.
     fn least(self, other: Ratio) -> Ratio {
         match other.compare(1, self, 1) {
             Ordering::Less => other,
@@ -96,7 +99,7 @@ fn product(a: u32, b: u64, c: u64) -> (u128, u64) {
     (high, low as u64)
 }
 
-/// What a verdict rests on.
+/// Basis of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
@@ -106,7 +109,7 @@ pub enum Basis {
     WarmingUp,
     /// All that the VM ran in this fair window looks alike.
     Alike,
-    /// It ran too few branches for its ratios to mean anything.
+    /// It ran too few branches for meaningful ratios.
     TooFew,
     /// It ran no branches.
     NoBranches,
@@ -133,26 +136,26 @@ impl fmt::Display for Basis {
     }
 }
 
-/// What a vCPU's counters say.
+/// Verdict on the counters of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// Whether it busy-waits.
     pub busy_waiting: bool,
-    /// Branches ÷ instructions; none without instructions.
+    /// Branches ÷ instructions; `None` without instructions.
     pub bpi: Option<Ratio>,
-    /// Mispredicted ÷ branches; none without branches.
+    /// Mispredicted ÷ branches; `None` without branches.
     pub bmpr: Option<Ratio>,
-    /// What this rests on.
+    /// Basis of the verdict.
     pub basis: Basis,
 }
 
 impl Verdict {
-    /// Whether the counters could be judged at all; if not, what was known of the vCPU still holds.
+    /// Whether the counters could be judged; if not, the earlier state of the vCPU stands.
     pub fn says_something(&self) -> bool {
         !matches!(self.basis, Basis::NoInstructions | Basis::Inconsistent | Basis::TooFew)
     }
 
-    /// Both ratios, where both exist.
+    /// Both ratios, if both exist.
     pub fn ratios(&self) -> Option<(Ratio, Ratio)> {
         self.bpi.zip(self.bmpr)
     }
@@ -173,8 +176,8 @@ pub struct SpinDetector {
 }
 
 impl SpinDetector {
-    /// A detector that has seen nothing. A ratio is near an extreme when within 1 ÷ `similarity` of it;
-    /// the first `warm_up` − 1 samples of a window only move the extremes.
+    /// Creates a detector without samples. A ratio is near an extreme if it is within 1 ÷ `similarity` of it.
+    /// The first `warm_up` − 1 samples of a window only move the extremes.
     pub fn new(similarity: u32, warm_up: u32) -> SpinDetector {
         SpinDetector {
             similarity,
@@ -187,13 +190,13 @@ impl SpinDetector {
         }
     }
 
-    /// Whether nobody counts as spinning while all samples of a window are near its extremes.
+    /// Sets whether no vCPU counts as spinning while all samples of a window are near its extremes.
     #[must_use]
     pub fn with_contrast(self, contrast: bool) -> SpinDetector {
         SpinDetector { contrast, ..self }
     }
 
-    /// How many branches a sample needs to count.
+    /// Sets the minimum number of branches of a sample.
     #[must_use]
     pub fn with_least_branches(self, least_branches: u32) -> SpinDetector {
         SpinDetector { least_branches: u64::from(least_branches), ..self }
@@ -209,14 +212,14 @@ impl SpinDetector {
         self.extremes.map(|(_, min_bmpr)| min_bmpr)
     }
 
-    /// Begins a new fair window: forgets the extremes.
+    /// Begins a new fair window and forgets the extremes.
     pub fn clear(&mut self) {
         self.samples = 0;
         self.extremes = None;
         self.opposite = None;
     }
 
-    /// Takes in what one of the VM's vCPUs did, and judges it.
+    /// Adds a sample of one of the VM's vCPUs and judges it.
     pub fn observe(&mut self, counts: &BranchCounts) -> Verdict {
         let bpi = Ratio::new(counts.branches, counts.instructions);
         let bmpr = Ratio::new(counts.mispredicted, counts.branches);
@@ -245,7 +248,7 @@ impl SpinDetector {
         verdict(spins, Basis::Compared)
     }
 
-    /// The extremes with a new sample among them.
+    /// Updates the extremes with a new sample and returns them.
     fn take_in(&mut self, bpi: Ratio, bmpr: Ratio) -> (Ratio, Ratio) {
         let (max_bpi, min_bmpr) = self.extremes.unwrap_or((bpi, bmpr));
         let (min_bpi, max_bmpr) = self.opposite.unwrap_or((bpi, bmpr));
@@ -268,8 +271,8 @@ impl SpinDetector {
         bpi.compare(n, max_bpi, n.saturating_sub(1)) == Ordering::Greater
     }
 
-    /// ⌊(bmpr − min_bmpr) × n ÷ min_bmpr⌋ = 0, that is n × bmpr < (n + 1) × min_bmpr; where min_bmpr is 0
-    /// only 0 is near it.
+    /// ⌊(bmpr − min_bmpr) × n ÷ min_bmpr⌋ = 0, that is n × bmpr < (n + 1) × min_bmpr; if min_bmpr
+    /// is 0, only 0 is near it.
     fn near_min(&self, bmpr: Ratio, min_bmpr: Ratio) -> bool {
         let n = self.similarity;
         match min_bmpr.part {

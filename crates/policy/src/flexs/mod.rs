@@ -1,23 +1,25 @@
 //! FlexS: a vCPU that busy-waits gives its place to a sibling that has work.
 //!
-//! Source: Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014,
-//! section 4.2. Every tick (10 ms) the vCPU that runs on a pCPU is accounted: its branch counters tell
-//! whether it spins (see [`SpinDetector`]). One that spins has its pCPU look on up to two others, chosen
-//! at random (the power of two choices: nearly as good as looking everywhere, without the traffic), for
-//! a sibling that waits and is not marked as spinning itself. The two swap places (see [`swap_plan`]).
-//! Swapping siblings leaves each pCPU with as many vCPUs of each VM, and as much weight, as before.
+//! Source: Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014, section 4.2.
+//! Every tick (10 ms) the vCPU that runs on a pCPU is accounted: its branch counters show whether
+//! it spins (see [`SpinDetector`]).
+//! If it spins, up to two other pCPUs are searched for a sibling that waits and is not marked as spinning.
+//! They are chosen at random (the power of two choices: nearly as good as searching everywhere, without the traffic).
+//! The two siblings swap places (see [`swap_plan`]).
+//! A swap keeps the number of vCPUs of each VM on each pCPU, and their weight.
 //!
-//! Times are [`Nanos`] on a monotonic clock that starts anywhere. What is said of a pCPU comes from the
-//! caller's [`RunQueues`]; marks, extremes and failures are kept here.
+//! Times are [`Nanos`] on a monotonic clock that starts anywhere.
+//! The caller's [`RunQueues`] describe the pCPUs; marks, extremes and failures are kept here.
 //!
-//! Read into the paper where it is silent:
-//! - An accounting that finds no spinning ends a row of failed searches, as a success does.
-//! - A vCPU looks only on pCPUs it is allowed on, and a sibling is a candidate only if it is allowed on
-//!   the pCPU it would come to.
-//! - The first pCPU with a candidate is taken, there the first in the queue.
+//! Our reading where the paper is silent:
+//! - An accounting that finds no spinning ends a series of failed searches, as a success does.
+//! - A vCPU searches only pCPUs where it is allowed.
+//! - A sibling is a candidate only if it is allowed on the pCPU of the spinning vCPU.
+//! - The search takes the first pCPU with a candidate, and the first candidate in its queue.
 //!
-//! Not done here: reading counters, making the swap, dividing time fairly (that is FlexW). No clock, no
-//! threads; randomness is seeded, so that the same calls give the same answers on every machine.
+//! Non-goals: reading counters, making the swap, dividing time fairly (see FlexW).
+//! There are no clocks and threads; randomness is seeded, so that the same calls give the same
+//! answers on every machine.
 
 mod config;
 mod detector;
@@ -53,33 +55,32 @@ impl fmt::Display for VcpuKey {
     }
 }
 
-/// What FlexS must be told of a host's run queues.
+/// Run queues of a host, as FlexS needs them.
 pub trait RunQueues {
-    /// The pCPUs among which vCPUs may be swapped, in an order that does not vary by chance.
+    /// The pCPUs among which vCPUs may be swapped, in a deterministic order.
     fn pcpus(&self) -> &[PcpuId];
 
-    /// The vCPUs that are runnable on `pcpu` and not running, next to run first. Empty for a pCPU that
-    /// is not known.
+    /// The runnable vCPUs that wait on `pcpu`, next to run first; empty for an unknown pCPU.
     fn queued(&self, pcpu: PcpuId) -> &[VcpuKey];
 
     /// Whether `vcpu` may run on `pcpu`.
     fn allowed(&self, vcpu: VcpuKey, pcpu: PcpuId) -> bool;
 }
 
-/// Why FlexS did what it did.
+/// Reason for an action of FlexS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 pub enum SwapReason {
-    /// The counters do not show spinning, or show nothing.
+    /// The counters do not show spinning, or cannot be judged.
     NotSpinning {
         /// What the verdict rests on.
         basis: Basis,
     },
-    /// It spins, but no sibling that could take its place was found.
+    /// It spins, but there is no sibling that could take its place.
     NoSibling {
         /// pCPUs looked at.
         looked: u32,
-        /// Searches that failed in a row, with this one.
+        /// Consecutive failed searches, including this one.
         failures: u32,
     },
     /// It spins, and the sibling has work.
@@ -110,63 +111,63 @@ impl fmt::Display for SwapReason {
     }
 }
 
-/// What to do after an accounting.
+/// Action after an accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "action", rename_all = "kebab-case")]
 pub enum SwapAction {
-    /// The vCPU goes on where it is.
+    /// The vCPU stays where it is.
     GoOn {
-        /// Why.
+        /// Reason.
         because: SwapReason,
     },
     /// Swap the vCPU with a sibling: pCPU, queue position and weight.
     Swap {
         /// The sibling, of the same VM.
         with: VcpuId,
-        /// Where the sibling waits.
+        /// The sibling's pCPU.
         on: PcpuId,
-        /// Why.
+        /// Reason.
         because: SwapReason,
     },
 }
 
-/// What an accounting led to.
+/// Result of an accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Whether the vCPU spins.
     pub verdict: Verdict,
-    /// What to do.
+    /// Action to take.
     pub action: SwapAction,
-    /// When the vCPU should next be accounted, on the caller's clock.
+    /// Time of the vCPU's next accounting, on the caller's clock.
     pub next_tick: Nanos,
 }
 
-/// What is remembered of a vCPU.
+/// State of a vCPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct VcpuState {
     /// Marked as busy-waiting.
     marked: bool,
-    /// Searches that failed in a row.
+    /// Consecutive failed searches.
     failures: u32,
 }
 
-/// The controller of a host (or of a group of pCPUs that share VMs).
+/// Controller of a host, or of a group of pCPUs that share VMs.
 #[derive(Clone, Debug)]
 pub struct FlexS {
     config: FlexSConfig,
     detectors: BTreeMap<VmId, SpinDetector>,
     vcpus: BTreeMap<VcpuKey, VcpuState>,
-    /// Start of the fair window; none before the first accounting.
+    /// Start of the fair window; `None` before the first accounting.
     window: Option<Nanos>,
     random: Pcg32,
-    /// The other pCPUs of one search; kept so that a tick does not allocate.
+    /// The other pCPUs of a search; kept so that a tick does not allocate.
     others: Vec<PcpuId>,
 }
 
 impl FlexS {
-    /// A controller that has seen nothing yet. Equal seeds give equal choices.
+    /// Creates a controller without samples. Equal seeds give equal choices.
     ///
-    /// Errors where a value of `config` is out of its range.
+    /// Returns an error if a value of `config` is out of its range.
     pub fn new(config: FlexSConfig, seed: u64) -> Result<FlexS, FlexSConfigError> {
         config.validate()?;
         Ok(FlexS {
@@ -184,7 +185,7 @@ impl FlexS {
         self.vcpus.get(&vcpu).is_some_and(|state| state.marked)
     }
 
-    /// The VM's extremes in this fair window, if it was accounted at all.
+    /// The VM's detector with its extremes in this fair window, if the VM was accounted.
     pub fn detector(&self, vm: VmId) -> Option<&SpinDetector> {
         self.detectors.get(&vm)
     }
@@ -197,8 +198,8 @@ impl FlexS {
 
     /// Accounts `vcpu`, which runs on `on`: `counts` are its branch counters since its last accounting.
     ///
-    /// A swap that is asked for counts as made. If it cannot be made after all, nothing breaks: the
-    /// vCPU is accounted again at the normal time.
+    /// A returned swap counts as made.
+    /// If it cannot be made, the vCPU is accounted again at the normal time.
     pub fn tick(
         &mut self,
         now: Nanos,
@@ -211,8 +212,8 @@ impl FlexS {
         self.act(now, vcpu, on, verdict, view)
     }
 
-    /// The first half of a [`FlexS::tick`]: takes in what the vCPU counted, judges it and marks it. Who accounts many vCPUs at once
-    /// does this for all of them first, so that each is compared with siblings of the same time.
+    /// The first half of [`FlexS::tick`]: judges the counts of the vCPU and marks it.
+    /// A caller with many vCPUs accounts all of them first, so that each is compared with siblings of the same time.
     pub fn account(&mut self, now: Nanos, vcpu: VcpuKey, counts: &BranchCounts) -> Verdict {
         self.roll_window(now);
         let config = &self.config;
@@ -230,15 +231,15 @@ impl FlexS {
         verdict
     }
 
-    /// Nothing new is known of the vCPU, as it hardly ran or did not: that it was spinning when it last did says nothing of now. Its sibling may have let it go
-    /// on meanwhile, and whoever is marked is no candidate for a swap.
+    /// Removes the mark of a vCPU that hardly ran: its last verdict does not describe the present.
+    /// Its sibling may have released it meanwhile, and a marked vCPU is no candidate for a swap.
     pub fn unmark(&mut self, vcpu: VcpuKey) {
         if let Some(state) = self.vcpus.get_mut(&vcpu) {
             state.marked = false;
         }
     }
 
-    /// The second half of a [`FlexS::tick`]: looks for a sibling if the vCPU, which runs on `on`, spins.
+    /// The second half of [`FlexS::tick`]: searches for a sibling if the vCPU, which runs on `on`, spins.
     pub fn act(
         &mut self,
         now: Nanos,
@@ -247,10 +248,8 @@ impl FlexS {
         verdict: Verdict,
         view: &impl RunQueues,
     ) -> Outcome {
-        let found = match verdict.busy_waiting {
-            true => self.search(vcpu, on, view),
-            false => Search::default(),
-        };
+        let found =
+            if verdict.busy_waiting { self.search(vcpu, on, view) } else { Search::default() };
         let state = self.vcpus.entry(vcpu).or_default();
         let action = match (verdict.ratios(), found.sibling) {
             (Some((bpi, bmpr)), Some((with, on))) if verdict.busy_waiting => {
@@ -275,8 +274,8 @@ impl FlexS {
         Outcome { verdict, action, next_tick: Nanos(now.0.saturating_add(wait.0)) }
     }
 
-    /// Clears extremes and marks where a fair window has ended. Failures stay: they say how crowded
-    /// the other queues are, which no window changes.
+    /// Clears extremes and marks at the end of a fair window.
+    /// Failures stay: they show how crowded the other queues are, which does not depend on the window.
     fn roll_window(&mut self, now: Nanos) {
         let start = *self.window.get_or_insert(now);
         let past = now.saturating_sub(start);
@@ -284,7 +283,7 @@ impl FlexS {
         if past < length {
             return;
         }
-        // Windows stay on their grid however late the first accounting of one comes.
+        // Windows stay on their grid, however late the first accounting of one comes.
         self.window = Some(Nanos(now.0 - past.0 % length.0));
         for detector in self.detectors.values_mut() {
             detector.clear();
@@ -294,7 +293,7 @@ impl FlexS {
         }
     }
 
-    /// Looks on up to `choices` other pCPUs for a sibling to swap with.
+    /// Searches up to `choices` other pCPUs for a sibling to swap with.
     fn search(&mut self, vcpu: VcpuKey, on: PcpuId, view: &impl RunQueues) -> Search {
         let mut others = std::mem::take(&mut self.others);
         others.clear();
@@ -324,11 +323,11 @@ impl FlexS {
     }
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Copy, Debug, Default)]
 struct Search {
     /// pCPUs looked at.
     looked: u32,
-    /// The sibling, and where it waits.
+    /// The sibling, and its pCPU.
     sibling: Option<(VcpuId, PcpuId)>,
 }

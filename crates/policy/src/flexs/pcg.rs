@@ -1,9 +1,8 @@
 //! PCG32, a small seeded generator, for the random choices of FlexS.
 //!
-//! Source: O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for
-//! Random Number Generation", 2014: the variant XSH RR with 64 bits of state and 32 of output. Here
-//! rather than from a crate because 20 lines are all that is needed and the sequence must never
-//! change: runs are compared byte by byte.
+//! Source: O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms
+//! for Random Number Generation", 2014: the variant XSH RR with 64 bits of state and 32 of output.
+//! Not from a crate: it takes 20 lines, and its sequence must never change because runs are compared byte by byte.
 //!
 //! Not for secrets, and with one fixed stream: only the seed distinguishes generators.
 
@@ -33,12 +32,12 @@ impl Pcg32 {
         mixed.rotate_right((old >> 59) as u32)
     }
 
-    /// A number of 0 … `bound` − 1, each as likely; 0 where `bound` is 0.
+    /// Returns a uniformly distributed number of 0 … `bound` − 1; 0 if `bound` is 0.
     pub(super) fn below(&mut self, bound: u32) -> u32 {
         if bound == 0 {
             return 0;
         }
-        // Numbers below 2³² mod bound would make the small remainders likelier: draw again.
+        // Numbers below 2³² mod bound would favour the small remainders: draw again.
         let skewed = bound.wrapping_neg() % bound;
         loop {
             let drawn = self.next();

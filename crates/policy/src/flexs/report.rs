@@ -1,4 +1,4 @@
-//! What the counters of vCPUs told in a period, and what came of it.
+//! Verdicts on vCPUs in a period, and their outcomes.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,55 +6,55 @@ use super::{Ratio, SwapAction, Verdict};
 use tandem_model::branch_counters::Counted;
 use tandem_model::units::{VcpuId, VmId};
 
-/// Why a vCPU that spins was left where it is before anybody looked for a sibling.
+/// Reason for leaving a spinning vCPU in place without searching for a sibling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Left {
-    /// Affinities are not to be changed.
+    /// Affinities must not be changed.
     Placement,
-    /// It may run on several pCPUs, and where it runs is not known.
+    /// It may run on several pCPUs, and its current pCPU is unknown.
     NoPlace,
-    /// Its VM or its accounting group has swapped a short time ago.
+    /// Its VM or its accounting group has swapped recently.
     Recent,
     /// Another policy moves vCPUs of its accounting group.
     Moving,
-    /// A fair window has just begun: not all of its VM's vCPUs could be compared.
+    /// A fair window has just begun, so not all of its VM's vCPUs could be compared.
     New,
 }
 
 impl Left {
-    /// In words, after "spins, but ".
+    /// The reason as text, after "spins, but ".
     pub fn in_words(self) -> &'static str {
         match self {
             Left::Placement => "vCPUs are not to be moved: that needs --placement rebalance",
             Left::NoPlace => "it is not pinned to one pCPU, so that its place is not known",
-            Left::Recent => "its VM, or another beside it, has swapped a short time ago",
+            Left::Recent => "its VM, or another VM of its group, has swapped a short time ago",
             Left::Moving => "another policy moves vCPUs there",
             Left::New => "too little was seen of its VM since the fair window began",
         }
     }
 }
 
-/// Why a sibling was no candidate for a swap.
+/// Reason for rejecting a sibling as a candidate for a swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refusal {
-    /// Where it is, is not known.
+    /// Its pCPU is unknown.
     NoPlace,
-    /// It is on the same pCPU: no swap would help.
+    /// It is on the same pCPU, so a swap would not help.
     SamePcpu,
-    /// It does not wait, or not for so much longer that the swap would gain anything.
+    /// It does not wait, or not long enough for a swap to pay off.
     WaitsTooLittle,
     /// It spins, too.
     Spins,
-    /// One of the two may not run where the other is: its cpuset, or what the operator set, keeps it from there.
+    /// One of the two may not run on the other's pCPU, by its cpuset or the operator's settings.
     Cpuset,
-    /// Its pCPU was not among those chosen.
+    /// Its pCPU was not among those searched.
     NotLooked,
 }
 
 impl Refusal {
-    /// In words.
+    /// The reason as text.
     pub fn in_words(self) -> &'static str {
         match self {
             Refusal::NoPlace => "it is not known where it is",
@@ -67,32 +67,32 @@ impl Refusal {
     }
 }
 
-/// What came of an accounting.
+/// Outcome of an accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpinOutcome {
     /// FlexS decided.
     Decided(SwapAction),
-    /// It spins, and nobody looked for a sibling.
+    /// It spins, and no sibling was searched for.
     Left(Left),
 }
 
-/// What the counters of a vCPU told in a period, and what came of it.
+/// Verdict on a vCPU in a period, and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpinReport {
-    /// Whose.
+    /// Its VM.
     pub vm: VmId,
-    /// Which of its vCPUs.
+    /// The vCPU.
     pub vcpu: VcpuId,
-    /// What was counted.
+    /// Its counts.
     pub counted: Counted,
-    /// What that says.
+    /// The verdict on them.
     pub verdict: Verdict,
     /// The largest branches ÷ instructions and smallest mispredicted ÷ branches of its VM in this fair window.
     pub extremes: Option<(Ratio, Ratio)>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: SpinOutcome,
-    /// Where a sibling was looked for in vain: why each was no candidate.
+    /// Siblings that were rejected in a failed search, with the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<(VcpuId, Refusal)>,
 }

@@ -1,12 +1,12 @@
-//! What a swap exchanges, and what ordinary stealing may take.
+//! The exchange of places in a swap, and the limit of ordinary work stealing.
 //!
-//! Source: Rao & Zhou, PPoPP 2014, section 4.2. Two siblings exchange pCPU, position in the run queue and
-//! weight: each takes the other's place as it is. So the weight on each pCPU stays what it was (the other
-//! VMs there notice nothing), and each pCPU holds as many vCPUs of each VM as before: siblings that had
-//! pCPUs of their own never come to share one.
+//! Source: Rao & Zhou, PPoPP 2014, section 4.2.
+//! Two siblings exchange pCPU, position in the run queue and weight: each takes the other's place as it is.
+//! So the total weight on each pCPU stays the same, and other VMs there are not affected.
+//! Each pCPU keeps its number of vCPUs of each VM: siblings with pCPUs of their own never come to share one.
 //!
-//! Positions count from 0, the vCPU that runs. Pure functions over the places that the caller passes;
-//! affinity is checked where the sibling is chosen (see [`super::FlexS`]).
+//! Positions count from 0, the running vCPU. These are pure functions over the places that the caller passes.
+//! Affinity is checked where the sibling is chosen (see [`super::FlexS`]).
 
 use serde::Serialize;
 use thiserror::Error;
@@ -14,12 +14,12 @@ use thiserror::Error;
 use super::VcpuKey;
 use tandem_model::units::{PcpuId, VmId, Weight};
 
-/// Where a vCPU is, and with what weight.
+/// Place and weight of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct VcpuPlace {
-    /// Who.
+    /// The vCPU.
     pub vcpu: VcpuKey,
-    /// On which pCPU.
+    /// Its pCPU.
     pub pcpu: PcpuId,
     /// Its weight there.
     pub weight: Weight,
@@ -27,7 +27,7 @@ pub struct VcpuPlace {
     pub position: u32,
 }
 
-/// Why two vCPUs cannot swap.
+/// Reason why two vCPUs cannot swap.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SwapError {
     /// It has no place.
@@ -36,14 +36,14 @@ pub enum SwapError {
     /// They belong to different VMs: a swap could put siblings on one pCPU.
     #[error("{0} and {1} are of different VMs: expected two of the same")]
     NotSiblings(VcpuKey, VcpuKey),
-    /// They are on the same pCPU, or are the same: nothing would be gained.
+    /// They are on the same pCPU, or are the same: a swap gains nothing.
     #[error("{0} and {1} are both on pCPU {2}: expected two on different pCPUs")]
     SamePcpu(VcpuKey, VcpuKey, PcpuId),
 }
 
-/// The places of `a` and `b` after they swapped, in this order.
+/// Returns the places of `a` and `b` after a swap, in this order.
 ///
-/// Errors where they are not siblings, one has no place, or both are on one pCPU.
+/// Returns an error if they are not siblings, one has no place, or both are on one pCPU.
 pub fn swap_plan(
     places: &[VcpuPlace],
     a: VcpuKey,

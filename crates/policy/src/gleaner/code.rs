@@ -1,25 +1,30 @@
-//! Which code a workload's threads ran, by samples of a clock, and what two such profiles say of its progress.
+//! Profiles of a workload's code from clock samples, and the progress that two such profiles show.
 //!
-//! Threads that want the same lock are busy all the time and get little done: the lock's cache line goes to and fro,
-//! and who finds it taken asks the kernel to sleep and is told that it is free again. No counter of time, switches or calls
-//! tells that from work, and a VM seldom has the hardware's counters. A clock that interrupts the vCPUs and notes where
-//! they were does: in the kernel's code of waiting for locks ([`Code::contention`]).
+//! Threads that want the same lock are busy all the time and get little done.
+//! The lock's cache line moves to and fro; a thread that finds it taken asks the kernel to sleep,
+//! and learns that it is free again.
+//! Counters of time, switches or calls cannot distinguish that from work, and a VM seldom has the hardware's counters.
+//! A clock that interrupts the vCPUs and notes where they were can: in the kernel's code of
+//! waiting for locks ([`Code::contention`]).
 //!
-//! It also tells how much gets done. A line of code is found in proportion to how often it runs and how long it takes.
-//! Whatever waits for a cache line takes longer when the line is elsewhere, never shorter; so each line of code that is found r times as
-//! often after a change than before runs at least r times as often, unless its waits have grown. [`Code::pace`] is the ratio
-//! of those lines that gained most and make a quarter of the program's time in user mode, less what chance may have added.
+//! The samples also show how much gets done. A line of code is found in proportion to how often
+//! it runs and how long it takes.
+//! An access to a cache line takes longer if the line is elsewhere, never shorter.
+//! So a line of code that is found r times as often after a change runs at least r times as
+//! often, unless its waits have grown.
+//! [`Code::pace`] is the ratio of the lines that gained most and make up a quarter of the program's time in user mode.
+//! The part that chance may have added is subtracted.
 
 use std::collections::BTreeMap;
 
 use tandem_model::units::Nanos;
 
-/// Lines of code are this long: a power of two.
+/// Length of a line of code in bytes: a power of two.
 const LINE: u64 = 64;
-/// The lines that gained most count, as many as have this part of the samples in user mode.
+/// The lines that gained most count, until they have this fraction of the samples in user mode.
 const COUNTING: f64 = 0.25;
-/// Fewer samples in user mode say nothing.
-const LEAST: u32 = 50;
+/// Minimum samples in user mode for a verdict.
+const MIN_SAMPLES: u32 = 50;
 /// Standard deviations by which a ratio is lowered, as chance may have raised it.
 const DOUBT: f64 = 1.0;
 
@@ -33,24 +38,24 @@ pub struct Code {
 }
 
 impl Code {
-    /// Nothing found yet, in so long a time.
+    /// Creates an empty profile of this length.
     pub fn new(period: Nanos) -> Code {
         Code { period, ..Code::default() }
     }
 
-    /// A thread was found in user mode at this address.
+    /// Records a thread in user mode at this address.
     pub fn in_user(&mut self, address: u64) {
         self.samples += 1;
         *self.lines.entry(address / LINE).or_default() += 1;
     }
 
-    /// A thread was found in the kernel; is it code of waiting for locks?
+    /// Records a thread in the kernel; `waits` if in code of waiting for locks.
     pub fn in_kernel(&mut self, waits: bool) {
         self.samples += 1;
         self.contended += u32::from(waits);
     }
 
-    /// Adds what was found after this.
+    /// Adds the profile of the time after this one.
     pub fn merge(&mut self, next: &Code) {
         self.period += next.period;
         self.samples += next.samples;
@@ -60,50 +65,51 @@ impl Code {
         }
     }
 
-    /// How often a thread of the workload was found at work.
+    /// Number of samples that found a thread of the workload at work.
     pub fn samples(&self) -> u32 {
         self.samples
     }
 
-    /// Which part of its time the workload waits for locks without sleeping, 0 … 1.
+    /// Fraction of its time that the workload waits for locks without sleeping, 0 … 1.
     pub fn contention(&self) -> f64 {
         f64::from(self.contended) / f64::from(self.samples.max(1))
     }
 
-    /// Standard deviation of that from chance alone.
+    /// Standard deviation of the contention from chance alone.
     pub fn contention_error(&self) -> f64 {
         let part = self.contention();
         (part * (1.0 - part) / f64::from(self.samples.max(1))).sqrt()
     }
 
-    /// Whether enough was found in user mode to tell a pace.
+    /// Whether there are enough samples in user mode for a pace.
     fn is_telling(&self) -> bool {
-        self.in_user_mode() >= LEAST
+        self.in_user_mode() >= MIN_SAMPLES
     }
 
-    /// The same of so many samples like these.
+    /// Whether `samples` samples like these would be enough.
     pub fn would_tell(&self, samples: u32) -> bool {
         let found = u64::from(self.in_user_mode()) * u64::from(samples);
-        found >= u64::from(LEAST) * u64::from(self.samples.max(1))
+        found >= u64::from(MIN_SAMPLES) * u64::from(self.samples.max(1))
     }
 
     fn in_user_mode(&self) -> u32 {
         self.lines.values().sum()
     }
 
-    /// How much faster the program runs now than `before`, at least. `None` where too little was found in user mode.
+    /// Returns how much faster the program runs now than `before`, at least. `None` if there are
+    /// too few samples in user mode.
     pub fn pace(&self, before: &Code) -> Option<f64> {
         if !self.is_telling() || !before.is_telling() {
             return None;
         }
-        // As if it had been found once more before: a line that was not found may have been missed.
+        // As if each line had been found once more before, because it may have been missed.
         let mut lines: Vec<(u32, u32)> = self
             .lines
             .iter()
             .map(|(line, &now)| (now, before.lines.get(line).copied().unwrap_or(0) + 1))
             .collect();
         let ratio = |(now, then): (u32, u32)| f64::from(now) / f64::from(then);
-        // Equal ones in the order of their counts, so that nothing depends on where code was loaded.
+        // Ties are in the order of their counts, so that the result does not depend on load addresses.
         lines.sort_unstable_by(|a, b| ratio(*b).total_cmp(&ratio(*a)).then(b.cmp(a)));
         let wanted = COUNTING * f64::from(self.in_user_mode());
         let mut sum = (0, 0);
@@ -118,8 +124,8 @@ impl Code {
         Some(ratio(sum) * longer * libm::exp(-DOUBT * error))
     }
 
-    /// Which part of its time in user mode it spends in the same code as `other`, 0 … 1; `None` where too little was
-    /// found.
+    /// Returns the fraction of its time in user mode spent in the same code as `other`, 0 … 1.
+    /// `None` if there are too few samples.
     pub fn alike(&self, other: &Code) -> Option<f64> {
         if !self.is_telling() || !other.is_telling() {
             return None;
@@ -140,7 +146,7 @@ mod tests {
 
     const PERIOD: Nanos = Nanos::from_millis(200);
 
-    /// So many samples in each of these lines, and in the kernel: waiting for locks, and else.
+    /// Samples in each of these lines, and in the kernel: waiting for locks, and other ones.
     fn found(lines: &[u32], waits: u32, other: u32) -> Code {
         let mut code = Code::new(PERIOD);
         for (line, &times) in lines.iter().enumerate() {
@@ -155,44 +161,44 @@ mod tests {
     }
 
     #[test]
-    fn contention_is_a_part_of_all_samples() {
+    fn contention_is_fraction_of_samples() {
         assert_eq!(found(&[50], 25, 25).contention(), 0.25);
         assert_eq!(Code::default().contention(), 0.0);
     }
 
     #[test]
-    fn what_no_longer_waits_shows_the_pace() {
-        // Two threads and a mutex, 400 samples of two vCPUs, then 400 of one: the line that takes the lock is found
-        // half as often again, the work between two locks three times as often.
+    fn uncontended_code_shows_pace() {
+        // Two threads and a mutex, 400 samples of two vCPUs, then 400 of one: the line that takes
+        // the lock is found 1.5 times as often, the work between two locks three times as often.
         let contended = found(&[46, 46, 40, 18, 9], 130, 111);
         let mut on_one = found(&[114, 116, 58, 64, 49], 0, 0);
         on_one.period = Nanos(PERIOD.0 * 2);
         let pace = on_one.pace(&contended).unwrap();
         assert!((1.2..2.0).contains(&pace), "{pace}");
-        // And back.
+        // In reverse there is no such gain.
         assert!(contended.pace(&on_one).unwrap() < 1.5);
     }
 
     #[test]
-    fn a_program_that_computes_is_slower_on_fewer_vcpus() {
+    fn computing_program_slows_on_fewer_vcpus() {
         let all = found(&[100, 100, 100, 100], 0, 0);
         let half = found(&[50, 52, 48, 50], 0, 0);
         let pace = half.pace(&all).unwrap();
         assert!((0.3..0.6).contains(&pace), "{pace}");
-        // The same again is no gain, whatever chance does.
+        // The same profile again is no gain, whatever the noise.
         let again = found(&[115, 85, 90, 110], 0, 0);
         assert!(again.pace(&all).unwrap() < 1.0);
     }
 
     #[test]
-    fn a_single_line_of_many_proves_nothing() {
+    fn single_line_shows_no_gain() {
         let before = found(&[5, 100, 100, 100], 0, 0);
         let now = found(&[45, 50, 50, 50], 0, 0);
         assert!(now.pace(&before).unwrap() < 1.0);
     }
 
     #[test]
-    fn too_few_samples_say_nothing() {
+    fn too_few_samples_give_no_verdict() {
         assert_eq!(found(&[10], 300, 0).pace(&found(&[100], 0, 0)), None);
         assert_eq!(found(&[100], 0, 0).alike(&found(&[10], 0, 0)), None);
         let seldom = found(&[60], 300, 240);
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn other_code_is_told_from_the_same() {
+    fn other_code_is_recognized() {
         let code = found(&[100, 50, 50], 0, 0);
         assert!((code.alike(&found(&[55, 20, 25], 9, 9)).unwrap() - 0.95).abs() < 0.01);
         assert_eq!(code.alike(&found(&[0, 0, 0, 80], 0, 0)), Some(0.0));

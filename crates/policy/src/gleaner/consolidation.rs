@@ -1,33 +1,43 @@
-//! How many vCPUs a workload should use: Gleaner's consolidation ("imbalanced scheduling").
+//! Consolidation: how many vCPUs a workload should use (Gleaner's "imbalanced scheduling").
 //!
-//! With N active vCPUs, one of them is taken out when both hold (the paper's conditions):
+//! With N active vCPUs, one of them is removed if both of the paper's conditions hold:
 //!
 //! 1. l_comp ≤ ρ × (N − 1) × l_idle: the others have room for its work;
 //! 2. g_comp ≤ min(η × l_idle, least time slice): its pieces are small enough to fit.
 //!
-//! The period after a step lets things settle, the next one judges it. If the workload lost by it, the vCPU
-//! comes back, no other is taken, and the condition that was too generous is tightened: η ← 0.9 ×
-//! min(η, g_comp ÷ l_idle) if some vCPU was busy all the time, else ρ ← 0.9 × min(ρ, l_comp ÷ ((N − 1)
-//! × l_idle)). A major change (utilization of a vCPU by over 20 points, a vCPU above 90 %, grain doubled or
-//! halved) brings all vCPUs back and starts over.
+//! After a step, one period lets the workload settle, and the next one judges the step.
+//! If the workload lost by it, the vCPU comes back, and the condition that was too generous is tightened:
+//! η ← 0.9 × min(η, g_comp ÷ l_idle) if some vCPU was busy all the time, otherwise ρ ← 0.9 ×
+//! min(ρ, l_comp ÷ ((N − 1) × l_idle)).
+//! A major change brings all vCPUs back and starts over: utilization of a vCPU by over 20 points,
+//! a vCPU above 90 %, grain doubled or halved.
 //!
-//! Where the defaults depart from the paper ([`ConsolidationConfig::paper`] does not). The paper judges a step by utilization: if it fell, work
-//! was lost. Two threads that hand each other a token use two vCPUs to a third each, and a single one to all
-//! of its time, at many times the speed: on a VM of two vCPUs a full vCPU is no sign of harm. And where waking
-//! is dear, less utilization may be more work. [`Judge::Progress`] therefore compares what the workload got
-//! done ([`super::progress`]). A step that failed is
-//! tried again after a rest, with the factors of the start, each time a longer one, so that one bad sample costs
-//! no more than that. A workload that changes and is then what it was still rests (`super::harm`). A vCPU that was full right after a step is no major change;
-//! that one more thread waits for a vCPU, on average, is one: on a full vCPU nothing else shows it. Steps take half of the vCPUs where the others have room for the work of all that
-//! are taken, and half as many after one that did harm: sixteen vCPUs are down to two in a second, and a gain of
-//! a half stands out from noise where that of a sixteenth would not
-//! (docs/decisions/009-gleaner-progress.md).
+//! The defaults depart from the paper ([`ConsolidationConfig::paper`] does not):
 //!
-//! Threads that crowd around a lock leave no room, by condition 1: they are busy all the time, and would get more done on
-//! fewer vCPUs. Where condition 1 does not hold, the controller therefore asks now and then for samples of where the workload's threads are
-//! ([`Consolidation::wants_code`]); if it waits for locks for a tenth of its time, a step is taken all the same, and judged by the
-//! pace of its code ([`super::code`]). A workload that was consolidated for that reason is sampled again each second, since a full
-//! vCPU shows nothing: other code is another workload (docs/decisions/012-contention-sampling.md).
+//! - **Judge.** The paper judges a step by utilization: if it fell, work was lost.
+//!   But two threads that hand each other a token use two vCPUs to a third each, and a single one
+//!   all of the time, at many times the speed.
+//!   So on a VM of two vCPUs a full vCPU is no sign of harm. And if waking is expensive, less
+//!   utilization may be more work.
+//!   [`Judge::Progress`] therefore compares the workload's progress ([`super::progress`]).
+//! - **Rests.** A step that failed is retried after a rest, with the initial factors, so that one
+//!   bad sample costs no more than that.
+//!   Each rest is longer than the last. A workload that changes and changes back still rests (`super::harm`).
+//! - **Major changes.** A vCPU that was full right after a step is none.
+//!   One more thread that waits for a vCPU, on average, is one: on a full vCPU nothing else shows it.
+//! - **Step size.** Steps take half of the vCPUs if the others have room for their work, and half
+//!   as many after one that did harm.
+//!   So sixteen vCPUs are down to two in a second, and a gain of a half stands out from noise
+//!   where that of a sixteenth would not (docs/decisions/009-gleaner-progress.md).
+//!
+//! Threads that crowd around a lock leave no room, by condition 1: they are busy all the time,
+//! and would get more done on fewer vCPUs.
+//! If condition 1 does not hold, the controller therefore requests samples of the workload's
+//! threads now and then ([`Consolidation::wants_code`]).
+//! If the workload waits for locks for a tenth of its time, a step is taken all the same, and
+//! judged by the pace of its code ([`super::code`]).
+//! A workload that was consolidated for that reason is sampled again each second, since a full vCPU shows nothing.
+//! Other code means another workload (docs/decisions/012-contention-sampling.md).
 
 use std::collections::VecDeque;
 
@@ -45,75 +55,76 @@ mod config;
 pub use because::Because;
 pub use config::{ConsolidationConfig, Judge};
 
-/// Both factors are made smaller by this where they were too generous.
+/// Factor on ρ or η after it was too generous.
 const TIGHTEN: f64 = 0.9;
-/// Major changes: utilization of a vCPU, absolute.
+/// Major change: difference in utilization of a vCPU, absolute.
 const UTILIZATION_MOVED: f64 = 0.2;
-/// Major changes: a vCPU busier than this.
+/// Major change: utilization of a vCPU above this.
 const BUSY_VCPU: f64 = 0.9;
-/// Major changes: grain by more than this factor, up or down.
+/// Major change: factor on the grain, up or down.
 const GRAIN_CHANGED: f64 = 2.0;
-/// Major changes: so many more threads wait for a vCPU, on average.
+/// Major change: additional threads that wait for a vCPU, on average.
 const MORE_WAITING: f64 = 1.0;
-/// A vCPU this busy is busy all the time.
+/// Utilization from which a vCPU is busy all the time.
 const FULL: f64 = 0.99;
-/// With less work than this part of one vCPU the workload sleeps, and nothing is decided.
+/// Work, in vCPUs, below which the workload sleeps and is not judged.
 const ASLEEP: f64 = 0.005;
-/// Rests double up to this many times.
-const MOST_DOUBLINGS: u32 = 5;
-/// After a major change while something rests, conditions hold for so many periods before a step: what has just come back is no
-/// other workload.
+/// Maximum number of times that a rest doubles.
+const MAX_DOUBLINGS: u32 = 5;
+/// Periods for which conditions must hold before a step, after a major change while a harm rests.
+/// vCPUs that have just come back do not make another workload.
 const CONFIRM_CHANGE: u32 = 4;
-/// So many codes for which a step did harm rest at a time. With more, none is tried.
-const MOST_HARMED: usize = 4;
-/// Time between two samplings of where threads are.
+/// Number of codes at rest after a harmful step from which no step is tried.
+const MAX_HARMED: usize = 4;
+/// Interval between two samplings of threads.
 const SAMPLING_INTERVAL: Nanos = Nanos::from_secs(2);
-/// The same while the workload is consolidated because it waited for locks: whether it still runs the same code.
+/// The interval while the workload is consolidated because it waited for locks, to check that it
+/// still runs the same code.
 const RECHECK_INTERVAL: Nanos = Nanos::from_secs(1);
-/// The same after a step for that reason that did harm.
+/// The interval after such a step did harm.
 const RETRY_INTERVAL: Nanos = Nanos::from_millis(500);
-/// With less of its work in the kernel, a workload does not wait there, and sampling would only cost time.
+/// Fraction of the work in the kernel below which a workload does not wait there, and sampling would only cost time.
 const IN_KERNEL: f64 = 0.05;
-/// A step that did harm once is tried again at once when the workload waits for locks for this many times longer.
+/// A step that did harm once is retried at once if the workload waits for locks for this many times longer.
 const MUCH_WORSE: f64 = 1.3;
-/// Samples from which a pace is told.
+/// Samples needed for a pace.
 const FINE_SAMPLES: u32 = 350;
-/// Samples that show whether the workload may be waiting for locks at all.
+/// Samples needed to see whether the workload may be waiting for locks at all.
 const ROUGH_SAMPLES: u32 = 70;
-/// After this many periods a step is judged with fewer samples.
-const MOST_PERIODS_JUDGED: u32 = 8;
-/// With more of the vCPUs' time stolen, a lock is waited for because the host took its holder away.
-const MOST_STOLEN: f64 = 0.15;
-/// With less of its time in the same code, the workload is another one.
+/// Periods after which a step is judged with fewer samples.
+const MAX_PERIODS_JUDGED: u32 = 8;
+/// Maximum stolen fraction of the vCPUs' time; above it, threads wait for a lock because the host preempted its holder.
+const MAX_STOLEN: f64 = 0.15;
+/// Fraction of the time in the same code below which the workload is another one.
 const SAME_CODE: f64 = 0.5;
 
-/// How many samples are taken of where threads are.
+/// Number of samples of a workload's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SamplingDetail {
-    /// Some 50 from each vCPU in a tenth of a second: enough to see who waits for locks.
+    /// Some 50 from each vCPU in a tenth of a second: enough to detect waits for locks.
     Rough,
-    /// Four times as many, which tell a pace.
+    /// Four times as many: enough for a pace.
     Fine,
 }
 
-/// How many vCPUs, and why.
+/// Number of vCPUs, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// vCPUs that the workload may use, 1 … all.
     pub active: u32,
-    /// Why.
+    /// Reason.
     pub because: Because,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Phase {
-    /// A step may be taken; the conditions have held for so many periods.
+    /// A step may be taken; the conditions have held for this many periods.
     Watching(u32),
     /// A step was taken; its first period is not judged.
     Settling(Step),
-    /// This period judges it.
+    /// This period judges the step.
     Judging(Step),
-    /// No step for so many more periods; `None`: until a major change.
+    /// No step for this many more periods; `None`: until a major change.
     Resting(Option<u32>),
 }
 
@@ -122,9 +133,9 @@ enum Phase {
 struct Step {
     /// vCPUs before it.
     active: u32,
-    /// What was normal with them.
+    /// Averages before it.
     before: Averages,
-    /// The code that ran with them, if that is to judge the step, and for how many periods it has been sampled.
+    /// The code that ran before it, if that judges the step, and the number of periods sampled since.
     code: Option<(Code, u32)>,
 }
 
@@ -132,19 +143,19 @@ struct Step {
 #[derive(Clone, Debug)]
 struct HarmedCode {
     code: Code,
-    /// Periods for which that is believed.
+    /// Periods for which that is assumed.
     left: u32,
-    /// How often it did.
+    /// Number of times that it did.
     times: u32,
 }
 
 impl HarmedCode {
-    /// Whether this is the same code.
+    /// Whether it is the same code.
     fn is(&self, code: &Code) -> bool {
         code.alike(&self.code).is_none_or(|alike| alike >= SAME_CODE)
     }
 
-    /// Whether the workload waits for locks for much longer now than it did, not by chance.
+    /// Whether the workload now waits for locks for much longer than it did, beyond chance.
     fn is_worse(&self, code: &Code) -> bool {
         let (now, then) = (code.contention(), self.code.contention());
         now - code.contention_error() > MUCH_WORSE * (then + self.code.contention_error())
@@ -160,35 +171,35 @@ pub struct Consolidation {
     load_factor: f64,
     granularity_factor: f64,
     phase: Phase,
-    /// What is normal with the present number of vCPUs.
+    /// Averages with the current number of vCPUs.
     reference: Option<Averages>,
     failures: u32,
-    /// No step takes more vCPUs than this.
+    /// Maximum number of vCPUs that a step removes.
     longest: u32,
-    /// The latest periods with the present number of vCPUs.
+    /// The latest periods with the current number of vCPUs.
     history: VecDeque<Observation>,
-    /// Condition 1 did not hold in the last period, and some of the work was in the kernel.
+    /// Whether condition 1 did not hold in the last period, and some of the work was in the kernel.
     full: bool,
     /// Time since threads were last sampled.
     since_sampling: Nanos,
-    /// What the samples being taken have found so far.
+    /// The samples so far of the current set.
     code: Code,
-    /// Rough sampling found that the workload may be waiting for locks.
+    /// Whether rough sampling found that the workload may be waiting for locks.
     suspected: bool,
     /// The code for which the workload was consolidated.
     consolidated: Option<Code>,
-    /// The code for which consolidation did harm lately, and how often it did harm in a row.
+    /// The codes for which consolidation did harm recently, and the number of harms in a row.
     harmed: Vec<HarmedCode>,
     harms: u32,
-    /// The other workloads to which steps did harm lately; and whether a major change came meanwhile.
+    /// Other workloads to which steps did harm recently, and whether a major change came meanwhile.
     lost: Harms,
     is_wary: bool,
-    /// Both factors at the start are so many times those of the configuration.
+    /// Factor on both initial factors of the configuration.
     slack: f64,
 }
 
 impl Consolidation {
-    /// For a workload that uses all of `vcpus` vCPUs (at least one).
+    /// Creates a controller for a workload that uses all of `vcpus` vCPUs (at least one).
     pub fn new(vcpus: u32, config: ConsolidationConfig) -> Consolidation {
         Consolidation {
             load_factor: config.load_factor,
@@ -219,17 +230,17 @@ impl Consolidation {
         self.active
     }
 
-    /// ρ and η now.
+    /// ρ and η.
     pub fn factors(&self) -> (f64, f64) {
         (self.load_factor, self.granularity_factor)
     }
 
-    /// Whether a step was taken and what it does is not known yet.
+    /// Whether a step was taken whose effect is not known yet.
     pub fn is_trying(&self) -> bool {
         matches!(self.phase, Phase::Settling(_) | Phase::Judging(_))
     }
 
-    /// How closely it should be told where the workload's threads are in the next period, if at all.
+    /// The samples of the workload's threads that are needed in the next period, if any.
     pub fn wants_code(&self) -> Option<SamplingDetail> {
         if self.config.contention >= 1.0 {
             return None;
@@ -242,22 +253,22 @@ impl Consolidation {
                 (self.since_sampling >= RECHECK_INTERVAL).then_some(SamplingDetail::Fine)
             }
             Phase::Watching(_) if self.full && self.since_sampling >= SAMPLING_INTERVAL => {
-                match self.suspected {
-                    true => Some(SamplingDetail::Fine),
-                    false => Some(SamplingDetail::Rough),
+                if self.suspected {
+                    Some(SamplingDetail::Fine)
+                } else {
+                    Some(SamplingDetail::Rough)
                 }
             }
             Phase::Watching(_) | Phase::Resting(_) => None,
         }
     }
 
-    /// Where the workload's threads were in the period that [`Self::decide`] is about to be told of, as closely as it asked.
+    /// Adds samples of the workload's threads in the period of the next [`Self::decide`], as requested.
     pub fn saw(&mut self, code: &Code) {
         self.code.merge(code);
     }
 
-    /// The factors at the start are to be so many times those of the configuration, 1 …. Where that is news, they are
-    /// as at the start.
+    /// Sets the factor on both initial factors of the configuration, 1 …. A new value resets the factors.
     pub fn set_slack(&mut self, slack: f64) {
         if self.slack != slack {
             self.slack = slack;
@@ -265,7 +276,7 @@ impl Consolidation {
         }
     }
 
-    /// Something else about the VM was changed: what was normal no longer is.
+    /// Discards the averages, because something else about the VM was changed.
     pub fn forget(&mut self) {
         self.reference = None;
         self.history.clear();
@@ -276,7 +287,7 @@ impl Consolidation {
         }
     }
 
-    /// A period is over.
+    /// Decides after a period.
     pub fn decide(&mut self, observed: &Observation) -> Choice {
         let active = self.active;
         self.history.push_back(observed.clone());
@@ -293,12 +304,12 @@ impl Consolidation {
         self.full =
             matches!(because, Because::NoRoom { .. }) && now.user < now.work * (1.0 - IN_KERNEL);
         if self.active != active || matches!(because, Because::Settling | Because::MajorChange) {
-            // Of what comes next, nothing was seen yet.
+            // Nothing was observed yet of the state after the change.
             self.history.clear();
             self.code = Code::default();
         }
         if self.wants_code().is_none() {
-            // Samples of an unfinished set are no beginning of the next one.
+            // Samples of an unfinished set do not count towards the next one.
             self.code = Code::default();
             self.suspected = false;
         }
@@ -315,16 +326,17 @@ impl Consolidation {
             other => self.phase = other,
         }
         if now.work < ASLEEP {
-            // What comes after a sleep is compared with what was before.
+            // The time after a sleep is compared with that before it.
             return Because::Asleep;
         }
         match self.reference {
             None => self.reference = Some(*now),
             Some(reference) if self.is_major(&reference, now) => {
                 self.reference = Some(*now);
-                return match self.start_over() {
-                    true => Because::MajorChange,
-                    false => self.consider(now, None),
+                return if self.start_over() {
+                    Because::MajorChange
+                } else {
+                    self.consider(now, None)
                 };
             }
             Some(_) => {}
@@ -338,7 +350,7 @@ impl Consolidation {
         }
         match self.phase {
             Phase::Resting(Some(0)) => {
-                // With the tightened factor it would never be tried again.
+                // With the tightened factor it would never be retried.
                 self.reset_factors();
                 self.longest = u32::MAX;
                 self.phase = Phase::Watching(0);
@@ -352,23 +364,23 @@ impl Consolidation {
         self.consider(now, sampled)
     }
 
-    /// The samples taken, if they are enough. Before a step twice as many are taken, since they are to judge it.
+    /// Returns the samples if there are enough. Before a step twice as many are taken, since they are to judge it.
     fn finished_samples(&mut self) -> Option<Code> {
         let part = self.code.contention();
         let is_rough = self.consolidated.is_none() && !self.suspected;
-        let enough = match is_rough {
-            true => ROUGH_SAMPLES,
-            false if self.consolidated.is_none() && part > self.config.contention => {
-                2 * FINE_SAMPLES
-            }
-            false => FINE_SAMPLES,
+        let enough = if is_rough {
+            ROUGH_SAMPLES
+        } else if self.consolidated.is_none() && part > self.config.contention {
+            2 * FINE_SAMPLES
+        } else {
+            FINE_SAMPLES
         };
         if self.code.samples() < enough {
             return None;
         }
         let code = std::mem::take(&mut self.code);
         if is_rough {
-            // As much as chance may have hidden.
+            // Chance may have hidden as much as the error.
             if part + code.contention_error() > self.config.contention {
                 self.suspected = true;
                 return None;
@@ -379,7 +391,7 @@ impl Consolidation {
         Some(code)
     }
 
-    /// Whether to take a vCPU out now.
+    /// Decides whether to remove vCPUs now.
     fn consider(&mut self, now: &Averages, sampled: Option<Code>) -> Because {
         let held = match self.phase {
             Phase::Watching(held) => held,
@@ -403,9 +415,10 @@ impl Consolidation {
             return Because::Resting;
         }
         self.is_wary &= self.lost.is_any();
-        let confirm = match self.is_wary {
-            true => self.config.confirm.max(CONFIRM_CHANGE),
-            false => self.config.confirm,
+        let confirm = if self.is_wary {
+            self.config.confirm.max(CONFIRM_CHANGE)
+        } else {
+            self.config.confirm
         };
         if held + 1 < confirm {
             self.phase = Phase::Watching(held + 1);
@@ -415,21 +428,21 @@ impl Consolidation {
         Because::Fits
     }
 
-    /// Whether to take vCPUs out though there is no room, because the workload waits for locks: half of them.
+    /// Decides whether to remove half of the vCPUs although there is no room, because the workload waits for locks.
     fn consider_contention(&mut self, now: &Averages, code: Code) -> Option<Because> {
         let part = code.contention();
-        // What the step does could not be told, or was told lately.
+        // The effect of a step could not be measured, or was measured recently.
         let lately = || self.harmed.iter().filter(|harmed| harmed.left > 0);
         let is_same = |harmed: &HarmedCode| {
             let is_first = harmed.times == 1;
             harmed.is(&code) && !(is_first && harmed.is_worse(&code))
         };
-        let is_known = lately().count() >= MOST_HARMED || lately().any(is_same);
-        // While the host takes vCPUs away, holders of locks are not there to give them back: fewer would not help.
+        let is_known = lately().count() >= MAX_HARMED || lately().any(is_same);
+        // While the host preempts vCPUs, holders of locks do not run: fewer vCPUs would not help.
         if part <= self.config.contention
             || !code.would_tell(FINE_SAMPLES)
             || is_known
-            || now.stolen > MOST_STOLEN
+            || now.stolen > MAX_STOLEN
         {
             return None;
         }
@@ -438,7 +451,7 @@ impl Consolidation {
         Some(Because::Contended { part })
     }
 
-    /// Takes so many vCPUs out, on trial.
+    /// Removes `vcpus` vCPUs, on trial.
     fn take(&mut self, vcpus: u32, code: Option<(Code, u32)>) {
         self.phase = Phase::Settling(Step {
             active: self.active,
@@ -449,8 +462,8 @@ impl Consolidation {
         self.reference = None;
     }
 
-    /// How many vCPUs the next step takes: half of them, or half of that and so on, so that the others have
-    /// room for the work of all that are taken; one in any case.
+    /// Returns the number of vCPUs that the next step removes: half of them, halved until the
+    /// others have room for the work of all that are removed; at least one.
     fn length(&self, now: &Averages) -> u32 {
         if !self.config.leaps {
             return 1;
@@ -466,13 +479,13 @@ impl Consolidation {
         length
     }
 
-    /// Whether the last step did harm.
+    /// Judges the last step.
     fn judge(&mut self, step: Step) -> Because {
         let now = &Averages::of(&Observation::merged(&self.history));
         let mut sampled = None;
         let ratio = match (&step.code, self.config.judge) {
             (Some((_, periods)), _)
-                if self.code.samples() < FINE_SAMPLES && *periods < MOST_PERIODS_JUDGED =>
+                if self.code.samples() < FINE_SAMPLES && *periods < MAX_PERIODS_JUDGED =>
             {
                 let code = step.code.map(|(code, periods)| (code, periods + 1));
                 self.phase = Phase::Judging(Step { code, ..step });
@@ -514,7 +527,7 @@ impl Consolidation {
             if length == 1 {
                 let rest = match self.config.rest {
                     0 => u32::MAX,
-                    rest => rest << self.harms.min(MOST_DOUBLINGS),
+                    rest => rest << self.harms.min(MAX_DOUBLINGS),
                 };
                 self.harms += 1;
                 let known = self.harmed.iter().position(|harmed| harmed.is(&code));
@@ -522,7 +535,7 @@ impl Consolidation {
                 self.harmed.retain(|harmed| harmed.left > 0);
                 self.harmed.push(HarmedCode { code, left: rest, times });
                 if times == 1 {
-                    // How long it waits for may have been that of its first moments.
+                    // The measured waits may have been those of its first moments.
                     self.since_sampling = SAMPLING_INTERVAL.saturating_sub(RETRY_INTERVAL);
                 }
             }
@@ -537,13 +550,13 @@ impl Consolidation {
         }
         let known = self.lost.add(active, &before, length, self.config.rest);
         if length > 1 {
-            // A shorter one may do.
+            // A shorter step may do no harm.
             self.reset_factors();
             self.longest = length / 2;
             self.phase = Phase::Watching(0);
             return Because::Lost { ratio };
         }
-        let rest = known.max(self.config.rest << self.failures.min(MOST_DOUBLINGS));
+        let rest = known.max(self.config.rest << self.failures.min(MAX_DOUBLINGS));
         self.failures += 1;
         self.phase = Phase::Resting((self.config.rest > 0).then_some(rest));
         Because::Lost { ratio }
@@ -554,7 +567,7 @@ impl Consolidation {
         self.granularity_factor = self.config.granularity_factor * self.slack;
     }
 
-    /// All vCPUs and the factors as at the start; whether that changes anything.
+    /// Restores all vCPUs and the initial factors; returns whether that changes anything.
     fn start_over(&mut self) -> bool {
         let changes = self.active < self.vcpus
             || self.load_factor < self.config.load_factor * self.slack
@@ -572,7 +585,7 @@ impl Consolidation {
         }
         self.phase = Phase::Watching(0);
         if self.active < self.vcpus {
-            // What is normal with all of them is not known.
+            // Averages with all of them are unknown.
             self.active = self.vcpus;
             self.reference = None;
         }
@@ -584,11 +597,12 @@ impl Consolidation {
         let moved = (now.utilization - reference.utilization).abs() > UTILIZATION_MOVED;
         let is_full = now.busiest > BUSY_VCPU;
         let was_full = reference.busiest > BUSY_VCPU;
-        let filled = match self.config.full_starts_over {
-            true => is_full && (!was_full || self.active < self.vcpus),
-            false => is_full && !was_full,
+        let filled = if self.config.full_starts_over {
+            is_full && (!was_full || self.active < self.vcpus)
+        } else {
+            is_full && !was_full
         };
-        // Where it blocks so seldom that its code has to be sampled, its grain says nothing.
+        // If it blocks so seldom that its code has to be sampled, its grain has no meaning.
         let grain = self.consolidated.is_none()
             && (now.grain > GRAIN_CHANGED * reference.grain
                 || now.grain * GRAIN_CHANGED < reference.grain);

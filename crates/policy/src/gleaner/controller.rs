@@ -1,14 +1,16 @@
 //! Both remedies on one VM: one change at a time, each kept only if it does no harm.
 //!
-//! [`Consolidation`] judges its own steps. [`Retention`] goes by rules: short idle periods, work to do, little
-//! stolen time. On a live VM a rule may be wrong: a program whose threads crowd around a lock may do less when
-//! waiters wake sooner. So retention is tried too: what the workload got done before is compared with what it
-//! gets done after, and without a gain it is banned for a rest, each time a longer one; a workload that changes is
-//! tried anew, unless it is one again that gained nothing lately (`super::harm`). While one remedy is on trial the other stands still, since nobody could tell whose effect was
-//! seen.
+//! [`Consolidation`] judges its own steps. [`Retention`] follows rules: short idle periods, work
+//! to do, little stolen time.
+//! On a live VM a rule may be wrong: a program whose threads crowd around a lock may do less if waiters wake sooner.
+//! So retention is tried too: the workload's progress with it is compared with that before.
+//! Without a gain it is banned for a rest, each time a longer one.
+//! A workload that changes is tried again, unless it is one that gained nothing recently (`super::harm`).
+//! While one remedy is on trial the other stays as it is, since their effects could not be distinguished.
 //!
-//! Where retention makes a workload twice as fast or more, waking is dear: much of the time for which its vCPUs are still
-//! busy is that price, and spared on fewer vCPUs. Consolidation then gets [`ControllerConfig::slack`].
+//! If retention doubles the speed of a workload or more, waking is expensive.
+//! Much of the time for which its vCPUs are still busy is that cost, and saved on fewer vCPUs.
+//! Consolidation then gets [`ControllerConfig::slack`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,54 +26,54 @@ use super::{
     consolidation, progress, retention,
 };
 
-/// Rests double up to this many times.
-const MOST_DOUBLINGS: u32 = 5;
-/// A retention that is this many times longer than it has to be is shortened.
+/// Maximum number of times that a rest doubles.
+const MAX_DOUBLINGS: u32 = 5;
+/// A retention that is this many times longer than needed is shortened.
 const FAR: u64 = 8;
-/// The rule has to hold for so many periods before retention is tried.
+/// Periods for which the rule has to hold before retention is tried.
 const CONFIRM: usize = 2;
-/// What is counted is judged after so many periods.
+/// Periods after which exact counts are judged.
 const COUNTED: u32 = 2;
-/// A workload is another one with this much more or less of its vCPUs' time in use, absolute.
+/// Difference in utilization from which a workload is another one, absolute.
 const MOVED: f64 = 0.25;
-/// The same, with switches this many times as often or as seldom.
+/// Factor on the grain from which a workload is another one, up or down.
 const GRAIN: f64 = 2.5;
-/// A workload that is another one for so many periods is tried anew.
+/// Periods after which another workload is tried again.
 const CHANGED: u32 = 4;
-/// Waking is dear where retention gains this, or more.
+/// Gain of retention from which waking is expensive.
 const DEAR: f64 = 2.0;
 
-/// Tunables of both.
+/// Tunables of both remedies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ControllerConfig {
-    /// Whether the workload is consolidated at all. Default true.
+    /// Whether the workload is consolidated. Default true.
     pub consolidate: bool,
-    /// Whether idle vCPUs are retained at all. Default true.
+    /// Whether idle vCPUs are retained. Default true.
     pub retain: bool,
-    /// Of consolidation.
+    /// Tunables of consolidation.
     pub consolidation: ConsolidationConfig,
-    /// Of retention.
+    /// Tunables of retention.
     pub retention: RetentionConfig,
-    /// Retention has to gain this part, 0 … 1, to be kept. Default 0.03.
+    /// Minimum gain for retention to be kept, 0 … 1. Default 0.03.
     pub least_gain: f64,
-    /// ρ and η of consolidation are so many times as large where waking is dear, 1 …. Default 2.
+    /// Factor on ρ and η of consolidation if waking is expensive, 1 …. Default 2.
     pub slack: f64,
-    /// Periods after a loss until retention is tried again; doubles with each up to 32 times this. Default 100.
+    /// Periods after a loss until retention is retried; doubles with each loss, up to 32 times this. Default 100.
     pub rest: u32,
 }
 
 impl Default for ControllerConfig {
-    /// For a live VM with periods of some 100 ms: user time is sampled, two vCPUs are common, and only what is
-    /// seen to gain is kept.
+    /// For a live VM with periods of some 100 ms: user time is sampled, two vCPUs are common, and
+    /// only measured gains are kept.
     fn default() -> ControllerConfig {
         ControllerConfig {
             consolidate: true,
             retain: true,
             consolidation: ConsolidationConfig {
-                // Two threads that hand each other a token are busy half of the time, and up to two thirds with
-                // what waking costs, which is saved on a single vCPU: on two vCPUs the paper's condition 1
-                // would hold every other time, or never.
+                // Two threads that hand each other a token are busy half of the time, and up to
+                // two thirds with the cost of waking, which is saved on a single vCPU.
+                // On two vCPUs the paper's condition 1 would hold every other time, or never.
                 load_factor: 2.2,
                 granularity_factor: 2.2,
                 tolerance: -0.05,
@@ -85,7 +87,7 @@ impl Default for ControllerConfig {
                 smoothing: 0.2,
                 calm: 20,
                 // With less, little can be gained, and a program whose threads crowd around a lock may lose half:
-                // what it gets done then cannot be told from its switches.
+                // its switches do not show that loss.
                 least_idle: 0.35,
                 ..RetentionConfig::default()
             },
@@ -96,29 +98,29 @@ impl Default for ControllerConfig {
     }
 }
 
-/// Why idle vCPUs are retained or not, with trials.
+/// Reason for retaining idle vCPUs or not, including trials.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "trial")]
 pub enum Because {
-    /// As the rule says.
+    /// As the rule decides.
     Rule(retention::Because),
     /// Switched off by the configuration.
     Off,
-    /// The workload is another one now: tried anew.
+    /// The workload is another one, so retention is tried again.
     Changed,
-    /// On, and not known yet whether that helps.
+    /// On, and its effect is not known yet.
     OnTrial,
     /// It gained something.
     Kept {
-        /// Progress with it over progress before.
+        /// Progress with it, relative to before.
         ratio: f64,
     },
     /// It gained nothing, or did harm.
     Lost {
-        /// Progress with it over progress before.
+        /// Progress with it, relative to before.
         ratio: f64,
     },
-    /// It gained nothing lately.
+    /// It gained nothing recently.
     Resting,
 }
 
@@ -136,26 +138,26 @@ impl fmt::Display for Because {
     }
 }
 
-/// What to do in the next period.
+/// Decision for the next period.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Decision {
     /// vCPUs that the workload may use, 1 … all.
     pub active: u32,
-    /// Why so many; `None` where consolidation is switched off.
+    /// Reason for that number; `None` if consolidation is switched off.
     pub consolidation: Option<consolidation::Because>,
-    /// For how long an idle vCPU is kept awake. Zero: it halts at once.
+    /// Time for which an idle vCPU is kept awake. Zero: it halts at once.
     pub retention_time: Nanos,
-    /// Why so long.
+    /// Reason for that time.
     pub retention: Because,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Trial {
-    /// Nothing to find out.
+    /// No trial.
     None,
-    /// What is seen is compared with what was before.
+    /// Averages before the trial, observations since, and their number of periods.
     Judging(Averages, Option<Box<Observation>>, u32),
-    /// Banned for so many periods.
+    /// Banned for this many periods.
     Resting(u32),
 }
 
@@ -169,16 +171,16 @@ pub struct Controller {
     retention_time: Nanos,
     trial: Trial,
     failures: u32,
-    /// The workloads that it gained nothing lately.
+    /// Workloads that gained nothing recently.
     lost: Harms,
     history: VecDeque<Observation>,
-    /// What was normal when the last trial ended, and for how many periods it has not been.
+    /// Averages at the end of the last trial, and for how many periods the workload has differed.
     tried: Option<Averages>,
     changed: u32,
 }
 
 impl Controller {
-    /// For a workload that uses all of `vcpus` vCPUs (at least one), which halt at once.
+    /// Creates a controller for a workload that uses all of `vcpus` vCPUs (at least one), which halt at once.
     pub fn new(vcpus: u32, config: ControllerConfig) -> Controller {
         Controller {
             vcpus,
@@ -200,23 +202,23 @@ impl Controller {
         self.consolidation.active()
     }
 
-    /// For how long an idle vCPU is kept awake now.
+    /// Time for which an idle vCPU is kept awake now.
     pub fn retention_time(&self) -> Nanos {
         self.retention_time
     }
 
-    /// How closely it should be told where the workload's threads are in the next period, if at all: [`Self::saw`].
+    /// The samples of the workload's threads that are needed in the next period, if any: [`Self::saw`].
     pub fn wants_code(&self) -> Option<SamplingDetail> {
         let wanted = self.consolidation.wants_code();
         wanted.filter(|_| self.config.consolidate)
     }
 
-    /// Where the workload's threads were in the period that [`Self::decide`] is about to be told of, as closely as it asked.
+    /// Adds samples of the workload's threads in the period of the next [`Self::decide`], as requested.
     pub fn saw(&mut self, code: &Code) {
         self.consolidation.saw(code);
     }
 
-    /// A period is over.
+    /// Decides after a period.
     pub fn decide(&mut self, observed: &Observation) -> Decision {
         let before = self.retention_time;
         let retention = self.decide_retention(observed);
@@ -286,7 +288,7 @@ impl Controller {
             return Because::Rule(rule.because);
         }
         self.remember(observed);
-        // One period may have been the program's start; and what consolidation tries must not be disturbed.
+        // One period may have been the program's start, and a trial of consolidation must not be disturbed.
         if self.history.len() < CONFIRM || self.consolidation.is_trying() {
             return Because::Rule(rule.because);
         }
@@ -300,7 +302,7 @@ impl Controller {
         Because::OnTrial
     }
 
-    /// A retention that is long enough and not far too long stays.
+    /// Keeps a retention that is long enough and not far too long.
     fn steady(&self, wanted: Nanos) -> Nanos {
         let is_near = wanted <= self.retention_time && self.retention_time.0 <= wanted.0 * FAR;
         if is_near { self.retention_time } else { wanted }
@@ -319,9 +321,10 @@ impl Controller {
         let periods = periods + 1;
         let progress = progress::compare(before, &Averages::of(&seen));
         let least = 1.0 + self.config.least_gain;
-        let needed = match progress.error > 0.0 && progress.counted >= least {
-            true => self.config.consolidation.judged_over,
-            false => COUNTED,
+        let needed = if progress.error > 0.0 && progress.counted >= least {
+            self.config.consolidation.judged_over
+        } else {
+            COUNTED
         };
         if periods < needed {
             self.trial = Trial::Judging(*before, Some(Box::new(seen)), periods);
@@ -329,7 +332,7 @@ impl Controller {
         }
         if progress.ratio < least {
             let known = self.lost.add(self.active(), before, 1, self.config.rest);
-            let rest = known.max(self.config.rest << self.failures.min(MOST_DOUBLINGS));
+            let rest = known.max(self.config.rest << self.failures.min(MAX_DOUBLINGS));
             self.failures += 1;
             self.trial = Trial::Resting(rest);
             self.tried = Some(*before);
@@ -346,8 +349,8 @@ impl Controller {
         Because::Kept { ratio: progress.ratio }
     }
 
-    /// Whether the workload has been another one than that of the last trial for some periods. What consolidation
-    /// changes is no change of the workload.
+    /// Whether the workload has differed from that of the last trial for some periods.
+    /// Changes by consolidation do not count.
     fn is_another(&mut self, observed: &Observation) -> bool {
         let on_trial = matches!(self.trial, Trial::Judging(..));
         let is_consolidated =

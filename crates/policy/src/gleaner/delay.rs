@@ -1,28 +1,35 @@
-//! Delayed scheduling on a live VM of a single vCPU: woken threads are held back a little, so that pieces of work run
-//! together and the vCPU goes idle less often.
+//! Delayed scheduling on a live VM of a single vCPU: woken threads are held back a little, so
+//! that pieces of work run together and the vCPU goes idle less often.
 //!
-//! Source: Gleaner (Ding et al., USENIX ATC 2014). There the guest's kernel holds threads back. From user level there are two
-//! means, each tried by itself, in this order:
+//! Source: Gleaner (Ding et al., USENIX ATC 2014), where the guest's kernel holds threads back.
+//! From user level there are two means, tried one by one in this order:
 //!
 //! - [`Means::Slack`]: timers may be late by half of the bound, so that the kernel lets several expire with one interrupt;
-//! - [`Means::Batch`]: woken threads do not preempt who runs, which has a longer slice.
+//! - [`Means::Batch`]: woken threads do not preempt the running thread, which has a longer slice.
 //!
-//! A means is tried where the vCPU goes idle often ([`DelayConfig::least_transitions`]), which for a vCPU that is idle for part
-//! of the time also means: for short. A trial is periods without it and with it in turn, so that a program that starts or changes is not taken for
-//! an effect. It ends when one more block of periods changes nothing, or after [`DelayConfig::most_blocks`]. The means is kept if
+//! A means is tried if the vCPU goes idle often ([`DelayConfig::least_transitions`]), so that its
+//! idle periods are short.
+//! A trial alternates periods without and with the means, so that a program that starts or
+//! changes is not mistaken for an effect.
+//! It ends when one more block of periods does not change the verdict, or after [`DelayConfig::most_blocks`].
+//! The means is kept if
 //!
-//! - progress is not less (by [`DelayConfig::tolerance`]): calls of read and write, where there are many; else how often those
-//!   threads slept and were woken that do not just serve more at once. Of a single thread that wakes less often nothing tells, without calls, that it does as
-//!   much as before, and then it counts as less;
-//! - the latency stays within [`DelayConfig::bound`]: the slack and twice what the thread that waits longest waits on average for its turn, or, without
-//!   preemption, what one wake-up in a hundred waits for the turns of others. That is an estimate (the file `latency.rs`); no kernel tells tails without
-//!   tracing every switch;
-//! - something is gained: idle periods per progress, or CPU time per progress. Slack acts by fewer idle periods alone: without them, less CPU
-//!   time is chance. No preemption may save CPU time by itself, but has to save twice as much then.
+//! - progress does not fall by more than [`DelayConfig::tolerance`].
+//!   Progress is counted in calls of read and write, if there are many.
+//!   Otherwise it is how often threads slept and were woken, without those that just serve more at once.
+//!   Without calls, a single thread that wakes less often gives no evidence of the same work, which counts as less;
+//! - the latency stays within [`DelayConfig::bound`]. It is the slack and twice the mean wait for a turn of the
+//!   thread that waits longest or, without preemption, the wait of one wake-up in a hundred for the turns of others.
+//!   That is an estimate (see `latency.rs`), as no kernel shows tails without tracing every switch;
+//! - something is gained: fewer idle periods per progress, or less CPU time per progress.
+//!   Slack works through fewer idle periods alone: without them, less CPU time is chance.
+//!   No preemption may save CPU time on its own, but has to save twice as much then.
 //!
-//! A trial that makes clear after a period or two with the means that much less gets done (`EARLY`) ends at once: who sleeps *for* a time after each piece of
-//! work does a fraction of it with slack. What gained nothing rests, twice as long each time. What is kept is watched: when the latency goes beyond the bound, or the
-//! workload is another one, it is taken back. Times are in ns.
+//! A trial ends at once if a period or two with the means show much less progress (`EARLY`).
+//! A thread that sleeps *for* a time after each piece of work does a fraction of it with slack.
+//! A means that gained nothing rests, twice as long each time.
+//! A means that is kept is watched: if the latency exceeds the bound, or the workload is another one, it is reverted.
+//! Times are in ns.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -41,50 +48,54 @@ pub use held::Held;
 pub use trial::Effect;
 use trial::{Figures, Trial};
 
-/// A part of the slack and of the bound.
+/// The slack is the bound divided by this.
 const SLACK_OF_BOUND: u64 = 2;
-/// With less of the vCPU's time idle there are no idle periods to be saved.
-const LEAST_IDLE: f64 = 0.05;
-/// Rests double up to this many times.
-const MOST_DOUBLINGS: u32 = 5;
-/// A workload is another one with so many times the progress, or so much less, for [`CHANGED`] periods.
+/// Minimum idle fraction of the vCPU's time; below it there are no idle periods to save.
+const MIN_IDLE: f64 = 0.05;
+/// Maximum number of times that a rest doubles.
+const MAX_DOUBLINGS: u32 = 5;
+/// Factor on progress, up or down, from which a workload is another one, if it lasts [`CHANGED`] periods.
 const ANOTHER: f64 = 2.0;
-/// After so many periods with a means a trial ends if progress is less than this part of what it is without.
+/// A trial ends if after this many periods with a means progress is less than this fraction of that without.
 const EARLY: [(u32, f64); 2] = [(1, 0.5), (2, 0.8)];
-/// A workload is seen to go idle often for so many periods before the first trial; the first of them may be its start.
+/// Periods of frequent idling before the first trial; the first of them may be the workload's start.
 const SETTLED: u32 = 2;
-/// So many blocks end a trial if all but the last say the same. Programs whose threads begin together have patterns of some periods' length; three blocks
-/// have each place of a pattern of three periods as often with as without.
-const LEAST_BLOCKS: usize = 3;
-/// So many fewer idle periods must come with less CPU time if that is to be due to the means, as a part of [`DelayConfig::fewer`].
+/// Minimum number of blocks of a trial, if the last one does not change the verdict.
+/// Programs whose threads begin together have patterns of some periods' length.
+/// Three blocks have each place of a pattern of three periods as often with as without.
+const MIN_BLOCKS: usize = 3;
+/// Minimum fall of idle periods for less CPU time to be an effect of the means, as a fraction of
+/// [`DelayConfig::fewer`].
 const SOME_FEWER: f64 = 0.5;
-/// By so many times [`DelayConfig::cheaper`] CPU time has to fall where idle periods do not.
+/// Factor on [`DelayConfig::cheaper`] by which CPU time has to fall if idle periods do not.
 const MUCH: f64 = 2.0;
 /// See [`ANOTHER`].
 const CHANGED: u32 = 4;
-/// What is kept is taken back when a single thread is estimated to be late for so many blocks on end: one of many may have bad luck, which is seen for a
-/// block.
+/// A kept means is reverted if the thread that waits longest is estimated to be late for this many blocks in a row.
+/// One of many threads may be unlucky, which shows for one block.
 const LATE: u64 = 2;
 
 /// Tunables of delayed scheduling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DelayConfig {
-    /// The most by which a thread may run later, ns. Default 1 ms. Zero: nothing is held back.
+    /// Maximum delay of a thread, ns. Default 1 ms. Zero: nothing is held back.
     pub bound: Nanos,
-    /// Idle periods a second from which on it is worth a trial. Default 300.
+    /// Minimum idle periods a second for a trial. Default 300.
     pub least_transitions: f64,
-    /// By this part, 0 … 1, idle periods have to become fewer for a means to be kept, while CPU time grows by [`DelayConfig::tolerance`] at most. Default 0.1.
+    /// Minimum fall of idle periods for a means to be kept, 0 … 1, while CPU time grows by
+    /// [`DelayConfig::tolerance`] at most. Default 0.1.
     pub fewer: f64,
-    /// Or by this part CPU time for the same work. Default 0.03.
+    /// Or minimum fall of CPU time for the same work. Default 0.03.
     pub cheaper: f64,
-    /// Progress may be less by this part, 0 … 1. Default 0.015.
+    /// Tolerated fall of progress, 0 … 1. Default 0.015.
     pub tolerance: f64,
-    /// Periods of a block of a trial, half of them with the means, rounded up to a multiple of 4; what is kept is watched over as long. Default 8.
+    /// Periods of a block of a trial, half of them with the means, rounded up to a multiple of 4. Default 8.
+    /// A kept means is watched over as long.
     pub judged_over: u32,
-    /// A trial ends after so many blocks at the latest, by their sum. Default 6.
+    /// Maximum number of blocks of a trial, after which their sum decides. Default 6.
     pub most_blocks: u32,
-    /// Periods until what gained nothing is tried again; doubles each time. Default 100.
+    /// Periods until a means that gained nothing is retried; doubles each time. Default 100.
     pub rest: u32,
 }
 
@@ -103,7 +114,7 @@ impl Default for DelayConfig {
     }
 }
 
-/// By what threads are held back.
+/// Means of holding threads back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Means {
@@ -122,7 +133,7 @@ impl fmt::Display for Means {
     }
 }
 
-/// Why so much is held back.
+/// Reason for holding back as much.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 pub enum Because {
@@ -133,42 +144,42 @@ pub enum Because {
         /// Idle periods, 1/s.
         transitions: f64,
     },
-    /// It does: what was before a trial is measured.
+    /// It does: the state before a trial is measured.
     Often {
         /// Idle periods, 1/s.
         transitions: f64,
     },
-    /// A means is on, and not known yet whether it helps.
+    /// A means is on, and its effect is not known yet.
     OnTrial {
-        /// Which.
+        /// The means.
         means: Means,
     },
     /// It gained something.
     Kept {
-        /// Which.
+        /// The means.
         means: Means,
-        /// What it showed.
+        /// Its effect.
         effect: Effect,
     },
     /// It gained nothing, or cost too much.
     Lost {
-        /// Which.
+        /// The means.
         means: Means,
-        /// What it showed.
+        /// Its effect.
         effect: Effect,
     },
     /// Both means have been tried.
     Settled,
-    /// Nothing is tried for now.
+    /// No trial for now.
     Resting,
-    /// The latency went beyond the bound: all was taken back.
+    /// The latency exceeded the bound: all means are off.
     Late {
-        /// The latency that was estimated, ns.
+        /// The estimated latency, ns.
         latency: f64,
     },
-    /// The workload is another one: all was taken back.
+    /// The workload is another one: all means are off.
     Changed,
-    /// What was decided could not be given to the threads: nothing that was seen is its effect.
+    /// The decision could not be applied to the threads, so no observation is its effect.
     Refused,
 }
 
@@ -198,13 +209,13 @@ impl fmt::Display for Because {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Stage {
-    /// The vCPU has gone idle often for so many periods.
+    /// The vCPU has gone idle often for this many periods.
     Measuring(u32),
-    /// The means with this number is on trial.
+    /// The means with this index is on trial.
     Trying(usize, Trial),
-    /// Both were tried. What is in force did this; `None`: it is being measured.
+    /// Both were tried. Holds the figures with the current means; `None`: they are being measured.
     Watching(Option<Figures>),
-    /// For so many periods.
+    /// For this many periods.
     Resting(u32),
 }
 
@@ -216,10 +227,10 @@ pub struct Delay {
     stage: Stage,
     failures: u32,
     changed: u32,
-    /// For how long a thread has been late.
+    /// Time for which a thread has been late.
     late: Nanos,
     seen: VecDeque<Observation>,
-    /// How long a block of the last trial was that had one.
+    /// Duration of the last complete block of a trial.
     block: Nanos,
 }
 
@@ -227,7 +238,7 @@ pub struct Delay {
 const MEANS: [Means; 2] = [Means::Slack, Means::Batch];
 
 impl Delay {
-    /// Nothing is held back in the beginning.
+    /// Creates a controller that holds nothing back.
     pub fn new(config: DelayConfig) -> Delay {
         Delay {
             config,
@@ -241,7 +252,7 @@ impl Delay {
         }
     }
 
-    /// What is in force.
+    /// The means that are on.
     pub fn held(&self) -> Held {
         self.held
     }
@@ -258,18 +269,18 @@ impl Delay {
     /// Whether a vCPU of this workload goes idle often enough for a trial.
     pub fn is_worth(&self, observed: &Observation) -> bool {
         let transitions = Figures::of(observed).transitions;
-        let is_idle = Averages::of(observed).idle >= LEAST_IDLE;
+        let is_idle = Averages::of(observed).idle >= MIN_IDLE;
         self.config.bound > Nanos::ZERO && is_idle && transitions >= self.config.least_transitions
     }
 
-    /// Something else was changed: what was seen before no longer counts.
+    /// Discards earlier observations, because something else was changed.
     pub fn forget(&mut self) {
         if let Stage::Measuring(periods) = &mut self.stage {
             *periods = 0;
         }
     }
 
-    /// What was decided last could not be carried out, so nothing is to be held back, and nothing tried for a while.
+    /// The last decision could not be applied: turns all means off, and pauses trials for a while.
     pub fn refused(&mut self) -> Because {
         self.held = Held::default();
         self.seen.clear();
@@ -277,7 +288,7 @@ impl Delay {
         Because::Refused
     }
 
-    /// A period is over. What is to be in force in the next is [`Delay::held`].
+    /// Decides after a period. [`Delay::held`] is the state for the next one.
     pub fn decide(&mut self, observed: &Observation) -> Because {
         if self.config.bound == Nanos::ZERO {
             return Because::Off;
@@ -311,7 +322,7 @@ impl Delay {
         Because::OnTrial { means: MEANS[0] }
     }
 
-    /// Begins the trial of the means with this number.
+    /// Begins the trial of the means with this index.
     fn begin(&mut self, number: usize) {
         let trial = Trial::new(self.config.judged_over);
         self.set(MEANS[number], trial.is_with());
@@ -362,17 +373,19 @@ impl Delay {
         }
     }
 
-    /// What the blocks so far say: the same as without the last of them, or so many are they that they decide.
+    /// Returns the verdict of the blocks so far, if it is the same without the last of them, or
+    /// there are no more to come.
     fn verdict(&self, means: Means, trial: &Trial, held: Held) -> Option<Because> {
         let count = trial.blocks();
         let effect = trial.effect(count, held);
         let is_kept = self.is_good(means, &effect);
         let is_agreed =
-            count >= LEAST_BLOCKS && self.is_good(means, &trial.effect(count - 1, held)) == is_kept;
+            count >= MIN_BLOCKS && self.is_good(means, &trial.effect(count - 1, held)) == is_kept;
         let is_last = count >= self.config.most_blocks.max(1) as usize;
-        (is_agreed || is_last).then_some(match is_kept {
-            true => Because::Kept { means, effect },
-            false => Because::Lost { means, effect },
+        (is_agreed || is_last).then_some(if is_kept {
+            Because::Kept { means, effect }
+        } else {
+            Because::Lost { means, effect }
         })
     }
 
@@ -394,7 +407,7 @@ impl Delay {
         saves_periods || saves_time || saves_switches
     }
 
-    /// The trial is over, with this verdict.
+    /// Ends the trial with this verdict.
     fn end(&mut self, number: usize, because: Because) -> Because {
         let is_kept = matches!(because, Because::Kept { .. });
         self.set(MEANS[number], is_kept);
@@ -409,14 +422,14 @@ impl Delay {
     }
 
     fn rest(&mut self) -> Stage {
-        let rest = self.config.rest << self.failures.min(MOST_DOUBLINGS);
+        let rest = self.config.rest << self.failures.min(MAX_DOUBLINGS);
         self.failures += 1;
         Stage::Resting(rest)
     }
 
     fn watch(&mut self, kept: Option<Figures>, observed: &Observation) -> Because {
         self.stage = Stage::Watching(kept);
-        // Periods may be longer than they were in the trial.
+        // Periods may be longer than in the trial.
         self.seen.push_back(observed.clone());
         let length = |seen: &VecDeque<Observation>| -> Nanos {
             seen.iter().map(|observed| observed.period).sum()
@@ -433,9 +446,10 @@ impl Delay {
         let now = Figures::of(&Observation::merged(&self.seen));
         let latency = now.waits.latency(self.held);
         let is_late = |latency: f64| latency > self.config.bound.0 as f64;
-        match is_late(latency) {
-            true => self.late += observed.period,
-            false => self.late = Nanos::ZERO,
+        if is_late(latency) {
+            self.late += observed.period;
+        } else {
+            self.late = Nanos::ZERO;
         }
         let is_long = self.late >= Nanos(self.block.0 * LATE);
         if is_late(now.waits.latency_of_all(self.held)) || is_long {

@@ -1,33 +1,34 @@
-//! What did harm, and to which workload: it is not repeated with the same one until a rest is over, whatever comes in between.
+//! Memory of harmful changes: a change is not repeated with the same workload until a rest is over.
 //!
-//! A workload that changes for a moment, or seems to (the vCPUs that a step had taken have just come back), and is then what it was,
-//! would otherwise be harmed again at once. Rests are counted in periods and double each time that the same workload is harmed.
+//! Without it, a workload that changes for a moment and changes back would be harmed again at once.
+//! So would one that seems to change because the vCPUs that a step had removed have just come back.
+//! Rests are counted in periods and double each time that the same workload is harmed.
 
 use std::collections::VecDeque;
 
 use super::Averages;
 
-/// So many workloads are remembered; of more, the one that was harmed the longest ago is forgotten.
+/// Maximum number of workloads remembered; beyond it, the one harmed the longest ago is forgotten.
 const REMEMBERED: usize = 4;
-/// Rests double up to this many times.
-const MOST_DOUBLINGS: u32 = 5;
-/// The same workload: utilization of a vCPU differs by this at most, absolute.
+/// Maximum number of times that a rest doubles.
+const MAX_DOUBLINGS: u32 = 5;
+/// Maximum difference in utilization of a vCPU within the same workload, absolute.
 const SAME_UTILIZATION: f64 = 0.2;
-/// The same workload: grain differs by this factor at most.
+/// Maximum factor between grains within the same workload.
 const SAME_GRAIN: f64 = 2.0;
 
-/// Something that did harm.
+/// A change that did harm.
 #[derive(Clone, Debug, PartialEq)]
 struct Harm {
     /// vCPUs that the workload had.
     active: u32,
-    /// What was normal with them.
+    /// Averages with them.
     before: Averages,
-    /// How many vCPUs were taken; less may do no harm.
+    /// Number of vCPUs removed; fewer may do no harm.
     length: u32,
     /// Periods until it may be tried again.
     rest: u32,
-    /// How often it did harm.
+    /// Number of times it did harm.
     times: u32,
 }
 
@@ -41,25 +42,25 @@ impl Harm {
     }
 }
 
-/// What did harm lately.
+/// Recent harms.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Harms(VecDeque<Harm>);
 
 impl Harms {
-    /// A period is over.
+    /// Counts down the rests after a period.
     pub(super) fn rest(&mut self) {
         for harm in &mut self.0 {
             harm.rest = harm.rest.saturating_sub(1);
         }
     }
 
-    /// Taking so many vCPUs, one or more, did harm; or anything else, for which the number is always the same. Returns for how many
-    /// periods it rests: `rest` the first time.
+    /// Records that removing `length` vCPUs, one or more, did harm. For other changes `length` is constant.
+    /// Returns the rest in periods: `rest` the first time.
     pub(super) fn add(&mut self, active: u32, before: &Averages, length: u32, rest: u32) -> u32 {
         let is_same = |harm: &Harm| harm.length == length && harm.is_of(active, before);
         let known = self.0.iter().position(is_same);
         let times = known.and_then(|at| self.0.remove(at)).map_or(0, |harm| harm.times);
-        let rest = rest.saturating_mul(1 << times.min(MOST_DOUBLINGS));
+        let rest = rest.saturating_mul(1 << times.min(MAX_DOUBLINGS));
         if self.0.len() == REMEMBERED {
             self.0.pop_front();
         }
@@ -67,8 +68,8 @@ impl Harms {
         rest
     }
 
-    /// How many vCPUs may be taken of so many that are wanted: half of them and so on, until it is less than what did harm to this
-    /// workload. Zero: none.
+    /// Returns how many of the `wanted` vCPUs may be removed: halved until it is less than what
+    /// did harm to this workload. Zero: none.
     pub(super) fn allowed(&self, active: u32, now: &Averages, wanted: u32) -> u32 {
         let resting = self.0.iter().filter(|harm| harm.rest > 0);
         let harmed = resting.filter(|harm| harm.is_of(active, now));
@@ -80,12 +81,12 @@ impl Harms {
         allowed
     }
 
-    /// It did this workload good: what it did before is past.
+    /// Forgets the harms of a workload that has gained.
     pub(super) fn forget(&mut self, active: u32, before: &Averages) {
         self.0.retain(|harm| !harm.is_of(active, before));
     }
 
-    /// Whether anything rests.
+    /// Whether any harm rests.
     pub(super) fn is_any(&self) -> bool {
         self.0.iter().any(|harm| harm.rest > 0)
     }
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
     use tandem_model::units::Nanos;
 
-    /// A vCPU that is busy for so many of 100 ms, with so many switches.
+    /// A vCPU that is busy for `ms` of 100 ms, with these switches.
     fn busy(ms: u64, switches: u64) -> Averages {
         Averages::of(&Observation {
             period: Nanos::from_millis(100),
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_harm_rests_for_longer_each_time() {
+    fn harmful_change_rests_longer_each_time() {
         let (mut harms, workload) = (Harms::default(), busy(40, 100));
         for wanted in [5, 10, 20, 40, 80, 160, 160] {
             assert_eq!(harms.add(2, &workload, 1, 5), wanted);
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn another_workload_and_a_shorter_step_are_not_forbidden() {
+    fn other_workloads_and_shorter_steps_are_allowed() {
         let mut harms = Harms::default();
         harms.add(8, &busy(40, 100), 4, 10);
         assert_eq!(harms.allowed(8, &busy(45, 90), 4), 2);
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_workloads_the_oldest_is_forgotten() {
+    fn oldest_harm_is_forgotten() {
         let mut harms = Harms::default();
         let workload = |at: usize| busy(40, 10 * 5u64.pow(at as u32));
         for at in 0..=REMEMBERED {

@@ -1,22 +1,22 @@
-//! Gleaner: blocked waiters are woken sooner when their vCPUs do not halt, or are not needed.
+//! Gleaner: blocked waiters wake sooner if their vCPUs do not halt, or if fewer vCPUs are used.
 //!
-//! Source: Ding, Gibbons, Kozuch & Shan, "Gleaner: Mitigating the Blocked-Waiter Wakeup Problem for
-//! Virtualized Multicore Applications", USENIX ATC 2014. A thread that blocks lets its vCPU halt; to wake
-//! it then costs an exit, an interrupt and a reschedule. The owner of a VM has two remedies, both without
-//! a change of any kernel:
+//! Source: Ding, Gibbons, Kozuch & Shan, "Gleaner: Mitigating the Blocked-Waiter Wakeup Problem
+//! for Virtualized Multicore Applications", USENIX ATC 2014. A thread that blocks lets its vCPU
+//! halt; waking it then costs an exit, an interrupt and a reschedule.
+//! The owner of a VM has two remedies, both without kernel changes:
 //!
-//! - [`consolidation`]: the workload's threads on fewer vCPUs, so that short idle periods on many become
-//!   busy time on few;
-//! - [`retention`]: an idle vCPU is kept awake for a time that is worth a halt and its wake-up.
+//! - [`consolidation`]: runs the workload's threads on fewer vCPUs, so that short idle periods on
+//!   many become busy time on few;
+//! - [`retention`]: keeps an idle vCPU awake for a time that is worth a halt and its wake-up.
 //!
-//! A VM of a single vCPU has nothing to consolidate: there [`delay`] holds woken threads back a little.
+//! On a VM of a single vCPU there is nothing to consolidate: [`delay`] holds woken threads back a little.
 //!
-//! [`controller`] has both on one VM, one change at a time; [`progress`] and, for programs that crowd around a lock,
-//! [`code`] say whether a change did good.
+//! [`controller`] applies both to one VM, one change at a time.
+//! [`progress`] and, for programs that crowd around a lock, [`code`] measure whether a change helped.
 //!
-//! Both are told once a period what the workload's threads and the active vCPUs did ([`Observation`]).
-//! What comes out is how many vCPUs the workload may use and for how long an idle one is kept awake; who asks
-//! has to carry it out. Nothing here knows which vCPUs those are.
+//! Both receive an [`Observation`] of the workload's threads and the active vCPUs once a period.
+//! They return how many vCPUs the workload may use and for how long an idle one is kept awake.
+//! The caller chooses the vCPUs and applies the decision.
 
 use serde::Serialize;
 
@@ -36,10 +36,10 @@ pub use controller::{Controller, ControllerConfig, Decision};
 pub use delay::{Delay, DelayConfig};
 pub use retention::{Retention, RetentionConfig};
 
-/// What a workload and the vCPUs it may use did in one period.
+/// Observation of a workload and the vCPUs it may use in one period.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Observation {
-    /// How long the period was. Not zero.
+    /// Length of the period. Not zero.
     pub period: Nanos,
     /// The active vCPUs, in any order.
     pub vcpus: Vec<VcpuPeriod>,
@@ -47,37 +47,37 @@ pub struct Observation {
     pub switches: u64,
     /// CPU time of the workload's threads in user mode.
     pub user: Nanos,
-    /// How finely that is measured: a timer tick where the kernel samples it, zero where it is exact.
+    /// Resolution of `user`: a timer tick if the kernel samples it, zero if it is exact.
     pub tick: Nanos,
-    /// Their calls of read and write; zero where that is not known.
+    /// Their calls of read and write; zero if unknown.
     pub calls: u64,
-    /// Messages on sockets that were sent on these vCPUs, by whomever; zero where that is not known.
+    /// Messages sent on sockets on these vCPUs, by any process; zero if unknown.
     pub messages: u64,
-    /// For how long its threads, together, could have run and waited for a vCPU.
+    /// Total time for which its threads were runnable and waited for a vCPU.
     pub waiting: Nanos,
-    /// How often those threads went to sleep of their own accord, and so were woken; zero where that is not known.
+    /// Number of voluntary sleeps of those threads, and so of wake-ups; zero if unknown.
     pub wakes: u64,
-    /// Each of those threads, ascending by `id`; empty where that is not known.
+    /// Each of those threads, ascending by `id`; empty if unknown.
     pub threads: Vec<ThreadPeriod>,
 }
 
 /// A thread of the workload in one period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ThreadPeriod {
-    /// Whatever tells it from others.
+    /// Identity among the threads.
     pub id: u64,
-    /// How often it went to sleep of its own accord.
+    /// Number of voluntary sleeps.
     pub wakes: u64,
-    /// How often it was given the vCPU: after each sleep, and each time that others had preempted it.
+    /// Number of turns on the vCPU: one after each sleep and each preemption.
     pub turns: u64,
     /// Its CPU time.
     pub ran: Nanos,
-    /// For how long it could have run and waited for its turn, in all.
+    /// Total time for which it was runnable and waited for its turn.
     pub waited: Nanos,
 }
 
 impl Observation {
-    /// Adds what was seen in the period after this one, with the same vCPUs.
+    /// Adds the period after this one, with the same vCPUs.
     pub fn merge(&mut self, next: &Observation) {
         self.period += next.period;
         self.vcpus.resize(self.vcpus.len().max(next.vcpus.len()), VcpuPeriod::default());
@@ -107,7 +107,7 @@ impl Observation {
         }
     }
 
-    /// Several periods as one.
+    /// Merges several periods into one.
     pub fn merged<'a>(periods: impl IntoIterator<Item = &'a Observation>) -> Observation {
         let mut sum = Observation::default();
         for period in periods {
@@ -124,13 +124,13 @@ pub struct VcpuPeriod {
     pub work: Nanos,
     /// Time without a thread, halted or retained.
     pub idle: Nanos,
-    /// How often it became idle.
+    /// Number of idle periods.
     pub idle_periods: u64,
-    /// Time for which it could have run and the host ran something else.
+    /// Time for which it was runnable and the host ran something else.
     pub stolen: Nanos,
 }
 
-/// Averages over the active vCPUs: the paper's three lengths, and what else decides.
+/// Averages over the active vCPUs: the paper's three lengths, and other inputs of decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Averages {
     /// l_comp: computation on a vCPU between two idle periods, ns. Infinite if none was idle.
@@ -139,30 +139,30 @@ pub struct Averages {
     pub grain: f64,
     /// l_idle: an idle period of a vCPU, ns. Zero if none was idle.
     pub idles: f64,
-    /// Part of the time in which a vCPU did the workload's work, 0 … 1.
+    /// Fraction of the time in which a vCPU did the workload's work, 0 … 1.
     pub utilization: f64,
-    /// The same of the busiest.
+    /// Utilization of the busiest vCPU.
     pub busiest: f64,
-    /// Part of the time in which a vCPU was idle, 0 … 1.
+    /// Fraction of the time in which a vCPU was idle, 0 … 1.
     pub idle: f64,
     /// vCPUs' worth of work, 0 … their number.
     pub work: f64,
     /// vCPUs' worth of work in user mode.
     pub user: f64,
-    /// Ticks that found the workload in user mode; infinite where user time is exact.
+    /// Ticks that found the workload in user mode; infinite if user time is exact.
     pub ticks: f64,
     /// Calls of read and write, 1/s.
     pub calls: f64,
     /// Context switches of the workload's threads, 1/s.
     pub switches: f64,
-    /// Threads that wait for a vCPU, on average.
+    /// Average number of threads that wait for a vCPU.
     pub waiting: f64,
-    /// Part of the time that the host took from the active vCPUs, 0 … 1.
+    /// Fraction of the active vCPUs' time that the host stole, 0 … 1.
     pub stolen: f64,
 }
 
 impl Averages {
-    /// Of a period; all zero or infinite, as each says, where there is nothing to average.
+    /// Averages of a period; zero or infinite, as documented for each, if there is nothing to average.
     pub fn of(observed: &Observation) -> Averages {
         let period = observed.period.0.max(1) as f64;
         let sum = |of: fn(&VcpuPeriod) -> Nanos| {
@@ -174,10 +174,8 @@ impl Averages {
         let idle_periods = observed.vcpus.iter().map(|vcpu| vcpu.idle_periods);
         let idle_periods = idle_periods.sum::<u64>() as f64;
         let busiest = observed.vcpus.iter().map(|vcpu| vcpu.work.0).max();
-        let each = |sum: f64, count: f64, without: f64| match count > 0.0 {
-            true => sum / count,
-            false => without,
-        };
+        let each =
+            |sum: f64, count: f64, without: f64| if count > 0.0 { sum / count } else { without };
         Averages {
             computes: each(work, idle_periods, f64::INFINITY),
             grain: each(work, observed.switches as f64, f64::INFINITY),

@@ -1,38 +1,39 @@
-//! What a workload got done: two stretches of time compared, by the best sign of progress there is.
+//! Progress of a workload: compares two spans of time by the best measure there is.
 //!
-//! No kernel says how much useful work a program did. What does:
+//! No kernel reports how much useful work a program did. These are measures of it:
 //!
-//! - its calls of read and write, where it makes many: counted, and the same for each piece of work however
-//!   its threads are scheduled;
-//! - its time in user mode: the same for each piece of work too, but most kernels sample it at the timer tick,
-//!   so that a ratio of a hundred ticks is off by a seventh;
-//! - its context switches, which are counted, but may be more or fewer for the same work.
+//! - its calls of read and write, if it makes many: exact, and the same for each piece of work
+//!   however its threads are scheduled;
+//! - its time in user mode: the same for each piece of work too, but most kernels sample it at
+//!   the timer tick, so that a ratio of a hundred ticks is off by a seventh;
+//! - its context switches, which are exact, but may be more or fewer for the same work.
 //!
-//! They are asked in this order. Where user time is exact (in a simulator), it comes first. Where neither calls nor
-//! exact user time tell, the smaller of the two other ratios counts: threads that crowd around a lock switch more,
-//! and spin longer in user mode, when they get less done, but seldom both.
+//! They are used in this order. Exact user time (in a simulator) comes first.
+//! Without calls or exact user time, the smaller of the two other ratios counts.
+//! Threads that crowd around a lock switch more, and spin longer in user mode, when they get less
+//! done, but seldom both.
 
 use super::Averages;
 
-/// Less time in user mode than this part of one vCPU is not measured well.
+/// Minimum time in user mode, in vCPUs, that is measured well.
 const MEASURABLE: f64 = 0.02;
-/// Fewer calls a second than this are no measure of work.
+/// Minimum calls a second to measure work.
 const CALLS: f64 = 500.0;
-/// Fewer ticks in user mode than this say nothing.
+/// Minimum ticks in user mode to measure work.
 const TICKS: f64 = 20.0;
 
-/// Progress after a change over progress before.
+/// Progress after a change, relative to before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Above 1: more gets done. 1 where nothing gets done in either.
+    /// Above 1: more gets done. 1 if nothing gets done in either.
     pub ratio: f64,
-    /// Standard deviation of the ratio from sampling alone; zero for what is counted.
+    /// Standard deviation of the ratio from sampling alone; zero for exact counts.
     pub error: f64,
-    /// What counts alone say, where sampling has a say: known sooner, and never less than the ratio.
+    /// Ratio of the exact counts alone, if the ratio is sampled: known sooner, and never less than the ratio.
     pub counted: f64,
 }
 
-/// Compares two stretches of time.
+/// Compares two spans of time.
 pub fn compare(before: &Averages, now: &Averages) -> Progress {
     let counted = |ratio| Progress { ratio, error: 0.0, counted: ratio };
     if before.user >= MEASURABLE && before.ticks.is_infinite() {
@@ -50,7 +51,7 @@ pub fn compare(before: &Averages, now: &Averages) -> Progress {
     Progress { ratio: user.min(switches), error: user * variance.sqrt(), counted: switches }
 }
 
-/// A ratio; one where both are nothing.
+/// `now` ÷ `before`; 1 if both are 0.
 pub(super) fn over(now: f64, before: f64) -> f64 {
     match (now > 0.0, before > 0.0) {
         (_, true) => now / before,
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn sampled_user_time_knows_its_error() {
+    fn sampled_user_time_has_error() {
         let progress = compare(&second(400, 0, 1_000, 4), &second(400, 0, 1_000, 4));
         assert!((progress.ratio - 1.0).abs() < 1e-9);
         // A hundred ticks each: sqrt(2 / 100).
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn of_user_time_and_switches_the_smaller_gain_counts() {
+    fn smaller_of_user_time_and_switches_counts() {
         let before = second(400, 0, 1_000, 4);
         assert_eq!(compare(&before, &second(800, 0, 900, 4)).ratio, 0.9);
         assert_eq!(compare(&before, &second(800, 0, 9_000, 4)).ratio, 2.0);

@@ -1,23 +1,24 @@
-//! Retention: for how long an idle vCPU is kept awake before it may halt. Gleaner's resource retention.
+//! Retention: keeps an idle vCPU awake for a time before it may halt (Gleaner's resource retention).
 //!
-//! An idle vCPU that is awake is there at once when its thread is woken; one that halts costs a round
-//! trip through the hypervisor, and whoever waits for the thread pays for that too. The CPU time is free only
-//! while the host has nobody else to run: time that is stolen says that it has. So
+//! An idle vCPU that is awake runs its thread at once when that is woken.
+//! A vCPU that halts costs a round trip through the hypervisor, and delays waiters for the thread as well.
+//! The CPU time is free only while the host has nothing else to run, which stolen time shows. So
 //!
-//! - retention covers two idle periods of average length, so that most end before it (six of seven if
-//!   they are exponential): the measured cost of a round trip, doubled as often as that takes;
-//! - idle periods over half of [`RetentionConfig::most`] on average are too long to begin with it, over
-//!   `most` too long to go on;
-//! - a workload that does next to nothing ([`RetentionConfig::least_work`]) is not worth it, however often it
-//!   looks whether there is something to do;
-//! - when the host steals over [`RetentionConfig::most_stolen`] of the vCPUs' time, retention stands back until
-//!   it has stolen less than half of that for [`RetentionConfig::calm`] periods.
+//! - retention covers two idle periods of average length, so that most end before it (six of
+//!   seven if they are exponential): the measured cost of a round trip, doubled until it does;
+//! - idle periods over half of [`RetentionConfig::most`] on average are too long to begin with
+//!   it, over `most` too long to go on;
+//! - a workload that does next to nothing ([`RetentionConfig::least_work`]) is not worth it,
+//!   however often it polls for work;
+//! - if the host steals over [`RetentionConfig::most_stolen`] of the vCPUs' time, retention stops
+//!   until less than half of that has been stolen for [`RetentionConfig::calm`] periods.
 //!
-//! The paper has none of these rules ([`RetentionConfig::paper`]): its retention is the measured cost of a round
-//! trip, always. Whoever has to run takes the vCPU from the yielding thread, but the pCPU is taken from other VMs.
+//! The paper has none of these rules ([`RetentionConfig::paper`]): its retention is always the
+//! measured cost of a round trip.
+//! Other threads preempt the yielding thread on the vCPU, but the pCPU is taken from other VMs.
 //!
-//! Who carries it out may use a yielding thread of the lowest class on each active vCPU, as the paper does, or the
-//! kernel's own polling (the haltpoll governor's guest_halt_poll_ns).
+//! It can be implemented by a yielding thread of the lowest class on each active vCPU, as in the
+//! paper, or by the kernel's own polling (the haltpoll governor's guest_halt_poll_ns).
 
 use std::fmt;
 
@@ -31,24 +32,24 @@ use super::{Averages, Observation};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionConfig {
-    /// The measured cost of a halt and its wake-up: the shortest retention. Default 50 us.
+    /// Measured cost of a halt and its wake-up: the minimum retention. Default 50 us.
     #[serde(alias = "timeout")]
     pub round_trip: Nanos,
-    /// Whether retention follows idle periods, work and stolen time. Default true. False: it is the cost of a round trip,
-    /// always, and nothing below counts.
+    /// Whether retention adapts to idle periods, work and stolen time. Default true.
+    /// False: it is always the cost of a round trip, and the settings below have no effect.
     pub adapts: bool,
-    /// The longest retention. Default 2 ms. Longer helps programs that block rarely, and burns more.
+    /// Maximum retention. Default 2 ms. Longer helps programs that block rarely, and burns more.
     pub most: Nanos,
-    /// Part of the active vCPUs' time that the workload has to use, 0 … 1. Default 0.05.
+    /// Minimum fraction of the active vCPUs' time that the workload uses, 0 … 1. Default 0.05.
     pub least_work: f64,
-    /// Part of the active vCPUs' time that has to be idle, 0 … 1: below it nothing can be gained. Default 0.
+    /// Minimum idle fraction of the active vCPUs' time, 0 … 1; below it nothing can be gained. Default 0.
     pub least_idle: f64,
-    /// Part of the vCPUs' time that the host may take, 0 … 1. Default 0.01.
+    /// Maximum fraction of the vCPUs' time that the host may steal, 0 … 1. Default 0.01.
     pub most_stolen: f64,
-    /// Weight of the newest period in the part that the host takes, above 0 … 1. Default 1: only that one. Less
-    /// forgives single periods.
+    /// Weight of the newest period in the stolen fraction, above 0 … 1. Default 1: only that one counts.
+    /// Less tolerates single periods.
     pub smoothing: f64,
-    /// Periods with little stolen before retention comes back. Default 20.
+    /// Periods with little stolen time before retention resumes. Default 20.
     pub calm: u32,
 }
 
@@ -68,13 +69,13 @@ impl Default for RetentionConfig {
 }
 
 impl RetentionConfig {
-    /// As in the paper.
+    /// The settings of the paper.
     pub fn paper() -> RetentionConfig {
         RetentionConfig { adapts: false, ..RetentionConfig::default() }
     }
 }
 
-/// Why idle vCPUs are retained, or are not.
+/// Reason for retaining idle vCPUs or not.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 pub enum Because {
@@ -92,17 +93,17 @@ pub enum Because {
     },
     /// The workload does next to nothing.
     LittleWork {
-        /// Part of the vCPUs' time, 0 … 1.
+        /// Fraction of the vCPUs' time, 0 … 1.
         utilization: f64,
     },
-    /// No vCPU was idle, or for too little time to matter: as before.
+    /// No vCPU was idle, or too little to matter: unchanged.
     NeverIdle,
-    /// The host has others to run.
+    /// The host has other tasks to run.
     Stolen {
-        /// Part of the time, 0 … 1.
+        /// Fraction of the time, 0 … 1.
         part: f64,
     },
-    /// It had lately.
+    /// It had recently.
     NotCalmYet,
 }
 
@@ -126,12 +127,12 @@ impl fmt::Display for Because {
     }
 }
 
-/// Retention, and why.
+/// Retention, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    /// For how long an idle vCPU is kept awake. Zero: it halts at once.
+    /// Time for which an idle vCPU is kept awake. Zero: it halts at once.
     pub time: Nanos,
-    /// Why.
+    /// Reason.
     pub because: Because,
 }
 
@@ -140,24 +141,24 @@ pub struct Choice {
 pub struct Retention {
     config: RetentionConfig,
     time: Nanos,
-    /// Calm periods still missing.
+    /// Calm periods that are still needed.
     missing: u32,
-    /// Part of the time that the host takes, smoothed.
+    /// Stolen fraction of the time, smoothed.
     stolen: f64,
 }
 
 impl Retention {
-    /// Begins with vCPUs that halt at once.
+    /// Creates a controller with vCPUs that halt at once.
     pub fn new(config: RetentionConfig) -> Retention {
         Retention { config, time: Nanos::ZERO, missing: 0, stolen: 0.0 }
     }
 
-    /// For how long an idle vCPU is kept awake now.
+    /// Time for which an idle vCPU is kept awake now.
     pub fn time(&self) -> Nanos {
         self.time
     }
 
-    /// A period is over.
+    /// Decides after a period.
     pub fn decide(&mut self, observed: &Observation) -> Choice {
         let because = self.consider(&Averages::of(observed));
         Choice { time: self.time(), because }
@@ -175,9 +176,10 @@ impl Retention {
             return Because::Stolen { part: self.stolen };
         }
         if self.missing > 0 {
-            match self.stolen <= self.config.most_stolen / 2.0 {
-                true => self.missing -= 1,
-                false => self.missing = self.config.calm,
+            if self.stolen <= self.config.most_stolen / 2.0 {
+                self.missing -= 1;
+            } else {
+                self.missing = self.config.calm;
             }
             return Because::NotCalmYet;
         }

@@ -17,12 +17,12 @@ use super::knobs::WeightKnob;
 use super::observation::HostObservation;
 use super::policy::{Policy, Registered, Scope, Sight};
 use crate::flexw::Round;
-use crate::turns::wakefulness::{SLEEPS_ALL_ALONG, Wakefulness};
+use crate::turns::wakefulness::{SLEEPS_THROUGHOUT, Wakefulness};
 use tandem_model::decision::{Because, Decision, Knob};
 use tandem_model::observation::VmObservation;
 use tandem_model::units::{Nanos, VcpuId, VmId};
 
-/// The entry.
+/// The registry entry.
 pub const ENTRY: Registered = Registered {
     name: "apart",
     about: "VMs that sleep at times and have more vCPUs than pCPUs: a group for each vCPU",
@@ -32,47 +32,50 @@ pub const ENTRY: Registered = Registered {
     build: |_| Box::new(Apart::new()),
 };
 
-/// The weight of the newest period in the averages. Portions and what vCPUs wait depend on each other, so faster ones swing.
+/// Weight of the newest period in the averages. Portions and waits of vCPUs depend on each other,
+/// so faster averages oscillate.
 const SMOOTHING: f64 = 0.1;
-/// A VM that could run for this part of the time wants what it can get.
+/// Fraction of the time for which a VM must be able to run to want all it can get.
 const BACKLOGGED: f64 = 0.8;
-/// And so much of the time its vCPUs wait, on average, if they do not get it.
+/// Fraction of the time for which its vCPUs must wait, on average, for lack of CPU time.
 const WAITS: f64 = 0.1;
-/// Whom a quota keeps off for more than this part of the time has what that leaves it.
+/// A VM throttled for more than this fraction of the time gets what its quota leaves.
 const THROTTLED: f64 = 0.05;
-/// Only over so many periods is it told who never sleeps: one that takes all and gets nothing in turn, which is what this is for, seems
-/// awake for several periods on end while it gets nothing.
+/// Periods over which wakefulness is judged.
+/// A VM that takes everything and gets nothing in turn, which this policy is for, seems awake for
+/// several periods while it gets nothing.
 const WINDOW: u32 = 15;
-/// More periods in which it wanted more than in which it did not, before its vCPUs are put apart.
-const PATIENCE: u32 = 5;
-/// Each time that its vCPUs are put together again this doubles, up to so many periods. Staying apart for as many halves it.
-const MOST_PATIENCE: u32 = 600;
-/// More periods in which it was content, or awake all the time, than in which it was not, before they are put together again.
+/// Periods in which a VM wanted more, less those in which it did not, before its vCPUs are put apart.
+const DIVIDE_AFTER: u32 = 5;
+/// Maximum of that: it doubles each time the vCPUs are put together again, and halves after as many periods apart.
+const MAX_DIVIDE_AFTER: u32 = 600;
+/// Periods in which a VM was content or always awake, less those in which it was not, before its
+/// vCPUs are put together.
 const CALM: u32 = 10;
-/// No vCPU has less than this part of what the busiest one has: one that slept wakes with some weight.
-const LEAST: f64 = 0.25;
-/// Portions follow what vCPUs want when one is off by more than this factor.
-const ANEW: f64 = 1.5;
-/// A VM is divided where each part of its configured weight is so many steps of the knob: else the parts cannot be told apart.
+/// Minimum portion of a vCPU relative to the busiest one, so that one that slept wakes with some weight.
+const MIN_PORTION: f64 = 0.25;
+/// Factor by which a portion may be off before the portions are updated.
+const MAX_DRIFT: f64 = 1.5;
+/// Minimum steps of the knob in each part of the configured weight; with fewer, the parts cannot be distinguished.
 const STEPS: f64 = 4.0;
 
-/// What is remembered of a VM.
+/// State of a VM.
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// Of each vCPU: the parts of the time that it could run and that it waited, smoothed. A wait counts in the period in
-    /// which it ends, so in one period it can be more than 1.
+    /// Per vCPU: the fractions of the time that it could run and that it waited, smoothed.
+    /// A wait counts in the period in which it ends, so in one period it can be more than 1.
     vcpus: BTreeMap<VcpuId, (f64, f64)>,
-    /// The part of its vCPUs' time in which a quota kept them off, smoothed.
+    /// Throttled fraction of its vCPUs' time, smoothed.
     limited: f64,
     /// Whether its vCPUs were apart in the last period, or were to be.
     apart: bool,
-    /// Periods in which what it wants was not what is in force, less those in which it was.
+    /// Periods in which the desired state was not the current one, less those in which it was.
     otherwise: u32,
     /// Periods seen.
     age: u32,
-    /// Periods in a row in which what it wants was what is in force.
+    /// Consecutive periods in which the desired state was the current one.
     settled: u32,
-    /// How often the patience has been doubled.
+    /// Number of times that [`DIVIDE_AFTER`] has been doubled.
     doubled: u32,
 }
 
@@ -82,11 +85,11 @@ struct Apart {
     vms: BTreeMap<VmId, State>,
 }
 
-/// How a VM is to be divided, and whether that can wait for another period.
+/// Desired division of a VM, and whether it can wait for another period.
 struct Wish {
     portions: Vec<(VcpuId, f64)>,
     because: Because,
-    /// Periods since it was wished; `None`: it cannot wait.
+    /// Periods for which it has been desired; `None`: it cannot wait.
     waited: Option<u32>,
 }
 
@@ -112,12 +115,12 @@ impl State {
         }
     }
 
-    /// Why the VM's vCPUs should be apart, if they should.
+    /// Returns the reason for putting the VM's vCPUs apart, if there is one.
     fn wants_more(&self) -> Option<Because> {
         if self.limited > THROTTLED {
             return None;
         }
-        let active = self.vcpus.values().filter(|(could, _)| *could >= SLEEPS_ALL_ALONG);
+        let active = self.vcpus.values().filter(|(could, _)| *could >= SLEEPS_THROUGHOUT);
         let active: Vec<(f64, f64)> = active.copied().collect();
         let backlogged = active.iter().map(|(could, _)| could).sum::<f64>().min(1.0);
         let waited =
@@ -126,45 +129,46 @@ impl State {
             .then_some(Because::WantsMore { backlogged, waited })
     }
 
-    /// Each vCPU's part of the VM's weight: what it could run.
+    /// Each vCPU's part of the VM's weight, by the time it could run.
     fn portions(&self) -> Vec<(VcpuId, f64)> {
         let most = self.vcpus.values().map(|(could, _)| *could).fold(0.0, f64::max);
-        let worth = |could: f64| could.max(LEAST * most).max(f64::MIN_POSITIVE);
+        let worth = |could: f64| could.max(MIN_PORTION * most).max(f64::MIN_POSITIVE);
         let sum: f64 = self.vcpus.values().map(|(could, _)| worth(*could)).sum();
         let vcpus = self.vcpus.iter();
         vcpus.map(|(&vcpu, (could, _))| (vcpu, worth(*could) / sum)).collect()
     }
 
-    /// Takes in whether its vCPUs are apart now, and whether that is what it wants.
+    /// Updates the state with whether the vCPUs are apart now, and whether they should be.
     fn settle(&mut self, is_apart: bool, wants: bool) {
-        // Put together, or never put apart although that was asked for.
+        // Put together, or never put apart although that was requested.
         if self.apart && !is_apart {
-            self.doubled = (self.doubled + 1).min(MOST_PATIENCE.ilog2());
+            self.doubled = (self.doubled + 1).min(MAX_DIVIDE_AFTER.ilog2());
         }
         self.apart = is_apart;
-        (self.otherwise, self.settled) = match wants == is_apart {
-            true => (self.otherwise.saturating_sub(1), self.settled.saturating_add(1)),
-            false => (self.otherwise + 1, 0),
+        (self.otherwise, self.settled) = if wants == is_apart {
+            (self.otherwise.saturating_sub(1), self.settled.saturating_add(1))
+        } else {
+            (self.otherwise + 1, 0)
         };
-        if is_apart && self.settled >= MOST_PATIENCE {
+        if is_apart && self.settled >= MAX_DIVIDE_AFTER {
             (self.doubled, self.settled) = (self.doubled.saturating_sub(1), 0);
         }
     }
 }
 
-/// Whether the knob can tell these parts of a weight apart.
-fn can_tell(knob: &WeightKnob, weight: f64, portions: &[(VcpuId, f64)]) -> bool {
+/// Whether the resolution of the knob is sufficient for these parts of a weight.
+fn is_expressible(knob: &WeightKnob, weight: f64, portions: &[(VcpuId, f64)]) -> bool {
     let least = STEPS * knob.step.max(knob.least.value());
     portions.iter().all(|(_, portion)| weight * portion >= least)
 }
 
-/// Whether the portions in force are still of use: of exactly these vCPUs, and none far off.
+/// Whether the current portions are still useful: for exactly these vCPUs, and none far off.
 fn serve(vm: &VmObservation, portions: &[(VcpuId, f64)]) -> bool {
     let in_force = |id| vm.vcpu(id).and_then(|vcpu| vcpu.in_force.portion);
     let sum: f64 = portions.iter().filter_map(|(id, _)| in_force(*id)).sum();
     (sum - 1.0).abs() < 1e-6
         && portions.iter().all(|(id, portion)| {
-            in_force(*id).is_some_and(|now| (now / portion).max(portion / now) < ANEW)
+            in_force(*id).is_some_and(|now| (now / portion).max(portion / now) < MAX_DRIFT)
         })
 }
 
@@ -173,7 +177,7 @@ impl Apart {
         Apart { wakefulness: Wakefulness::new(WINDOW), vms: BTreeMap::new() }
     }
 
-    /// What should become of a VM's vCPUs, if anything should.
+    /// Returns the desired change of a VM's division, if there is one.
     fn wish(
         &mut self,
         host: &HostObservation,
@@ -190,7 +194,7 @@ impl Apart {
         let can = vm.divisible
             && is_crowded
             && !(in_force.idle || in_force.rotating || in_force.quota.is_some())
-            && can_tell(&host.knobs.weight, vm.weight.value(), &portions);
+            && is_expressible(&host.knobs.weight, vm.weight.value(), &portions);
         let sleeps = awake.is_empty() && state.age >= WINDOW;
         let wanted = state.wants_more().filter(|_| can && is_used_up && sleeps);
         state.settle(is_apart, wanted.is_some());
@@ -198,13 +202,13 @@ impl Apart {
             return Some(Wish::together(None));
         }
         let waited = Some(state.otherwise);
-        let patience = (PATIENCE << state.doubled).min(MOST_PATIENCE);
+        let divide_after = (DIVIDE_AFTER << state.doubled).min(MAX_DIVIDE_AFTER);
         match wanted {
             Some(because) if !is_apart => {
-                (state.otherwise >= patience).then_some(Wish { portions, because, waited })
+                (state.otherwise >= divide_after).then_some(Wish { portions, because, waited })
             }
             None if is_apart && state.otherwise >= CALM => Some(Wish::together(waited)),
-            // vCPUs have come or gone, or want something else.
+            // vCPUs have come or gone, or their demands have changed.
             wanted if is_apart && !serve(vm, &portions) => {
                 Some(Wish { portions, because: wanted.unwrap_or(Because::Portions), waited: None })
             }
@@ -214,7 +218,7 @@ impl Apart {
 }
 
 impl Policy for Apart {
-    /// Of those who can wait, one a period is put apart or together: each costs some moves of threads.
+    /// One VM per period that can wait is put apart or together, as each costs migrations of threads.
     fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
         self.wakefulness.observe(host.period, &host.vms);
         let takes_turns =
@@ -236,7 +240,7 @@ impl Policy for Apart {
             .filter(|group| group.saturated)
             .flat_map(|group| group.vms.iter().map(|account| account.vm))
             .collect();
-        // Without `fair` nobody says what is used up; who waits does.
+        // Without `fair` it is unknown which groups are used up, but waiting VMs show it.
         let is_used_up = |vm: VmId| round.groups.is_empty() || used_up.contains(&vm);
         let wishes =
             vms.iter().filter_map(|vm| Some((vm.vm, self.wish(host, vm, is_used_up(vm.vm))?)));
@@ -248,7 +252,7 @@ impl Policy for Apart {
             if let Some(state) = self.vms.get_mut(&vm) {
                 (state.apart, state.otherwise) = (!wish.portions.is_empty(), 0);
                 if !state.apart {
-                    state.doubled = (state.doubled + 1).min(MOST_PATIENCE.ilog2());
+                    state.doubled = (state.doubled + 1).min(MAX_DIVIDE_AFTER.ilog2());
                 }
             }
             round.decisions.push(Decision::Divide {

@@ -1,9 +1,10 @@
-//! `asymmetric`: within each VM, CPU time to the vCPUs that need it, when they need it (see [`crate::asymmetric`]).
+//! `asymmetric`: divides each VM's CPU time among its vCPUs by demand (see [`crate::asymmetric`]).
 //!
-//! What a VM gets as a whole stays what it is; with `fair` it is what the VM is due, divided level by level as the kernel does. Its vCPUs' weights follow their allocations: of the
-//! groups that hold one vCPU each where the VM has such (libvirt makes `vcpuN`), else their threads' nice values, in steps of
-//! 1.25. How soon an urgent vCPU runs is its slice, and where slices cannot be set, a weight for as long as it is urgent. A VM in
-//! turns or apart, in the idle class or with a single vCPU is left as it is.
+//! The total of a VM stays the same. With `fair` it is the VM's fair share, divided level by level as in the kernel.
+//! The weights of its vCPUs follow their allocations: those of groups if each vCPU has a group
+//! (libvirt makes `vcpuN`), otherwise nice values of threads, in steps of 1.25.
+//! An urgent vCPU gets a shorter slice or, if slices cannot be set, a higher weight while it is urgent.
+//! A VM in turns or apart, in the idle class or with a single vCPU is left as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +27,7 @@ use tandem_model::observation::{VcpuObservation, VmObservation};
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{Nanos, Nice, PcpuId, VcpuId, VmId, Weight};
 
-/// The entry.
+/// The registry entry.
 pub const ENTRY: Registered = Registered {
     name: "asymmetric",
     about: "a VM's time goes to those of its vCPUs that need it, when they need it",
@@ -36,26 +37,26 @@ pub const ENTRY: Registered = Registered {
     build: |config| Box::new(Asymmetric::new(config)),
 };
 
-/// The weight of the newest period in what a vCPU usually does.
+/// Weight of the newest period in the averages of a vCPU.
 const SMOOTHING: f64 = 0.2;
-/// A vCPU that never slept does not until it usually could run for less than this part of the period. A wait that is not over at the end of a
-/// period is not counted in it, which takes [`SMOOTHING`] of the average at most.
+/// A vCPU that never slept counts as sleeping if it usually could run for less than this fraction of the period.
+/// A wait in progress at the end of a period is not counted in it, which costs the average [`SMOOTHING`] at most.
 const STILL_AWAKE: f64 = NEVER_SLEEPS - SMOOTHING;
-/// No vCPU weighs more than this many times its usual weight, or less than that part of it.
-const MOST_FACTOR: f64 = 4.0;
-const LEAST_FACTOR: f64 = 0.5;
-/// What a level of urgency is worth where slices cannot be set.
+/// Maximum and minimum factor on the usual weight of a vCPU.
+const MAX_FACTOR: f64 = 4.0;
+const MIN_FACTOR: f64 = 0.5;
+/// Factor on the weight per level of urgency, if slices cannot be set.
 const PER_LEVEL: f64 = 1.25;
-/// Slices by urgency, from 1 up; 0 has the scheduler's own.
-const SOONER: [Nanos; latency::MOST as usize] =
+/// Slices by urgency, from level 1; level 0 has the scheduler's own.
+const SOONER: [Nanos; latency::MAX_LEVEL as usize] =
     [Nanos(1_000_000), Nanos(500_000), Nanos(200_000), Nanos(100_000)];
-/// Weights that differ by less than this factor from what they should be are left.
+/// Factor within which a weight is left as it is.
 const NEAR: f64 = 1.15;
-/// Nice values within so much of what they should be are left.
+/// Difference within which a nice value is left as it is.
 const NEAR_NICE: f64 = 0.75;
-/// A VM none of whose vCPUs was short for so many periods has its usual weights again.
+/// Periods without a short vCPU after which a VM has its usual weights again.
 const CALM: u32 = 50;
-/// The resolver acts once in so many periods at most.
+/// Minimum number of periods between actions of the resolver.
 const RESOLVE_EVERY: u32 = 10;
 
 #[derive(Debug)]
@@ -67,28 +68,28 @@ struct Asymmetric {
     since_resolved: u32,
 }
 
-/// What is remembered of a VM.
+/// State of a VM.
 #[derive(Debug)]
 struct VmState {
     allocations: Allocations,
     urgencies: Urgencies,
     switches: Switches,
-    /// What each vCPU has when nothing is changed for it.
+    /// Settings of each vCPU without our changes.
     usual: BTreeMap<VcpuId, (Option<Weight>, Nice, Option<Nanos>)>,
-    /// What was changed.
+    /// Settings that were changed.
     changed: BTreeSet<(VcpuId, Knob)>,
-    /// What each was allocated in the period that is over, and what it showed to want.
+    /// Allocation of each vCPU in the last period, and the demand that it showed.
     had: Allocations,
     demands: BTreeMap<VcpuId, Nanos>,
-    /// What each consumes and waits per period, smoothed, ns.
+    /// Time that each vCPU consumes and waits per period, smoothed, ns.
     usual_use: BTreeMap<VcpuId, (f64, f64)>,
-    /// The levels of urgency that act: those of its vCPUs that have no rivals.
+    /// Levels of urgency that act: those of vCPUs without rivals.
     acting: BTreeMap<VcpuId, u8>,
-    /// Of each: a bit for each of the last periods, the newest lowest, in which it was urgent and came too late all the same.
+    /// Per vCPU: a bit for each recent period, the newest lowest, in which it was urgent and still too late.
     late: BTreeMap<VcpuId, u16>,
     /// The vCPUs that never sleep.
     awake: BTreeSet<VcpuId>,
-    /// Whether anything is changed for the VM at all.
+    /// Whether the policy changes anything for the VM.
     acts: bool,
     /// Periods since a vCPU was last short.
     calm: u32,
@@ -114,8 +115,8 @@ impl Default for VmState {
     }
 }
 
-/// What each VM is due by its weight among its siblings, and those of the cgroups above, if all want all they can get. What is left by those who do
-/// not comes to more.
+/// Fair shares of VMs by their weights and those of the cgroups above, if all are always runnable.
+/// Time left by VMs that are not comes in addition.
 fn shares(host: &HostObservation) -> BTreeMap<VmId, Nanos> {
     let mut due = BTreeMap::new();
     for group in accounting_groups(&host.vms) {
@@ -133,12 +134,12 @@ fn shares(host: &HostObservation) -> BTreeMap<VmId, Nanos> {
     due
 }
 
-/// Whether who waited so long in a period, in ns, was still ready to run.
+/// Whether a vCPU that waited this long in a period, in ns, was still ready to run.
 fn is_long(period: Nanos, waited: f64) -> bool {
     waited > READY * period.0 as f64
 }
 
-/// Why a VM is left as it is whatever its vCPUs want.
+/// Reason for leaving a VM as it is, whatever its vCPUs demand.
 fn left_alone(vm: &VmObservation, takes_turns: bool) -> Option<LeftAlone> {
     let whys = [
         (vm.vcpus.len() < 2, LeftAlone::OneVcpu),
@@ -154,10 +155,10 @@ fn pcpus(time: Nanos, period: Nanos) -> f64 {
     time.0 as f64 / period.0.max(1) as f64
 }
 
-/// The VMs of those who are urgent on each pCPU.
+/// VMs with urgent vCPUs, by pCPU.
 type Rivals = BTreeMap<PcpuId, BTreeSet<VmId>>;
 
-/// Who is urgent on which pCPU, of the vCPUs that can be on one only.
+/// Returns the VMs with urgent vCPUs on each pCPU, of the vCPUs that may run on one pCPU only.
 fn rivals(vms: &[VmObservation], states: &BTreeMap<VmId, VmState>) -> Rivals {
     let mut rivals = Rivals::new();
     for vm in vms {
@@ -174,8 +175,9 @@ fn rivals(vms: &[VmObservation], states: &BTreeMap<VmId, VmState>) -> Rivals {
     rivals
 }
 
-/// The level that acts for a vCPU: none beside an urgent one of another VM on the same pCPU. Where all are urgent nobody can run sooner, and
-/// short slices only make all of them finish late: two VMs of serial parts in turn, pinned beside each other, lost a tenth of their work.
+/// The level that acts for a vCPU: 0 if an urgent vCPU of another VM is on the same pCPU.
+/// If all are urgent none can run sooner, and short slices only make all of them finish late.
+/// Two VMs with alternating serial parts, pinned to the same pCPUs, lost a tenth of their work.
 fn acting_level(vm: VmId, vcpu: &VcpuObservation, level: u8, rivals: &Rivals) -> u8 {
     if vcpu.allowed.len() != 1 {
         return level;
@@ -192,10 +194,10 @@ fn slice(level: u8) -> Option<Nanos> {
 }
 
 impl VmState {
-    /// Keeps what vCPUs had before anything was changed for them, and forgets those that are gone.
+    /// Keeps the settings that vCPUs had before our changes, and forgets vCPUs that are gone.
     fn remember(&mut self, vm: &VmObservation) {
         let before = std::mem::take(&mut self.usual);
-        // Until what it had is in force again, whatever was asked for.
+        // A setting counts as changed until its old value is current again, whatever was requested.
         let is_as_it_was = |vcpu: &VcpuObservation, knob| {
             let now = &vcpu.in_force;
             let before = before.get(&vcpu.vcpu);
@@ -227,19 +229,18 @@ impl VmState {
         }
     }
 
-    /// Whether to ask for a setting: for another than the usual one, or for that while another is in force that was asked for. A host may
-    /// refuse to take it back, so the mark goes only when the usual one is seen ([`VmState::remember`]).
+    /// Whether to request a setting: if it is not the usual one, or if the usual one is to be restored.
+    /// A host may refuse to restore it, so the mark is removed only when the usual one is
+    /// observed ([`VmState::remember`]).
     fn asks(&mut self, vcpu: VcpuId, knob: Knob, is_usual: bool) -> bool {
-        match is_usual {
-            true => self.changed.contains(&(vcpu, knob)),
-            false => {
-                self.changed.insert((vcpu, knob));
-                true
-            }
+        if is_usual {
+            return self.changed.contains(&(vcpu, knob));
         }
+        self.changed.insert((vcpu, knob));
+        true
     }
 
-    /// Takes in a period of a VM that has `total` to divide; returns what it is charged.
+    /// Adds a period of a VM that has `total` to divide; returns its charge.
     fn follow(&mut self, period: Nanos, vm: &VmObservation, total: Nanos) -> Nanos {
         let mut before = std::mem::take(&mut self.usual_use);
         for vcpu in &vm.vcpus {
@@ -295,8 +296,8 @@ impl VmState {
         charge
     }
 
-    /// Tells from what they usually do which vCPUs never sleep. One that did not stays so while nothing but a wait that is not over
-    /// yet, and so not counted, can be missing.
+    /// Updates the set of vCPUs that never sleep from the averages.
+    /// A vCPU stays in the set while only a wait in progress, which is not counted yet, can be missing.
     fn notice_sleep(&mut self, period: Nanos) {
         let is_awake = |vcpu: &VcpuId, could_run: f64| {
             let least = if self.awake.contains(vcpu) { STILL_AWAKE } else { NEVER_SLEEPS };
@@ -307,7 +308,7 @@ impl VmState {
         self.awake = awake.map(|(vcpu, _)| *vcpu).collect();
     }
 
-    /// What a vCPU can use of what it is allocated, if anything is known of it.
+    /// The usable part of a vCPU's allocation, if it is known.
     fn load(&self, vcpu: VcpuId) -> Option<Nanos> {
         let (ran, waited) = self.usual_use.get(&vcpu)?;
         Some(self.allocations.of(vcpu)?.min(Nanos((ran + waited) as u64)))
@@ -318,7 +319,7 @@ impl VmState {
         self.acting.get(&vcpu).copied().unwrap_or_default()
     }
 
-    /// Why a vCPU weighs what it does.
+    /// Reason for a vCPU's weight.
     fn because(
         &self,
         period: Nanos,
@@ -345,13 +346,13 @@ impl VmState {
         usual.is_some_and(|(_, waited)| is_long(period, *waited))
     }
 
-    /// Whether none of its vCPUs is to have another weight or slice than usual.
+    /// Whether all of its vCPUs are to have their usual weights and slices.
     fn is_usual(&self) -> bool {
         let urgent = |vcpu: &VcpuId| self.urgencies.of(*vcpu) > 0;
         self.calm >= CALM && !self.usual_use.keys().any(urgent)
     }
 
-    /// By how much a vCPU's weight is to differ from what it usually is.
+    /// Factor on the usual weight of a vCPU.
     fn factor(&self, vcpu: VcpuId, even: Nanos, config: AsymmetricConfig, has_slices: bool) -> f64 {
         let mut factor = 1.0;
         if config.time
@@ -364,7 +365,7 @@ impl VmState {
         if config.latency && !has_slices {
             factor *= PER_LEVEL.powi(i32::from(self.acting(vcpu)));
         }
-        factor.clamp(LEAST_FACTOR, MOST_FACTOR)
+        factor.clamp(MIN_FACTOR, MAX_FACTOR)
     }
 }
 
@@ -379,7 +380,7 @@ impl Asymmetric {
         }
     }
 
-    /// The weights and slices of a VM that is as its state says.
+    /// Decides the weights and slices of a VM from its state.
     fn settings(
         &self,
         host: &HostObservation,
@@ -438,8 +439,9 @@ impl Asymmetric {
         decisions
     }
 
-    /// The swaps of a period, at most one of each kind per accounting group. A group waits in a round in which another policy moves
-    /// anybody in it: who will be where is not known yet.
+    /// Returns the swaps of a period: per accounting group one that evens out loads, otherwise
+    /// those that spread urgent vCPUs.
+    /// A group waits while another policy moves one of its VMs, because positions are not known then.
     fn resolve(&mut self, host: &HostObservation, others: &[Decision]) -> Vec<Decision> {
         let moved = moving(host, others);
         let mut decisions = Vec::new();
@@ -467,7 +469,8 @@ impl Asymmetric {
         decisions
     }
 
-    /// The vCPUs of an accounting group whose places are known. Those of VMs for which nothing is changed stay where they are.
+    /// The vCPUs of an accounting group whose pCPUs are known. Those of VMs on which the policy
+    /// does not act stay where they are.
     fn placed<'a>(&self, members: &[&'a VmObservation], all: &'a PcpuSet) -> Vec<Placed<'a>> {
         let mut placed = Vec::new();
         for vm in members {
@@ -533,10 +536,10 @@ impl Policy for Asymmetric {
                 });
                 round.vcpus.insert(vm.vm, demands.collect());
                 if state.is_usual() {
-                    round.left_alone.insert(vm.vm, LeftAlone::NobodyShort);
+                    round.left_alone.insert(vm.vm, LeftAlone::NoneShort);
                 }
             } else {
-                // As it was before, until it is known again.
+                // Only its usual settings and our changes are kept until the policy acts again.
                 state =
                     VmState { usual: state.usual, changed: state.changed, ..VmState::default() };
             }

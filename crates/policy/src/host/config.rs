@@ -1,4 +1,4 @@
-//! The settings of the controller and its policies, the same on a live host and in a simulation.
+//! Settings of the controller and its policies, the same on a live host and in a simulation.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,44 +9,44 @@ use crate::turns::TurnsConfig;
 use tandem_model::policy_set::PolicySet;
 use tandem_model::units::Nanos;
 
-/// May policies change where vCPUs run?
+/// Whether policies may change where vCPUs run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// Leave every affinity as it is. What the pins make impossible stays unfair, and only VMs take turns
-    /// whose vCPUs have a pCPU each.
+    /// Leave every affinity as it is. Unfairness that pins cause remains, and only VMs whose
+    /// vCPUs have a pCPU each take turns.
     Keep,
-    /// Give each vCPU of a VM that takes turns a pCPU, within what the operator allowed, while it does.
+    /// Give each vCPU of a VM in turns a pCPU, within the affinity that the operator allowed.
     #[default]
     Turns,
-    /// That, and move vCPUs pinned to one pCPU where the pins leave no fair division.
+    /// In addition, move vCPUs pinned to one pCPU if the pins prevent a fair division.
     Rebalance,
 }
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ControllerConfig {
-    /// The accounting period T, 30 … 1000 ms on a live host. Default 100 ms. Shorter reacts sooner and measures fewer
-    /// slices.
+    /// Accounting period T, 30 … 1000 ms on a live host. Default 100 ms.
+    /// Shorter reacts sooner and measures fewer slices.
     pub period: Nanos,
-    /// The policies that any VM may be under. Default: `fair`.
+    /// Policies that VMs may be under. Default: `fair`.
     pub policies: PolicySet,
-    /// May policies change affinities? Default: of VMs that take turns.
+    /// Whether policies may change affinities. Default: only of VMs in turns.
     pub placement: Placement,
-    /// Of the policy `fair`.
+    /// Settings of the policy `fair`.
     pub flexw: FlexWConfig,
-    /// Of the policy `turns`.
+    /// Settings of the policy `turns`.
     pub turns: TurnsConfig,
-    /// Of the policy `asymmetric`.
+    /// Settings of the policy `asymmetric`.
     pub asymmetric: AsymmetricConfig,
-    /// Of the policy `flexs`. Its tick is the period.
+    /// Settings of the policy `flexs`. Its tick is the period.
     pub flexs: FlexSConfig,
     /// Decide and change nothing.
     pub dry_run: bool,
 }
 
 impl ControllerConfig {
-    /// The defaults, for these policies.
+    /// Defaults with these policies.
     pub fn new(policies: PolicySet) -> ControllerConfig {
         ControllerConfig {
             period: Nanos::from_millis(100),

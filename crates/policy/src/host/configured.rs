@@ -1,12 +1,12 @@
-//! `configured`: each VM has its configured weight and nothing more, what a cgroup of its own gives it. What people do today,
-//! and so the baseline; also for single VMs whose weight nobody is to move.
+//! `configured`: each VM has its configured weight in a cgroup of its own, and nothing more.
+//! This is common practice, and so the baseline. It also suits single VMs whose weight must not change.
 
 use super::observation::HostObservation;
 use super::policy::{Policy, Registered, Scope};
 use crate::flexw::Round;
 use tandem_model::decision::{Because, Decision, Knob, Target};
 
-/// The entry.
+/// The registry entry.
 pub const ENTRY: Registered = Registered {
     name: "configured",
     about: "each VM has its configured weight, in a group of its own, and nothing more",

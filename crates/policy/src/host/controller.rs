@@ -1,7 +1,7 @@
 //! The controller: once per accounting period, observe, decide, apply.
 //!
 //! ```text
-//! Controller::begin ──► period ─► near a limit? ─► observe ─► policies decide ─► rounded, what is in force left out ─► apply
+//! Controller::begin ──► period ─► near a limit? ─► observe ─► policies decide ─► rounded and unchanged ones dropped ─► apply
 //!                          ▲          │ no                                                                     │
 //!                          └──────────┴────────────────────────────────────────────────────────────────────────┘
 //! ```
@@ -23,7 +23,7 @@ use tandem_model::observation::VmObservation;
 use tandem_model::policy_set::PolicyId;
 use tandem_model::units::{Nanos, VmId};
 
-/// The entry of a policy from outside the registry, which may see and turn everything but take turns.
+/// Entry of a policy from outside the registry, which may use every sight and knob but not take turns.
 static OUTSIDE: Registered = Registered {
     name: "outside",
     about: "a policy from outside the registry, such as a prototype",
@@ -35,37 +35,39 @@ static OUTSIDE: Registered = Registered {
 
 /// A host with VMs, live or simulated.
 pub trait Host {
-    /// What came of applying decisions.
+    /// Result of applying decisions.
     type Applied;
 
-    /// The time, on a clock that only goes forward, and each pCPU's idle time since that clock began.
+    /// Returns the time on a monotonic clock, and each pCPU's idle time since that clock began.
     fn idle(&mut self) -> (Nanos, IdleTimes);
 
-    /// What can be changed here.
+    /// Returns the knobs of this host.
     fn knobs(&self) -> Knobs;
 
-    /// What each VM's vCPUs did since the last call, scaled from `elapsed` to `period`, and what is in force now.
+    /// Returns what each VM's vCPUs did since the last call, scaled from `elapsed` to `period`,
+    /// and the current settings.
     ///
-    /// `closely` asks whether quiet vCPUs are asleep or starved, which may cost a read for each; the answer matters only
-    /// where pCPUs are used up.
+    /// `closely` requests whether quiet vCPUs are asleep or starved, which may cost a read for each.
+    /// It matters only if pCPUs are used up.
     fn observe(&mut self, elapsed: Nanos, period: Nanos, closely: bool) -> Vec<VmObservation>;
 
-    /// Makes the changes, in order. One that cannot be made is left out; the next observation shows what is in force.
+    /// Makes the changes, in order. A change that fails is skipped; the next observation shows the current settings.
     fn apply(&mut self, decisions: &[Decision]) -> Self::Applied;
 
-    /// These VMs take turns from now on, and no others. The host keeps the rhythm by itself ([`crate::turns::Rotor`]), and lets
-    /// a VM leave that begins to sleep. Called every period, mostly with the same rotation.
+    /// Replaces the rotation. The host keeps the rhythm on its own ([`crate::turns::Rotor`]), and
+    /// removes a VM that begins to sleep.
+    /// Called every period, mostly with the same rotation.
     fn rotate(&mut self, rotation: &Rotation);
 }
 
 /// A period with a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Period<A> {
-    /// What was seen.
+    /// The observation.
     pub observation: HostObservation,
-    /// What was decided.
+    /// The decisions.
     pub round: Round,
-    /// What came of it; `None` in a dry run.
+    /// Result of applying them; `None` in a dry run.
     pub applied: Option<A>,
 }
 
@@ -75,14 +77,14 @@ pub struct Controller {
     config: ControllerConfig,
     policies: Vec<(PolicyId, &'static Registered, Box<dyn Policy>)>,
     watch: IdleWatch,
-    /// Whether any group was used up in the last period, or a policy wants to go on for another reason.
+    /// Whether any group was used up in the last period, or a policy has to go on for another reason.
     saturated: bool,
-    /// What VMs are charged for in this period.
+    /// Charges to VMs in this period.
     charges: BTreeMap<VmId, Nanos>,
 }
 
 impl Controller {
-    /// A controller that has seen nothing yet.
+    /// Creates a controller without observations.
     pub fn new(config: ControllerConfig) -> Controller {
         let policies = registry::entries(config.policies)
             .map(|(id, entry)| (id, entry, (entry.build)(&config)))
@@ -96,7 +98,7 @@ impl Controller {
         }
     }
 
-    /// Puts a policy from outside the registry in the place of those that were there. It acts on the VMs of the first of them.
+    /// Replaces all policies by one from outside the registry. It acts on the VMs of the first of them.
     pub fn replace(&mut self, policy: Box<dyn Policy>) {
         let first = self.policies.first();
         let id = first.map_or(PolicyId(0), |(id, _, _)| *id);
@@ -108,14 +110,14 @@ impl Controller {
         &self.config
     }
 
-    /// Takes the first look, from which the first period counts.
+    /// Makes the first observation, from which the first period counts.
     pub fn begin(&mut self, host: &mut impl Host) {
         let (now, idle) = host.idle();
         self.watch = IdleWatch::new(idle, now);
         host.observe(self.config.period, self.config.period, false);
     }
 
-    /// A period is over: `None` if it needs no decision.
+    /// Decides at the end of a period; returns `None` if it needs no decision.
     pub fn period<H: Host>(&mut self, host: &mut H) -> Option<Period<H::Applied>> {
         let (now, idle) = host.idle();
         self.watch.look(idle, now);
@@ -140,7 +142,7 @@ impl Controller {
         Some(Period { observation, round, applied })
     }
 
-    /// The VMs with what the last decision charged them for.
+    /// Adds the charges of the last decision to the VMs.
     fn charge(&mut self, mut vms: Vec<VmObservation>) -> Vec<VmObservation> {
         let mut charges = std::mem::take(&mut self.charges);
         for vm in &mut vms {
@@ -149,7 +151,7 @@ impl Controller {
         vms
     }
 
-    /// Whether any policy needs to see this.
+    /// Whether any policy needs this sight.
     fn needs(&self, sight: Sight) -> bool {
         let mut policies = self.policies.iter();
         policies.any(|(_, entry, _)| entry.sees.contains(&sight))
@@ -175,7 +177,7 @@ impl Controller {
         round
     }
 
-    /// What is left to do: as the knobs take it, allowed, one change for each setting, and nothing that is in force.
+    /// Returns the remaining decisions: rounded to the knobs, allowed, one for each setting, and no unchanged settings.
     fn settle(&self, host: &HostObservation, decisions: Vec<Decision>) -> Vec<Decision> {
         let may_move = self.config.placement != Placement::Keep;
         let mut settings = BTreeSet::new();

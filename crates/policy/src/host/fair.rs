@@ -1,4 +1,5 @@
-//! `fair`: each VM receives its fair share. Weights by FlexW, and where the operator allows it moves of pinned vCPUs.
+//! `fair`: each VM receives its fair share, by FlexW's weights and, if the operator allows it, by
+//! moves of pinned vCPUs.
 
 use super::config::{ControllerConfig, Placement};
 use super::observation::HostObservation;
@@ -8,7 +9,7 @@ use crate::placement::Rebalancer;
 use tandem_model::decision::Knob;
 use tandem_model::observation::VmObservation;
 
-/// The entry.
+/// The registry entry.
 pub const ENTRY: Registered = Registered {
     name: "fair",
     about: "each VM receives its fair share, by weights and, if allowed, by moving pinned vCPUs",
@@ -39,7 +40,7 @@ impl Policy for Fair {
         let Round { groups, decisions, .. } = self.weights.decide(host, |vm| scope.includes(vm));
         round.decisions.extend(decisions);
         if let Some(rebalancer) = &mut self.rebalancer {
-            // In turns a vCPU that may roam has a seat for a while, which is no pin.
+            // A vCPU in turns that may roam has a slot for a while, which is no pin.
             let is_pinned = |vm: &VmObservation| vm.vcpus.iter().all(|v| v.granted().len() == 1);
             let movable =
                 |vm: &VmObservation| scope.includes(vm) && (!vm.in_force.rotating || is_pinned(vm));

@@ -29,7 +29,7 @@ use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
 
 pub use crate::flexs::report::{Left, Refusal, SpinOutcome, SpinReport};
 
-/// The entry.
+/// The registry entry.
 pub const ENTRY: Registered = Registered {
     name: "flexs",
     about: "a vCPU that busy-waits changes places with a sibling that waits with work; needs a PMU",
@@ -39,30 +39,30 @@ pub const ENTRY: Registered = Registered {
     build: |config| Box::new(Swapper::new(config)),
 };
 
-/// A VM swaps once in so many periods at most.
+/// Minimum number of periods between swaps of a VM.
 pub const EVERY: u32 = 3;
-/// Random choices are the same in every run: the daemon's decisions can be repeated from its observations.
+/// Fixed seed of the random choices, so that the daemon's decisions can be reproduced from its observations.
 const SEED: u64 = 0x7a9d_e300;
 
 #[derive(Debug)]
 struct Swapper {
-    /// `None`: its settings are out of their ranges, which whoever reads them has refused.
+    /// `None` if its settings are out of their ranges, which their parser rejects.
     flexs: Option<FlexS>,
     may_move: bool,
-    /// Time in the periods that were seen.
+    /// Total time of the observed periods.
     now: Nanos,
     /// Periods since each VM was first seen or swapped.
     since: BTreeMap<VmId, u32>,
     nudged: Nudged,
 }
 
-/// What one vCPU may change places with: the siblings that wait where it would not have to, by pCPU.
+/// Possible partners of a vCPU for a swap: siblings that wait longer than it, by pCPU.
 #[derive(Default)]
 struct Places<'a> {
     pcpus: Vec<PcpuId>,
     queued: BTreeMap<PcpuId, Vec<VcpuKey>>,
     observed: BTreeMap<VcpuKey, &'a VcpuObservation>,
-    /// Siblings that were left out before anybody looked.
+    /// Siblings that were rejected before the search.
     refused: Vec<(VcpuId, Refusal)>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Places<'a> {
         for sibling in vm.vcpus.iter().filter(|vcpu| vcpu.vcpu != spins.vcpu) {
             match sibling.position() {
                 None => refused.push((sibling.vcpu, Refusal::NoPlace)),
-                // Where two of a VM share a pCPU, a swap is not the cure.
+                // If two vCPUs of a VM share a pCPU, a swap does not help.
                 on if on == spins.position() => {
                     refused.push((sibling.vcpu, Refusal::SamePcpu));
                 }
@@ -98,7 +98,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Why each sibling was no candidate, after a search by the vCPU on `on` found none.
+    /// Returns the reason for rejecting each sibling, after a failed search by the vCPU on `on`.
     fn refusals(
         &self,
         flexs: &FlexS,
@@ -109,10 +109,12 @@ impl<'a> Places<'a> {
             self.queued.iter().flat_map(|(pcpu, keys)| keys.iter().map(move |key| (*pcpu, *key)));
         let refusal = |(pcpu, key): (PcpuId, VcpuKey)| {
             let fits = self.allowed(spins, pcpu) && on.is_some_and(|on| self.allowed(key, on));
-            let why = match flexs.is_marked(key) {
-                true => Refusal::Spins,
-                false if !fits => Refusal::Cpuset,
-                false => Refusal::NotLooked,
+            let why = if flexs.is_marked(key) {
+                Refusal::Spins
+            } else if !fits {
+                Refusal::Cpuset
+            } else {
+                Refusal::NotLooked
             };
             (key.vcpu, why)
         };
@@ -130,7 +132,7 @@ impl RunQueues for Places<'_> {
         self.queued.get(&pcpu).map_or(&[], Vec::as_slice)
     }
 
-    /// Of one that is pinned to one pCPU: the operator lets pins be changed, within the group and its cpuset.
+    /// The pin of a vCPU on one pCPU may be changed, within the group and its cpuset.
     fn allowed(&self, vcpu: VcpuKey, pcpu: PcpuId) -> bool {
         self.observed.get(&vcpu).is_some_and(|vcpu| {
             let granted = vcpu.granted();
@@ -139,12 +141,12 @@ impl RunQueues for Places<'_> {
     }
 }
 
-/// Whether a VM is one whose vCPUs can change places.
+/// Whether the vCPUs of a VM may swap.
 fn acts(vm: &VmObservation, takes_turns: bool) -> bool {
     vm.vcpus.len() > 1 && !(vm.in_force.idle || vm.is_apart() || takes_turns)
 }
 
-/// What two vCPUs exchange besides their pCPUs: the weights of groups of their own, or else their nice values.
+/// Exchanges the weights of two vCPUs' own groups, or otherwise their nice values.
 fn exchange_weights(
     vm: VmId,
     one: &VcpuObservation,
@@ -205,7 +207,7 @@ impl Swapper {
         }
     }
 
-    /// The decisions by which a vCPU that spins and its sibling change places.
+    /// Returns the decisions that swap a spinning vCPU and its sibling.
     fn swap(
         host: &HostObservation,
         vm: &VmObservation,
@@ -254,7 +256,7 @@ impl Policy for Swapper {
             |vm: &VmObservation| vm.in_force.rotating || rotation.member(vm.vm).is_some();
         let roams = self.nudged.release(|vm| host.vm(vm).is_some_and(takes_turns));
         round.decisions.extend(roams);
-        // All of them are judged before any looks for a sibling.
+        // All vCPUs are judged before any searches for a sibling.
         let mut verdicts: BTreeMap<VcpuKey, (Counted, Verdict)> = BTreeMap::new();
         for vm in &host.vms {
             if !scope.includes(vm) || !acts(vm, takes_turns(vm)) {
@@ -285,7 +287,8 @@ impl Policy for Swapper {
             let members = || group.members.iter().map(|&i| &host.vms[i]);
             let is_moving = members().any(|vm| moved.contains(&vm.vm));
             let mut has_swapped = false;
-            // Whose last swap is longest ago comes first: a group swaps once in a period, and all of its VMs come to it.
+            // The VM whose last swap is longest ago comes first: a group swaps once in a period,
+            // and each of its VMs gets its turn.
             let mut order: Vec<&VmObservation> = members().collect();
             order.sort_by_key(|vm| Reverse(self.since.get(&vm.vm).copied()));
             let waits: BTreeSet<VmId> = members()
@@ -313,11 +316,12 @@ impl Policy for Swapper {
                         SpinOutcome::Left(Left::Recent)
                     }
                     on => {
-                        // Where none of its VM waits there is nowhere to look.
+                        // If no vCPU of its VM waits, there is no pCPU to search.
                         let look_on = if waits.contains(&vm.vm) { &group.pcpus } else { &nowhere };
-                        let places = match verdict.busy_waiting {
-                            true => Places::of(host.period, vm, vcpu, look_on),
-                            false => Places::default(),
+                        let places = if verdict.busy_waiting {
+                            Places::of(host.period, vm, vcpu, look_on)
+                        } else {
+                            Places::default()
                         };
                         let at = on.unwrap_or(PcpuId(u32::MAX));
                         let outcome = flexs.act(self.now, key, at, verdict, &places);

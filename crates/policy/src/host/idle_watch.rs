@@ -1,22 +1,21 @@
-//! Whether a period needs a decision at all.
+//! Whether a period needs a decision.
 //!
-//! FlexW leaves the weights as configured while a group's pCPUs have idle time (the paper calls it work
-//! conserving). So after a period in which no group was used up, what every vCPU ran need not be
-//! read again until some pCPU comes near its limit, and each pCPU's idle time tells that in one read
-//! for the whole host. For the sake of status and metrics a decision is taken every few periods
-//! anyway.
+//! FlexW leaves the weights as configured while a group's pCPUs have idle time (the paper calls
+//! it work conserving). So after a period in which no group was used up, vCPU times need not be
+//! read again until some pCPU comes near its limit. Each pCPU's idle time shows that in one read
+//! for the whole host. For status and metrics a decision is made every few periods anyway.
 //!
-//! A live host tells idle time in steps of a clock tick of 10 ms (`/proc/stat`), so "near its limit" is
-//! [`ENOUGH_IDLE`], twice the part that FlexW takes for none.
+//! A live host reports idle time in steps of a clock tick of 10 ms (`/proc/stat`), so "near its
+//! limit" is [`ENOUGH_IDLE`], twice the fraction that FlexW counts as none.
 
 use super::observation::IdleTimes;
 use tandem_model::units::Nanos;
 
-/// Part of a period that every pCPU must have been idle for the period to need no decision.
+/// Fraction of a period for which every pCPU must have been idle if the period is to need no decision.
 pub const ENOUGH_IDLE: f64 = 0.10;
 
-/// At most so many periods in a row go by without a decision.
-pub const LONGEST_PAUSE: u32 = 4;
+/// Maximum number of periods in a row without a decision.
+pub const MAX_PAUSE: u32 = 4;
 
 /// Each pCPU's idle time now, a period ago, and at the last decision.
 #[derive(Clone, Debug)]
@@ -24,12 +23,12 @@ pub struct IdleWatch {
     now: (Nanos, IdleTimes),
     before: (Nanos, IdleTimes),
     decided: (Nanos, IdleTimes),
-    /// Periods that went by without a decision.
+    /// Periods in a row without a decision.
     paused: u32,
 }
 
 impl IdleWatch {
-    /// `idle` is each pCPU's idle time since boot, `at` when it was read.
+    /// Creates a watch. `idle` is each pCPU's idle time since boot, read at the time `at`.
     pub fn new(idle: IdleTimes, at: Nanos) -> IdleWatch {
         IdleWatch {
             now: (at, idle.clone()),
@@ -39,24 +38,23 @@ impl IdleWatch {
         }
     }
 
-    /// A period is over.
+    /// Records the end of a period.
     pub fn look(&mut self, idle: IdleTimes, at: Nanos) {
         self.before = std::mem::replace(&mut self.now, (at, idle));
     }
 
     /// Whether some pCPU was near its limit in the period, or the last decision is long ago.
-    /// Without a decision due the period counts as paused.
+    /// If no decision is due, the period counts as paused.
     pub fn is_decision_due(&mut self) -> bool {
         let (elapsed, idle) = difference(&self.before, &self.now);
         let enough = elapsed.0 as f64 * ENOUGH_IDLE;
         let is_quiet = !idle.is_empty() && idle.values().all(|idle| idle.0 as f64 >= enough);
-        let is_due = !is_quiet || self.paused >= LONGEST_PAUSE;
+        let is_due = !is_quiet || self.paused >= MAX_PAUSE;
         self.paused += u32::from(!is_due);
         is_due
     }
 
-    /// The time since the last decision and each pCPU's idle time in it; the next one counts from
-    /// now.
+    /// Returns the time since the last decision and each pCPU's idle time in it; the next one counts from now.
     pub fn since_decision(&mut self) -> (Nanos, IdleTimes) {
         let since = difference(&self.decided, &self.now);
         self.decided.clone_from(&self.now);
@@ -65,7 +63,7 @@ impl IdleWatch {
     }
 }
 
-/// What lies between two readings. A pCPU that came online in between counts as busy.
+/// Difference of two readings. A pCPU that came online in between counts as busy.
 fn difference(then: &(Nanos, IdleTimes), now: &(Nanos, IdleTimes)) -> (Nanos, IdleTimes) {
     let elapsed = now.0.saturating_sub(then.0);
     let idle = now.1.iter().map(|(&pcpu, &idle)| {
@@ -80,7 +78,7 @@ mod tests {
     use super::*;
     use tandem_model::units::PcpuId;
 
-    /// Two pCPUs, looked at every 100 ms.
+    /// Two pCPUs, read every 100 ms.
     struct TwoPcpus {
         watch: IdleWatch,
         at: Nanos,
@@ -108,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pcpu_near_its_limit_asks_for_a_decision_and_idle_ones_do_not() {
+    fn busy_pcpu_needs_a_decision() {
         let mut world = TwoPcpus::new();
         assert!(!world.period([100, 10]), "both have enough idle time");
         assert!(world.period([100, 0]));
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_host_still_gets_a_decision_every_few_periods() {
+    fn quiet_host_gets_periodic_decisions() {
         let mut world = TwoPcpus::new();
         let mut due = Vec::new();
         for period in 1..=15 {
@@ -131,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn no_idle_times_at_all_ask_for_a_decision() {
+    fn missing_idle_times_need_a_decision() {
         let at = Nanos::from_secs(1);
         let mut watch = IdleWatch::new(IdleTimes::new(), at);
         watch.look(IdleTimes::new(), at + Nanos::from_millis(100));

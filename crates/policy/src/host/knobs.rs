@@ -1,4 +1,4 @@
-//! What a host's knobs can take: ranges and resolution, and the nearest value that is possible.
+//! Knobs of a host: ranges, resolution, and the nearest possible value.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,13 @@ use tandem_model::units::{Nanos, Nice, Weight};
 /// A knob for weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WeightKnob {
-    /// The least it takes.
+    /// Its minimum.
     pub least: Weight,
-    /// The most it takes.
+    /// Its maximum.
     pub most: Weight,
-    /// It takes multiples of this; 0: anything in range.
+    /// Its resolution; 0: any value in range.
     pub step: f64,
-    /// What a group has unless somebody sets another.
+    /// The weight of a group that was given none.
     pub default: Weight,
 }
 
@@ -34,7 +34,7 @@ impl WeightKnob {
         step: 1.0,
         default: Weight::constant(100.0),
     };
-    /// Any weight: for tests of policies alone.
+    /// Any weight, for tests of policies alone.
     pub const ANY: WeightKnob = WeightKnob {
         least: Weight::LEAST,
         most: Weight::MOST,
@@ -42,32 +42,33 @@ impl WeightKnob {
         default: Weight::constant(1024.0),
     };
 
-    /// The nearest weight that the knob takes.
+    /// Returns the nearest weight that the knob can take.
     pub fn round(&self, weight: Weight) -> Weight {
-        let rounded = match self.step > 0.0 {
-            true => (weight.value() / self.step).round() * self.step,
-            false => weight.value(),
+        let rounded = if self.step > 0.0 {
+            (weight.value() / self.step).round() * self.step
+        } else {
+            weight.value()
         };
         Weight::saturating(rounded.clamp(self.least.value(), self.most.value()))
     }
 
-    /// What is in force for a VM once this weight is asked for: the nearest that the knob takes or, where the vCPUs are apart, the
-    /// sum of those nearest to their parts of it.
+    /// Returns the weight that a VM has once this one is written: the nearest that the knob can take.
+    /// For vCPUs that are apart it is the sum of those nearest to their parts.
     pub fn written(&self, vm: &VmObservation, weight: Weight) -> Weight {
         let weight = self.round(weight);
         let portions = vm.vcpus.iter().filter_map(|vcpu| vcpu.in_force.portion);
-        match vm.is_apart() {
-            false => weight,
-            true => Weight::saturating(
-                portions
-                    .map(|part| self.round(Weight::saturating(weight.value() * part)).value())
-                    .sum(),
-            ),
+        if !vm.is_apart() {
+            return weight;
         }
+        Weight::saturating(
+            portions
+                .map(|part| self.round(Weight::saturating(weight.value() * part)).value())
+                .sum(),
+        )
     }
 }
 
-/// What can be changed on a host, and how finely.
+/// Knobs of a host, with their resolutions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Knobs {
     /// Weights of groups.
@@ -78,7 +79,7 @@ pub struct Knobs {
     pub idle: bool,
     /// Whether threads' nice values can be set.
     pub nice: bool,
-    /// The slices that threads can have (EEVDF of Linux 6.12 and later); `None`: the scheduler's own only.
+    /// Slices that threads can have (EEVDF of Linux 6.12 and later); `None`: only the scheduler's own.
     pub slice: Option<(Nanos, Nanos)>,
     /// Whether affinities can be set.
     pub affinity: bool,
@@ -100,7 +101,7 @@ impl Knobs {
         }
     }
 
-    /// The decision with its value as the knob takes it; `None` where the host has no such knob.
+    /// Returns the decision with its value rounded to the knob; `None` if the host has no such knob.
     pub fn round(&self, decision: Decision) -> Option<Decision> {
         let has_group = |target: Target| matches!(target, Target::Vm(_)) || self.vcpu_groups;
         match decision {
@@ -137,7 +138,7 @@ mod tests {
     use tandem_model::units::{VcpuId, VmId};
 
     #[test]
-    fn weights_are_rounded_and_brought_into_range() {
+    fn weights_are_rounded_and_clamped() {
         let knob = WeightKnob::CGROUP_V2;
         assert_eq!(knob.round(Weight::constant(133.5)), Weight::constant(134.0));
         assert_eq!(knob.round(Weight::constant(0.2)), Weight::constant(1.0));
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_brought_into_the_kernels_range_and_what_cannot_be_set_is_dropped() {
+    fn slices_are_clamped_or_dropped() {
         let decision = |slice| Decision::SetSlice {
             vm: VmId(1),
             vcpu: VcpuId(0),
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_of_vcpus_only_vms_have_weights() {
+    fn vcpu_weights_need_vcpu_groups() {
         let decision = |target| Decision::SetWeight {
             target,
             weight: Weight::constant(7.0),

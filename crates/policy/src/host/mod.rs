@@ -1,12 +1,13 @@
-//! The controller of a host: the whole decision of an accounting period, from observations to decisions.
+//! Controller of a host: turns the observations of an accounting period into decisions.
 //!
-//! One seam, [`Host`] (observe → decide → apply), is implemented by the live fleet of VMs and by the simulated world. Both run the
-//! same [`Controller`] with the same [`ControllerConfig`], so what is simulated is what ships: the idle watch that skips decisions, fair
-//! shares, placement, rounding to what the knobs take, dry runs.
+//! One interface, [`Host`] (observe → decide → apply), is implemented by the live fleet of VMs
+//! and by the simulated world.
+//! Both run the same [`Controller`] with the same [`ControllerConfig`], so the simulated code is the code that ships:
+//! the idle watch that skips decisions, fair shares, placement, rounding to the knobs, dry runs.
 //!
-//! The controller keeps no belief about what was applied. Every observation says what is in force.
+//! The controller keeps no state of applied decisions: every observation contains the current settings.
 //!
-//! Policies are files beside this one. [`registry`] names them all; CONTRIBUTING.md says what a new one needs.
+//! Policies are files next to this one. [`registry`] lists them all; CONTRIBUTING.md describes how to add one.
 
 pub mod apart;
 pub mod asymmetric;

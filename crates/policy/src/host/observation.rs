@@ -1,4 +1,4 @@
-//! What the controller sees of a host at the end of an accounting period.
+//! Observation of a host at the end of an accounting period.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +15,21 @@ pub type IdleTimes = BTreeMap<PcpuId, Nanos>;
 /// A host at the end of a period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostObservation {
-    /// The period's nominal length, to which all times here are scaled.
+    /// Nominal length of the period, to which all times here are scaled.
     pub period: Nanos,
-    /// Time since the last observation, where that is not `period`: longer where the periods before needed no decision.
+    /// Time since the last observation, if that is not `period`: longer if the periods before needed no decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed: Option<Nanos>,
     /// Each pCPU's idle time in the period.
     pub idle: IdleTimes,
-    /// What can be changed.
+    /// The knobs of the host.
     pub knobs: Knobs,
-    /// The VMs that policies may look at, in the order of their identities.
+    /// The VMs that policies may look at, sorted by VM.
     pub vms: Vec<VmObservation>,
 }
 
 impl HostObservation {
-    /// A host on which anything can be set: for tests of policies alone.
+    /// Creates a host with every knob, for tests of policies alone.
     pub fn with_any_knobs(
         period: Nanos,
         mut vms: Vec<VmObservation>,
@@ -44,17 +44,17 @@ impl HostObservation {
         self.elapsed.unwrap_or(self.period)
     }
 
-    /// A VM by its identity.
+    /// Returns the observation of a VM.
     pub fn vm(&self, vm: VmId) -> Option<&VmObservation> {
         match self.vms.binary_search_by_key(&vm, |observed| observed.vm) {
             Ok(at) => self.vms.get(at),
-            // It is not here, or they are in another order after all.
+            // It is missing, or the VMs are not sorted after all.
             Err(_) => self.vms.iter().find(|observed| observed.vm == vm),
         }
     }
 
-    /// Whether what the decision asks for is in force already. What it is about and is not here counts as such too:
-    /// there is nothing to change.
+    /// Whether the decision asks for the current settings.
+    /// A decision about a missing VM or vCPU counts as well, because there is nothing to change.
     pub fn is_in_force(&self, decision: &Decision) -> bool {
         let Some(vm) = self.vm(decision.vm()) else {
             return true;
@@ -84,7 +84,8 @@ impl HostObservation {
     }
 }
 
-/// Whether a VM's vCPUs are apart in these portions, or all together if there are none. One that cannot be divided is as it is.
+/// Whether a VM's vCPUs are apart in these portions, or together if there are none.
+/// A VM that cannot be divided counts as well.
 fn is_divided(vm: &VmObservation, portions: &[(VcpuId, f64)]) -> bool {
     if !vm.divisible && !vm.is_apart() {
         return true;

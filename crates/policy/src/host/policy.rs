@@ -1,4 +1,4 @@
-//! What a host policy is: a type that turns an observation of the host into decisions, and an entry that says what it needs.
+//! Host policies: a type that turns an observation of the host into decisions, and a registry entry with its needs.
 
 use std::fmt::Debug;
 
@@ -11,10 +11,10 @@ use tandem_model::policy_set::PolicyId;
 
 /// A policy of the host.
 pub trait Policy: Debug + Send {
-    /// Takes in what happened in a period, and adds to `round` what to change.
+    /// Adds the changes that an observed period calls for to `round`.
     ///
-    /// It may look at every VM, and act on those of `scope`: decisions about others are dropped. Values need not be
-    /// rounded, and what is in force already need not be left out: the controller does both.
+    /// The policy may look at every VM, and act on those of `scope`: decisions about others are dropped.
+    /// The controller rounds values and drops unchanged settings.
     fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round);
 }
 
@@ -29,18 +29,18 @@ impl Scope {
     }
 }
 
-/// What a policy needs to see besides which VMs and vCPUs there are.
+/// Observations that a policy needs in addition to the lists of VMs and vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// What each vCPU ran and waited.
+    /// Running and waiting time of each vCPU.
     RunAndWait,
     /// Whether quiet vCPUs are asleep or starved.
     Runnable,
-    /// Where vCPUs may run.
+    /// Affinity of each vCPU.
     Affinity,
     /// Each pCPU's idle time.
     IdleTime,
-    /// What vCPUs' branch counters count. Live hosts only: simulated ones have FlexS in the scheduler.
+    /// Branch counters of vCPUs. Live hosts only: simulated ones have FlexS in the scheduler.
     Branches,
 }
 
@@ -49,14 +49,14 @@ pub enum Sight {
 pub struct Registered {
     /// Its name, for `--policies` and configuration files.
     pub name: &'static str,
-    /// What it does, in a sentence.
+    /// Its description, in a sentence.
     pub about: &'static str,
-    /// What it needs to see.
+    /// Observations that it needs.
     pub sees: &'static [Sight],
-    /// The knobs that it may turn; decisions about others are dropped.
+    /// Knobs that it may set; decisions about others are dropped.
     pub turns: &'static [Knob],
     /// Policies that cannot act on the same VM.
     pub excludes: &'static [&'static str],
-    /// Makes one that has seen nothing yet.
+    /// Creates an instance without observations.
     pub build: fn(&ControllerConfig) -> Box<dyn Policy>,
 }

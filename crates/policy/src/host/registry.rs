@@ -1,4 +1,4 @@
-//! Every host policy, by name. `tandem host run --policies` and `tandem-sim … --policies` take these names.
+//! Registry of host policies by name, as used by `tandem host run --policies` and `tandem-sim … --policies`.
 
 use thiserror::Error;
 
@@ -6,21 +6,21 @@ use super::policy::{Registered, Sight};
 use super::{apart, asymmetric, configured, fair, flexs, turns};
 use tandem_model::policy_set::{PolicyId, PolicySet};
 
-/// The policies. A new one goes to the end: a policy's number is its position here. Where two turn the same knob of the same VM,
-/// the later one decides.
+/// The policies. A new one goes to the end, because a policy's number is its position here.
+/// If two set the same knob of the same VM, the later one decides.
 pub const REGISTRY: &[Registered] =
     &[fair::ENTRY, configured::ENTRY, turns::ENTRY, apart::ENTRY, asymmetric::ENTRY, flexs::ENTRY];
 
-/// Why a list of policies cannot be used.
+/// Reason for rejecting a list of policies.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PolicyError {
-    /// A name that no policy has.
+    /// An unknown name.
     #[error("no policy is called \"{name}\": the policies are {}, or none", names(PolicySet::ALL))]
     Unknown {
         /// The name given.
         name: String,
     },
-    /// Two that cannot act on one VM together.
+    /// Two policies that cannot act on one VM together.
     #[error("{one} and {other} exclude each other: a VM can be under one of them")]
     Exclude {
         /// One of them.
@@ -30,7 +30,7 @@ pub enum PolicyError {
     },
 }
 
-/// The policy of a name.
+/// Returns the policy with this name.
 pub fn find(name: &str) -> Result<PolicyId, PolicyError> {
     let position = REGISTRY.iter().position(|policy| policy.name == name);
     match position {
@@ -39,14 +39,14 @@ pub fn find(name: &str) -> Result<PolicyId, PolicyError> {
     }
 }
 
-/// The policies of these names, for one VM.
+/// Returns the policies with these names, for one VM.
 pub fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<PolicySet, PolicyError> {
     let set: PolicySet = names.into_iter().map(find).collect::<Result<_, _>>()?;
     check(set)?;
     Ok(set)
 }
 
-/// The policies of a text such as `fair` or `none`; several are joined by commas or by +.
+/// Parses a text such as `fair` or `none`; several names are joined by commas or by +.
 pub fn parse(text: &str) -> Result<PolicySet, PolicyError> {
     match text.trim() {
         "none" => Ok(PolicySet::NONE),
@@ -54,7 +54,7 @@ pub fn parse(text: &str) -> Result<PolicySet, PolicyError> {
     }
 }
 
-/// Whether policies can act on one VM together.
+/// Checks that policies can act on one VM together.
 pub fn check(set: PolicySet) -> Result<(), PolicyError> {
     for (_, policy) in entries(set) {
         let other = entries(set).find(|(_, other)| policy.excludes.contains(&other.name));
@@ -65,19 +65,19 @@ pub fn check(set: PolicySet) -> Result<(), PolicyError> {
     Ok(())
 }
 
-/// The registered policies of a set, in order.
+/// Returns the registered policies of a set, in order.
 pub fn entries(set: PolicySet) -> impl Iterator<Item = (PolicyId, &'static Registered)> {
     let numbered = (0u8..).map(PolicyId).zip(REGISTRY);
     numbered.filter(move |(id, _)| set.contains(*id))
 }
 
-/// The policies that simulated hosts run as they are: all but those that need counters which only a live host has.
+/// Returns the policies that simulated hosts run: all but those that need counters of a live host.
 pub fn simulated() -> impl Iterator<Item = &'static Registered> + Clone {
     let runs = |policy: &&Registered| !policy.sees.contains(&Sight::Branches);
     REGISTRY.iter().filter(runs)
 }
 
-/// The names of the registered policies of a set, for people.
+/// Returns the names of the registered policies of a set, for display.
 pub fn names(set: PolicySet) -> String {
     let names: Vec<&str> = entries(set).map(|(_, policy)| policy.name).collect();
     names.join(", ")
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_have_names_of_their_own_and_say_what_they_do() {
+    fn policies_have_unique_names_and_descriptions() {
         for (at, policy) in REGISTRY.iter().enumerate() {
             assert_eq!(find(policy.name), Ok(PolicyId(at as u8)), "{}", policy.name);
             assert!(!policy.about.is_empty() && !policy.turns.is_empty());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones() {
+    fn unknown_name_error_lists_known_names() {
         assert_eq!(parse("none"), Ok(PolicySet::NONE));
         assert_eq!(parse("fair"), set(["fair"]));
         let error = parse("fair+configured").unwrap_err().to_string();

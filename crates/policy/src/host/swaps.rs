@@ -1,7 +1,8 @@
-//! Two vCPUs change places: what policies that swap have in common.
+//! Swaps of two vCPUs: code shared by the policies that make them.
 //!
-//! A swap is two changes of affinity in one round, each journaled by the host as any other. A vCPU that may run on several pCPUs is pinned for
-//! one period, which moves it, and may roam again after that. While another policy moves a VM in the same round nobody knows who will be where.
+//! A swap is two changes of affinity in one round, each journaled by the host as any other.
+//! A vCPU that may run on several pCPUs is pinned for one period, which moves it, and may roam again after that.
+//! While another policy moves a VM in the same round, the new positions are not known.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
 /// A vCPU that waited for longer than this part of the period is ready to run.
 pub(super) const READY: f64 = 0.1;
 
-/// For how long a vCPU wanted to run and could not, ns. A wait that is not over counts as none in the kernel's accounts.
+/// Time for which a vCPU wanted to run and could not, ns. A wait in progress counts as none in the kernel's accounts.
 pub(super) fn waited(period: Nanos, vcpu: &VcpuObservation) -> f64 {
     vcpu.wanted_in_vain(period).0 as f64
 }
@@ -35,7 +36,7 @@ pub(super) fn moving(host: &HostObservation, decisions: &[Decision]) -> BTreeSet
 /// A vCPU on its pCPU.
 pub(super) type Place = (VmId, VcpuId, PcpuId);
 
-/// The moves by which two vCPUs exchange their pCPUs; `because` is given from where to where each goes.
+/// Moves by which two vCPUs exchange their pCPUs; `because` receives the source and target of each.
 pub(super) fn exchange(
     one: Place,
     other: Place,
@@ -49,12 +50,12 @@ pub(super) fn exchange(
     })
 }
 
-/// vCPUs that were moved in the last period and may roam again, with where.
+/// vCPUs that were moved in the last period and may roam again, with their affinities.
 #[derive(Debug, Default)]
 pub(super) struct Nudged(Vec<(VmId, VcpuId, PcpuSet)>);
 
 impl Nudged {
-    /// Keeps those of the decisions' vCPUs that may run on several pCPUs.
+    /// Records the decisions' vCPUs that may run on several pCPUs.
     pub(super) fn note(&mut self, host: &HostObservation, decisions: &[Decision]) {
         for decision in decisions {
             if let (Knob::Affinity, vm, Some(vcpu)) =
@@ -67,7 +68,8 @@ impl Nudged {
         }
     }
 
-    /// Lets them go where they may. One of a VM that takes turns has a seat, and after them it is let go where the operator allowed.
+    /// Restores their affinities. VMs in turns have slots instead, and get the affinity that the
+    /// operator allowed afterwards.
     pub(super) fn release(&mut self, takes_turns: impl Fn(VmId) -> bool) -> Vec<Decision> {
         let nudged = std::mem::take(&mut self.0).into_iter();
         let nudged = nudged.filter(|(vm, ..)| !takes_turns(*vm));

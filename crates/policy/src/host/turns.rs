@@ -8,7 +8,7 @@
 //! If containers, services or unselected VMs compete, the members of a row weigh more
 //! ([`Rotation::raise`]), so that the rotation has the pCPU time that its members would have without turns.
 //!
-//! Needs the idle class. Without affinities only VMs take turns whose vCPUs have a pCPU each already.
+//! Needs the idle class. Without affinities, only VMs whose vCPUs already have a pCPU each take turns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ use tandem_model::observation::{VcpuObservation, VmObservation};
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId, Weight};
 
-/// The entry.
+/// The registry entry.
 pub const ENTRY: Registered = Registered {
     name: "turns",
     about: "VMs that never sleep take turns, so that their vCPUs run together",
@@ -36,26 +36,27 @@ pub const ENTRY: Registered = Registered {
     build: |config| Box::new(Turns::new(config)),
 };
 
-/// The part of its lag by which a period corrects a member's part of all rows.
+/// Fraction of its lag by which a period corrects a member's share of all rows.
 const CORRECTION: f64 = 0.05;
-/// The most by which it is corrected in all, either way.
-const MOST_CORRECTION: f64 = 1.5;
-/// A member that is behind by more than this part of its due ...
+/// Maximum total correction, either way.
+const MAX_CORRECTION: f64 = 1.5;
+/// A member that lags by more than this fraction of its fair share ...
 const NOT_SERVED: f64 = 0.05;
-/// ... for so many periods on end is not served by rows: VMs that stay on take from them what the trial of the rows did not know of.
+/// ... for this many periods in a row is not served by rows: resident VMs take time from them
+/// that the trial did not know of.
 const PERIODS_BEHIND: u32 = 50;
-/// A VM that stays on and is due this part of what the candidates are due takes much of the rows ...
+/// A resident VM with this fraction of the candidates' fair shares takes much of the rows ...
 const PRESSES: f64 = 0.1;
-/// ... and does until it is due less than this part.
+/// ... until its fair share falls below this fraction.
 const STILL_PRESSES: f64 = 0.05;
-/// Others that no policy holds count once they take this part of the rotation's pCPUs ...
+/// Tasks that no policy controls count once they take this fraction of the rotation's pCPUs ...
 const OTHERS: f64 = 0.05;
-/// ... and do until they take less than this part.
+/// ... until they take less than this fraction.
 const STILL_OTHERS: f64 = 0.025;
-/// The weight of the newest period in the average of what they take: idle times come in ticks.
+/// Weight of the newest period in the average of their usage, as idle times come in ticks.
 const SMOOTHING: f64 = 0.1;
-/// A rotation is made anew when what anybody is due has changed by this factor.
-const ANEW: f64 = 1.15;
+/// Factor of change in a fair share from which the rotation is rebuilt.
+const REBUILD: f64 = 1.15;
 
 #[derive(Debug)]
 struct Turns {
@@ -65,17 +66,17 @@ struct Turns {
     stays: Stays,
     /// VMs that did not sleep as of the last period.
     awake: BTreeSet<VmId>,
-    /// Pinned VMs that stay on and take much of the rows.
+    /// Pinned resident VMs that take much of the rows.
     pressing: BTreeSet<VmId>,
-    /// The rotation, and the candidates that it was made of.
+    /// The rotation, and the candidates from which it was built.
     rotation: Rotation,
     made_of: Vec<Candidate>,
     corrections: BTreeMap<VmId, f64>,
-    /// What others that no policy holds take of the rotation's pCPUs, as a part, smoothed; and whether that counts.
+    /// Smoothed fraction of the rotation's pCPUs that tasks take that no policy controls; and whether that counts.
     others: (f64, bool),
-    /// Periods on end in which a member was behind.
+    /// Consecutive periods in which a member was behind.
     behind: BTreeMap<VmId, u32>,
-    /// VMs that have been given seats, until it is seen that they are back where the operator allowed them to be.
+    /// VMs that have been given slots, until an observation shows that they have the operator's affinity again.
     seated: BTreeSet<VmId>,
 }
 
@@ -97,8 +98,9 @@ impl Turns {
         }
     }
 
-    /// The VMs that could take turns, and what each is due. Of several sets of siblings the one with the most vCPUs: a VM in
-    /// the idle class makes room for its siblings only. And the VMs that are left out for that reason.
+    /// Returns the VMs that could take turns, with their fair shares, and the VMs that are left
+    /// out because of their siblings.
+    /// It chooses the set of siblings with the most vCPUs, as a VM in the idle class yields to its siblings only.
     fn candidates(
         &self,
         host: &HostObservation,
@@ -124,18 +126,18 @@ impl Turns {
         left_out::choose(sets)
     }
 
-    /// Of candidates that are pinned, those that can take turns beside pinned VMs that stay on. Such a VM has more of its pCPUs in rows that
-    /// leave some of them to it than in rows that take all; so where rows are not equally wide, whoever has the narrow ones lacks time
-    /// that no correction of its part finds.
-    fn beside_pinned(
+    /// Removes pinned candidates that cannot take turns next to pinned resident VMs.
+    /// Such a resident VM has more of its pCPUs in rows that leave some of them to it than in rows that take all.
+    /// So if rows are not equally wide, VMs with narrow rows lack time that no correction of their share finds.
+    fn exclude_next_to_pinned(
         &mut self,
         host: &HostObservation,
         accounts: &BTreeMap<VmId, Assessment>,
         candidates: &mut Vec<Candidate>,
     ) {
         let all: f64 = candidates.iter().map(|candidate| candidate.due).sum();
-        let stays_on = |vm: &&VmObservation| candidates.iter().all(|c| c.vm != vm.vm);
-        let pressing = host.vms.iter().filter(stays_on).filter(|vm| {
+        let is_resident = |vm: &&VmObservation| candidates.iter().all(|c| c.vm != vm.vm);
+        let pressing = host.vms.iter().filter(is_resident).filter(|vm| {
             let due = accounts.get(&vm.vm).map_or(0, |account| account.fair.0);
             let limit = if self.pressing.contains(&vm.vm) { STILL_PRESSES } else { PRESSES };
             let is_pinned = vm.vcpus.iter().all(|vcpu| vcpu.home().len() == 1);
@@ -159,7 +161,7 @@ impl Turns {
         }
     }
 
-    /// What may be moved: nothing where affinities cannot be set.
+    /// The permitted placement; without affinities no vCPU may be moved.
     fn placement_on(&self, host: &HostObservation) -> Placement {
         if host.knobs.affinity { self.placement } else { Placement::Keep }
     }
@@ -187,7 +189,7 @@ impl Turns {
                 Some((*id, granted.clone()))
             })
             .collect();
-        // Nobody is moved: only vCPUs that have a pCPU each already can run together.
+        // No vCPU is moved: only vCPUs that have a pCPU each already can run together.
         let sit = |(_, set): &(VcpuId, PcpuSet)| set.len() == 1;
         if placement == Placement::Keep && !vcpus.iter().all(sit) {
             return None;
@@ -197,7 +199,7 @@ impl Turns {
         (!vcpus.is_empty() && due > 0.0).then_some(Candidate { vm: vm.vm, due, correction, vcpus })
     }
 
-    /// Moves each member's part of all rows towards what it is due.
+    /// Moves each member's share of all rows towards its fair share.
     fn correct(&mut self, accounts: &BTreeMap<VmId, Assessment>) {
         for member in &self.rotation.members {
             let Some(account) = accounts.get(&member.vm) else {
@@ -207,13 +209,12 @@ impl Turns {
             let behind = self.behind.entry(member.vm).or_default();
             *behind = if account.lag > NOT_SERVED { *behind + 1 } else { 0 };
             let step = 1.0 + CORRECTION * account.lag.clamp(-1.0, 1.0);
-            *correction = (*correction * step).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION);
+            *correction = (*correction * step).clamp(1.0 / MAX_CORRECTION, MAX_CORRECTION);
         }
     }
 
-    /// Lets a member go that rows do not serve, if others have more seats: as with rows that cannot work at all, the narrowest need
-    /// co-scheduling least.
-    fn let_go(&mut self) {
+    /// Removes a member that rows do not serve, if others have more slots: the narrowest need co-scheduling least.
+    fn drop_unserved(&mut self) {
         let seats = |member: &Member| member.seats.len();
         let widest = self.rotation.members.iter().map(seats).max().unwrap_or(0);
         let is_behind = |member: &&Member| {
@@ -228,11 +229,11 @@ impl Turns {
         }
     }
 
-    /// The rotation of these candidates: the one there is, while it serves, so that nobody changes seats for nothing.
+    /// Updates the rotation; it is kept while it serves these candidates, so that slots do not change needlessly.
     fn rotate(&mut self, candidates: Vec<Candidate>) {
         let is_alike = |(a, b): (&Candidate, &Candidate)| {
             let change = (a.due / b.due).max(b.due / a.due);
-            a.vm == b.vm && a.vcpus == b.vcpus && change < ANEW
+            a.vm == b.vm && a.vcpus == b.vcpus && change < REBUILD
         };
         let serves = self.made_of.len() == candidates.len()
             && self.made_of.iter().zip(&candidates).all(is_alike);
@@ -244,20 +245,21 @@ impl Turns {
         self.rotation.renew(&candidates);
     }
 
-    /// Takes in what others take of the rotation's pCPUs that no policy holds: what is neither idle nor of a VM that one acts on.
-    fn look_at_others(&mut self, host: &HostObservation, scope: Scope) {
+    /// Measures the time of the rotation's pCPUs that is neither idle nor of a VM in scope: that
+    /// of tasks no policy controls.
+    fn measure_others(&mut self, host: &HostObservation, scope: Scope) {
         let mut pcpus = PcpuSet::default();
         for member in &self.rotation.members {
             pcpus.extend(member.roams.as_ref().unwrap_or(&member.pcpus()));
         }
         let idle: Option<Vec<Nanos>> = pcpus.iter().map(|p| host.idle.get(&p).copied()).collect();
         let Some(idle) = idle.filter(|idle| !idle.is_empty()) else {
-            // Nobody takes turns, or it is not known.
+            // There is no rotation, or idle times are unknown.
             self.others = (0.0, false);
             return;
         };
         let all = (host.period.0 * pcpus.len() as u64) as f64;
-        // Who is in the idle class takes what is left.
+        // VMs in the idle class take left-over time.
         let is_held = |vm: &&VmObservation| scope.includes(vm) || vm.in_force.idle;
         let held = host.vms.iter().filter(is_held);
         let held = held.filter(|vm| vm.allowed().overlaps(&pcpus));
@@ -270,7 +272,7 @@ impl Turns {
         self.others = (part, part > limit);
     }
 
-    /// What has to change on a VM.
+    /// Decides the changes to a VM.
     fn settle(
         &mut self,
         placement: Placement,
@@ -294,7 +296,7 @@ impl Turns {
         self.stays.join(vm);
         if placement != Placement::Keep {
             self.seated.insert(vm.vm);
-            // One that `fair` moves right now has another seat in the next rotation.
+            // A vCPU that `fair` moves now has another slot in the next rotation.
             let is_moved = |decision: &Decision, vcpu: VcpuId| {
                 decision.knob() == Knob::Affinity
                     && (decision.vm(), decision.vcpu()) == (vm.vm, Some(vcpu))
@@ -302,7 +304,7 @@ impl Turns {
             let seats: Vec<(VcpuId, PcpuId)> = member
                 .seats
                 .iter()
-                // Who roams is moved by the host that keeps the turns.
+                // Roaming VMs are moved by the host that keeps the turns.
                 .filter(|_| member.roams.is_none())
                 .map(|(&vcpu, &pcpu)| (vcpu, pcpu))
                 .filter(|(vcpu, _)| !decisions.iter().any(|d| is_moved(d, *vcpu)))
@@ -313,7 +315,7 @@ impl Turns {
                 pcpus: [pcpu].into_iter().collect(),
                 because: Because::Seat,
             }));
-            // A vCPU that sleeps all along sits nowhere.
+            // A vCPU that sleeps throughout has no slot.
             let others = vm.vcpus.iter().filter(|vcpu| !member.seats.contains_key(&vcpu.vcpu));
             decisions.extend(others.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.home())));
         }
@@ -324,7 +326,7 @@ impl Turns {
         });
     }
 
-    /// Lets a VM's vCPUs run again wherever the operator allowed.
+    /// Restores the affinities that the operator allowed for a VM's vCPUs.
     fn unseat(&mut self, vm: &VmObservation, decisions: &mut Vec<Decision>) {
         let away = |vcpu: &&VcpuObservation| vcpu.allowed != *vcpu.home();
         let before = decisions.len();
@@ -336,7 +338,7 @@ impl Turns {
     }
 }
 
-/// The pCPUs that a candidate's vCPUs may be on.
+/// The pCPUs that a candidate's vCPUs may use.
 fn reach(candidate: &Candidate) -> PcpuSet {
     let mut all = PcpuSet::default();
     for (_, pcpus) in &candidate.vcpus {
@@ -345,7 +347,7 @@ fn reach(candidate: &Candidate) -> PcpuSet {
     all
 }
 
-/// Whether each of its vCPUs may be on one pCPU only.
+/// Whether each of its vCPUs may use one pCPU only.
 fn is_pinned(candidate: &Candidate) -> bool {
     candidate.vcpus.iter().all(|(_, pcpus)| pcpus.len() == 1)
 }
@@ -354,15 +356,14 @@ fn back(vm: VmId, vcpu: VcpuId, granted: &PcpuSet) -> Decision {
     Decision::SetAffinity { vm, vcpu, pcpus: granted.clone(), because: Because::LeftTurns }
 }
 
-/// Each VM's account: smoothed, from `fair`, or else of this period alone.
+/// Returns each VM's account: smoothed, from `fair`, or else of this period alone.
 fn accounts(host: &HostObservation, round: &Round) -> BTreeMap<VmId, Assessment> {
     let of_period;
-    let accounts: &mut dyn Iterator<Item = Assessment> = match round.groups.is_empty() {
-        true => {
-            of_period = assess(host.period, &host.vms);
-            &mut of_period.into_iter()
-        }
-        false => &mut round.groups.iter().flat_map(|group| group.vms.clone()),
+    let accounts: &mut dyn Iterator<Item = Assessment> = if round.groups.is_empty() {
+        of_period = assess(host.period, &host.vms);
+        &mut of_period.into_iter()
+    } else {
+        &mut round.groups.iter().flat_map(|group| group.vms.clone())
     };
     accounts.map(|account| (account.vm, account)).collect()
 }
@@ -381,14 +382,14 @@ impl Policy for Turns {
         self.corrections.retain(|vm, _| present.contains(vm));
         let accounts = accounts(host, round);
         self.correct(&accounts);
-        self.let_go();
+        self.drop_unserved();
         let (mut candidates, left_out) = self.candidates(host, scope, &accounts);
         round.left_out_of_turns = left_out;
         self.awake = candidates.iter().map(|candidate| candidate.vm).collect();
-        self.beside_pinned(host, &accounts, &mut candidates);
+        self.exclude_next_to_pinned(host, &accounts, &mut candidates);
         self.rotate(candidates);
         self.seated.retain(|vm| present.contains(vm));
-        self.look_at_others(host, scope);
+        self.measure_others(host, scope);
         let raise = match self.others {
             (_, true) => {
                 let weights: BTreeMap<VmId, Weight> =
@@ -412,7 +413,7 @@ mod tests {
     use crate::host::registry;
     use tandem_model::policy_set::PolicySet;
 
-    /// VMs by their numbers of vCPUs, vCPU i on pCPU i mod 2, each runnable for so many ms of 100 as far as is known.
+    /// VMs by their numbers of vCPUs, vCPU i on pCPU i mod 2, each known to be runnable for this many ms of 100.
     fn pinned<const N: usize>(vms: [(u32, u64); N]) -> HostObservation {
         let vm = |(id, (vcpus, seen)): (u64, (u32, u64))| {
             let vcpu = |n: u32| VcpuObservation {
@@ -427,14 +428,15 @@ mod tests {
         HostObservation::with_any_knobs(Nanos::from_millis(100), vms, IdleTimes::new())
     }
 
-    /// The policy, and the scope of those that it is set for.
+    /// The policy, and its scope.
     fn turns() -> (Turns, Scope) {
         let policies = registry::set(["turns"]).unwrap();
         let (id, _) = registry::entries(policies).next().unwrap();
         (Turns::new(&ControllerConfig::new(policies)), Scope(id))
     }
 
-    /// The members of the rotation after some periods, and how many affinities `turns` sets in the last of them.
+    /// The members of the rotation after some periods, and the number of affinities that `turns`
+    /// sets in the last of them.
     fn decide(host: &HostObservation) -> (usize, usize) {
         let (mut turns, scope) = turns();
         let mut round = Round::default();
@@ -448,9 +450,9 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_is_not_over_does_not_make_others_take_turns() {
+    fn unfinished_wait_forms_no_rotation() {
         let (mut turns, scope) = turns();
-        // The third waits for 60 ms beyond a period's end again and again; it never sleeps, so no rows can be made of the others.
+        // VM 3 repeatedly waits for 60 ms beyond a period's end; it never sleeps, so the others alone form no rows.
         for last in [100, 100, 100, 100, 100, 40, 160, 100, 100, 40, 160, 100] {
             let mut round = Round::default();
             let host = pinned([(4, 100), (2, 100), (1, last)]);
@@ -459,24 +461,24 @@ mod tests {
         }
     }
 
-    /// The members of a rotation of pinned VMs of 2 and 1 vCPUs that never sleep, beside one whose four vCPUs could run for so many ms of 100, in
-    /// the idle class or not.
-    fn members_beside(could_run: u64, is_idle: bool) -> usize {
+    /// The members of a rotation of pinned VMs of 2 and 1 vCPUs that never sleep.
+    /// Next to them is a VM whose four vCPUs could run for `could_run` ms of 100, in the idle class or not.
+    fn members_next_to(could_run: u64, is_idle: bool) -> usize {
         let mut host = pinned([(2, 100), (1, 100), (4, could_run)]);
         host.vms[2].in_force.idle = is_idle;
         decide(&host).0
     }
 
     #[test]
-    fn beside_a_pinned_vm_that_sleeps_at_times_rows_are_equally_wide_or_there_are_none() {
-        assert_eq!(members_beside(60, false), 0);
-        assert_eq!(members_beside(2, false), 2);
-        assert_eq!(members_beside(60, true), 2, "who is idle takes nothing");
+    fn pinned_resident_vm_needs_equally_wide_rows() {
+        assert_eq!(members_next_to(60, false), 0);
+        assert_eq!(members_next_to(2, false), 2);
+        assert_eq!(members_next_to(60, true), 2, "an idle VM takes nothing");
     }
 
-    /// Four VMs of two vCPUs that never sleep on two pCPUs, which others keep busy for so many ms of 100 each: the weights that they get
-    /// after so many periods.
-    fn weights_beside(others: u64, periods: u32) -> BTreeSet<u32> {
+    /// The weights of four VMs of two vCPUs that never sleep, on two pCPUs, after `periods` periods.
+    /// Other tasks keep each pCPU busy for `others` ms of 100.
+    fn weights_next_to(others: u64, periods: u32) -> BTreeSet<u32> {
         let (mut turns, scope) = turns();
         let mut host = pinned([(2, 100), (2, 100), (2, 100), (2, 100)]);
         for vcpu in host.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
@@ -497,14 +499,14 @@ mod tests {
     }
 
     #[test]
-    fn beside_others_that_nobody_holds_a_row_weighs_as_much_as_all_members() {
-        assert_eq!(weights_beside(0, 50), [1024].into());
-        assert_eq!(weights_beside(4, 50), [1024].into(), "that is little");
-        assert_eq!(weights_beside(60, 50), [4096].into());
+    fn row_weight_rises_next_to_uncontrolled_tasks() {
+        assert_eq!(weights_next_to(0, 50), [1024].into());
+        assert_eq!(weights_next_to(4, 50), [1024].into(), "too little to count");
+        assert_eq!(weights_next_to(60, 50), [4096].into());
     }
 
     #[test]
-    fn a_vm_without_turns_is_one_of_the_others_and_an_idle_one_is_not() {
+    fn uncontrolled_vm_counts_unless_idle() {
         for (is_idle, weight) in [(false, 3072), (true, 1024)] {
             let (mut turns, scope) = turns();
             let mut host = pinned([(2, 75), (2, 75), (2, 75), (2, 75)]);
@@ -529,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn where_affinities_cannot_be_set_nobody_is_seated() {
+    fn no_slots_without_affinity_knob() {
         let mut host = pinned([(2, 100), (2, 100)]);
         assert_eq!(decide(&host), (2, 4));
         host.knobs.affinity = false;
@@ -537,18 +539,18 @@ mod tests {
     }
 
     #[test]
-    fn who_never_sleeps_below_another_cgroup_is_told_of() {
+    fn awake_vm_of_other_cgroup_is_reported() {
         let mut host = pinned([(2, 100), (2, 100), (2, 100)]);
         host.vms[2].siblings = 1;
         let (mut turns, scope) = turns();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for _ in 0..8 {
             let mut round = Round::default();
             turns.decide(&host, scope, &mut round);
-            told.push(round.left_out_of_turns);
+            reported.push(round.left_out_of_turns);
         }
         assert_eq!(turns.rotation.members.len(), 2);
-        assert_eq!(told.first(), Some(&vec![]), "it may sleep yet");
-        assert_eq!(told.last(), Some(&vec![VmId(3)]));
+        assert_eq!(reported.first(), Some(&vec![]), "it may sleep yet");
+        assert_eq!(reported.last(), Some(&vec![VmId(3)]));
     }
 }

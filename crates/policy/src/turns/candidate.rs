@@ -1,4 +1,4 @@
-//! Who could take turns.
+//! Candidates for the rotation.
 
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{VcpuId, VmId};
@@ -6,12 +6,12 @@ use tandem_model::units::{VcpuId, VmId};
 /// A VM that never sleeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// Which.
+    /// The VM.
     pub vm: VmId,
-    /// What it is due, in pCPUs.
+    /// Its fair share, in pCPUs.
     pub due: f64,
-    /// By what its part of the rows is multiplied, because it receives more or less than that part gives.
+    /// Factor on its share of the rows, for a VM that receives more or less than that share gives.
     pub correction: f64,
-    /// Its vCPUs that never sleep, and where each may run.
+    /// Its vCPUs that never sleep, and the pCPUs where each may run.
     pub vcpus: Vec<(VcpuId, PcpuSet)>,
 }

@@ -1,18 +1,18 @@
-//! How much of each pCPU members are due.
+//! Demand of members for each pCPU.
 
 use super::Member;
 use super::seats::Demand;
 use tandem_model::pcpu_set::PcpuSet;
 
-/// Adds what somebody is due on these pCPUs.
+/// Adds a share `due` to the demand for each of these pCPUs.
 pub(super) fn add(demand: &mut Demand, pcpus: &PcpuSet, due: f64) {
     for pcpu in pcpus.iter() {
         *demand.entry(pcpu).or_default() += due;
     }
 }
 
-/// How much of the pCPU most in demand is spoken for.
-pub(super) fn most_demand(members: &[Member]) -> f64 {
+/// Demand for the most demanded pCPU.
+pub(super) fn max_demand(members: &[Member]) -> f64 {
     let mut demand = Demand::new();
     for member in members.iter().filter(|member| member.roams.is_none()) {
         add(&mut demand, &member.pcpus(), member.due);
@@ -21,16 +21,17 @@ pub(super) fn most_demand(members: &[Member]) -> f64 {
     demand.values().copied().fold(f64::MIN_POSITIVE, f64::max)
 }
 
-/// Divides what all are due; nobody is due more than all rows.
+/// Divides the members' shares by `by`, each to at most all rows.
 pub(super) fn scale(members: &mut [Member], by: f64) {
     for member in members {
         member.due = (member.due / by).min(1.0);
     }
 }
 
-/// Adds what members that roam are due to the demand of those that do not, as evenly as it goes: who has the least choice first, each where
-/// least is spoken for yet. Exact where of two sets that overlap one is in the other; else the most in demand may come out too high, and
-/// the parts of the rows too low, alike for all.
+/// Adds the demand of roaming members to that of the others, as evenly as possible.
+/// Members with the fewest pCPUs come first, each on its least demanded pCPUs.
+/// Exact if of two overlapping sets one contains the other.
+/// Otherwise the maximum may come out too high, and the shares of the rows too low, by the same factor for all.
 fn add_roaming<'a>(demand: &mut Demand, members: impl Iterator<Item = &'a Member>) {
     let mut roaming: Vec<(&PcpuSet, f64)> =
         members.filter_map(|member| Some((member.roams.as_ref()?, member.due))).collect();
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_rise_to_one_level() {
+    fn lowest_levels_rise_together() {
         assert_eq!(filled(&[0.25, 0.25], "0-1", 0.5), [0.5, 0.5]);
         assert_eq!(filled(&[0.0, 0.5], "0-1", 0.25), [0.25, 0.5]);
         assert_eq!(filled(&[0.0, 0.5, 1.0], "0-2", 1.0), [0.75, 0.75, 1.0]);

@@ -1,15 +1,17 @@
-//! Who never sleeps and takes no turns because of where its cgroup is.
+//! VMs that never sleep but are left out of the rotation because of their cgroup.
 //!
-//! A VM in the idle class makes room for its siblings only, so those who take turns are of one set of siblings: the one with the most vCPUs that
-//! never sleep. The others stay on. That costs them something where their vCPUs meet, on some pCPU, VMs of another set that never sleep either, and
-//! where any of these has vCPUs that have to run together.
+//! A VM in the idle class yields to its siblings only, so all members are of one set of siblings:
+//! the one with the most vCPUs that never sleep.
+//! VMs of the other sets stay resident.
+//! They lose by that if they share a pCPU with candidates of another set, and if any candidate
+//! has vCPUs that have to run together.
 
 use std::collections::BTreeMap;
 
 use super::candidate::Candidate;
 use tandem_model::units::{PcpuId, VmId};
 
-/// Of the sets of siblings those who take part, and the VMs of the others that are left out for that reason.
+/// Returns the candidates of the chosen set, and the VMs of other sets that lose by being left out.
 pub fn choose(mut sets: BTreeMap<u32, Vec<Candidate>>) -> (Vec<Candidate>, Vec<VmId>) {
     let vcpus = |set: &[Candidate]| set.iter().map(|vm| vm.vcpus.len()).sum::<usize>();
     // The first of the largest.
@@ -29,7 +31,7 @@ fn left_out(sets: &BTreeMap<u32, Vec<Candidate>>, chosen: u32) -> Vec<VmId> {
     if all.all(|candidate| candidate.vcpus.len() < 2) {
         return Vec::new();
     }
-    // The set of whoever may be there; `None`: of several.
+    // The set whose VMs may use a pCPU; `None` if there are several.
     let mut users: BTreeMap<PcpuId, Option<u32>> = BTreeMap::new();
     for (set, pcpu) in sets.iter().flat_map(|(set, candidates)| {
         let pcpus = candidates.iter().flat_map(pcpus);
@@ -49,7 +51,7 @@ fn left_out(sets: &BTreeMap<u32, Vec<Candidate>>, chosen: u32) -> Vec<VmId> {
     vms
 }
 
-/// The pCPUs that a candidate's vCPUs may be on, some of them more than once.
+/// The pCPUs that a candidate's vCPUs may use, possibly with repetitions.
 fn pcpus(candidate: &Candidate) -> impl Iterator<Item = PcpuId> + '_ {
     candidate.vcpus.iter().flat_map(|(_, pcpus)| pcpus.iter())
 }
@@ -59,7 +61,7 @@ mod tests {
     use super::*;
     use tandem_model::units::VcpuId;
 
-    /// A VM whose vCPUs that never sleep may each be on the pCPUs of one of these lists.
+    /// A VM with one vCPU that never sleeps per list of allowed pCPUs.
     fn candidate(vm: u64, vcpus: &[&str]) -> Candidate {
         let vcpus = (0..).zip(vcpus);
         Candidate {
@@ -79,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_set_takes_part_and_who_meets_others_is_told_of() {
+    fn largest_set_rotates_and_others_are_reported() {
         let two: &[&str] = &["0-3", "0-3"];
         let sets = [
             (0, vec![candidate(1, two)]),
@@ -93,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn with_a_cgroup_above_each_the_first_takes_part_and_all_others_are_told_of() {
+    fn first_of_equal_sets_rotates() {
         let each = [1, 2, 3].map(|vm| (vm as u32, vec![candidate(vm, &["0", "1"])]));
         assert_eq!(chosen(each), (vec![1], vec![2, 3]));
     }
 
     #[test]
-    fn who_would_gain_nothing_is_not_told_of() {
+    fn unaffected_vms_are_not_reported() {
         let single = [1, 2].map(|vm| (vm as u32, vec![candidate(vm, &["0-1"])]));
         assert_eq!(chosen(single), (vec![1], vec![]), "nothing to run together");
         let apart = [(0, vec![candidate(1, &["0", "1"])]), (1, vec![candidate(2, &["2", "3"])])];

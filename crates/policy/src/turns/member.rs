@@ -1,4 +1,4 @@
-//! A VM in the rotation.
+//! A member of the rotation.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use tandem_model::units::{PcpuId, VcpuId, VmId};
 /// A VM in the rotation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Member {
-    /// Which.
+    /// The VM.
     pub vm: VmId,
-    /// The pCPU of each of its vCPUs.
+    /// The slot of each vCPU: its pCPU.
     pub seats: BTreeMap<VcpuId, PcpuId>,
-    /// Where its one vCPU may sit, if it roams: in each row on another of these, if need be. Then `seats` says where it begins.
+    /// The pCPUs over which its only vCPU roams, possibly to another one in each row. `seats` then holds the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roams: Option<PcpuSet>,
-    /// The part of all rows that it is due to be in, 0…1.
+    /// Its share of all rows, 0…1.
     pub due: f64,
 }
 
 impl Member {
-    /// The pCPUs that it sits on.
+    /// The pCPUs of its slots.
     pub fn pcpus(&self) -> PcpuSet {
         self.seats.values().copied().collect()
     }

@@ -41,13 +41,13 @@ use tandem_model::units::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TurnsConfig {
-    /// How long a turn is: 5 … 100 ms, default 20 ms. Shorter turns lose more to switching, which a kernel does at clock ticks;
-    /// longer ones gain no more work, and let a VM wait longer that begins to sleep.
+    /// Length of a turn: 5 … 100 ms, default 20 ms.
+    /// Shorter turns lose more to switching, which a kernel does at clock ticks.
+    /// Longer turns gain no more work, and delay a VM that begins to sleep.
     pub turn: Nanos,
-    /// Turns are shortened, down to half, where a VM in the rotation would wait longer than this for its own. Default
-    /// 200 ms.
+    /// Maximum wait of a VM in the rotation for its turn; beyond it, turns are shortened, down to half. Default 200 ms.
     pub longest_wait: Nanos,
-    /// So many periods in a row a VM must not have slept before it takes turns: 1 … 100, default 5.
+    /// Consecutive periods without sleep before a VM joins the rotation: 1 … 100, default 5.
     pub periods: u32,
 }
 
@@ -61,16 +61,16 @@ impl Default for TurnsConfig {
     }
 }
 
-/// The least and the most that each setting may be, for whoever reads settings.
+/// Ranges of the settings.
 impl TurnsConfig {
-    /// Of `turn`.
+    /// Range of `turn`.
     pub const TURNS: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(100));
-    /// Of `longest_wait`.
+    /// Range of `longest_wait`.
     pub const LONGEST_WAITS: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(10_000));
-    /// Of `periods`.
+    /// Range of `periods`.
     pub const PERIODS: (u32, u32) = (1, 100);
 
-    /// How long turns are where a VM waits for `others` rows in between its own.
+    /// Returns the length of turns if a VM waits for `others` rows between its own.
     pub fn turn_for(&self, others: u32) -> Nanos {
         let allowed = self.longest_wait.0 / u64::from(others.max(1));
         let (least, most) = (self.turn.0 / 2, self.turn.0);
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_shorter_where_many_wait() {
+    fn many_members_shorten_turns() {
         let config = TurnsConfig::default();
         assert_eq!(config.turn_for(1), Nanos::from_millis(20));
         assert_eq!(config.turn_for(10), Nanos::from_millis(20));

@@ -1,8 +1,10 @@
-//! Who sits where in a row, as VMs join it one after the other.
+//! Assignment of slots in a row, as VMs join it one by one.
 //!
-//! One that roams sits where it sat last, if that is free: so the fewest move. Else it takes the free pCPU that is least in demand by
-//! those that cannot move. Where none is free, those that joined before and roam give way along an augmenting path, as in the matching
-//! of [`super::seats`]; so nobody is left out whom another order of seats would have let in.
+//! A roaming VM keeps its last slot if that is free, to minimize migrations.
+//! Otherwise it takes the free pCPU with the least demand from fixed VMs.
+//! If none is free, roaming VMs that joined earlier move along an augmenting path, as in the
+//! matching of [`super::seats`].
+//! So no VM is left out that another assignment of slots would have admitted.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +12,28 @@ use super::seats::Demand;
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{PcpuId, VmId};
 
-/// One that roams.
+/// A roaming VM.
 struct Roamer<'a> {
     vm: VmId,
     roams: &'a PcpuSet,
-    /// Where it sat last: one pCPU.
+    /// Its last slot: one pCPU.
     last: &'a PcpuSet,
 }
 
 /// A row that is being packed.
 pub(super) struct Packing<'a> {
     demand: &'a Demand,
-    /// What those have that cannot move.
+    /// The pCPUs of fixed VMs.
     taken: PcpuSet,
     roamers: Vec<Roamer<'a>>,
-    /// Which of these sits there.
+    /// The roaming VM on each pCPU, as an index into `roamers`.
     holders: BTreeMap<PcpuId, usize>,
-    /// pCPUs whose holders can sit nowhere but on these and on `taken`: nobody else has a place there.
+    /// pCPUs whose holders can move only among these and to `taken`, so that no other VM fits.
     full: PcpuSet,
 }
 
 impl<'a> Packing<'a> {
-    /// Nobody has joined yet. `demand` is that of those that cannot move.
+    /// Creates an empty row. `demand` is that of fixed VMs.
     pub(super) fn new(demand: &'a Demand) -> Packing<'a> {
         Packing {
             demand,
@@ -42,7 +44,7 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// One joins that sits on these pCPUs and no others; false if it cannot.
+    /// Adds a VM that is fixed on these pCPUs; returns false if it does not fit.
     pub(super) fn seat(&mut self, pcpus: &PcpuSet) -> bool {
         if self.taken.overlaps(pcpus) || self.full.overlaps(pcpus) {
             return false;
@@ -64,7 +66,7 @@ impl<'a> Packing<'a> {
         true
     }
 
-    /// One joins that may sit on any of these pCPUs, and sat on `last`; false if it cannot.
+    /// Adds a roaming VM with these possible pCPUs and last slot; returns false if it does not fit.
     pub(super) fn roam(&mut self, vm: VmId, roams: &'a PcpuSet, last: &'a PcpuSet) -> bool {
         if roams.common(&self.taken) + roams.common(&self.full) == roams.len() {
             return false;
@@ -79,7 +81,8 @@ impl<'a> Packing<'a> {
         is_placed
     }
 
-    /// Finds a pCPU for one that roams, but none of `barred`; others that roam may have to move for it. If there is none, nobody moves.
+    /// Finds a pCPU outside `barred` for a roaming VM, moving other roaming VMs if necessary. If
+    /// there is none, no VM moves.
     fn place(&mut self, roamer: usize, barred: &mut PcpuSet) -> bool {
         let Roamer { roams, last, .. } = self.roamers[roamer];
         let could = |pcpu: &PcpuId| !self.taken.contains(*pcpu) && !barred.contains(*pcpu);
@@ -108,7 +111,7 @@ impl<'a> Packing<'a> {
         false
     }
 
-    /// Where those sit that roam.
+    /// Returns the slots of the roaming VMs.
     pub(super) fn seats(self) -> Vec<(VmId, PcpuId)> {
         let seats = self.holders.into_iter();
         seats.map(|(pcpu, roamer)| (self.roamers[roamer].vm, pcpu)).collect()
@@ -123,7 +126,8 @@ mod tests {
         list.parse().unwrap()
     }
 
-    /// VMs join in this order: (where it may sit, where it sat last, if it roams). Where each that roams sits then, and who joined.
+    /// VMs join in this order: (its pCPUs, its last slot if it roams). Returns the slots of
+    /// roaming VMs, and the VMs that joined.
     fn packed(vms: &[(&str, Option<u32>)], demand: &Demand) -> (Vec<(u64, u32)>, Vec<u64>) {
         let vms: Vec<(PcpuSet, Option<PcpuSet>)> = vms
             .iter()
@@ -149,24 +153,24 @@ mod tests {
     }
 
     #[test]
-    fn whose_last_seat_is_free_sits_there() {
+    fn free_last_slot_is_kept() {
         assert_eq!(seats(&[("0-1", Some(1)), ("0-1", Some(0))]), [(0, 1), (1, 0)]);
         assert_eq!(seats(&[("0-1", Some(1)), ("0-1", Some(1))]), [(0, 1), (1, 0)]);
     }
 
     #[test]
-    fn a_row_has_no_more_vms_than_pcpus() {
+    fn row_has_at_most_one_vm_per_pcpu() {
         let three = [("0-1", Some(0)), ("0-1", Some(0)), ("0-1", Some(1))];
         assert_eq!(packed(&three, &Demand::new()).1, [0, 1]);
     }
 
     #[test]
-    fn who_has_a_choice_gives_way_to_who_has_none() {
+    fn roaming_vm_yields_to_fixed_vm() {
         assert_eq!(seats(&[("0-1", Some(0)), ("0", None)]), [(0, 1)]);
-        // Through two others that roam.
+        // In a chain of two roaming VMs.
         let vms = [("0-1", Some(0)), ("1-2", Some(1)), ("0", None)];
         assert_eq!(packed(&vms, &Demand::new()), (vec![(0, 1), (1, 2)], vec![0, 1, 2]));
-        // Two at once, for one of two vCPUs.
+        // Two at once, for a VM of two vCPUs.
         let vms = [("0-3", Some(0)), ("0-3", Some(1)), ("0-1", None)];
         assert_eq!(seats(&vms), [(0, 2), (1, 3)]);
         let vms = [("0-1", Some(1)), ("0-1", Some(0)), ("0", Some(0))];
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_found_no_place_others_do_not_look() {
+    fn full_pcpus_are_not_searched_again() {
         let one = ("0-1", Some(0));
         let vms = [one, one, one, one, ("1", None), ("1-2", Some(1)), ("0,2", Some(0))];
         let (seats, joined) = packed(&vms, &Demand::new());
@@ -183,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_moves_for_one_that_cannot_sit_all_the_same() {
+    fn failed_join_moves_no_vm() {
         let vms = [("0-2", Some(0)), ("0-1", Some(1)), ("0-1", None), ("2", None)];
         assert_eq!(packed(&vms, &Demand::new()), (vec![(0, 0), (1, 1)], vec![0, 1, 3]));
     }
 
     #[test]
-    fn of_free_pcpus_the_one_is_taken_that_is_least_in_demand() {
+    fn least_demanded_free_pcpu_is_taken() {
         let demand = Demand::from([(PcpuId(1), 0.5), (PcpuId(3), 0.5)]);
         let vms = [("0", None), ("0-3", Some(0))];
         assert_eq!(packed(&vms, &demand).0, [(1, 2)]);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::TurnsConfig;
 pub use super::candidate::Candidate;
-use super::demand::{add, most_demand, scale};
+use super::demand::{add, max_demand, scale};
 use super::member::Member;
 use super::roaming::roam;
 use super::rotor::Rotor;
@@ -23,33 +23,34 @@ use super::seats::{Demand, seat};
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{Nanos, VmId, Weight};
 
-/// The part of its due that a rotation may leave a VM short of.
+/// Tolerated shortfall of a VM in a rotation, relative to its fair share.
 pub const SHORT: f64 = 0.03;
 
-/// VMs that take turns.
+/// A set of VMs that take turns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rotation {
-    /// How long a turn is.
+    /// Length of a turn.
     pub turn: Nanos,
-    /// The VMs, by their identities.
+    /// The members, sorted by VM.
     pub members: Vec<Member>,
 }
 
 impl Rotation {
-    /// Whether nobody takes turns.
+    /// Whether it has no members.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// A member by its VM.
+    /// Returns the member for a VM.
     pub fn member(&self, vm: VmId) -> Option<&Member> {
         self.members.iter().find(|member| member.vm == vm)
     }
 
-    /// How much more all members weigh than those of a row do on average, by their configured weights: what a member has to weigh more
-    /// in its rows, for the rotation to have of its pCPUs beside others what its members would have without turns. 1 without members.
+    /// Returns the total configured weight of the members relative to the average weight of a row; 1 without members.
+    /// A member's weight is raised by this factor in its rows.
+    /// Next to other VMs, the rotation then gets as much of its pCPUs as its members would without turns.
     ///
-    /// Four VMs of weight 1 that are in a quarter of all rows each: 4.
+    /// Example: 4 for four VMs of weight 1 that have a quarter of all rows each.
     pub fn raise(&self, weight: impl Fn(VmId) -> Option<Weight>) -> f64 {
         let (mut all, mut of_a_row) = (0.0, 0.0);
         for member in &self.members {
@@ -60,12 +61,12 @@ impl Rotation {
         if of_a_row > 0.0 { (all / of_a_row).max(1.0) } else { 1.0 }
     }
 
-    /// Whether anybody roams.
+    /// Whether any member roams.
     fn roams(&self) -> bool {
         self.members.iter().any(|member| member.roams.is_some())
     }
 
-    /// The same VMs on the same seats, due what these candidates are due now.
+    /// Updates the members' shares from these candidates; VMs and slots stay.
     pub fn renew(&mut self, candidates: &[Candidate]) {
         for member in &mut self.members {
             let now = candidates.iter().find(|candidate| candidate.vm == member.vm);
@@ -73,16 +74,16 @@ impl Rotation {
                 member.due = now.due * now.correction / member.pcpus().len().max(1) as f64;
             }
         }
-        let most = most_demand(&self.members);
+        let most = max_demand(&self.members);
         scale(&mut self.members, most);
     }
 
-    /// The rotation of these VMs: as many of them as can have in rows what they are due.
+    /// Builds the rotation of as many of these VMs as can get their fair shares in rows.
     pub fn of(config: &TurnsConfig, candidates: &[Candidate]) -> Rotation {
         Rotation::after(&Rotation::default(), config, candidates)
     }
 
-    /// The same after another rotation: who roamed in it goes on to, if the members are the same.
+    /// Builds the rotation that follows another; VMs that roamed in it continue to roam if the members are the same.
     pub fn after(before: &Rotation, config: &TurnsConfig, candidates: &[Candidate]) -> Rotation {
         let made = |members: Vec<Member>, longest_pause: u32| {
             let mut rotation = Rotation { turn: config.turn_for(longest_pause), members };
@@ -108,7 +109,7 @@ impl Rotation {
             {
                 return made(members, longest_pause);
             }
-            // Without a VM of two vCPUs nothing has to run together, and a VM that nobody competes with needs no turns.
+            // Co-scheduling needs a VM of two vCPUs, and a VM without competitors needs no turns.
             let competes = |a: &Member| {
                 let others = members.iter().filter(|b| b.vm != a.vm);
                 others.into_iter().any(|b| b.pcpus().overlaps(&a.pcpus()))
@@ -131,22 +132,24 @@ impl Rotation {
                     (vm, true)
                 }
             };
-            let (vm, stays_on) = leaves;
-            leave(&mut left, vm, stays_on);
+            let (vm, resident) = leaves;
+            leave(&mut left, vm, resident);
         }
     }
 }
 
-/// These members with those roaming that can, if all have their due so; and the most rows that any of them waits.
+/// Returns these members with every VM roaming that can, and the longest pause in rows, if all get their fair shares.
 fn roaming(members: &[Member], candidates: &[&Candidate]) -> Option<(Vec<Member>, u32)> {
     let members = roam(members, candidates)?;
     let trial = try_out(&members);
     trial.too_tight.is_none().then_some((members, trial.longest_pause))
 }
 
-/// Takes a VM out. One that `stays_on`, never sleeps and is pinned takes from some rows more than from others, so all that it may run beside
-/// stay on with it. One that may run wherever they do goes where there is room.
-fn leave(candidates: &mut Vec<&Candidate>, vm: VmId, stays_on: bool) {
+/// Removes a VM.
+/// A VM that becomes resident, never sleeps and is pinned takes from some rows more than from others.
+/// All candidates that share its pCPUs then become resident with it.
+/// If it may run on all of their pCPUs, it moves where there is room, and they stay.
+fn leave(candidates: &mut Vec<&Candidate>, vm: VmId, resident: bool) {
     let sets = |candidate: &Candidate| -> Vec<PcpuSet> {
         let sets = candidate.vcpus.iter();
         sets.map(|(_, pcpus)| pcpus.clone()).collect()
@@ -165,10 +168,10 @@ fn leave(candidates: &mut Vec<&Candidate>, vm: VmId, stays_on: bool) {
         all.extend(&pcpus);
     }
     let roams = own.iter().all(|pcpus| *pcpus == all);
-    candidates.retain(|candidate| candidate.vm != vm && !(stays_on && !roams && meets(candidate)));
+    candidates.retain(|candidate| candidate.vm != vm && !(resident && !roams && meets(candidate)));
 }
 
-/// Seats for all, the most demanding first, and how often each is due; and the first that has no seats.
+/// Assigns slots and shares of rows, the largest VM first; also returns the first candidate without slots.
 fn seated(candidates: &[&Candidate]) -> (Vec<Member>, Option<VmId>) {
     let mut order: Vec<&Candidate> = candidates.to_vec();
     order.sort_by(|a, b| {
@@ -188,46 +191,46 @@ fn seated(candidates: &[&Candidate]) -> (Vec<Member>, Option<VmId>) {
         add(&mut demand, &pcpus, due);
         members.push(Member { vm: candidate.vm, seats, roams: None, due });
     }
-    // VMs that stay on take a part of every row: what is left of a pCPU's time is all of the rotation's. More than all of it cannot
-    // be had.
-    let most = most_demand(&members);
+    // Resident VMs take a part of every row, so the rotation has all of the remaining time of a pCPU.
+    // Demand above that is not scaled down, so that the trial finds the shortfall.
+    let most = max_demand(&members);
     scale(&mut members, most.min(1.0));
     members.sort_by_key(|member| member.vm);
     (members, unseated)
 }
 
-/// Rows for each member in which a set is tried out ...
+/// Trial rows per member ...
 const ROWS_EACH: usize = 64;
-/// ... and in all, unless that is fewer than [`FEWEST_ROWS_EACH`]: a row costs the sorting of the members.
-const MOST_ROWS: usize = 1024;
-/// In so many rows for each member, one that is due as much as the others has enough of them to tell a turn from a shortfall.
-const FEWEST_ROWS_EACH: usize = 8;
+/// ... and in total, unless that is fewer than [`MIN_ROWS_EACH`] each, as each row sorts the members.
+const MAX_ROWS: usize = 1024;
+/// Minimum trial rows per member: for VMs with equal shares enough to tell a turn from a shortfall.
+const MIN_ROWS_EACH: usize = 8;
 
-/// How many rows a set of so many members is tried out in.
+/// Number of trial rows for a set of members.
 fn rows_of_trial(members: usize) -> usize {
-    let most = MOST_ROWS.max(FEWEST_ROWS_EACH * members);
+    let most = MAX_ROWS.max(MIN_ROWS_EACH * members);
     (ROWS_EACH * members.max(1)).min(most)
 }
 
-/// What comes out when members are tried out.
+/// Result of a trial.
 struct Trial {
-    /// The VM that is to stay on because somebody would fall short.
+    /// The VM that is to become resident because a member would fall short.
     too_tight: Option<VmId>,
-    /// The most rows that any member waits in between its own.
+    /// Maximum number of rows that a member waits between its own.
     longest_pause: u32,
 }
 
-/// Tries members out, row by row.
+/// Simulates the rotation of these members, row by row.
 fn try_out(members: &[Member]) -> Trial {
     let rows = rows_of_trial(members.len());
     let mut rotor = Rotor::default();
     rotor.follow(members);
-    // Of each: the rows that it had, and for how many it has waited.
+    // Per member: the rows it had, and the rows it has waited.
     let mut had: BTreeMap<VmId, (usize, u32)> =
         members.iter().map(|member| (member.vm, (0, 0))).collect();
     let mut longest_pause = 0;
     for _ in 0..rows {
-        // A row is in the order of the VMs' identities, as they are here.
+        // Rows and `had` are both sorted by VM.
         let mut row = rotor.next_row().iter().peekable();
         for (vm, (rows, wait)) in &mut had {
             match row.next_if_eq(&vm) {

@@ -16,24 +16,24 @@ use super::seats::Demand;
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{PcpuId, VmId};
 
-/// A row, in the units of what is owed: whole numbers, so that equals are equal.
+/// One row in units of credit: an integer, so that equal credits compare equal.
 const ROW: i64 = 1 << 32;
 
-/// A VM is owed, or has had in advance, at most so many rows: what it is owed beyond, it could not have had.
-const MOST_OWED: i64 = 4 * ROW;
+/// Maximum credit or debt of a VM: 4 rows. It could not have used a larger credit.
+const MAX_OWED: i64 = 4 * ROW;
 
-/// For so many rows it is remembered what a VM is owed that left: 10 s of turns of 20 ms.
+/// Rows after which a VM that left is forgotten: 10 s of turns of 20 ms.
 const REMEMBERED: u64 = 500;
 
-/// A member as the rotor sees it.
+/// State of a member.
 #[derive(Clone, Debug)]
 struct Seat {
-    /// Of one that roams: where it sat last.
+    /// Its pCPUs; for a roaming member its last slot.
     pcpus: PcpuSet,
     roams: Option<PcpuSet>,
     due: i64,
     owed: i64,
-    /// The row in which it last was.
+    /// Number of the last row that it was in.
     last: u64,
 }
 
@@ -41,23 +41,23 @@ struct Seat {
 #[derive(Clone, Debug, Default)]
 pub struct Rotor {
     members: BTreeMap<VmId, Seat>,
-    /// Who was a member within the last [`REMEMBERED`] rows.
+    /// Former members that were in one of the last [`REMEMBERED`] rows.
     gone: BTreeMap<VmId, Seat>,
-    /// The VMs of the current row, by their identities.
+    /// The VMs of the current row, sorted.
     row: Vec<VmId>,
     rows: u64,
-    /// How much of each pCPU's time is spoken for by those that do not roam, if anybody does.
+    /// Demand of fixed members for each pCPU, if any member roams.
     demand: Demand,
 }
 
 impl Rotor {
-    /// These are the members from now on. Those that were so before, or not long ago, keep what they are owed.
+    /// Replaces the members. Current and remembered VMs keep their credit.
     pub fn follow(&mut self, members: &[Member]) {
         self.gone.append(&mut self.members);
         for member in members {
             let known = self.gone.remove(&member.vm);
             let (owed, last) = known.as_ref().map_or((0, self.rows), |seat| (seat.owed, seat.last));
-            // It sits where it sat, unless it may not.
+            // It keeps its last slot, if that is allowed.
             let sat = known.map(|seat| seat.pcpus).filter(|pcpus| {
                 let roams = member.roams.as_ref();
                 pcpus.len() == 1 && roams.is_some_and(|roams| roams.overlaps(pcpus))
@@ -82,39 +82,39 @@ impl Rotor {
         }
     }
 
-    /// A VM has begun to sleep: it takes no turns any more.
+    /// Removes a VM that has begun to sleep.
     pub fn leave(&mut self, vm: VmId) {
         self.gone.extend(self.members.remove_entry(&vm));
         self.row.retain(|other| *other != vm);
     }
 
-    /// Whether nobody takes turns.
+    /// Whether it has no members.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// The VMs whose turn it is.
+    /// The VMs of the current row.
     pub fn row(&self) -> &[VmId] {
         &self.row
     }
 
-    /// Where a member that roams sits, or sat last.
+    /// Returns the current or last slot of a roaming member.
     pub fn seat(&self, vm: VmId) -> Option<PcpuId> {
         let seat = self.members.get(&vm)?;
         seat.roams.as_ref()?;
         seat.pcpus.iter().next()
     }
 
-    /// The next turn begins: whose it is.
+    /// Begins the next turn and returns its VMs.
     pub fn next_row(&mut self) -> &[VmId] {
         self.rows += 1;
         let rows = self.rows;
         self.gone.retain(|_, seat| seat.last + REMEMBERED >= rows);
         for seat in self.members.values_mut() {
-            seat.owed = (seat.owed + seat.due).min(MOST_OWED);
+            seat.owed = (seat.owed + seat.due).min(MAX_OWED);
         }
         let mut order: Vec<(&VmId, &Seat)> = self.members.iter().collect();
-        // Equals: who waited longest.
+        // On a tie, the VM that waited longest comes first.
         order.sort_by(|(_, a), (_, b)| b.owed.cmp(&a.owed).then(a.last.cmp(&b.last)));
         let mut packing = Packing::new(&self.demand);
         let mut row = Vec::new();
@@ -135,7 +135,7 @@ impl Rotor {
         row.sort_unstable();
         for vm in &row {
             if let Some(seat) = self.members.get_mut(vm) {
-                seat.owed = (seat.owed - ROW).max(-MOST_OWED);
+                seat.owed = (seat.owed - ROW).max(-MAX_OWED);
                 seat.last = self.rows;
             }
         }

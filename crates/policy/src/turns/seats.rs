@@ -1,26 +1,26 @@
-//! A seat for each vCPU: the pCPU that is its own while its VM has its turn.
+//! Slots: a pCPU for each vCPU, its own while its VM has its turn.
 //!
-//! Two vCPUs of a VM share a pCPU only where there are more of them than pCPUs that they may use. Among the pCPUs left to choose
-//! from, a VM takes those that are least in demand, so that VMs that could share a row do not sit on each other's pCPUs.
-//! Seats are a maximum matching of vCPUs and pCPUs (Kuhn, "The Hungarian method for the assignment problem", 1955), tried
-//! in order of demand.
+//! Two vCPUs of a VM share a pCPU only if it has more vCPUs than allowed pCPUs.
+//! A VM takes its least demanded pCPUs, so that VMs that could share a row do not get the same pCPUs.
+//! Slots are a maximum matching of vCPUs and pCPUs (Kuhn, "The Hungarian method for the
+//! assignment problem", 1955), tried in order of demand.
 
 use std::collections::BTreeMap;
 
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{PcpuId, VcpuId};
 
-/// How much of each pCPU's time is spoken for, 1 = all of it.
+/// Demand for the time of each pCPU, 1 = all of it.
 pub type Demand = BTreeMap<PcpuId, f64>;
 
-/// A pCPU for each of a VM's vCPUs, which may run on these; `None`: one of them may run nowhere.
+/// Assigns a pCPU to each of a VM's vCPUs; `None` if one of them may run nowhere.
 pub fn seat(vcpus: &[(VcpuId, PcpuSet)], demand: &Demand) -> Option<BTreeMap<VcpuId, PcpuId>> {
     let demand_of = |pcpu: &PcpuId| demand.get(pcpu).copied().unwrap_or(0.0);
     let choices: Vec<Vec<PcpuId>> = vcpus
         .iter()
         .map(|(_, allowed)| {
             let mut pcpus: Vec<PcpuId> = allowed.iter().collect();
-            // Equal demand: the lower number, so that VMs of equal size end up on equal seats.
+            // On a tie the lower number comes first, so that VMs of equal size get equal slots.
             pcpus.sort_by(|a, b| demand_of(a).total_cmp(&demand_of(b)).then(a.cmp(b)));
             pcpus
         })
@@ -45,7 +45,7 @@ pub fn seat(vcpus: &[(VcpuId, PcpuSet)], demand: &Demand) -> Option<BTreeMap<Vcp
     Some(seats)
 }
 
-/// Finds a pCPU for a vCPU, moving others that have a choice.
+/// Finds a pCPU for a vCPU, moving other vCPUs that have alternatives.
 fn place(
     vcpu: usize,
     choices: &[Vec<PcpuId>],
@@ -84,30 +84,30 @@ mod tests {
     }
 
     #[test]
-    fn vcpus_sit_side_by_side() {
+    fn vcpus_get_adjacent_slots() {
         assert_eq!(seats(&["0-3", "0-3"], &[0.0; 4]), [0, 1]);
     }
 
     #[test]
-    fn the_second_vm_sits_where_the_first_does_not() {
+    fn second_vm_takes_unused_pcpus() {
         assert_eq!(seats(&["0-3", "0-3"], &[0.4, 0.4, 0.0, 0.0]), [2, 3]);
     }
 
     #[test]
-    fn one_that_has_a_choice_makes_room_for_one_that_has_none() {
+    fn flexible_vcpu_yields_to_pinned_vcpu() {
         assert_eq!(seats(&["0-1", "0"], &[0.0; 2]), [1, 0]);
         assert_eq!(seats(&["0-1", "1-2", "0"], &[0.0; 3]), [1, 2, 0]);
     }
 
     #[test]
-    fn a_vm_larger_than_its_pcpus_shares_them_evenly() {
+    fn oversized_vm_shares_pcpus_evenly() {
         let mut pcpus = seats(&["0-1", "0-1", "0-1", "0-1"], &[0.0; 2]);
         pcpus.sort_unstable();
         assert_eq!(pcpus, [0, 0, 1, 1]);
     }
 
     #[test]
-    fn a_vcpu_that_may_run_nowhere_cannot_sit() {
+    fn unplaceable_vcpu_has_no_slot() {
         assert_eq!(seat(&[(VcpuId(0), PcpuSet::default())], &Demand::new()), None);
     }
 }

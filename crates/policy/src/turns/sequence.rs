@@ -1,13 +1,15 @@
-//! Turn after turn: who enters the idle class, who leaves it, who changes seats, and who takes no turns any more.
+//! Sequence of turns: the changes of idle class, slots and members at each turn.
 //!
-//! What a host that keeps the rhythm has to know between turns, whether it is live or simulated. The host looks at the VMs
-//! of the row that ends ([`Sequence::row`]), says which of them slept, and applies what changes. Time, threads and cgroups are its own.
+//! A live or simulated host drives it from turn to turn.
+//! It checks the VMs of the row that ends ([`Sequence::row`]), passes those that slept, and applies the returned step.
+//! Time, threads and cgroups stay with the host.
 //!
-//! Two invariants. A VM that is in no rotation is in no idle class on our account: who leaves the rotation leaves the idle class in the same
-//! step. And a VM that slept had its turn just now, so it is out of the idle class already.
+//! Two invariants. A VM outside the rotation is never in the idle class on our account: it leaves
+//! both in the same step.
+//! A VM that slept had its turn just now, so it is already out of the idle class.
 //!
-//! A VM that roams has been told its seat at the latest when its turn begins. One that roams no more is not told: the host lets it run again
-//! where it may.
+//! A step reports the slot of a roaming VM at the latest when its turn begins.
+//! It does not report that a VM stops roaming: the host restores its affinity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,34 +24,34 @@ pub struct Sequence {
     rotation: Rotation,
     /// Members in the idle class.
     off: BTreeSet<VmId>,
-    /// Where those sit that roam, as far as steps have told.
-    told: BTreeMap<VmId, PcpuId>,
+    /// Slots of roaming members, as reported by steps.
+    reported: BTreeMap<VmId, PcpuId>,
 }
 
-/// What a turn changes, each in the order of the VMs' identities. To be applied in this order: for a moment the VMs of two rows
-/// are on, never of none.
+/// Changes of a turn, each list sorted by VM.
+/// Applied in this order, the VMs of two rows are active for a moment, and never of none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// Who slept and takes no turns any more.
+    /// VMs that slept and leave the rotation.
     pub left: Vec<VmId>,
-    /// Who roams and sits elsewhere than before.
+    /// Roaming VMs with a new slot.
     pub seats: Vec<(VmId, PcpuId)>,
-    /// Who leaves the idle class.
+    /// VMs that leave the idle class.
     pub on: Vec<VmId>,
-    /// Who enters the idle class.
+    /// VMs that enter the idle class.
     pub off: Vec<VmId>,
 }
 
 impl Sequence {
-    /// These VMs take turns from now on, and no others: who leaves the idle class at once.
+    /// Replaces the rotation; returns the VMs that leave the idle class at once.
     pub fn follow(&mut self, rotation: Rotation) -> Vec<VmId> {
         let is_gone = |vm: &VmId| rotation.member(*vm).is_none();
         let gone: Vec<VmId> = self.off.iter().copied().filter(is_gone).collect();
         self.off.retain(|vm| !is_gone(vm));
-        // Whoever begins to roam, or to do so elsewhere, is told anew.
+        // A VM that begins to roam, or roams over other pCPUs, is reported again.
         let roams = |rotation: &Rotation, vm: &VmId| rotation.member(*vm)?.roams.clone();
         let before = &self.rotation;
-        self.told.retain(|vm, _| {
+        self.reported.retain(|vm, _| {
             let now = roams(&rotation, vm);
             now.is_some() && now == roams(before, vm)
         });
@@ -58,23 +60,23 @@ impl Sequence {
         gone
     }
 
-    /// The next turn begins; of the row that ends these have slept.
+    /// Begins the next turn; `slept` are the VMs of the ending row that slept.
     pub fn begin_turn(&mut self, slept: Vec<VmId>) -> Step {
         for vm in &slept {
             self.rotor.leave(*vm);
-            self.told.remove(vm);
+            self.reported.remove(vm);
         }
         self.rotation.members.retain(|member| !slept.contains(&member.vm));
         self.rotor.next_row();
         let mut step = self.standing();
         step.on.retain(|vm| self.off.remove(vm));
         step.off.retain(|vm| self.off.insert(*vm));
-        step.seats.retain(|(vm, pcpu)| self.told.insert(*vm, *pcpu) != Some(*pcpu));
+        step.seats.retain(|(vm, pcpu)| self.reported.insert(*vm, *pcpu) != Some(*pcpu));
         step.left = slept;
         step
     }
 
-    /// What is to be in force: a step that leaves nothing to what was before.
+    /// Returns the complete desired state, as a step that does not depend on the state before.
     pub fn standing(&self) -> Step {
         let row = self.rotor.row();
         let members = self.rotation.members.iter().map(|member| member.vm);
@@ -83,22 +85,22 @@ impl Sequence {
         Step { left: Vec::new(), seats: seats.collect(), on, off }
     }
 
-    /// Nobody takes turns any more: who leaves the idle class.
+    /// Ends the rotation; returns the VMs that leave the idle class.
     pub fn end(&mut self) -> Vec<VmId> {
         self.follow(Rotation::default())
     }
 
-    /// Who takes turns.
+    /// Returns the rotation.
     pub fn rotation(&self) -> &Rotation {
         &self.rotation
     }
 
-    /// The VMs whose turn it is.
+    /// The VMs of the current row.
     pub fn row(&self) -> &[VmId] {
         self.rotor.row()
     }
 
-    /// Whether a VM is in the idle class because others have their turn.
+    /// Whether a VM is in the idle class because it is another row's turn.
     pub fn is_off(&self, vm: VmId) -> bool {
         self.off.contains(&vm)
     }
@@ -110,9 +112,9 @@ mod tests {
     use crate::turns::Member;
     use tandem_model::units::{Nanos, PcpuId, VcpuId};
 
-    const NOBODY: [VmId; 0] = [];
+    const NO_VMS: [VmId; 0] = [];
 
-    /// Members by (VM, its pCPUs, the part of all rows that it is due).
+    /// Members by (VM, its pCPUs, its share of all rows).
     fn rotation<const N: usize>(members: [(u64, &[u32], f64); N]) -> Rotation {
         let member = |(vm, pcpus, due): (u64, &[u32], f64)| Member {
             vm: VmId(vm),
@@ -143,10 +145,10 @@ mod tests {
     }
 
     #[test]
-    fn two_vms_change_places() {
+    fn two_vms_alternate() {
         let mut turns = Sequence::default();
-        assert_eq!(turns.follow(two()), NOBODY);
-        assert_eq!(turns.row(), NOBODY, "before the first turn nobody was on");
+        assert_eq!(turns.follow(two()), NO_VMS);
+        assert_eq!(turns.row(), NO_VMS, "no row before the first turn");
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[], &[2]));
         assert_eq!(turns.row(), [VmId(1)]);
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[2], &[1]));
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_with_three_turns_in_a_row_is_written_once() {
+    fn consecutive_turns_change_nothing() {
         let mut turns = Sequence::default();
         turns.follow(rotation([(1, &[0, 1], 0.75), (2, &[0, 1], 0.25)]));
         let steps: Vec<Step> = (0..5).map(|_| turns.begin_turn(Vec::new())).collect();
@@ -170,11 +172,11 @@ mod tests {
                 unchanged,
             ]
         );
-        assert_eq!(turns.standing(), step(&[], &[1], &[2]), "all of it, if need be");
+        assert_eq!(turns.standing(), step(&[], &[1], &[2]), "the complete state");
     }
 
     #[test]
-    fn who_slept_leaves_and_stays_out_of_the_idle_class() {
+    fn sleeping_vm_leaves_rotation_and_idle_class() {
         let mut turns = Sequence::default();
         turns.follow(three());
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[], &[2, 3]));
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_that_sleep_leave_nobody_in_the_idle_class() {
+    fn last_sleepers_leave_idle_class_empty() {
         let mut turns = Sequence::default();
         turns.follow(two());
         turns.begin_turn(Vec::new());
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_the_rotation_leaves_the_idle_class_at_once() {
+    fn removed_vm_leaves_idle_class_at_once() {
         let mut turns = Sequence::default();
         turns.follow(three());
         turns.begin_turn(Vec::new());
@@ -205,23 +207,23 @@ mod tests {
         assert!(turns.is_off(VmId(2)), "it waits for its turn as before");
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[2], &[1]));
         assert_eq!(turns.end(), [VmId(1)]);
-        assert_eq!(turns.end(), NOBODY);
+        assert_eq!(turns.end(), NO_VMS);
         assert_eq!(turns.standing(), Step::default());
     }
 
     #[test]
-    fn whose_turn_it_is_changes_nothing_when_it_leaves_the_rotation() {
+    fn removed_vm_of_current_row_changes_nothing() {
         let mut turns = Sequence::default();
         turns.follow(three());
         turns.begin_turn(Vec::new());
         let third = 1.0 / 3.0;
         let others = rotation([(2, &[0, 1], third), (3, &[0, 1], third)]);
-        assert_eq!(turns.follow(others), NOBODY, "it is on already");
+        assert_eq!(turns.follow(others), NO_VMS, "it is on already");
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[2], &[]));
     }
 
     #[test]
-    fn vms_side_by_side_are_on_together() {
+    fn vms_on_different_pcpus_share_rows() {
         let mut turns = Sequence::default();
         turns.follow(rotation([
             (1, &[0, 1, 2, 3], 1.0 / 3.0),
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[2, 3], &[1]));
     }
 
-    /// One of two vCPUs and three of one that roam, each due half a pCPU of two.
+    /// A VM of two vCPUs and three roaming VMs of one, each with a fair share of half a pCPU of two.
     fn one_and_three() -> Rotation {
         let mut rotation =
             rotation([(1, &[0, 1], 0.25), (2, &[0], 0.5), (3, &[1], 0.5), (4, &[0], 0.5)]);
@@ -243,7 +245,7 @@ mod tests {
         rotation
     }
 
-    /// (Who is on, who changes seats) as a turn begins.
+    /// Begins a turn; returns (VMs of the row, changes of slots).
     fn turn(turns: &mut Sequence, slept: Vec<VmId>) -> (Vec<u64>, Vec<(u64, u32)>) {
         let seats = turns.begin_turn(slept).seats.into_iter();
         let seats = seats.map(|(vm, pcpu)| (vm.0, pcpu.0)).collect();
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn who_roams_changes_seats_only_where_two_sat_on_the_same() {
+    fn roaming_vm_moves_only_on_conflict() {
         let mut turns = Sequence::default();
         turns.follow(one_and_three());
         let steps: Vec<_> = (0..9).map(|_| turn(&mut turns, Vec::new())).collect();
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn who_roams_and_falls_asleep_leaves_the_others_their_seats() {
+    fn sleeping_roaming_vm_moves_no_other() {
         let mut turns = Sequence::default();
         turns.follow(one_and_three());
         turn(&mut turns, Vec::new());
@@ -286,15 +288,15 @@ mod tests {
         assert!(step.seats.iter().all(|(vm, _)| *vm != VmId(2)), "{step:?}");
         assert_eq!(turns.row(), [VmId(3), VmId(4)], "on 1 and 0, as before");
         assert_eq!(step.seats, []);
-        // Awake again, it is told its seat again.
+        // Awake again, its slot is reported again.
         turns.follow(one_and_three());
-        let told: Vec<u64> =
+        let reported: Vec<u64> =
             (0..2).flat_map(|_| turn(&mut turns, Vec::new()).1).map(|(vm, _)| vm).collect();
-        assert!(told.contains(&2), "{told:?}");
+        assert!(reported.contains(&2), "{reported:?}");
     }
 
     #[test]
-    fn who_roams_no_more_is_forgotten() {
+    fn vm_that_stops_roaming_is_forgotten() {
         let mut turns = Sequence::default();
         turns.follow(one_and_three());
         turn(&mut turns, Vec::new());
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(turn(&mut turns, Vec::new()).1, []);
         turns.follow(one_and_three());
         assert_eq!(turn(&mut turns, Vec::new()).1.len(), 3);
-        // One may sit elsewhere, too.
+        // A wider set of pCPUs is reported, too.
         let mut wider = one_and_three();
         wider.members[3].roams = Some("0-2".parse().unwrap());
         turns.follow(wider);

@@ -5,7 +5,7 @@
 //!
 //! - a VM leaves turns with the weight that it had when it was last out of them;
 //! - a VM that slept within [`QUICK`], or sooner than it was last kept out, is kept out for twice as long, from
-//!   [`FIRST_PAUSE`] to [`LONGEST_PAUSE`]; a longer stay resets that time;
+//!   [`FIRST_PAUSE`] to [`MAX_PAUSE`]; a longer stay resets that time;
 //! - its credit in rows ([`super::rotor`]) and the correction of its part wait until it is back.
 //!
 //! Times are those of periods with decisions.
@@ -15,34 +15,34 @@ use std::collections::{BTreeMap, BTreeSet};
 use tandem_model::observation::VmObservation;
 use tandem_model::units::{Nanos, VmId, Weight};
 
-/// Who sleeps so soon after it joined came too early. Longer keeps a VM out that sleeps every few seconds; shorter lets one in
-/// that gains by it.
+/// A VM that sleeps within this time of joining joined too early.
+/// Longer keeps a VM out that sleeps every few seconds; shorter lets one in that gains by it.
 pub const QUICK: Nanos = Nanos::from_secs(2);
-/// Who did so for the first time is kept out for as long as it takes to see that it never sleeps.
+/// The first time a VM is kept out: the time it takes to see that it never sleeps.
 pub const FIRST_PAUSE: Nanos = Nanos::from_millis(500);
-/// Nobody is kept out for longer.
-pub const LONGEST_PAUSE: Nanos = Nanos::from_secs(10);
-/// For how long rows are not tried again with a VM that they did not serve, at first ...
+/// Maximum time that a VM is kept out.
+pub const MAX_PAUSE: Nanos = Nanos::from_secs(10);
+/// First time for which rows are not retried with a VM that they did not serve ...
 pub const FIRST_TRIAL: Nanos = Nanos::from_secs(20);
-/// ... and, twice as long each time, at most.
+/// ... and its maximum; it doubles each time.
 pub const LAST_TRIAL: Nanos = Nanos::from_secs(600);
 
 /// One VM.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stay {
-    /// When it joined; `None`: it takes no turns.
+    /// When it joined; `None` if it is outside the rotation.
     joined: Option<Nanos>,
-    /// For how long it was kept out last.
+    /// The last time for which it was kept out.
     pause: Nanos,
-    /// For how long rows were not tried again with it last.
+    /// The last time for which rows were not retried with it.
     trial: Nanos,
-    /// It may join from then on.
+    /// When it may join again.
     back: Nanos,
-    /// Its weight when it was last out of turns, relative to the configured one.
+    /// Its weight when it was last outside the rotation, relative to the configured one.
     outside: f64,
 }
 
-/// All VMs that ever took turns.
+/// All VMs that have been in the rotation.
 #[derive(Clone, Debug, Default)]
 pub struct Stays {
     now: Nanos,
@@ -50,18 +50,18 @@ pub struct Stays {
 }
 
 impl Stays {
-    /// A period is over, and these VMs are left. The others are forgotten.
+    /// Adds a period and forgets VMs that are not `present`.
     pub fn observe(&mut self, period: Nanos, present: &BTreeSet<VmId>) {
         self.now += period;
         self.vms.retain(|vm, _| present.contains(vm));
     }
 
-    /// Whether a VM may take turns.
+    /// Whether a VM may join the rotation.
     pub fn may_join(&self, vm: VmId) -> bool {
         self.vms.get(&vm).is_none_or(|stay| self.now >= stay.back)
     }
 
-    /// A VM takes turns from now on, or goes on to.
+    /// Records that a VM is in the rotation.
     pub fn join(&mut self, vm: &VmObservation) {
         let stay = self.vms.entry(vm.vm).or_default();
         if stay.joined.is_none() {
@@ -70,21 +70,22 @@ impl Stays {
         }
     }
 
-    /// A VM that takes turns slept.
+    /// Records that a member slept.
     pub fn slept(&mut self, vm: VmId) {
         let Some(stay) = self.vms.get_mut(&vm) else {
             return;
         };
         let Some(joined) = stay.joined else { return };
         let stayed = self.now.saturating_sub(joined);
-        stay.pause = match stayed < stay.pause.max(QUICK) {
-            true => Nanos(2 * stay.pause.0).clamp(FIRST_PAUSE, LONGEST_PAUSE),
-            false => Nanos::ZERO,
+        stay.pause = if stayed < stay.pause.max(QUICK) {
+            Nanos(2 * stay.pause.0).clamp(FIRST_PAUSE, MAX_PAUSE)
+        } else {
+            Nanos::ZERO
         };
         stay.back = self.now + stay.pause;
     }
 
-    /// Rows do not give a VM what it is due.
+    /// Records that rows do not give a VM its fair share.
     pub fn not_served(&mut self, vm: VmId) {
         if let Some(stay) = self.vms.get_mut(&vm) {
             stay.trial = Nanos(2 * stay.trial.0).clamp(FIRST_TRIAL, LAST_TRIAL);
@@ -92,7 +93,7 @@ impl Stays {
         }
     }
 
-    /// A VM takes no turns, for whatever reason. If it did so until now: the weight with which it goes on.
+    /// Records that a VM is outside the rotation, for any reason. A member's new weight is returned.
     pub fn leave(&mut self, vm: &VmObservation) -> Option<Weight> {
         let stay = self.vms.get_mut(&vm.vm)?;
         stay.joined.take()?;
@@ -112,7 +113,7 @@ mod tests {
         vm
     }
 
-    /// Joins as soon as it may, stays for so long, and sleeps: for how long it is kept out then.
+    /// Joins as soon as possible, stays for `stay_ms` and sleeps; returns the time in ms for which it is kept out.
     fn kept_out(stays: &mut Stays, stay_ms: u64) -> u64 {
         let present = BTreeSet::from([VM]);
         while !stays.may_join(VM) {
@@ -131,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_quickly_is_kept_out_twice_as_long_each_time() {
+    fn quick_sleeper_is_kept_out_ever_longer() {
         let mut stays = Stays::default();
         let pauses = [100; 7].map(|stay| kept_out(&mut stays, stay));
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
     }
 
     #[test]
-    fn who_stayed_as_long_as_it_was_kept_out_begins_anew() {
+    fn long_stay_resets_pause() {
         let mut stays = Stays::default();
         assert_eq!([100; 4].map(|stay| kept_out(&mut stays, stay))[3], 4000);
         assert_eq!(kept_out(&mut stays, 3900), 8000, "not quite");
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_do_not_serve_are_tried_less_and_less_often() {
+    fn unserved_rows_are_retried_less_often() {
         let mut stays = Stays::default();
         let out = [0; 7].map(|_| {
             stays.join(&vm(1.0, 1.0));
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_with_the_part_of_its_weight_that_it_had() {
+    fn leaving_vm_resumes_its_weight() {
         let mut stays = Stays::default();
         assert_eq!(stays.leave(&vm(1024.0, 256.0)), None, "it took no turns");
         stays.join(&vm(1024.0, 256.0));
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_is_forgotten() {
+    fn gone_vm_is_forgotten() {
         let mut stays = Stays::default();
         kept_out(&mut stays, 100);
         stays.join(&vm(1.0, 1.0));

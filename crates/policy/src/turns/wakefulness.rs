@@ -1,43 +1,46 @@
-//! Who never sleeps: the VMs whose vCPUs ran or waited to run all the time.
+//! Wakefulness: detects VMs whose vCPUs ran or waited to run all the time.
 //!
-//! Over a window of some periods, each of a VM's vCPUs must have been runnable for [`NEVER_SLEEPS`] of the time, but for those that
-//! slept all along: a VM with one busy vCPU and three that sleep never sleeps either, and only the busy one takes part. A kernel
-//! counts a wait when it is over, so a single period shows too little or too much; a window shows the truth but for its
-//! edges. What a quota throttles is no waiting to run, and whom it throttles sleeps, as far as others can tell: its time is not theirs to give.
+//! Over a window of some periods, each vCPU of a VM must have been runnable for [`NEVER_SLEEPS`] of the time.
+//! vCPUs that slept throughout are ignored: a VM with one busy and three sleeping vCPUs is awake,
+//! and only the busy one takes part.
+//! A kernel counts a wait when it ends, so a single period shows too little or too much; a window
+//! is exact except for its edges.
+//! Throttled time is not waiting time: to other VMs a throttled vCPU looks asleep, as they cannot give it their time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tandem_model::observation::{VcpuObservation, VmObservation};
 use tandem_model::units::{Nanos, VcpuId, VmId};
 
-/// The part of a window that a vCPU must have been runnable.
+/// Fraction of a window for which a vCPU must have been runnable.
 pub const NEVER_SLEEPS: f64 = 0.95;
-/// A VM that was awake stays so until one of its vCPUs was runnable for less than this part of a window. Waits of whole rotations, and of
-/// who stays on at a small weight, count in the period in which they end, so much less than [`NEVER_SLEEPS`] is no sleep yet; a member of the
-/// rotation that really sleeps is seen at the end of its turn ([`super::sleep`]).
+/// A VM that was awake stays so until a vCPU was runnable for less than this fraction of a window.
+/// Waits of whole rotations, and of resident VMs with small weights, count in the period in which they end.
+/// So much less than [`NEVER_SLEEPS`] is no sleep yet; sleep of a member is detected at the end
+/// of its turn ([`super::sleep`]).
 pub const STILL_AWAKE: f64 = 0.5;
-/// A VM one of whose vCPUs a quota kept off for more than this part of a window is not awake, whatever it was.
+/// A VM is not awake if a quota throttled one of its vCPUs for more than this fraction of a window.
 const THROTTLED: f64 = 0.05;
-/// A vCPU that was runnable for less than this part of a window sleeps all along.
-pub const SLEEPS_ALL_ALONG: f64 = 0.005;
+/// A vCPU that was runnable for less than this fraction of a window slept throughout.
+pub const SLEEPS_THROUGHOUT: f64 = 0.005;
 
-/// The last periods of every VM.
+/// Recent periods of each VM.
 #[derive(Clone, Debug)]
 pub struct Wakefulness {
     periods: usize,
     vms: BTreeMap<VmId, Window>,
 }
 
-/// In some periods, for how long each vCPU was runnable, and for how long a quota kept it off.
+/// Runnable and throttled time of each vCPU, by period.
 type Window = VecDeque<BTreeMap<VcpuId, (Nanos, Nanos)>>;
 
 impl Wakefulness {
-    /// Watches windows of so many periods.
+    /// Creates a watch over windows of `periods` periods.
     pub fn new(periods: u32) -> Wakefulness {
         Wakefulness { periods: periods.max(1) as usize, vms: BTreeMap::new() }
     }
 
-    /// Takes in a period. VMs that are not in it are forgotten.
+    /// Adds a period. VMs missing from it are forgotten.
     pub fn observe(&mut self, period: Nanos, vms: &[VmObservation]) {
         let present: BTreeSet<VmId> = vms.iter().map(|vm| vm.vm).collect();
         self.vms.retain(|vm, _| present.contains(vm));
@@ -52,13 +55,14 @@ impl Wakefulness {
         }
     }
 
-    /// Whatever a VM did before counts no longer: it has slept.
+    /// Forgets the history of a VM that has slept.
     pub fn slept(&mut self, vm: VmId) {
         self.vms.remove(&vm);
     }
 
-    /// The vCPUs that never sleep of a VM all of whose vCPUs either never sleep or sleep all along. Empty: the VM
-    /// sleeps at times, or was seen too shortly. To one that `was_awake` in the period before a gentler limit applies.
+    /// Returns the vCPUs of a VM that never sleep, if its other vCPUs sleep throughout.
+    /// Empty if a vCPU sleeps at times, or if the VM's history is too short.
+    /// A lower limit applies to a VM that `was_awake` in the period before.
     pub fn awake(&self, period: Nanos, vm: VmId, was_awake: bool) -> Vec<VcpuId> {
         let Some(window) = self.vms.get(&vm).filter(|w| w.len() >= self.periods) else {
             return Vec::new();
@@ -71,7 +75,7 @@ impl Wakefulness {
         let mut awake = Vec::new();
         for vcpu in newest.keys() {
             let seen = window.iter().map(|period| period.get(vcpu));
-            // One that was plugged in within the window is too new to tell.
+            // A vCPU that was hotplugged within the window is too new to judge.
             let Some(seen) = seen.collect::<Option<Vec<_>>>() else {
                 return Vec::new();
             };
@@ -81,7 +85,7 @@ impl Wakefulness {
             }
             match part(seen.iter().map(|(runnable, _)| *runnable).sum()) {
                 part if part >= limit => awake.push(*vcpu),
-                part if part < SLEEPS_ALL_ALONG => {}
+                part if part < SLEEPS_THROUGHOUT => {}
                 _ => return Vec::new(),
             }
         }
@@ -116,27 +120,27 @@ mod tests {
     }
 
     #[test]
-    fn five_periods_without_sleep_are_enough_and_four_are_not() {
+    fn five_periods_without_sleep_suffice() {
         assert_eq!(awake([&[100, 100]; 4], false), [0u32; 0]);
         assert_eq!(awake([&[100, 100]; 5], false), [0, 1]);
     }
 
     #[test]
-    fn a_wait_that_straddles_periods_is_no_sleep() {
+    fn wait_across_periods_is_no_sleep() {
         // A wait of 20 ms counts in the period in which it ends.
         let periods: [&[u64]; 5] = [&[85], &[115], &[100], &[82], &[118]];
         assert_eq!(awake(periods, false), [0]);
     }
 
     #[test]
-    fn one_vcpu_that_sleeps_at_times_keeps_the_vm_out() {
+    fn partly_sleeping_vcpu_excludes_vm() {
         assert_eq!(awake([&[100, 60]; 5], false), [0u32; 0]);
         assert_eq!(awake([&[100, 0]; 5], false), [0], "it sleeps all along");
         assert_eq!(awake([&[0, 0]; 5], false), [0u32; 0]);
     }
 
     #[test]
-    fn who_was_awake_stays_so_until_a_lower_limit_than_others() {
+    fn awake_vm_has_lower_limit() {
         assert_eq!(awake([&[90]; 5], false), [0u32; 0]);
         assert_eq!(awake([&[90]; 5], true), [0]);
         assert_eq!(awake([&[64], &[80], &[156], &[64], &[60]], true), [0]);
@@ -144,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_quota_throttles_is_not_awake() {
+    fn throttled_vm_is_not_awake() {
         let awake = |limited: u64, was_awake| {
             let mut watch = Wakefulness::new(5);
             let mut throttled = vm(&[100 - limited, 100]);
@@ -156,7 +160,7 @@ mod tests {
         };
         assert_eq!((awake(0, false), awake(3, false)), (2, 2));
         assert_eq!((awake(20, false), awake(20, true)), (0, 0));
-        // One that is throttled all along, a wait that is not over.
+        // A vCPU that is throttled throughout, with a wait in progress.
         let mut watch = Wakefulness::new(2);
         let mut throttled = vm(&[0]);
         (throttled.vcpus[0].runnable, throttled.vcpus[0].limited) = (true, T);
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_starved_vcpu_does_not_sleep() {
+    fn starved_vcpu_is_awake() {
         let mut watch = Wakefulness::new(2);
         let mut starved = vm(&[0]);
         starved.vcpus[0].runnable = true;

@@ -1,4 +1,4 @@
-//! The policy `apart`: whose vCPUs get groups of their own, in which portions, and who is put together again.
+//! The policy `apart`: which VMs are divided, in which portions, and when they are put together again.
 
 use tandem_model::{
     Decision, Nanos, PcpuSet, VcpuId, VcpuObservation, VmId, VmObservation, Weight,
@@ -7,7 +7,7 @@ use tandem_policy::host::{Controller, ControllerConfig, HostObservation, IdleTim
 
 const T: Nanos = Nanos::from_millis(100);
 
-/// vCPU i on pCPU i mod 2, each with what it ran and waited, in ms.
+/// vCPU i on pCPU i mod 2, each with its running and waiting time in ms.
 fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
     let vcpus = (0u32..).zip(vcpus).map(|(n, &(ran, waited))| {
         let pcpus: PcpuSet = (n % 2).to_string().parse().unwrap();
@@ -23,12 +23,12 @@ fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
     }
 }
 
-/// Four vCPUs on two pCPUs that block and wait: the one this is for.
+/// Four vCPUs on two pCPUs that block and wait: the case for this policy.
 fn crowded() -> VmObservation {
     pinned(1, &[(25, 25); 4])
 }
 
-/// Beside it: two vCPUs that compute.
+/// Its neighbour: two vCPUs that compute.
 fn burn() -> VmObservation {
     pinned(2, &[(50, 50); 2])
 }
@@ -44,7 +44,7 @@ impl Host {
         Host { controller: Controller::new(ControllerConfig::new(policies)), vms }
     }
 
-    /// A period; returns how VMs were divided, after that was done.
+    /// Runs a period and applies the divisions; returns them.
     fn period(&mut self) -> Vec<(VmId, Vec<f64>)> {
         let host = HostObservation::with_any_knobs(T, self.vms.clone(), IdleTimes::new());
         let round = self.controller.decide(&host);
@@ -67,7 +67,7 @@ impl Host {
         divided
     }
 
-    /// How many periods pass until a VM is divided otherwise, and how; `None`: not within 50.
+    /// Returns the number of periods until VM 1 is divided otherwise, and its portions; `None`: not within 50.
     fn until_divided(&mut self) -> Option<(usize, Vec<f64>)> {
         (1..=50).find_map(|period| {
             let divided = self.period();
@@ -80,15 +80,15 @@ impl Host {
 }
 
 #[test]
-fn a_crowded_vm_that_blocks_and_waits_is_put_apart_after_two_seconds() {
+fn crowded_vm_is_divided_after_two_seconds() {
     let mut host = Host::new(vec![crowded(), burn()]);
     assert_eq!(host.until_divided(), Some((19, vec![0.25; 4])));
     assert_eq!(host.until_divided(), None, "once is enough");
 }
 
 #[test]
-fn portions_are_what_each_vcpu_could_run_and_none_is_left_without() {
-    // 80, 40, 20 and 0 ms of 100: the last counts as a quarter of the most.
+fn portions_follow_runnable_time_with_minimum() {
+    // 80, 40, 20 and 0 ms of 100: the last counts as a quarter of the largest.
     let vm = pinned(1, &[(40, 40), (20, 20), (10, 10), (0, 0)]);
     let mut host = Host::new(vec![vm, burn()]);
     let (_, portions) = host.until_divided().unwrap();
@@ -98,10 +98,10 @@ fn portions_are_what_each_vcpu_could_run_and_none_is_left_without() {
 }
 
 #[test]
-fn portions_follow_what_the_vcpus_want() {
+fn portions_follow_demands() {
     let mut host = Host::new(vec![crowded(), burn()]);
     host.until_divided().unwrap();
-    seen(&mut host, [90, 30, 30, 30]);
+    set_runnable(&mut host, [90, 30, 30, 30]);
     let (_, portions) = host.until_divided().unwrap();
     assert!(portions[0] > 0.33 && portions[1] < 0.23, "{portions:?}");
     let sum: f64 = portions.iter().sum();
@@ -109,7 +109,7 @@ fn portions_follow_what_the_vcpus_want() {
 }
 
 #[test]
-fn a_hot_plugged_vcpu_gets_a_group_too() {
+fn hotplugged_vcpu_gets_a_group() {
     let mut host = Host::new(vec![crowded(), burn()]);
     host.until_divided().unwrap();
     let more = pinned(1, &[(20, 20); 5]);
@@ -119,7 +119,7 @@ fn a_hot_plugged_vcpu_gets_a_group_too() {
 }
 
 #[test]
-fn content_or_awake_all_the_time_it_is_put_together_after_ten_periods() {
+fn content_or_awake_vm_is_put_together() {
     for now in [(10, 0), (50, 50)] {
         let mut host = Host::new(vec![crowded(), burn()]);
         host.until_divided().unwrap();
@@ -129,13 +129,13 @@ fn content_or_awake_all_the_time_it_is_put_together_after_ten_periods() {
         }
         let (periods, portions) = host.until_divided().unwrap();
         assert!(portions.is_empty());
-        // The averages take some periods to get there.
+        // The averages need some periods to get there.
         assert!((10..=30).contains(&periods), "{now:?}: {periods}");
     }
 }
 
-/// A VM whose vCPUs could run so long in each period, in turn.
-fn seen(host: &mut Host, could: [u64; 4]) {
+/// Lets the vCPUs of the first VM run or wait for this long in each period.
+fn set_runnable(host: &mut Host, could: [u64; 4]) {
     for (vcpu, could) in host.vms[0].vcpus.iter_mut().zip(could) {
         vcpu.ran = Nanos::from_millis(could.min(25));
         vcpu.waited = Nanos::from_millis(could.saturating_sub(25));
@@ -143,46 +143,46 @@ fn seen(host: &mut Host, could: [u64; 4]) {
 }
 
 #[test]
-fn one_that_begins_to_spin_takes_turns_and_is_never_put_apart() {
+fn spinning_vm_takes_turns_undivided() {
     for quiet in [4, 40, 80] {
         let mut host = Host::new(vec![crowded(), burn()]);
-        seen(&mut host, [quiet / 4; 4]);
+        set_runnable(&mut host, [quiet / 4; 4]);
         (0..20).for_each(|_| assert!(host.period().is_empty()));
-        seen(&mut host, [100; 4]);
+        set_runnable(&mut host, [100; 4]);
         (0..40).for_each(|_| assert!(host.period().is_empty(), "{quiet}"));
         assert!(host.vms[0].in_force.rotating);
     }
 }
 
 #[test]
-fn waits_that_end_in_the_next_period_are_no_sleep() {
+fn waits_across_periods_are_no_sleep() {
     let mut host = Host::new(vec![crowded(), burn()]);
     for period in 0..60 {
         let could = if period % 2 == 0 { [85, 115, 85, 115] } else { [115, 85, 115, 85] };
-        seen(&mut host, could);
+        set_runnable(&mut host, could);
         assert!(host.period().is_empty(), "{period}");
     }
 }
 
 #[test]
-fn who_wants_more_and_less_in_turn_is_divided_less_and_less_often() {
+fn alternating_demand_divides_ever_less_often() {
     let divides = |periods: usize| {
         let mut host = Host::new(vec![crowded(), burn()]);
         let mut divides = 0;
         for period in 0..periods {
-            seen(&mut host, if period % 60 < 30 { [80; 4] } else { [5; 4] });
+            set_runnable(&mut host, if period % 60 < 30 { [80; 4] } else { [5; 4] });
             divides += host.period().len();
         }
         divides
     };
     let (minute, ten) = (divides(600), divides(6000));
     assert!((2..=12).contains(&minute), "{minute}");
-    // Each 60 s at the latest it is tried again.
+    // It is retried after 60 s at the latest.
     assert!(ten <= minute + 30, "{minute} {ten}");
 }
 
 #[test]
-fn of_many_one_a_period_is_divided() {
+fn one_vm_is_divided_per_period() {
     let mut vms: Vec<VmObservation> = (1..=6).map(|id| pinned(id, &[(10, 40); 4])).collect();
     vms.push(pinned(7, &[(30, 70); 2]));
     let mut host = Host::new(vms);
@@ -193,7 +193,7 @@ fn of_many_one_a_period_is_divided() {
 }
 
 #[test]
-fn a_vcpu_that_is_unplugged_leaves_its_part_to_the_others() {
+fn unplugged_vcpu_leaves_its_portion() {
     let mut host = Host::new(vec![pinned(1, &[(12, 13); 8]), burn()]);
     host.until_divided().unwrap();
     host.vms[0].vcpus.truncate(7);
@@ -203,7 +203,7 @@ fn a_vcpu_that_is_unplugged_leaves_its_part_to_the_others() {
 }
 
 #[test]
-fn parts_too_small_for_the_knob_are_not_made() {
+fn portions_below_knob_resolution_are_not_made() {
     use tandem_policy::host::{Knobs, WeightKnob};
     for (weight, divides) in [(16.0, true), (15.0, false)] {
         let policies = registry::set(["apart"]).unwrap();
@@ -222,7 +222,7 @@ fn parts_too_small_for_the_knob_are_not_made() {
 }
 
 #[test]
-fn what_is_written_of_a_weight_is_what_fair_goes_on_from() {
+fn written_weight_is_sum_of_rounded_portions() {
     let knob = tandem_policy::host::WeightKnob::CGROUP_V2;
     let mut vm = crowded();
     assert_eq!(knob.written(&vm, Weight::constant(101.3)), Weight::constant(101.0));
@@ -231,19 +231,19 @@ fn what_is_written_of_a_weight_is_what_fair_goes_on_from() {
     }
     // 40.4, 30.3, 20.2 and 10.1.
     assert_eq!(knob.written(&vm, Weight::constant(101.3)), Weight::constant(100.0));
-    // 0.4, 0.3, 0.2 and 0.1, of which none is possible.
+    // 0.4, 0.3, 0.2 and 0.1: all below the minimum.
     assert_eq!(knob.written(&vm, Weight::constant(1.0)), Weight::constant(4.0));
 }
 
 #[test]
-fn these_are_left_together() {
+fn ineligible_vms_stay_together() {
     let never_sleeps = pinned(1, &[(50, 50); 4]);
     let a_pcpu_each = pinned(1, &[(40, 40); 2]);
     let content = pinned(1, &[(10, 0); 4]);
     let not_ours = VmObservation { divisible: false, ..crowded() };
     let mut capped = crowded();
     capped.in_force.quota = Some(1.0);
-    // By a cap above it.
+    // By a cap on a cgroup above.
     let mut throttled = crowded();
     for vcpu in &mut throttled.vcpus {
         vcpu.limited = Nanos::from_millis(25);
@@ -257,7 +257,7 @@ fn these_are_left_together() {
 }
 
 #[test]
-fn where_pcpu_time_is_left_over_nobody_is_put_apart() {
+fn idle_pcpus_prevent_division() {
     let mut host = Host::new(vec![crowded(), burn()]);
     let idle: IdleTimes = [0, 1].map(|p| (tandem_model::PcpuId(p), Nanos::from_millis(40))).into();
     for vcpu in &mut host.vms[0].vcpus {
@@ -273,7 +273,7 @@ fn where_pcpu_time_is_left_over_nobody_is_put_apart() {
 }
 
 #[test]
-fn one_that_cannot_be_apart_any_more_is_put_together_at_once() {
+fn indivisible_vm_is_put_together_at_once() {
     let mut host = Host::new(vec![crowded(), burn()]);
     host.until_divided().unwrap();
     host.vms[0].in_force.quota = Some(1.0);

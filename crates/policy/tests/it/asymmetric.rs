@@ -1,4 +1,5 @@
-//! The policy `asymmetric` and its parts: properties, a plain model of the division of time, and what the policy asks a host for.
+//! The policy `asymmetric` and its parts: properties, a plain model of the division of time, and
+//! decisions of the policy.
 
 use std::collections::BTreeMap;
 
@@ -20,20 +21,23 @@ use tandem_policy::host::{
 
 const T: Nanos = Nanos::from_millis(100);
 
-/// The rule of the source in real numbers, from what each vCPU was allocated, to none more than `most`; and by how much whole ns may differ from it.
+/// The rule of the source in real numbers, from the last allocations, at most `most` each; and
+/// the tolerance for whole ns.
 fn plain(total: f64, most: f64, had: &[f64], uses: &[Use]) -> (Vec<f64>, f64) {
     let demand = |(had, used): (&f64, &Use)| {
         let ran = used.ran.0 as f64;
-        match used.ready {
-            false => ran,
-            true if ran >= (had * 0.99).floor() => had * 1.1,
-            true => *had,
+        if !used.ready {
+            ran
+        } else if ran >= (had * 0.99).floor() {
+            had * 1.1
+        } else {
+            *had
         }
     };
     let demands: Vec<f64> = had.iter().zip(uses).map(demand).collect();
     let vcpus = uses.len();
     let most = most.max(total / vcpus as f64);
-    // The most demanding first: so many of them have all they can, and the others what is left.
+    // The most demanding first: some of them get the maximum, and the others share the rest.
     let mut order: Vec<usize> = (0..vcpus).collect();
     order.sort_by(|&a, &b| demands[b].total_cmp(&demands[a]));
     let mut parts = vec![0.0; vcpus];
@@ -45,13 +49,11 @@ fn plain(total: f64, most: f64, had: &[f64], uses: &[Use]) -> (Vec<f64>, f64) {
             parts[at] = most;
         }
         for &at in others {
-            parts[at] = match sum > 0.0 {
-                true => left * demands[at] / sum,
-                false => left / others.len() as f64,
-            };
+            parts[at] =
+                if sum > 0.0 { left * demands[at] / sum } else { left / others.len() as f64 };
         }
         if parts[others[0]] <= most * (1.0 + 1e-12) {
-            // Each demand is a whole number of ns too.
+            // Each demand is rounded to whole ns, too.
             return (parts, 1.0 + vcpus as f64 * total / sum.max(1.0));
         }
     }
@@ -114,7 +116,7 @@ fn everywhere() -> PcpuSet {
     "0-7".parse().unwrap()
 }
 
-/// vCPUs of some VMs on 8 pCPUs, no two of a VM on one.
+/// vCPUs of some VMs on 8 pCPUs, at most one of a VM on each.
 fn host() -> impl Strategy<Value = Vec<(u64, u32, u32, u64, bool, u64)>> {
     let vm = proptest::collection::btree_map(0u32..8, (0u64..100, any::<bool>(), 0u64..9), 1..6);
     proptest::collection::vec(vm, 1..6).prop_map(|vms| {
@@ -145,7 +147,7 @@ fn placed<'a>(host: &[(u64, u32, u32, u64, bool, u64)], all: &'a PcpuSet) -> Vec
 
 proptest! {
     #[test]
-    fn the_vms_time_is_divided_exactly_whatever_the_order(mut uses in uses(), total in 0u64..800_000_000, most in 0u64..800_000_000, again in uses()) {
+    fn division_is_exact_in_any_order(mut uses in uses(), total in 0u64..800_000_000, most in 0u64..800_000_000, again in uses()) {
         let (mut one, mut other) = (Allocations::default(), Allocations::default());
         for uses in [&mut uses, &mut again.clone()] {
             one.divide(Nanos(total), Nanos(most), uses);
@@ -157,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn urgency_moves_by_a_step_and_does_not_depend_on_the_order(
+    fn urgency_moves_one_step_in_any_order(
         standings in proptest::collection::vec((any::<bool>(), any::<bool>(), proptest::collection::vec(0u32..6, 0..3)), 6),
         periods in 1usize..12,
     ) {
@@ -177,7 +179,7 @@ proptest! {
             prop_assert_eq!(&one, &other);
             for v in (0..6).map(VcpuId) {
                 prop_assert!(one.of(v).abs_diff(before.of(v)) <= 1);
-                prop_assert!(one.of(v) <= latency::MOST);
+                prop_assert!(one.of(v) <= latency::MAX_LEVEL);
             }
         }
     }
@@ -213,7 +215,7 @@ proptest! {
     }
 }
 
-/// vCPU i on pCPU i, each with what it ran and waited, in ms.
+/// vCPU i on pCPU i, each with its running and waiting time in ms.
 fn vm(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
     let vcpus = (0u32..).zip(vcpus).map(|(n, &(ran, waited))| {
         let pcpus: PcpuSet = n.to_string().parse().unwrap();
@@ -241,8 +243,8 @@ fn decide(controller: &mut Controller, vms: &[VmObservation]) -> Vec<Decision> {
     controller.decide(&host).decisions
 }
 
-/// Puts nice values and slices in force.
-fn put_in_force(decisions: &[Decision], vms: &mut [VmObservation]) {
+/// Applies nice values and slices.
+fn apply(decisions: &[Decision], vms: &mut [VmObservation]) {
     for decision in decisions {
         let vm = vms.iter_mut().find(|vm| vm.vm == decision.vm()).unwrap();
         let Some(at) = decision.vcpu() else {
@@ -257,8 +259,8 @@ fn put_in_force(decisions: &[Decision], vms: &mut [VmObservation]) {
     }
 }
 
-/// The VM beside three that compute on all of its pCPUs, so that it is due a quarter of them.
-fn beside(vm_1: VmObservation) -> Vec<VmObservation> {
+/// The VM next to three that compute on all of its pCPUs, so that its fair share is a quarter of them.
+fn with_competitors(vm_1: VmObservation) -> Vec<VmObservation> {
     let computing = vec![(25, 75); vm_1.vcpus.len()];
     let others = (2..5).map(|id| vm(id, &computing));
     [vm_1].into_iter().chain(others).collect()
@@ -269,31 +271,31 @@ const TIME: AsymmetricConfig = AsymmetricConfig { time: true, latency: false, re
 const LATENCY: AsymmetricConfig = AsymmetricConfig { time: false, latency: true, resolver: false };
 
 #[test]
-fn a_dry_run_says_what_a_vcpu_used_and_what_it_gets() {
+fn dry_run_reports_use_and_allocation() {
     let mut controller = controller("asymmetric", TIME);
-    // Due 100 ms: 25 each. vCPU 0 uses its own up and waits; the others use a third.
-    let mut vms = beside(vm(1, &[(76, 24), (8, 0), (8, 0), (8, 0)]));
+    // Its fair share is 100 ms: 25 each. vCPU 0 uses its own up and waits; the others use a third.
+    let mut vms = with_competitors(vm(1, &[(76, 24), (8, 0), (8, 0), (8, 0)]));
     let decisions = decide(&mut controller, &vms);
     let why = decisions[0].because().to_string();
     assert!(
         why.contains("of its 0.25 pCPUs and is still ready; its siblings used 32 % of theirs"),
         "{why}"
     );
-    put_in_force(&decisions, &mut vms);
+    apply(&decisions, &mut vms);
     assert!(vms[0].vcpus[0].in_force.nice < Nice(0));
     assert!(vms[0].vcpus[1].in_force.nice > Nice(0));
     for _ in 0..20 {
         let decisions = decide(&mut controller, &vms);
-        put_in_force(&decisions, &mut vms);
+        apply(&decisions, &mut vms);
     }
     let settled = decide(&mut controller, &vms);
     assert!(settled.is_empty(), "{settled:?}");
 }
 
 #[test]
-fn a_dry_run_says_who_is_left_alone_and_why() {
+fn dry_run_reports_unchanged_vms_and_reasons() {
     let mut controller = controller("asymmetric", TIME);
-    let mut vms = beside(vm(1, &[(76, 24), (8, 0), (8, 0), (8, 0)]));
+    let mut vms = with_competitors(vm(1, &[(76, 24), (8, 0), (8, 0), (8, 0)]));
     let mut idle = vm(6, &[(5, 5), (1, 0)]);
     idle.in_force.idle = true;
     vms.extend([vm(5, &[(10, 90)]), idle, vm(7, &[(5, 0), (1, 0)])]);
@@ -303,7 +305,7 @@ fn a_dry_run_says_who_is_left_alone_and_why() {
     assert_eq!(left(1), None);
     assert_eq!(left(5), Some(LeftAlone::OneVcpu));
     assert_eq!(left(6), Some(LeftAlone::IdleClass));
-    assert_eq!(left(7), Some(LeftAlone::NobodyShort));
+    assert_eq!(left(7), Some(LeftAlone::NoneShort));
     let wants = |id| -> Vec<bool> {
         let vcpus = round.vcpus[&VmId(id)].iter();
         vcpus.map(|vcpu| vcpu.wants_more).collect()
@@ -314,7 +316,7 @@ fn a_dry_run_says_who_is_left_alone_and_why() {
 }
 
 #[test]
-fn a_satisfied_vm_is_left_alone_and_one_that_becomes_so_has_its_own_back() {
+fn satisfied_vm_keeps_or_regains_usual_settings() {
     let mut controller = controller("asymmetric", AsymmetricConfig::default());
     let satisfied = [vm(1, &[(60, 0), (5, 0)]), vm(2, &[(30, 2), (1, 1)])];
     for _ in 0..100 {
@@ -322,10 +324,10 @@ fn a_satisfied_vm_is_left_alone_and_one_that_becomes_so_has_its_own_back() {
         let of_time = |decision: &&Decision| matches!(decision, Decision::SetNice { .. });
         assert_eq!(decisions.iter().find(of_time), None);
     }
-    let mut vms = beside(vm(1, &[(45, 20), (5, 0)]));
+    let mut vms = with_competitors(vm(1, &[(45, 20), (5, 0)]));
     for _ in 0..5 {
         let decisions = decide(&mut controller, &vms);
-        put_in_force(&decisions, &mut vms);
+        apply(&decisions, &mut vms);
     }
     assert_ne!(vms[0].vcpus[0].in_force.nice, Nice(0));
     for vcpu in &mut vms[0].vcpus {
@@ -333,16 +335,16 @@ fn a_satisfied_vm_is_left_alone_and_one_that_becomes_so_has_its_own_back() {
     }
     for _ in 0..60 {
         let decisions = decide(&mut controller, &vms);
-        put_in_force(&decisions, &mut vms);
+        apply(&decisions, &mut vms);
     }
     let nice: Vec<Nice> = vms[0].vcpus.iter().map(|vcpu| vcpu.in_force.nice).collect();
     assert_eq!(nice, [Nice(0), Nice(0)]);
 }
 
 #[test]
-fn groups_of_vcpus_are_weighed_instead_of_threads_where_there_are_some() {
+fn vcpu_groups_are_weighted_instead_of_threads() {
     let mut controller = controller("asymmetric", TIME);
-    let mut vms = beside(vm(1, &[(45, 20), (5, 0)]));
+    let mut vms = with_competitors(vm(1, &[(45, 20), (5, 0)]));
     for vcpu in &mut vms[0].vcpus {
         vcpu.in_force.weight = Some(Weight::constant(100.0));
     }
@@ -359,13 +361,13 @@ fn groups_of_vcpus_are_weighed_instead_of_threads_where_there_are_some() {
 }
 
 #[test]
-fn urgent_vcpus_have_short_slices_and_their_vm_is_charged_for_switches() {
+fn urgent_vcpus_get_slices_and_charges() {
     let mut controller = controller("fair,asymmetric", AsymmetricConfig::default());
-    // vCPU 1 wants little and comes too late: the one that waits, with its share not used up.
+    // vCPU 1 wants little and gets it too late: it waits, with its share not used up.
     let mut vms = [vm(1, &[(60, 0), (10, 40)]), vm(2, &[(40, 60), (90, 10)])];
     for _ in 0..6 {
         let decisions = decide(&mut controller, &vms);
-        put_in_force(&decisions, &mut vms);
+        apply(&decisions, &mut vms);
     }
     assert_eq!(vms[0].vcpus[1].in_force.slice, Some(Nanos(100_000)));
     assert_eq!(vms[0].vcpus[0].in_force.slice, None);
@@ -373,7 +375,7 @@ fn urgent_vcpus_have_short_slices_and_their_vm_is_charged_for_switches() {
     let host = HostObservation::with_any_knobs(T, vms.to_vec(), IdleTimes::new());
     let round = controller.decide(&host);
     assert_eq!(round.charges.get(&VmId(1)), Some(&Nanos(300 * 5_000)));
-    assert_eq!(round.vcpus[&VmId(1)][1].urgency, latency::MOST);
+    assert_eq!(round.vcpus[&VmId(1)][1].urgency, latency::MAX_LEVEL);
     assert!(matches!(
         round.vcpus[&VmId(1)][1],
         demand if demand.allocation < Nanos::from_millis(60)
@@ -381,7 +383,7 @@ fn urgent_vcpus_have_short_slices_and_their_vm_is_charged_for_switches() {
 }
 
 #[test]
-fn without_slices_urgency_is_a_weight_for_a_while() {
+fn urgency_sets_nice_without_slices() {
     let mut controller =
         controller("asymmetric", AsymmetricConfig { time: false, latency: true, resolver: false });
     let mut vms = [vm(1, &[(60, 0), (10, 40)])];
@@ -389,16 +391,16 @@ fn without_slices_urgency_is_a_weight_for_a_while() {
         let mut host = HostObservation::with_any_knobs(T, vms.to_vec(), IdleTimes::new());
         host.knobs.slice = None;
         let decisions = controller.decide(&host).decisions;
-        put_in_force(&decisions, &mut vms);
+        apply(&decisions, &mut vms);
     }
     assert_eq!(vms[0].vcpus[1].in_force.nice, Nice(-4));
     assert_eq!(vms[0].vcpus[1].in_force.slice, None);
 }
 
 #[test]
-fn no_vcpu_is_allocated_more_than_a_pcpu_and_its_siblings_have_the_rest() {
+fn excess_over_one_pcpu_goes_to_siblings() {
     let mut controller = controller("asymmetric", TIME);
-    // Alone it is due 400 ms, which one vCPU cannot use.
+    // Alone, its fair share is 400 ms, which one vCPU cannot use.
     let vms = [vm(1, &[(76, 24), (2, 0), (1, 0), (1, 0)])];
     for _ in 0..40 {
         let host = HostObservation::with_any_knobs(T, vms.to_vec(), IdleTimes::new());
@@ -411,9 +413,9 @@ fn no_vcpu_is_allocated_more_than_a_pcpu_and_its_siblings_have_the_rest() {
 }
 
 #[test]
-fn one_noisy_period_makes_no_vcpu_urgent_that_never_sleeps() {
+fn noisy_period_makes_no_awake_vcpu_urgent() {
     let mut controller = controller("asymmetric", LATENCY);
-    let mut vms = beside(vm(1, &[(25, 75), (25, 75)]));
+    let mut vms = with_competitors(vm(1, &[(25, 75), (25, 75)]));
     let is_urgent = |decisions: Vec<Decision>| {
         let of_1 = |decision: &Decision| decision.vm() == VmId(1);
         let mut slices = decisions.into_iter().filter(of_1);
@@ -422,7 +424,7 @@ fn one_noisy_period_makes_no_vcpu_urgent_that_never_sleeps() {
     for _ in 0..10 {
         assert!(!is_urgent(decide(&mut controller, &vms)));
     }
-    // A wait of 70 ms that is not over is not counted yet.
+    // A wait of 70 ms in progress is not counted yet.
     let vcpu = &mut vms[0].vcpus[0];
     (vcpu.ran, vcpu.waited) = (Nanos::from_millis(10), Nanos::from_millis(20));
     assert!(!is_urgent(decide(&mut controller, &vms)));
@@ -431,14 +433,14 @@ fn one_noisy_period_makes_no_vcpu_urgent_that_never_sleeps() {
     for _ in 0..10 {
         assert!(!is_urgent(decide(&mut controller, &vms)));
     }
-    // One that does sleep, and is late, is.
+    // A vCPU that sleeps and is late becomes urgent.
     let vcpu = &mut vms[0].vcpus[0];
     (vcpu.ran, vcpu.waited) = (Nanos::from_millis(10), Nanos::from_millis(20));
     assert!((0..10).any(|_| is_urgent(decide(&mut controller, &vms))));
 }
 
 #[test]
-fn urgent_beside_urgent_of_another_vm_is_not_urgent() {
+fn urgent_rivals_on_a_pcpu_cancel_out() {
     let mut controller = controller("asymmetric", LATENCY);
     let late = [(60, 0), (10, 40)];
     let mut vms = [vm(1, &late), vm(2, &late)];
@@ -446,7 +448,7 @@ fn urgent_beside_urgent_of_another_vm_is_not_urgent() {
         for _ in 0..8 {
             let host = HostObservation::with_any_knobs(T, vms.to_vec(), IdleTimes::new());
             let round = controller.decide(&host);
-            put_in_force(&round.decisions, vms);
+            apply(&round.decisions, vms);
         }
         [0, 1].map(|at: usize| vms[at].vcpus[1].in_force.slice)
     };
@@ -455,14 +457,14 @@ fn urgent_beside_urgent_of_another_vm_is_not_urgent() {
     let host = HostObservation::with_any_knobs(T, vms.to_vec(), IdleTimes::new());
     let round = controller.decide(&host);
     let urgency = |id: u64| round.vcpus[&VmId(id)][1].urgency;
-    assert_eq!([urgency(1), urgency(2)], [latency::MOST; 2]);
-    // One of them may go elsewhere, so neither is in the other's way for good.
+    assert_eq!([urgency(1), urgency(2)], [latency::MAX_LEVEL; 2]);
+    // One of them may go elsewhere, so neither is always in the other's way.
     let shortest = Some(Nanos(100_000));
     vms[1].vcpus[1].allowed = "0-1".parse().unwrap();
     assert_eq!(slices(&mut controller, &mut vms), [shortest, shortest]);
     vms[1].vcpus[1].allowed = "1".parse().unwrap();
     assert_eq!(slices(&mut controller, &mut vms), [None, None]);
-    // One of them is content: after a while the other is alone.
+    // One of them is content: after a while the other has no rival.
     vms[1].vcpus[1].waited = Nanos::ZERO;
     for _ in 0..40 {
         slices(&mut controller, &mut vms);
@@ -471,9 +473,9 @@ fn urgent_beside_urgent_of_another_vm_is_not_urgent() {
 }
 
 #[test]
-fn a_tenants_delegated_weight_makes_no_vcpu_of_his_urgent() {
-    // Two VMs in one slice, and one below a tenant's, in whose cgroup he set the largest weight. By the slices' weights his is due one pCPU of the two,
-    // and uses it up.
+fn delegated_weight_makes_no_vcpu_urgent() {
+    // Two VMs in one slice, and one below a tenant's slice, with the maximum weight.
+    // By the slices' weights its fair share is one pCPU of the two, and it uses that up.
     let mut vms = [vm(1, &[(25, 75); 2]), vm(2, &[(25, 75); 2]), vm(3, &[(50, 40); 2])];
     for (at, vm) in vms.iter_mut().enumerate() {
         let group = u32::from(at == 2);
@@ -498,13 +500,13 @@ fn a_tenants_delegated_weight_makes_no_vcpu_of_his_urgent() {
 #[test]
 fn urgent_siblings_on_one_pcpu_are_no_rivals() {
     let mut controller = controller("asymmetric", LATENCY);
-    let mut vms = beside(vm(1, &[(10, 40), (10, 40)]));
+    let mut vms = with_competitors(vm(1, &[(10, 40), (10, 40)]));
     for vcpu in &mut vms[0].vcpus {
         vcpu.allowed = "0".parse().unwrap();
     }
     for _ in 0..8 {
         let decisions = decide(&mut controller, &vms);
-        put_in_force(&decisions, &mut vms);
+        apply(&decisions, &mut vms);
     }
     let shortest = Some(Nanos(100_000));
     let slices: Vec<_> = vms[0].vcpus.iter().map(|v| v.in_force.slice).collect();
@@ -512,25 +514,25 @@ fn urgent_siblings_on_one_pcpu_are_no_rivals() {
 }
 
 #[test]
-fn what_a_host_refuses_to_take_back_is_not_what_was_usual() {
+fn refused_restore_keeps_usual_settings() {
     let mut controller = controller("asymmetric", AsymmetricConfig::default());
-    let mut vms = beside(vm(1, &[(45, 20), (2, 20)]));
+    let mut vms = with_competitors(vm(1, &[(45, 20), (2, 20)]));
     for _ in 0..6 {
         let decisions = decide(&mut controller, &vms);
-        put_in_force(&decisions, &mut vms);
+        apply(&decisions, &mut vms);
     }
     assert_ne!(vms[0].vcpus[0].in_force.nice, Nice(0));
     assert_ne!(vms[0].vcpus[1].in_force.slice, None);
     for vcpu in &mut vms[0].vcpus {
         (vcpu.waited, vcpu.runnable) = (Nanos::ZERO, false);
     }
-    // Refused, each time.
+    // The host refuses, each time.
     for _ in 0..300 {
         decide(&mut controller, &vms);
     }
     for _ in 0..2 {
         let decisions = decide(&mut controller, &vms);
-        put_in_force(&decisions, &mut vms);
+        apply(&decisions, &mut vms);
     }
     for vcpu in &vms[0].vcpus {
         assert_eq!((vcpu.in_force.nice, vcpu.in_force.slice), (Nice(0), None));

@@ -1,4 +1,4 @@
-//! The resolver of the policy `asymmetric`: whom it moves, when, and how it gets along with policies that move vCPUs too.
+//! The resolver of the policy `asymmetric`: its moves, and its interaction with other policies that move vCPUs.
 
 use tandem_model::{
     Because, Decision, Nanos, VcpuId, VcpuObservation, VmId, VmObservation, Weight,
@@ -12,7 +12,7 @@ use tandem_policy::turns::{Member, Rotation};
 
 const T: Nanos = Nanos::from_millis(100);
 
-/// vCPU i on pCPU i, each with what it ran and waited, in ms.
+/// vCPU i on pCPU i, each with its running and waiting time in ms.
 fn vm(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
     let vcpus = (0u32..).zip(vcpus).map(|(n, &(ran, waited))| VcpuObservation {
         ran: Nanos::from_millis(ran),
@@ -28,7 +28,7 @@ fn crowded() -> Vec<VmObservation> {
     [1, 2].map(|id| vm(id, &[(50, 50), (5, 0)])).to_vec()
 }
 
-/// The policy alone, in rounds of which others may have decided something.
+/// The policy alone, in rounds that may begin with decisions of other policies.
 struct World {
     policy: Box<dyn Policy>,
     scope: Scope,
@@ -43,7 +43,7 @@ impl World {
         World { policy: (entry.build)(&config), scope: Scope(id), vms }
     }
 
-    /// So many rounds that begin like this one; returns the moves that the policy asks for, and makes them.
+    /// Runs `rounds` rounds that begin like this one; returns the moves that the policy decides, and applies them.
     fn rounds(&mut self, rounds: usize, begun: &Round) -> Vec<(VmId, VcpuId, Because)> {
         let mut moved = Vec::new();
         for _ in 0..rounds {
@@ -78,7 +78,7 @@ fn with_move(vm: u64, vcpu: u32, to: &str) -> Round {
     }
 }
 
-/// A round in which a VM takes turns.
+/// A round in which a VM is in the rotation.
 fn with_turns(vm: u64) -> Round {
     let member = Member { vm: VmId(vm), seats: Default::default(), roams: None, due: 0.5 };
     Round {
@@ -88,7 +88,7 @@ fn with_turns(vm: u64) -> Round {
 }
 
 #[test]
-fn vcpus_of_two_vms_swap_where_pins_put_too_much_on_one_pcpu() {
+fn vcpus_on_crowded_pcpu_swap() {
     let mut world = World::new(crowded(), Placement::Rebalance);
     let moved = world.rounds(30, &Round::default());
     assert_eq!(moved.len(), 2, "{moved:?}");
@@ -103,21 +103,21 @@ fn vcpus_of_two_vms_swap_where_pins_put_too_much_on_one_pcpu() {
 }
 
 #[test]
-fn with_pins_to_be_kept_nobody_moves() {
+fn kept_pins_prevent_moves() {
     let mut world = World::new(crowded(), Placement::Turns);
     assert_eq!(world.rounds(30, &Round::default()), []);
 }
 
 #[test]
-fn a_group_waits_in_a_round_in_which_another_policy_moves_one_of_its_vcpus() {
+fn group_waits_for_moves_of_other_policies() {
     let mut world = World::new(crowded(), Placement::Rebalance);
     assert_eq!(world.rounds(30, &with_move(2, 0, "1")), []);
-    // It is there already, so nothing moves.
+    // It is there already, so no vCPU moves.
     assert_eq!(world.rounds(30, &with_move(2, 1, "1")).len(), 2);
 }
 
 #[test]
-fn vms_for_which_nothing_else_is_changed_are_not_moved_either() {
+fn unchanged_vms_are_not_moved() {
     let idle = |vm: &mut VmObservation| vm.in_force.idle = true;
     let rotating = |vm: &mut VmObservation| vm.in_force.rotating = true;
     let apart = |vm: &mut VmObservation| {
@@ -129,7 +129,7 @@ fn vms_for_which_nothing_else_is_changed_are_not_moved_either() {
     type Change = fn(&mut VmObservation);
     let changes: [(&str, Change); 4] =
         [("idle", idle), ("rotating", rotating), ("apart", apart), ("single", single)];
-    // Who should go from pCPU 0 is the first vCPU of VM 2, and if it must stay that of VM 1.
+    // The first vCPU of VM 2 should leave pCPU 0, or that of VM 1 if the former must stay.
     let of_three = || {
         let roams = |vm: &mut VmObservation, at: usize| {
             vm.vcpus[at].allowed = "0-2".parse().unwrap();
@@ -161,20 +161,20 @@ fn vms_for_which_nothing_else_is_changed_are_not_moved_either() {
 }
 
 #[test]
-fn a_vm_that_uses_little_of_what_it_is_due_is_no_load() {
-    // Each is due 100 ms, of which its first vCPU is allocated nearly all; but they use a fifth of that.
+fn unused_fair_share_is_no_load() {
+    // Each has a fair share of 100 ms, nearly all of it allocated to its first vCPU; but they use a fifth of that.
     let vms = [1, 2].map(|id| vm(id, &[(20, 0), (1, 0)])).to_vec();
     let mut world = World::new(vms, Placement::Rebalance);
     assert_eq!(world.rounds(30, &Round::default()), []);
 }
 
-/// Four VMs whose first vCPUs sleep, and come too late, on pCPU 0; nobody needs much.
+/// Four VMs whose first vCPUs sleep, and get their time too late, on pCPU 0; none needs much.
 fn late() -> Vec<VmObservation> {
     (1..5).map(|id| vm(id, &[(10, 12), (5, 0)])).collect()
 }
 
 #[test]
-fn urgent_vcpus_that_come_too_late_beside_each_other_are_spread() {
+fn late_urgent_vcpus_are_spread() {
     let mut world = World::new(late(), Placement::Rebalance);
     let moved = world.rounds(12, &Round::default());
     let urgent = moved.iter().filter(|(_, vcpu, _)| *vcpu == VcpuId(0));
@@ -182,21 +182,21 @@ fn urgent_vcpus_that_come_too_late_beside_each_other_are_spread() {
 }
 
 #[test]
-fn who_came_too_late_long_ago_is_not_moved_for_it() {
+fn old_lateness_causes_no_move() {
     let mut world = World::new(late(), Placement::Rebalance);
-    // Nothing can be moved meanwhile.
+    // No vCPU can be moved meanwhile.
     let held = with_move(1, 0, "7");
     world.rounds(8, &held);
     for vm in &mut world.vms {
         vm.vcpus[0].waited = Nanos::ZERO;
     }
-    // Still urgent, as that goes slowly.
+    // Still urgent, as urgency falls slowly.
     world.rounds(30, &held);
     assert_eq!(world.rounds(10, &Round::default()), []);
 }
 
 #[test]
-fn a_vcpu_that_roams_is_let_go_after_its_swap_unless_it_takes_turns_now() {
+fn roaming_vcpu_regains_affinity_unless_rotating() {
     for takes_turns in [false, true] {
         let mut vms = crowded();
         for vcpu in vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
@@ -208,9 +208,9 @@ fn a_vcpu_that_roams_is_let_go_after_its_swap_unless_it_takes_turns_now() {
         let swapped = swapped.into_iter().find(|moved| !moved.is_empty()).unwrap();
         let vm = swapped[0].0;
         let begun = if takes_turns { with_turns(vm.0) } else { Round::default() };
-        let let_go = world.rounds(1, &begun);
-        let of_vm: Vec<_> = let_go.iter().filter(|(id, ..)| *id == vm).collect();
-        assert_eq!(of_vm.is_empty(), takes_turns, "{let_go:?}");
+        let released = world.rounds(1, &begun);
+        let of_vm: Vec<_> = released.iter().filter(|(id, ..)| *id == vm).collect();
+        assert_eq!(of_vm.is_empty(), takes_turns, "{released:?}");
         assert!(of_vm.iter().all(|(.., why)| *why == Because::MayRoam));
     }
 }

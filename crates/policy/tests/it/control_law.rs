@@ -1,6 +1,6 @@
 //! Why FlexW does not add w × lag: the paper's rule and ours on the same small host.
 //!
-//! `cargo test -p tandem-policy --test control_law -- --nocapture` prints the table of
+//! `cargo test -p tandem-policy --test it control_law -- --nocapture` prints the table of
 //! `docs/decisions/002-flexw-control-law.md`.
 
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use crate::test_host::{PERIOD, TestHost};
 use tandem_model::{Nanos, VmId, VmObservation};
 use tandem_policy::fair_share::{Claim, fair_shares};
 
-/// Periods that are measured, after [`SETTLE`] that are not.
+/// Measured periods, after [`SETTLE`] others.
 const MEASURED: u32 = 200;
 const SETTLE: u32 = 20;
-/// The same clamps for both rules: w ÷ 64 … w × 64.
+/// The same clamps for both rules: w ÷ 100 … w × 100.
 const SPREAD: f64 = 100.0;
 const FAIR_WINDOW: u32 = 100;
 
@@ -43,9 +43,8 @@ impl Paper {
     }
 }
 
-/// What a run showed: mean |lag| of each VM's total over the run, mean over VMs of the standard
-/// deviation of the share per second ÷ its mean, and the largest ratio between a VM's weight in
-/// one period and the one before.
+/// Result of a run: mean |lag| of each VM's total over the run, mean over VMs of the standard deviation of the
+/// share per second ÷ its mean, and the largest ratio between a VM's weight in one period and the one before.
 #[derive(Debug)]
 struct Outcome {
     lag: f64,
@@ -140,7 +139,7 @@ fn mixes() -> Vec<Mix> {
 }
 
 #[test]
-fn the_papers_step_swings_where_small_weights_are_needed_and_ours_does_not() {
+fn papers_step_oscillates_and_ours_does_not() {
     println!("| mix | rule | mean lag % | wobble per second % | largest jump of a weight |");
     println!("|---|---|---|---|---|");
     let mut worst: (f64, f64) = (0.0, 0.0);

@@ -1,5 +1,5 @@
-//! FlexS against small run queues: worked cases of the detector and of the search, what must hold for
-//! every input, and how well synthetic spinning is told from computing.
+//! FlexS on small run queues: worked cases of the detector and of the search, properties for
+//! every input, and the detection rate of synthetic spinning.
 
 mod detector;
 mod properties;

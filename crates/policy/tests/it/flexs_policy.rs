@@ -1,4 +1,4 @@
-//! The policy `flexs`, in periods: whom it swaps, when, with what, and whom it leaves alone.
+//! The policy `flexs`, in periods: its swaps, and the VMs that it leaves alone.
 
 use tandem_model::branch_counters::{BranchCounts, Counted, CounterSource};
 use tandem_model::{
@@ -19,7 +19,7 @@ const T: Nanos = Nanos::from_millis(100);
 const SPIN: [u64; 3] = [3_000_000, 1_000_000, 1000];
 const WORK: [u64; 3] = [200_000_000, 32_000_000, 960_000];
 
-/// vCPU i on pCPU i, each with what it ran and waited, in ms, and its counters.
+/// vCPU i on pCPU i, each with its running and waiting time in ms, and its counters.
 fn vm(id: u64, vcpus: &[(u64, u64, [u64; 3])]) -> VmObservation {
     let vcpus = (0u32..).zip(vcpus).map(|(n, &(ran, waited, counts))| VcpuObservation {
         ran: Nanos::from_millis(ran),
@@ -39,7 +39,7 @@ fn vm(id: u64, vcpus: &[(u64, u64, [u64; 3])]) -> VmObservation {
     VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect())
 }
 
-/// vCPU 0 has a pCPU to itself and spins; vCPU 1 waits for two thirds of the time beside others, and computes.
+/// vCPU 0 has a pCPU to itself and spins; vCPU 1 waits for its own for two thirds of the time, and computes.
 fn spinning() -> VmObservation {
     vm(1, &[(100, 0, SPIN), (33, 67, WORK)])
 }
@@ -67,7 +67,8 @@ impl World {
         }
     }
 
-    /// So many periods like this one, in which other policies decided `begun`; what the policy decides in all, none of it made.
+    /// Runs `periods` periods in which other policies decided `begun`; returns all decisions of
+    /// the policy, none of them applied.
     fn periods(&mut self, periods: u32, begun: &Round) -> Vec<Decision> {
         let mut decided = Vec::new();
         for _ in 0..periods {
@@ -83,7 +84,8 @@ impl World {
         decided
     }
 
-    /// What vCPU `n` of the first VM ran and waited, in ms, and counted from now on; none if it did not run.
+    /// Sets running and waiting time, in ms, and counts of vCPU `n` of the first VM from now on;
+    /// no counts if it did not run.
     fn now(&mut self, n: usize, ran: u64, waited: u64, counts: Option<[u64; 3]>) {
         let fresh = vm(1, &[(ran, waited, counts.unwrap_or_default())]);
         let vcpu = &mut self.vms[0].vcpus[n];
@@ -102,7 +104,7 @@ impl World {
     }
 }
 
-/// Where each decision puts which vCPU.
+/// The vCPUs that are moved, and where to.
 fn moves(decisions: &[Decision]) -> Vec<(u32, String)> {
     let moves = decisions.iter().filter_map(|decision| match decision {
         Decision::SetAffinity { vcpu, pcpus, .. } => Some((vcpu.0, pcpus.to_string())),
@@ -112,9 +114,9 @@ fn moves(decisions: &[Decision]) -> Vec<(u32, String)> {
 }
 
 #[test]
-fn one_that_spins_and_one_that_waits_change_places_and_say_why() {
+fn spinning_and_waiting_vcpus_swap_with_reasons() {
     let mut world = World::new(vec![spinning()], Placement::Rebalance);
-    // Nobody is moved before it was seen for some periods.
+    // No VM is moved before it was observed for some periods.
     assert!(world.periods(EVERY - 1, &Round::default()).is_empty());
     let decided = world.periods(1, &Round::default());
     assert_eq!(moves(&decided), [(0, "1".to_owned()), (1, "0".to_owned())]);
@@ -142,7 +144,7 @@ fn swaps_of_a_vm_are_some_periods_apart() {
 }
 
 #[test]
-fn all_vms_of_a_group_come_to_it_though_one_swaps_in_a_period() {
+fn all_vms_of_a_group_get_swaps() {
     let vms = (1..=6).map(|id| VmObservation { vm: VmId(id), ..spinning() });
     let mut world = World::new(vms.collect(), Placement::Rebalance);
     let decided = world.periods(EVERY - 1 + 12, &Round::default());
@@ -153,7 +155,7 @@ fn all_vms_of_a_group_come_to_it_though_one_swaps_in_a_period() {
 }
 
 #[test]
-fn one_that_spins_like_its_siblings_is_left_alone_in_every_window() {
+fn uniformly_spinning_vm_is_left_alone() {
     // A fair window of 10 s has 100 periods.
     let alike = vm(1, &[(33, 67, SPIN), (100, 0, SPIN)]);
     let mut world = World::new(vec![alike], Placement::Rebalance);
@@ -161,7 +163,7 @@ fn one_that_spins_like_its_siblings_is_left_alone_in_every_window() {
 }
 
 #[test]
-fn weights_and_nice_values_go_with_the_places() {
+fn swap_exchanges_weights_and_nice_values() {
     let mut own_groups = spinning();
     for (vcpu, weight) in own_groups.vcpus.iter_mut().zip([300.0, 700.0]) {
         vcpu.in_force.weight = Some(Weight::constant(weight));
@@ -194,7 +196,7 @@ fn weights_and_nice_values_go_with_the_places() {
 }
 
 #[test]
-fn without_counters_or_leave_nobody_is_moved() {
+fn no_swaps_without_counters_or_permission() {
     let mut blind = spinning();
     for vcpu in &mut blind.vcpus {
         vcpu.branches = None;
@@ -214,8 +216,8 @@ fn without_counters_or_leave_nobody_is_moved() {
 }
 
 #[test]
-fn a_place_that_is_no_better_is_not_taken() {
-    // Both wait as long.
+fn equally_waiting_sibling_is_not_swapped() {
+    // Both wait for the same time.
     let even = vm(1, &[(40, 60, SPIN), (40, 60, WORK)]);
     let mut world = World::new(vec![even], Placement::Rebalance);
     assert!(world.periods(20, &Round::default()).is_empty());
@@ -226,14 +228,14 @@ fn a_place_that_is_no_better_is_not_taken() {
 }
 
 #[test]
-fn a_sibling_that_spins_too_is_no_candidate() {
+fn spinning_sibling_is_no_candidate() {
     let both = vm(1, &[(100, 0, SPIN), (33, 67, SPIN)]);
     let mut world = World::new(vec![both], Placement::Rebalance);
     assert!(world.periods(20, &Round::default()).is_empty());
 }
 
 #[test]
-fn nobody_moves_while_another_policy_does() {
+fn no_swaps_while_another_policy_moves() {
     let moved = Round {
         decisions: vec![Decision::SetAffinity {
             vm: VmId(1),
@@ -249,7 +251,7 @@ fn nobody_moves_while_another_policy_does() {
 }
 
 #[test]
-fn siblings_are_never_stacked_and_pcpus_keep_as_many_vcpus() {
+fn siblings_are_never_stacked() {
     let three = vm(1, &[(100, 0, SPIN), (33, 67, WORK), (50, 50, WORK)]);
     let mut world =
         World::new(vec![three, vm(2, &[(0, 0, WORK), (67, 33, WORK)])], Placement::Rebalance);
@@ -270,10 +272,11 @@ fn siblings_are_never_stacked_and_pcpus_keep_as_many_vcpus() {
 }
 
 #[test]
-fn a_sliver_of_spinning_does_not_end_swaps_for_the_window() {
+fn spinning_sliver_does_not_end_swaps() {
     let mut world = World::new(vec![spinning()], Placement::Rebalance);
     world.periods(EVERY, &Round::default());
-    // vCPU 1 was kept off its pCPU, and the end of a period cut its turn at the barrier after 1,500 turns, one of them mispredicted.
+    // vCPU 1 was kept off its pCPU, and the end of a period cut its loop at the barrier after
+    // 1,500 turns, one of them mispredicted.
     world.now(1, 1, 99, Some([4500, 1500, 1]));
     world.periods(1, &Round::default());
     world.now(1, 33, 67, Some(WORK));
@@ -282,7 +285,7 @@ fn a_sliver_of_spinning_does_not_end_swaps_for_the_window() {
 }
 
 #[test]
-fn one_that_spun_and_did_not_run_since_is_a_candidate() {
+fn stopped_spinner_becomes_candidate() {
     // Both spin; vCPU 1 has computed before, so that there is a contrast.
     let mut world = World::new(vec![spinning()], Placement::Rebalance);
     world.periods(1, &Round::default());
@@ -290,11 +293,11 @@ fn one_that_spun_and_did_not_run_since_is_a_candidate() {
     assert!(world.periods(EVERY, &Round::default()).is_empty());
     let refused = [(1, Refusal::Spins), (0, Refusal::WaitsTooLittle)];
     assert_eq!(world.refused(), refused);
-    // It is let go on, and waits for its pCPU since: nothing says that it spins still.
+    // It is released, and waits for its pCPU since: there is no sign that it still spins.
     world.now(1, 0, 0, None);
     let decided = world.periods(EVERY, &Round::default());
     assert_eq!(moves(&decided), [(0, "1".to_owned()), (1, "0".to_owned())]);
-    // So with one that ran for too short a time to tell.
+    // The same holds for one that ran for too short a time to tell.
     world.now(1, 33, 67, Some(SPIN));
     assert!(world.periods(EVERY, &Round::default()).is_empty());
     world.now(1, 1, 99, Some([4500, 1500, 1]));
@@ -302,7 +305,7 @@ fn one_that_spun_and_did_not_run_since_is_a_candidate() {
 }
 
 #[test]
-fn whose_cpuset_lacks_the_others_pcpu_is_not_swapped() {
+fn cpuset_without_other_pcpu_prevents_swap() {
     for (vcpu, cpuset) in [(0, "0"), (1, "1")] {
         let mut pinned = spinning();
         pinned.vcpus[vcpu].cpuset = Some(cpuset.parse().unwrap());
@@ -319,7 +322,7 @@ fn whose_cpuset_lacks_the_others_pcpu_is_not_swapped() {
 }
 
 #[test]
-fn all_decisions_of_a_swap_say_which_they_belong_to() {
+fn swap_decisions_identify_their_swap() {
     let mut nice = spinning();
     nice.vcpus[1].in_force.nice = Nice(5);
     let decided = World::new(vec![nice], Placement::Rebalance).periods(EVERY, &Round::default());
@@ -330,8 +333,8 @@ fn all_decisions_of_a_swap_say_which_they_belong_to() {
 }
 
 #[test]
-fn a_fair_window_lasts_for_its_time_though_periods_need_no_decision() {
-    // Of ten periods one needs a decision, so a window of 10 s has ten of them.
+fn fair_window_counts_skipped_periods() {
+    // One period of ten needs a decision, so a window of 10 s has ten of them.
     let mut world = World::new(vec![spinning()], Placement::Rebalance);
     world.elapsed = Nanos(10 * T.0);
     let mut new = 0;
@@ -339,6 +342,6 @@ fn a_fair_window_lasts_for_its_time_though_periods_need_no_decision() {
         world.periods(1, &Round::default());
         new += u32::from(world.last.spins[0].verdict.basis == Basis::WarmingUp);
     }
-    // Two decisions of each window judge nobody.
+    // Two decisions of each window judge no vCPU.
     assert!((18..=22).contains(&new), "in 100 s: {new}");
 }

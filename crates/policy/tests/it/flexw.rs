@@ -1,4 +1,4 @@
-//! FlexW against a small host: worked cases, convergence, and what must hold for every input.
+//! FlexW on a small host: worked cases, convergence, and properties for every input.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn settled(mut host: TestHost) -> Vec<f64> {
 }
 
 #[test]
-fn spec_10_the_unfair_host_gives_2_286_and_1_714() {
+fn spec_10_unfair_host_without_flexw() {
     let mut host = TestHost::new(4).vm(4, 1024.0).vm(3, 1024.0);
     host.noise = 0.0;
     let (observed, _) = host.run_period();
@@ -39,7 +39,7 @@ fn spec_10_the_unfair_host_gives_2_286_and_1_714() {
 }
 
 #[test]
-fn spec_10_the_unfair_host_becomes_fair() {
+fn spec_10_unfair_host_becomes_fair() {
     assert_near(&settled(TestHost::new(4).vm(4, 1024.0).vm(3, 1024.0)), &[2.0, 2.0], 0.01);
 }
 
@@ -68,8 +68,8 @@ fn capped() -> TestHost {
     TestHost::new(2).vm(2, 1024.0).capped(0.5).vm(2, 1024.0)
 }
 
-/// What each VM is due as of the last of some periods, in pCPUs; their weights never change in them.
-fn due_at_constant_weights(mut host: TestHost, periods: u32) -> Vec<f64> {
+/// Fair shares in the last of some periods, in pCPUs; asserts that the weights never change.
+fn shares_at_constant_weights(mut host: TestHost, periods: u32) -> Vec<f64> {
     let before: Vec<f64> = host.vms.iter().map(|vm| vm.weight).collect();
     let mut due = Vec::new();
     for period in 0..periods {
@@ -83,24 +83,24 @@ fn due_at_constant_weights(mut host: TestHost, periods: u32) -> Vec<f64> {
 }
 
 #[test]
-fn a_capped_vm_is_due_its_cap_the_other_the_rest_and_weights_stay() {
-    assert_near(&due_at_constant_weights(capped(), TEN_SECONDS), &[0.5, 1.5], 0.05);
-    // Its vCPUs wait for each other, too: four on the first pCPU.
+fn cap_limits_share_and_weights_stay() {
+    assert_near(&shares_at_constant_weights(capped(), TEN_SECONDS), &[0.5, 1.5], 0.05);
+    // Its vCPUs wait for each other, too: four are on the first pCPU.
     let stacked = TestHost::new(2).pinned(&[0; 4], 100.0).capped(0.25).pinned(&[0, 1], 100.0);
-    let due = due_at_constant_weights(stacked, TEN_SECONDS);
+    let due = shares_at_constant_weights(stacked, TEN_SECONDS);
     assert_near(&due, &[0.25, 1.75], 0.05);
 }
 
 #[test]
-fn a_cap_that_does_not_hold_changes_nothing() {
+fn loose_cap_changes_nothing() {
     let shares = |host: TestHost| settled(host.vm(3, 1024.0));
     let host = || TestHost::new(4).vm(4, 1024.0);
     assert_eq!(shares(host().capped(3.5)), shares(host()));
 }
 
 #[test]
-fn a_vm_that_has_less_than_its_cap_leaves_gets_that_by_weight() {
-    // By pCPUs the second would get 0.33 pCPUs; both are due one, and its cap leaves it 0.9.
+fn vm_below_its_cap_gains_by_weight() {
+    // By pCPUs VM 2 would get 0.33 pCPUs; both have a fair share of one, which its cap reduces to 0.9.
     let host = || TestHost::new(2).pinned(&[0, 0, 1], 100.0);
     let capped = host().pinned(&[0], 100.0).capped(0.9);
     let shares = settled(capped);
@@ -108,12 +108,12 @@ fn a_vm_that_has_less_than_its_cap_leaves_gets_that_by_weight() {
 }
 
 #[test]
-fn what_was_done_before_a_quota_was_known_is_taken_back() {
+fn weights_from_unknown_quota_are_reverted() {
     let mut host = capped();
     host.vms[0].cap_is_known = false;
     host.shares_over(50);
     let (high, low) = (host.vms[0].weight, host.vms[1].weight);
-    assert!(high > 1900.0 && low < 50.0, "nobody knew: {high} {low}");
+    assert!(high > 1900.0 && low < 50.0, "with an unknown cap: {high} {low}");
     host.vms[0].cap_is_known = true;
     host.shares_over(50);
     let weights = [host.vms[0].weight, host.vms[1].weight];
@@ -121,13 +121,13 @@ fn what_was_done_before_a_quota_was_known_is_taken_back() {
 }
 
 #[test]
-fn an_infeasible_weight_gets_its_peak_and_no_more() {
+fn infeasible_weight_gets_its_peak() {
     let host = TestHost::new(2).vm(2, 100.0).pinned(&[1], 100.0).pinned(&[0], 600.0);
     assert_near(&settled(host), &[0.5, 0.5, 1.0], 0.02);
 }
 
 #[test]
-fn two_accounting_groups_are_fair_each_within_itself() {
+fn each_accounting_group_is_fair() {
     let host = TestHost::new(2)
         .pinned(&[0, 0], 100.0)
         .pinned(&[0], 300.0)
@@ -153,7 +153,7 @@ fn weights_do_not_oscillate_once_settled() {
 }
 
 #[test]
-fn a_vm_that_starts_is_served_fairly_within_two_seconds() {
+fn new_vm_is_fair_within_two_seconds() {
     let mut host = TestHost::new(2).vm(2, 100.0);
     host.shares_over(50);
     host.add(&[0], 100.0);
@@ -162,14 +162,14 @@ fn a_vm_that_starts_is_served_fairly_within_two_seconds() {
 }
 
 #[test]
-fn a_vm_that_comes_does_not_rob_one_whose_weight_is_small() {
-    // The first has the second pCPU for itself, and so a small weight beside the second, which has the first pCPU.
+fn new_vm_does_not_rob_small_weight() {
+    // VM 1 has the second pCPU for itself, and so a small weight next to VM 2, which has the first pCPU.
     let mut host = TestHost::new(2).vm(2, 100.0).pinned(&[0], 100.0);
     host.shares_over(50);
     let weight = host.vms[0].weight;
     assert!(weight < 20.0, "{weight}");
     host.add(&[1], 100.0);
-    // A period in which nobody knows of it.
+    // The first period, with its configured weight.
     host.step();
     let first = host.shares_over(5);
     assert!(first.iter().all(|share| *share > 0.45), "{first:?}");
@@ -178,7 +178,7 @@ fn a_vm_that_comes_does_not_rob_one_whose_weight_is_small() {
 }
 
 #[test]
-fn a_vm_that_stops_leaves_its_share_within_two_seconds() {
+fn stopped_vm_leaves_share_within_two_seconds() {
     let mut host = TestHost::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0);
     host.shares_over(50);
     host.vms.remove(0);
@@ -187,7 +187,7 @@ fn a_vm_that_stops_leaves_its_share_within_two_seconds() {
 }
 
 #[test]
-fn a_vm_that_slept_does_not_starve_the_others() {
+fn woken_vm_does_not_starve_others() {
     let mut host = TestHost::new(2).vm(2, 100.0).vm(2, 100.0).pinned(&[0], 100.0);
     host.shares_over(50);
     host.vms[2].vcpus[0].demand = 0.0;
@@ -202,7 +202,7 @@ fn a_vm_that_slept_does_not_starve_the_others() {
 }
 
 #[test]
-fn left_over_time_sets_the_weights_back() {
+fn idle_time_resets_weights() {
     let mut host = TestHost::new(2).vm(2, 100.0).vm(1, 100.0);
     host.shares_over(TWO_SECONDS);
     assert!(host.vms[1].weight > 150.0);
@@ -219,7 +219,7 @@ fn left_over_time_sets_the_weights_back() {
 }
 
 #[test]
-fn the_fair_window_takes_back_what_a_bursty_vm_saved_up() {
+fn fair_window_resets_bursty_vm() {
     let config = FlexWConfig { fair_window: Nanos::from_secs(1), ..FlexWConfig::default() };
     let mut host = TestHost::with(2, config).vm(2, 100.0).vm(2, 100.0).pinned(&[0], 100.0);
     host.vms[2].vcpus[0].demand = 0.6;
@@ -241,11 +241,11 @@ fn the_fair_window_takes_back_what_a_bursty_vm_saved_up() {
             })
             .count();
     }
-    assert!(windows > 0, "the bursty VM's weight was never taken back");
+    assert!(windows > 0, "the bursty VM's weight was never reset");
 }
 
 #[test]
-fn a_new_configured_weight_counts_from_the_next_period() {
+fn new_configured_weight_counts_next_period() {
     let mut host = TestHost::new(2).vm(2, 100.0).vm(2, 100.0);
     host.shares_over(TWO_SECONDS);
     host.vms[1].configured = 300.0;
@@ -254,14 +254,14 @@ fn a_new_configured_weight_counts_from_the_next_period() {
 }
 
 #[test]
-fn a_vcpu_that_was_never_picked_still_counts_as_waiting() {
+fn never_picked_vcpu_counts_as_waiting() {
     let starved =
         VcpuObservation { runnable: true, ..VcpuObservation::new(VcpuId(0), "0".parse().unwrap()) };
     assert_eq!(starved.could_run(PERIOD), PERIOD);
     assert_eq!(VcpuObservation { runnable: false, ..starved }.could_run(PERIOD), Nanos::ZERO);
 }
 
-/// A period with these VMs, no pCPU idle, and nothing that was decided before applied.
+/// A period with these VMs and no idle pCPU; earlier decisions are not applied.
 fn decide(policy: &mut FlexW, period: Nanos, vms: &[VmObservation]) -> Round {
     let host = HostObservation::with_any_knobs(period, vms.to_vec(), BTreeMap::new());
     policy.decide(&host, |_| true)
@@ -274,7 +274,7 @@ fn an_empty_period_decides_nothing() {
     assert_eq!(decide(&mut policy, PERIOD, &[]), Round::default());
 }
 
-/// Any VMs at all: up to 6 of up to 5 vCPUs on 3 pCPUs, with any times within the period.
+/// Up to 6 VMs of up to 5 vCPUs on 3 pCPUs, with any times within the period.
 fn any_vms() -> impl Strategy<Value = Vec<VmObservation>> {
     let vcpu = (1u32..8, 0u64..=PERIOD.0, 0u64..=PERIOD.0, any::<bool>());
     let vm = (1u32..1000, prop::collection::vec(vcpu, 0..5));
@@ -315,13 +315,13 @@ fn weights(round: &Round) -> BTreeMap<VmId, f64> {
 
 proptest! {
     #[test]
-    fn fair_shares_conserve_what_was_received(vms in any_vms()) {
+    fn fair_shares_conserve_received_time(vms in any_vms()) {
         for group in tandem_policy::assess::accounting_groups(&vms) {
             let members: Vec<_> = group.members.iter().map(|&i| vms[i].clone()).collect();
             let assessments = tandem_policy::assess(PERIOD, &members);
             let fair: u64 = assessments.iter().map(|a| a.fair.0).sum();
             let received: u64 = members.iter().map(|vm| vm.received().0).sum();
-            // A VM's observed time can exceed its peak here, which no real VM's does.
+            // A VM's observed time can exceed its peak here, unlike that of a real VM.
             let feasible: u64 =
                 members.iter().map(|vm| vm.received().0.min(vm.peak(PERIOD).0)).sum();
             prop_assert!(fair <= received + members.len() as u64);
@@ -346,7 +346,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_changes_while_everybody_is_satisfied(
+    fn satisfied_vms_keep_their_weights(
         weights in prop::collection::vec(1u32..100, 1..6),
     ) {
         // One pCPU, a burner per VM, each served exactly by its weight.
@@ -397,7 +397,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_vm_is_charged_for_costs_it_weight_and_is_no_capacity() {
+fn charge_costs_weight_and_is_no_capacity() {
     let vm = |id: u64, charged: u64| {
         let vcpu = |n: u32| VcpuObservation {
             ran: Nanos(PERIOD.0 / 2),

@@ -1,5 +1,4 @@
-//! Gleaner's controllers: worked cases, programs modelled in a few lines, and what must hold for every
-//! input.
+//! Gleaner's controllers: worked cases, programs modelled in a few lines, and properties for every input.
 
 use proptest::prelude::*;
 use tandem_model::Nanos;
@@ -11,7 +10,7 @@ use tandem_policy::gleaner::{
 
 const PERIOD: Nanos = Nanos::from_millis(100);
 
-/// `vcpus` alike that compute and idle for so many us in turn, threads that switch after `grain` us.
+/// `vcpus` equal vCPUs that compute and idle for these times (us) in turn; their threads switch after `grain_us`.
 fn alike(vcpus: u32, computes_us: u64, idles_us: u64, grain_us: u64) -> Observation {
     let rounds = PERIOD.0 / ((computes_us + idles_us) * 1000);
     let work = rounds * computes_us * 1000;
@@ -43,7 +42,7 @@ fn worked_case_a_three_vcpus_become_two() {
 }
 
 #[test]
-fn worked_case_b_pieces_that_do_not_fit_stay() {
+fn worked_case_b_coarse_pieces_stay() {
     let mut controller = paper(3);
     let choice = controller.decide(&alike(3, 200, 100, 200));
     assert_eq!(choice.active, 3);
@@ -59,7 +58,7 @@ fn without_room_nothing_is_consolidated() {
 }
 
 #[test]
-fn a_time_slice_bounds_the_grain_however_long_idle_periods_are() {
+fn time_slice_bounds_grain() {
     let choice = paper(3).decide(&alike(3, 5_000, 20_000, 5_000));
     let Because::TooCoarse { fits, .. } = choice.because else {
         panic!("{choice:?}");
@@ -67,7 +66,7 @@ fn a_time_slice_bounds_the_grain_however_long_idle_periods_are() {
     assert_eq!(fits, 4e6);
 }
 
-/// The same with `n` vCPUs instead, all of the work still done.
+/// The same work on `vcpus` vCPUs.
 fn on_vcpus(observed: &Observation, vcpus: u32) -> Observation {
     let sum = |of: fn(&VcpuPeriod) -> u64| observed.vcpus.iter().map(of).sum::<u64>();
     let each = sum(|vcpu| vcpu.work.0) / u64::from(vcpus);
@@ -81,7 +80,7 @@ fn on_vcpus(observed: &Observation, vcpus: u32) -> Observation {
 }
 
 #[test]
-fn a_step_that_costs_utilization_is_taken_back_and_the_factor_tightened() {
+fn losing_step_is_reverted_and_factor_tightened() {
     let all = alike(4, 30, 100, 20);
     let mut controller = paper(4);
     assert_eq!(controller.decide(&all).because, Because::Fits);
@@ -132,8 +131,8 @@ fn a_full_vcpu_tightens_the_other_factor() {
     assert!((granularity - 0.18).abs() < 1e-9 && load == 1.0);
 }
 
-/// Two threads that hand each other a token. On two vCPUs a hand-over costs 29 us, 2.6 us of them
-/// computation; on one only that.
+/// Two threads that hand each other a token. On two vCPUs a hand-over takes 29 us, 2.6 us of them
+/// computation; on one vCPU only the latter.
 fn token(active: u32) -> Observation {
     let handed = match active {
         1 => PERIOD.0 / 2_600,
@@ -178,7 +177,7 @@ fn messages(active: u32) -> Observation {
     }
 }
 
-/// What the controller settles on after 3 s.
+/// The number of vCPUs after 3 s, which then stays the same.
 fn settles(program: impl Fn(u32) -> Observation, vcpus: u32) -> u32 {
     let mut controller = Consolidation::new(vcpus, ConsolidationConfig::default());
     for _ in 0..30 {
@@ -193,7 +192,7 @@ fn settles(program: impl Fn(u32) -> Observation, vcpus: u32) -> u32 {
 }
 
 #[test]
-fn a_token_goes_to_one_vcpu_and_messages_stay_on_two() {
+fn token_moves_to_one_vcpu_messages_stay() {
     assert_eq!(settles(token, 2), 1);
     assert_eq!(settles(messages, 2), 2);
 }
@@ -205,7 +204,7 @@ fn a_program_that_changes_is_followed() {
         controller.decide(&token(controller.active()));
     }
     assert_eq!(controller.active(), 1);
-    // Its threads compute now: one vCPU is full, the grain another.
+    // Its threads compute now: one vCPU is full, and the grain differs.
     let mut computes = messages(1);
     computes.switches = 10;
     let choice = controller.decide(&computes);
@@ -213,7 +212,7 @@ fn a_program_that_changes_is_followed() {
 }
 
 #[test]
-fn more_threads_on_a_full_vcpu_are_a_change() {
+fn more_threads_on_full_vcpu_are_a_change() {
     let mut controller = Consolidation::new(2, ConsolidationConfig::default());
     for _ in 0..10 {
         controller.decide(&token(controller.active()));
@@ -224,7 +223,7 @@ fn more_threads_on_a_full_vcpu_are_a_change() {
 }
 
 #[test]
-fn by_the_paper_a_full_vcpu_brings_all_back_whatever_it_was_before() {
+fn papers_full_vcpu_always_restores_all() {
     let counts = |config: ConsolidationConfig| {
         let mut controller = Consolidation::new(2, config);
         let mut counts = Vec::new();
@@ -235,14 +234,14 @@ fn by_the_paper_a_full_vcpu_brings_all_back_whatever_it_was_before() {
     };
     let ours = counts(ConsolidationConfig::default());
     assert!(ours[10..].iter().all(|&active| active == 1), "{ours:?}");
-    // The vCPU that both threads are on is full: back to two, and again from the start.
+    // The vCPU with both threads is full: back to two, and over again.
     let papers = counts(ConsolidationConfig::paper());
     assert!(papers[10..].contains(&1), "{papers:?}");
     assert!(papers[10..].contains(&2), "{papers:?}");
 }
 
 #[test]
-fn by_the_paper_waiting_threads_are_no_change() {
+fn paper_ignores_waiting_threads() {
     let lightly = alike(4, 30, 100, 20);
     let after = |config: ConsolidationConfig| {
         let mut controller = Consolidation::new(4, config);
@@ -250,7 +249,7 @@ fn by_the_paper_waiting_threads_are_no_change() {
         while controller.active() == 4 {
             controller.decide(&observed);
         }
-        // Settles, is judged, and is normal.
+        // It settles, is judged, and becomes the reference.
         for _ in 0..2 {
             observed = on_vcpus(&lightly, controller.active());
             controller.decide(&observed);
@@ -264,7 +263,7 @@ fn by_the_paper_waiting_threads_are_no_change() {
 }
 
 #[test]
-fn a_step_that_failed_is_tried_again_after_longer_and_longer_rests() {
+fn failed_step_is_retried_after_growing_rests() {
     let config = ConsolidationConfig { rest: 4, ..ConsolidationConfig::default() };
     let mut controller = Consolidation::new(2, config);
     let all = alike(2, 10, 100, 5);
@@ -282,7 +281,7 @@ fn a_step_that_failed_is_tried_again_after_longer_and_longer_rests() {
     assert!(rests.is_sorted_by(|a, b| a < b), "{rests:?}");
 }
 
-/// `program` for so many periods; in which of them a step was taken, and in which one did harm.
+/// Runs `program` for some periods; returns the periods with a step, and those with a harmful one.
 fn steps(
     controller: &mut Consolidation,
     periods: usize,
@@ -301,11 +300,11 @@ fn steps(
 }
 
 #[test]
-fn what_has_just_come_back_is_no_other_workload() {
+fn returned_vcpus_are_no_other_workload() {
     let all = alike(2, 10, 100, 5);
     let mut worse = on_vcpus(&all, 1);
     worse.user = Nanos(all.user.0 / 2);
-    // Its threads are still on one vCPU for a moment, as the other is back, and what they could not do before they do now.
+    // When the other vCPU is back, threads are still on one vCPU for a moment and catch up on their work.
     let mut returning = alike(2, 60, 40, 20);
     returning.vcpus[0] = VcpuPeriod { work: PERIOD, ..VcpuPeriod::default() };
     for long in 1..3 {
@@ -316,9 +315,10 @@ fn what_has_just_come_back_is_no_other_workload() {
                 since.set(period + 1);
                 return worse.clone();
             }
-            match period < since.get().saturating_add(long) && since.get() <= period {
-                true => returning.clone(),
-                false => all.clone(),
+            if period < since.get().saturating_add(long) && since.get() <= period {
+                returning.clone()
+            } else {
+                all.clone()
             }
         });
         assert_eq!(taken.len(), 1, "{long}: {taken:?}");
@@ -327,7 +327,7 @@ fn what_has_just_come_back_is_no_other_workload() {
 }
 
 #[test]
-fn a_workload_that_comes_and_goes_is_not_harmed_each_time() {
+fn recurring_workload_is_not_harmed_each_time() {
     // Both fit on one vCPU by the conditions, and get half as much done there.
     let phases = [alike(2, 10, 100, 5), alike(2, 50, 100, 40)];
     let program = |period: usize, active: u32| {
@@ -358,13 +358,13 @@ fn a_workload_that_sleeps_changes_nothing() {
 }
 
 #[test]
-fn retention_covers_two_idle_periods_and_long_ones_are_not_waited_for() {
+fn retention_covers_two_short_idle_periods() {
     let mut retention = Retention::new(RetentionConfig::default());
     let mut after = |idles_us: u64| retention.decide(&alike(2, idles_us, idles_us, 5)).time;
     assert_eq!(after(20), Nanos(50_000));
     assert_eq!(after(30), Nanos(100_000));
     assert_eq!(after(150), Nanos(400_000));
-    // Hysteresis: between a half and the whole of the longest retention.
+    // Hysteresis: between half of the maximum retention and all of it.
     assert_eq!(after(1_500), Nanos(2_000_000));
     assert_eq!(after(2_100), Nanos::ZERO);
     assert_eq!(after(1_500), Nanos::ZERO);
@@ -372,7 +372,7 @@ fn retention_covers_two_idle_periods_and_long_ones_are_not_waited_for() {
 }
 
 #[test]
-fn who_only_looks_whether_there_is_work_is_not_retained() {
+fn polling_workload_is_not_retained() {
     let mut retention = Retention::new(RetentionConfig::default());
     let choice = retention.decide(&alike(2, 3, 200, 1));
     assert_eq!(choice.time, Nanos::ZERO);
@@ -380,7 +380,7 @@ fn who_only_looks_whether_there_is_work_is_not_retained() {
 }
 
 #[test]
-fn stolen_time_ends_retention_until_it_has_been_calm_for_long() {
+fn stolen_time_ends_retention_until_calm() {
     let mut retention = Retention::new(RetentionConfig::default());
     let calm = alike(2, 10, 100, 5);
     let retained = retention.decide(&calm).time;
@@ -400,7 +400,7 @@ fn stolen_time_ends_retention_until_it_has_been_calm_for_long() {
 }
 
 #[test]
-fn by_the_paper_retention_is_a_round_trip_whatever_happens() {
+fn papers_retention_is_always_a_round_trip() {
     let mut retention = Retention::new(RetentionConfig::paper());
     let mut stolen = alike(2, 10, 100, 5);
     stolen.vcpus[0].stolen = Nanos(PERIOD.0 / 2);
@@ -440,7 +440,7 @@ fn observation(vcpus: usize) -> impl Strategy<Value = Observation> {
         })
 }
 
-/// 16 threads that lose what they gain by being many: each vCPU more makes all of them slower.
+/// 16 threads that lose by being many: each additional vCPU makes all of them slower.
 fn better_on_few(active: u32) -> Observation {
     let mut observed = alike(active, 60, 700, 50);
     observed.user = Nanos(20_000_000 * 16 / u64::from(active.max(4)));
@@ -448,7 +448,7 @@ fn better_on_few(active: u32) -> Observation {
 }
 
 #[test]
-fn many_vcpus_are_given_up_by_halves_until_it_hurts() {
+fn many_vcpus_are_halved_until_harmful() {
     let mut controller = Consolidation::new(16, ConsolidationConfig::default());
     let mut counts = vec![16];
     for _ in 0..30 {
@@ -465,17 +465,14 @@ fn many_vcpus_are_given_up_by_halves_until_it_hurts() {
 }
 
 proptest! {
-    /// Whatever is observed: at most half of the vCPUs out in a period (the paper: one), never none left,
-    /// factors within 0 … 1, and no step that the paper's conditions forbid.
+    /// For any observations: a period removes at most half of the vCPUs (the paper: one) and
+    /// never all, factors stay within 0 … 1, and no step violates the paper's conditions.
     #[test]
-    fn steps_are_small_and_only_where_both_conditions_hold(
+    fn steps_are_small_and_meet_both_conditions(
         seen in proptest::collection::vec(observation(8), 1..60),
         is_paper in any::<bool>(),
     ) {
-        let config = match is_paper {
-            true => ConsolidationConfig::paper(),
-            false => ConsolidationConfig::default(),
-        };
+        let config = if is_paper { ConsolidationConfig::paper() } else { ConsolidationConfig::default() };
         let mut controller = Consolidation::new(8, config);
         for mut observed in seen {
             let before = controller.active();
@@ -497,7 +494,7 @@ proptest! {
         }
     }
 
-    /// Retention is the measured cost at least and the longest at most, or zero; and always zero while time is stolen.
+    /// Retention is zero, or at least the measured cost and at most the maximum; and always zero while time is stolen.
     #[test]
     fn retention_is_bounded(seen in proptest::collection::vec(observation(2), 1..60)) {
         let mut retention = Retention::new(RetentionConfig::default());

@@ -1,4 +1,5 @@
-//! Consolidating programs that wait for locks without sleeping: they are busy all the time, and only their code shows it.
+//! Consolidation of programs that wait for locks without sleeping: they are busy all the time,
+//! and only their code shows it.
 
 use tandem_model::Nanos;
 use tandem_policy::gleaner::consolidation::{Because, SamplingDetail};
@@ -17,8 +18,8 @@ fn busy(active: u32) -> Observation {
     }
 }
 
-/// 200 samples a vCPU: so many of 100 in each of four lines of code from `address` on, the others in the kernel's code of
-/// waiting for locks.
+/// 200 samples a vCPU: of each 100, these numbers in four lines of code from `address` on, the
+/// others in the kernel's code of waiting for locks.
 fn code(active: u32, address: u64, lines: [u32; 4]) -> Code {
     let mut code = Code::new(PERIOD);
     for _ in 0..2 * active {
@@ -34,7 +35,7 @@ fn code(active: u32, address: u64, lines: [u32; 4]) -> Code {
     code
 }
 
-/// All threads want one lock: only on one vCPU they do not wait for it.
+/// All threads want one lock: on one vCPU they do not wait for it.
 fn mutex(active: u32) -> Code {
     match active {
         1 => code(1, 0, [30, 30, 20, 20]),
@@ -42,7 +43,7 @@ fn mutex(active: u32) -> Code {
     }
 }
 
-/// Half of what is needed for a lock, and everything else is done in parallel.
+/// Threads wait for a lock for less of their time, and do everything else in parallel.
 fn scaling(active: u32) -> Code {
     match active {
         1 => code(1, 0, [35, 25, 25, 15]),
@@ -50,7 +51,7 @@ fn scaling(active: u32) -> Code {
     }
 }
 
-/// Elsewhere, and without any lock.
+/// Other code, without any lock.
 fn computing(active: u32) -> Code {
     code(active, 1 << 20, [25; 4])
 }
@@ -60,7 +61,7 @@ fn controller(vcpus: u32) -> Consolidation {
     Consolidation::new(vcpus, config)
 }
 
-/// For so many periods: vCPUs and reasons after each, and how often it sampled.
+/// Runs a program for some periods; returns vCPUs and reason after each, and the number of samplings.
 fn run(
     controller: &mut Consolidation,
     program: fn(u32) -> Code,
@@ -82,7 +83,7 @@ fn run(
 }
 
 #[test]
-fn threads_that_wait_for_a_lock_are_consolidated() {
+fn lock_waiters_are_consolidated() {
     let mut controller = controller(2);
     let (choices, _) = run(&mut controller, mutex, 60);
     let contended = Because::Contended { part: 0.5 };
@@ -90,12 +91,12 @@ fn threads_that_wait_for_a_lock_are_consolidated() {
     let kept =
         |(_, because): &(u32, Because)| matches!(because, Because::Kept { ratio } if *ratio > 1.05);
     assert!(choices.iter().any(kept), "{choices:?}");
-    // Within a second, and for good.
+    // Within a second, and permanently.
     assert!(choices[10..].iter().all(|(active, _)| *active == 1), "{choices:?}");
 }
 
 #[test]
-fn who_computes_is_sampled_now_and_then_and_left_alone() {
+fn computing_program_is_sampled_and_left_alone() {
     let mut controller = controller(2);
     let (choices, samplings) = run(&mut controller, computing, 100);
     assert!(choices.iter().all(|(active, _)| *active == 2), "{choices:?}");
@@ -104,7 +105,7 @@ fn who_computes_is_sampled_now_and_then_and_left_alone() {
 }
 
 #[test]
-fn only_who_may_wait_for_locks_is_sampled_closely() {
+fn only_suspected_waiters_are_sampled_closely() {
     let samplings = |program: fn(u32) -> Code| -> Vec<SamplingDetail> {
         let mut controller = controller(2);
         let period = |_| {
@@ -118,7 +119,7 @@ fn only_who_may_wait_for_locks_is_sampled_closely() {
         (0..5).filter_map(period).collect()
     };
     assert_eq!(samplings(computing), [SamplingDetail::Rough]);
-    // A tenth of its time and less than that by chance are the same to rough sampling.
+    // Rough sampling cannot distinguish a tenth of the time from slightly less.
     let almost = |active| code(active, 0, [23, 23, 23, 22]);
     assert_eq!(samplings(almost), [SamplingDetail::Rough, SamplingDetail::Fine]);
     assert_eq!(
@@ -128,7 +129,7 @@ fn only_who_may_wait_for_locks_is_sampled_closely() {
 }
 
 #[test]
-fn who_is_hardly_in_the_kernel_is_not_sampled() {
+fn user_mode_program_is_not_sampled() {
     let mut controller = controller(2);
     for _ in 0..50 {
         let mut observed = busy(2);
@@ -139,7 +140,7 @@ fn who_is_hardly_in_the_kernel_is_not_sampled() {
 }
 
 #[test]
-fn what_would_be_slower_comes_back_and_is_not_tried_again_soon() {
+fn harmful_step_is_reverted_and_rests() {
     let mut controller = controller(2);
     let (choices, _) = run(&mut controller, scaling, 50);
     let steps = |choices: &[(u32, Because)]| {
@@ -152,10 +153,10 @@ fn what_would_be_slower_comes_back_and_is_not_tried_again_soon() {
     assert!(choices.iter().any(lost), "{choices:?}");
     assert_eq!(steps(&choices), 1, "{choices:?}");
     assert_eq!(controller.active(), 2);
-    // Later it is, and then rests for twice as long.
+    // It is retried later, and then rests for twice as long.
     let (choices, _) = run(&mut controller, scaling, 150);
     assert_eq!(steps(&choices), 2, "{choices:?}");
-    // A program with other code is no longer that one.
+    // A program with other code counts as another one.
     let other = |active| match active {
         1 => code(1, 1 << 20, [30, 30, 20, 20]),
         many => code(many, 1 << 20, [5, 5, 20, 20]),
@@ -165,8 +166,8 @@ fn what_would_be_slower_comes_back_and_is_not_tried_again_soon() {
 }
 
 #[test]
-fn what_harmed_is_tried_again_at_once_where_it_waits_for_much_longer() {
-    // As long as few want the lock, all vCPUs do more.
+fn much_longer_waits_trigger_a_retry() {
+    // While few threads want the lock, all vCPUs do more.
     let calm = |active| match active {
         1 => code(1, 0, [25, 25, 25, 25]),
         many => code(many, 0, [20, 21, 22, 22]),
@@ -194,7 +195,7 @@ fn other_code_brings_all_vcpus_back() {
 }
 
 #[test]
-fn sixteen_vcpus_are_halved_as_long_as_that_helps() {
+fn sixteen_vcpus_are_halved_while_helpful() {
     // Eight can work at once, more get in each other's way.
     let program = |active| match active {
         0..=8 => code(active, 0, [15, 15, 30, 40]),
@@ -203,7 +204,7 @@ fn sixteen_vcpus_are_halved_as_long_as_that_helps() {
     let mut many = controller(16);
     let (choices, _) = run(&mut many, program, 60);
     assert_eq!(choices[59].0, 8, "{choices:?}");
-    // One at a time, and each that wants to makes it harder: further down, step by step.
+    // Only one can work at once, and competitors make it harder: further down, step by step.
     let mut one = controller(16);
     let program = |active| match active {
         1 => code(1, 0, [45, 45, 5, 5]),
@@ -217,7 +218,7 @@ fn sixteen_vcpus_are_halved_as_long_as_that_helps() {
 }
 
 #[test]
-fn without_samples_nothing_is_tried_and_a_step_is_taken_back() {
+fn missing_samples_prevent_and_revert_steps() {
     let mut blind = controller(2);
     for _ in 0..50 {
         assert_eq!(blind.decide(&busy(2)).active, 2);
@@ -231,7 +232,7 @@ fn without_samples_nothing_is_tried_and_a_step_is_taken_back() {
 }
 
 #[test]
-fn while_the_host_takes_time_a_holder_of_a_lock_may_be_away() {
+fn stolen_time_prevents_consolidation() {
     let mut controller = controller(2);
     for _ in 0..50 {
         controller.saw(&mutex(2));
@@ -245,7 +246,7 @@ fn while_the_host_takes_time_a_holder_of_a_lock_may_be_away() {
 }
 
 #[test]
-fn it_can_be_switched_off() {
+fn contention_steps_can_be_disabled() {
     let config = ConsolidationConfig { contention: 1.0, ..ConsolidationConfig::default() };
     let mut controller = Consolidation::new(2, config);
     let (choices, samplings) = run(&mut controller, mutex, 30);
@@ -253,8 +254,8 @@ fn it_can_be_switched_off() {
 }
 
 #[test]
-fn what_harmed_is_not_repeated_because_samples_differ_by_chance() {
-    // 16 % of its time, and then 21 %: within what chance does to 700 samples.
+fn sampling_noise_triggers_no_retry() {
+    // 16 % of its time, and then 21 %: within the noise of 700 samples.
     let first = |active| match active {
         1 => code(1, 0, [25, 25, 25, 25]),
         many => code(many, 0, [21, 21, 21, 21]),
@@ -276,8 +277,8 @@ fn what_harmed_is_not_repeated_because_samples_differ_by_chance() {
 }
 
 #[test]
-fn what_harmed_twice_is_not_repeated_at_once_however_long_it_waits() {
-    // It waits for longer and longer, and is faster on all vCPUs all the same.
+fn second_harm_prevents_quick_retry() {
+    // It waits for longer and longer, but is faster on all vCPUs.
     let harmed = |waits: u32| {
         move |active| match active {
             1 => code(1, 0, [25, 25, 25, 25]),
@@ -304,7 +305,7 @@ fn what_harmed_twice_is_not_repeated_at_once_however_long_it_waits() {
 }
 
 #[test]
-fn programs_that_take_turns_are_not_harmed_each_time() {
+fn alternating_programs_are_not_harmed_each_time() {
     let program = |period: usize, active| {
         let address = ((period / 8 % 2) as u64) << 20;
         match active {

@@ -1,4 +1,4 @@
-//! Both remedies on one VM of two vCPUs: programs as they were measured on a real one, in a few lines each.
+//! Both remedies on one VM of two vCPUs: models of programs that were measured on a real one, in a few lines each.
 
 use tandem_model::Nanos;
 use tandem_policy::gleaner::controller::Because;
@@ -9,7 +9,7 @@ use tandem_policy::gleaner::{
 const PERIOD: Nanos = Nanos::from_millis(100);
 const TICK: Nanos = Nanos::from_millis(4);
 
-/// `active` vCPUs that are busy for this part, idle `idle_periods` times each.
+/// `active` vCPUs with this busy fraction and this number of idle periods each.
 fn seen(active: u32, busy: f64, idle_periods: u64, switches: u64, calls: u64) -> Observation {
     let work = (PERIOD.0 as f64 * busy) as u64;
     let vcpu = VcpuPeriod {
@@ -28,7 +28,7 @@ fn seen(active: u32, busy: f64, idle_periods: u64, switches: u64, calls: u64) ->
     }
 }
 
-/// Two threads and a pipe: 60 us a round, 12 with retention, 8 on a single one.
+/// Two threads and a pipe: 60 us a round, 12 with retention, 8 on a single vCPU.
 fn pipe(active: u32, retained: bool) -> Observation {
     match (active, retained) {
         (1, _) => seen(1, 1.0, 0, 25_000, 50_000),
@@ -46,12 +46,12 @@ fn crowd(active: u32, retained: bool) -> Observation {
     }
 }
 
-/// Threads that wait for something slow: idle, in pieces too long for retention, whatever is set.
+/// Threads that wait for something slow: idle, in pieces too long for retention, whatever the settings.
 fn sleeper(active: u32, _: bool) -> Observation {
     seen(active, 0.2, 3, 10, 0)
 }
 
-/// A program whose idle periods are short, and that gets the same done whatever is set.
+/// A program with short idle periods that gets the same done whatever the settings.
 fn indifferent(active: u32, retained: bool) -> Observation {
     let busy = 0.6 / f64::from(active);
     seen(active, busy, if retained { 900 } else { 800 }, 2_000, 4_000)
@@ -61,7 +61,7 @@ fn controller() -> Controller {
     Controller::new(2, ControllerConfig::default())
 }
 
-/// Runs a program for so many periods; the settings after each.
+/// Runs a program for some periods; returns the settings after each.
 fn run(
     controller: &mut Controller,
     program: fn(u32, bool) -> Observation,
@@ -77,7 +77,7 @@ fn run(
 }
 
 #[test]
-fn a_token_is_retained_and_then_consolidated_within_a_second() {
+fn pipe_is_retained_then_consolidated() {
     let settings = run(&mut controller(), pipe, 100);
     let retained = settings.iter().position(|&(_, retained)| retained);
     let consolidated = settings.iter().position(|&(active, _)| active == 1);
@@ -86,9 +86,9 @@ fn a_token_is_retained_and_then_consolidated_within_a_second() {
     assert!(settings[10..].iter().all(|&(active, _)| active == 1));
 }
 
-/// Two threads and a futex on a VM that is fast but for waking: busy for most of the time once they are retained, and that is
-/// mostly the price of waking.
-fn dear(active: u32, retained: bool) -> Observation {
+/// Two threads and a futex on a VM that is fast except for waking.
+/// With retention it is busy for most of the time, mostly with the cost of waking.
+fn costly(active: u32, retained: bool) -> Observation {
     match (active, retained) {
         (1, _) => seen(1, 1.0, 0, 60_000, 50_000),
         (_, true) => seen(2, 0.8, 18_000, 36_000, 36_000),
@@ -96,35 +96,35 @@ fn dear(active: u32, retained: bool) -> Observation {
     }
 }
 
-/// The same where retention does not gain as much.
+/// The same program with a smaller gain by retention.
 fn cheap(active: u32, retained: bool) -> Observation {
     match (active, retained) {
         (_, false) if active > 1 => seen(2, 0.6, 10_000, 20_000, 20_000),
-        _ => dear(active, retained),
+        _ => costly(active, retained),
     }
 }
 
 #[test]
-fn where_waking_is_dear_retained_vcpus_leave_room() {
+fn costly_wakeups_leave_room_with_retention() {
     let config = || ControllerConfig {
-        // Consolidation is tried after retention only.
+        // Consolidation is tried only after retention.
         consolidation: tandem_policy::gleaner::ConsolidationConfig {
             confirm: 4,
             ..ControllerConfig::default().consolidation
         },
         ..ControllerConfig::default()
     };
-    let settings = run(&mut Controller::new(2, config()), dear, 50);
+    let settings = run(&mut Controller::new(2, config()), costly, 50);
     assert_eq!(settings.last().map(|setting| setting.0), Some(1));
     let settings = run(&mut Controller::new(2, config()), cheap, 50);
     assert!(settings.iter().all(|setting| setting.0 == 2), "{settings:?}");
     let tight = ControllerConfig { slack: 1.0, ..config() };
-    let settings = run(&mut Controller::new(2, tight), dear, 50);
+    let settings = run(&mut Controller::new(2, tight), costly, 50);
     assert!(settings.iter().all(|setting| setting.0 == 2), "{settings:?}");
 }
 
 #[test]
-fn a_crowd_around_a_lock_is_left_alone() {
+fn lock_crowd_is_left_alone() {
     let settings = run(&mut controller(), crowd, 200);
     assert!(settings.iter().all(|&setting| setting == (2, false)));
 }
@@ -136,7 +136,7 @@ fn long_idle_periods_are_not_retained() {
 }
 
 #[test]
-fn a_program_that_does_next_to_nothing_is_left_alone() {
+fn nearly_idle_program_is_left_alone() {
     fn ticker(active: u32, _: bool) -> Observation {
         seen(active, 0.02, 20, 40, 40)
     }
@@ -145,7 +145,7 @@ fn a_program_that_does_next_to_nothing_is_left_alone() {
 }
 
 #[test]
-fn what_gains_nothing_is_off_nearly_all_of_the_time() {
+fn useless_retention_is_mostly_off() {
     let settings = run(&mut controller(), indifferent, 1000);
     let tried = settings.iter().filter(|&&setting| setting != (2, false));
     assert!(tried.count() < 60, "{settings:?}");
@@ -161,7 +161,7 @@ fn what_gains_nothing_is_off_nearly_all_of_the_time() {
 }
 
 #[test]
-fn a_program_that_changes_gets_all_vcpus_and_its_own_trial() {
+fn changed_program_gets_vcpus_and_trial() {
     let mut controller = controller();
     assert_eq!(run(&mut controller, pipe, 20).last(), Some(&(1, true)));
     // A computation on both vCPUs.
@@ -192,7 +192,7 @@ fn one_change_at_a_time() {
 }
 
 #[test]
-fn what_is_switched_off_stays_off() {
+fn disabled_remedies_stay_off() {
     let config =
         ControllerConfig { consolidate: false, retain: false, ..ControllerConfig::default() };
     let settings = run(&mut Controller::new(2, config), pipe, 50);
@@ -200,7 +200,7 @@ fn what_is_switched_off_stays_off() {
 }
 
 #[test]
-fn a_busy_host_ends_it_at_once_and_for_a_while() {
+fn busy_host_ends_retention_for_a_while() {
     let mut controller = controller();
     run(&mut controller, pipe, 4);
     assert!(controller.retention_time() > Nanos::ZERO);
@@ -217,8 +217,8 @@ fn a_busy_host_ends_it_at_once_and_for_a_while() {
 }
 
 #[test]
-fn a_program_of_two_phases_is_not_harmed_in_each() {
-    // It hands messages round for a second and looks for something for a second; retention gains neither anything.
+fn two_phase_program_is_not_harmed_each_time() {
+    // It passes messages for a second and polls for work for a second; retention gains nothing for either.
     fn looks(active: u32, retained: bool) -> Observation {
         let idle_periods = if retained { 250 } else { 240 };
         seen(active, 0.12, idle_periods, 300, 600)

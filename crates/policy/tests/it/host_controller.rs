@@ -1,5 +1,5 @@
-//! The controller of a host against a small host of plain data: what is rounded, allowed, left out; that it believes what is in
-//! force and nothing else; identities; dry runs; policies of single VMs.
+//! The controller on a small host of plain data: rounding, permissions, unchanged settings,
+//! current settings as the only state, identities, dry runs, policies of single VMs.
 
 use std::collections::BTreeMap;
 
@@ -35,13 +35,14 @@ struct Vm {
     vcpus: Vec<Burner>,
 }
 
-/// pCPUs that divide each period by the weights in force of what is pinned there; a VM's is split evenly over its vCPUs.
+/// pCPUs that divide each period by the current weights of the vCPUs pinned there; a VM's is
+/// split evenly over its vCPUs.
 struct PinnedHost {
     vms: BTreeMap<u64, Vm>,
     pcpus: u32,
     now: Nanos,
     idle: IdleTimes,
-    /// So many weights may yet be written; the others are refused.
+    /// Number of weights that can still be written; further writes are refused.
     writes_left: u32,
     knob: WeightKnob,
     applied: Vec<Decision>,
@@ -79,12 +80,10 @@ impl PinnedHost {
         self.vms[&vm].weight
     }
 
-    /// What a vCPU's part of its pCPU is.
+    /// A vCPU's share of its pCPU.
     fn share(&self, vm: &Vm, pcpu: u32) -> f64 {
-        let own = |vm: &Vm| match vm.idle {
-            true => IDLE_WEIGHT / 10.24,
-            false => vm.weight / vm.vcpus.len() as f64,
-        };
+        let own =
+            |vm: &Vm| if vm.idle { IDLE_WEIGHT / 10.24 } else { vm.weight / vm.vcpus.len() as f64 };
         let all: f64 = self
             .vms
             .values()
@@ -185,7 +184,7 @@ fn decisions(periods: &[Period<usize>]) -> impl Iterator<Item = &Decision> {
 }
 
 #[test]
-fn weights_are_whole_numbers_of_the_knob_and_none_is_written_twice() {
+fn weights_are_rounded_and_written_once() {
     let mut host = PinnedHost::new().vm(1, &[0, 1]).vm(2, &[0]);
     let periods = run(&mut controller(|_| {}), &mut host, 100);
     let mut in_force = BTreeMap::from([(VmId(1), 100.0), (VmId(2), 100.0)]);
@@ -196,7 +195,7 @@ fn weights_are_whole_numbers_of_the_knob_and_none_is_written_twice() {
         };
         assert_eq!(weight.value().fract(), 0.0, "{decision:?}");
         let before = in_force.insert(*vm, weight.value());
-        assert_ne!(before, Some(weight.value()), "{decision:?} was in force");
+        assert_ne!(before, Some(weight.value()), "{decision:?} changes nothing");
         written += 1;
     }
     assert!(written > 4, "{written}");
@@ -206,12 +205,12 @@ fn weights_are_whole_numbers_of_the_knob_and_none_is_written_twice() {
 }
 
 #[test]
-fn a_refused_write_is_seen_and_tried_again() {
+fn refused_write_is_retried() {
     let mut host = PinnedHost::new().vm(1, &[0, 1]).vm(2, &[0]);
     host.writes_left = 0;
     let mut controller = controller(|_| {});
     let refused = run(&mut controller, &mut host, 50);
-    // As nothing comes of them, the same steps are asked for again and again, and no larger ones.
+    // The writes fail, so the same steps are requested again and again, and no larger ones.
     let largest = decisions(&refused).filter_map(|decision| match decision {
         Decision::SetWeight { weight, .. } => Some(weight.value()),
         _ => None,
@@ -227,7 +226,7 @@ fn a_refused_write_is_seen_and_tried_again() {
 }
 
 #[test]
-fn what_somebody_else_set_is_where_the_next_step_starts() {
+fn next_step_starts_from_foreign_weight() {
     let mut host = PinnedHost::new().vm(1, &[0, 1]).vm(2, &[0]);
     let mut controller = controller(|_| {});
     run(&mut controller, &mut host, 50);
@@ -243,7 +242,7 @@ fn what_somebody_else_set_is_where_the_next_step_starts() {
 }
 
 #[test]
-fn a_dry_run_decides_the_same_first_step_for_ever_and_changes_nothing() {
+fn dry_run_repeats_first_step() {
     let mut host = PinnedHost::new().vm(1, &[0, 1]).vm(2, &[0]);
     let dry = run(&mut controller(|config| config.dry_run = true), &mut host, 20);
     assert!(host.applied.is_empty());
@@ -252,7 +251,7 @@ fn a_dry_run_decides_the_same_first_step_for_ever_and_changes_nothing() {
     let wet = run(&mut controller(|_| {}), &mut host, 20);
     let first = |periods: &[Period<usize>]| decisions(periods).next().cloned().unwrap();
     assert_eq!(first(&dry), first(&wet), "a dry run says what would be done");
-    // Nothing was written, so the last period asks for no more than the smoothed lag does from the start.
+    // Nothing was written, so the last period requests no more than the smoothed lag does from the start.
     for decision in &dry.last().unwrap().round.decisions {
         let Decision::SetWeight { weight, .. } = decision else {
             panic!("{decision:?}");
@@ -262,7 +261,7 @@ fn a_dry_run_decides_the_same_first_step_for_ever_and_changes_nothing() {
 }
 
 #[test]
-fn a_vm_that_is_left_to_itself_takes_part_in_the_division_and_keeps_its_weight() {
+fn vm_without_policy_counts_and_keeps_weight() {
     let mut host = PinnedHost::new().vm(1, &[0, 1]).vm(2, &[0]).vm(3, &[0]);
     for (vm, policies) in [(2, PolicySet::NONE), (3, registry::set(["configured"]).unwrap())] {
         host.vms.get_mut(&vm).unwrap().policies = policies;
@@ -270,7 +269,7 @@ fn a_vm_that_is_left_to_itself_takes_part_in_the_division_and_keeps_its_weight()
     host.vms.get_mut(&3).unwrap().weight = 55.0;
     let used = fair().or(registry::set(["configured"]).unwrap());
     let periods = run(&mut controller(|config| config.policies = used), &mut host, 60);
-    assert_eq!(host.weight(2), 100.0, "nobody may touch it");
+    assert_eq!(host.weight(2), 100.0, "no policy may change it");
     assert_eq!(host.weight(3), 100.0, "its configured weight, and nothing else");
     assert_ne!(host.weight(1), 100.0, "its neighbour is adjusted");
     let groups = &periods.last().unwrap().round.groups;
@@ -278,7 +277,7 @@ fn a_vm_that_is_left_to_itself_takes_part_in_the_division_and_keeps_its_weight()
 }
 
 #[test]
-fn a_vm_in_the_idle_class_is_due_nothing() {
+fn idle_class_vm_has_no_claim() {
     let mut host = PinnedHost::new().vm(1, &[0]).vm(2, &[0]).vm(3, &[0]);
     host.vms.get_mut(&3).unwrap().idle = true;
     let periods = run(&mut controller(|_| {}), &mut host, 60);
@@ -291,9 +290,9 @@ fn a_vm_in_the_idle_class_is_due_nothing() {
 }
 
 #[test]
-fn a_held_vm_that_hardly_runs_does_not_let_the_sum_drift() {
+fn sum_does_not_drift_with_fixed_vm() {
     let mut host = PinnedHost::new().vm(1, &[0, 1]).vm(2, &[0]).vm(3, &[1]);
-    // VM 3 never wants to run; nobody may touch it.
+    // VM 3 never wants to run, and no policy may change it.
     let vm = host.vms.get_mut(&3).unwrap();
     vm.policies = PolicySet::NONE;
     vm.vcpus.clear();
@@ -303,8 +302,8 @@ fn a_held_vm_that_hardly_runs_does_not_let_the_sum_drift() {
 }
 
 #[test]
-fn affinities_change_only_where_that_is_allowed_and_by_identity() {
-    // Three on pCPU 0 and one vCPU on pCPU 1: no weights make that fair.
+fn affinities_change_by_permission_and_identity() {
+    // Three VMs on pCPU 0 alone and one on both pCPUs: no weights make that fair.
     let crowded = || PinnedHost::new().vm(1, &[0, 1]).vm(2, &[0]).vm(3, &[0]).vm(4, &[0]);
     let mut host = crowded();
     let kept = run(&mut controller(|_| {}), &mut host, 40);
@@ -328,7 +327,7 @@ fn affinities_change_only_where_that_is_allowed_and_by_identity() {
 }
 
 #[test]
-fn a_vcpu_that_comes_and_goes_does_not_reset_its_vm() {
+fn hotplugged_vcpu_does_not_reset_its_vm() {
     let mut host = PinnedHost::new().vm(1, &[0, 1]).vm(2, &[0]);
     let mut controller = controller(|_| {});
     run(&mut controller, &mut host, 60);
@@ -352,7 +351,7 @@ fn a_vcpu_that_comes_and_goes_does_not_reset_its_vm() {
 }
 
 #[test]
-fn a_host_with_time_to_spare_needs_no_decision_in_most_periods() {
+fn idle_host_skips_most_decisions() {
     let mut host = PinnedHost::new().vm(1, &[0]);
     host.vms.get_mut(&1).unwrap().vcpus.clear();
     let mut controller = controller(|_| {});
@@ -360,7 +359,7 @@ fn a_host_with_time_to_spare_needs_no_decision_in_most_periods() {
     assert!((10..=12).contains(&periods.len()), "{}", periods.len());
 }
 
-/// The list that CONTRIBUTING.md refers to: a policy that is added is added here too.
+/// The list that CONTRIBUTING.md refers to: a new policy is added here, too.
 #[test]
 fn the_registry_holds_these_policies() {
     let names: Vec<&str> = registry::REGISTRY.iter().map(|policy| policy.name).collect();

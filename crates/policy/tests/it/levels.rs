@@ -1,7 +1,8 @@
-//! Fairness level by level: what a tenant sets and starts in the cgroups that he was given costs his neighbours nothing.
+//! Fairness level by level: a tenant's settings and VMs below the tenant's cgroups cost the neighbours nothing.
 //!
-//! The host is two pCPUs that are always wanted, divided as the kernel does: by the weights in force, level by level. Beside the neighbours'
-//! cgroups a service of the host computes, in the same slice; so a neighbour whose weight is lowered loses time to it.
+//! The host is two fully used pCPUs, divided as the kernel does: by the current weights, level by level.
+//! A host service computes in the same slice as the neighbours, so a neighbour whose weight is
+//! lowered loses time to it.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ fn levels(groups: &[u32]) -> Vec<Level> {
     groups.iter().map(|&group| Level { group, weight, quota: None }).collect()
 }
 
-/// A VM that computes on both pCPUs: its slices, and the weight that its own cgroup has.
+/// A VM that computes on both pCPUs: its slices, and the weight of its own cgroup.
 struct Vm {
     levels: Vec<Level>,
     configured: f64,
@@ -44,7 +45,7 @@ fn burner(weight: f64) -> Claim {
     Claim::always_runnable(Weight::saturating(weight), Nanos(PERIOD.0 * PCPUS), PERIOD)
 }
 
-/// What each VM receives in a period, and the host's service.
+/// Time that each VM receives in a period, and the host's service.
 fn kernel(vms: &[Vm]) -> Vec<Nanos> {
     let machine = levels(&[MACHINE]);
     let service = LeveledClaim { levels: &machine, claim: burner(100.0) };
@@ -72,7 +73,7 @@ fn observe(i: usize, vm: &Vm, received: Nanos) -> VmObservation {
     observed
 }
 
-/// What each VM received in all, in pCPUs, and the least weight that it had.
+/// The mean CPU time that each VM received, in pCPUs, and its minimum weight.
 fn run(mut vms: Vec<Vm>) -> Vec<(f64, f64)> {
     let mut policy = FlexW::new(FlexWConfig::default());
     let mut seen: Vec<(f64, f64)> = vms.iter().map(|vm| (0.0, vm.in_force)).collect();
@@ -95,15 +96,15 @@ fn run(mut vms: Vec<Vm>) -> Vec<(f64, f64)> {
 }
 
 #[test]
-fn neighbours_lose_at_most_one_percent_by_another_tenants_delegated_weight() {
-    let beside = |tenant: Vec<Vm>| {
+fn delegated_weight_costs_neighbours_little() {
+    let with_neighbours = |tenant: Vec<Vm>| {
         let vms = [neighbour(), neighbour()].into_iter().chain(tenant);
         run(vms.collect())
     };
-    let before = beside(vec![tenants(100.0)]);
+    let before = with_neighbours(vec![tenants(100.0)]);
     let many = || (0..100).map(|_| tenants(10_000.0)).collect();
     for (what, tenant) in [("the most", vec![tenants(10_000.0)]), ("a hundred", many())] {
-        let after = beside(tenant);
+        let after = with_neighbours(tenant);
         for neighbour in 0..2 {
             let (had, has) = (before[neighbour].0, after[neighbour].0);
             assert!(has >= 0.99 * had, "{what}: {has:.3} of {had:.3} pCPUs");
@@ -114,7 +115,7 @@ fn neighbours_lose_at_most_one_percent_by_another_tenants_delegated_weight() {
 }
 
 #[test]
-fn vms_below_a_hard_cap_share_that_by_their_weights_and_nobody_is_behind() {
+fn hard_cap_is_shared_by_weights() {
     let mut capped = [tenants(300.0), tenants(100.0)];
     for vm in &mut capped {
         vm.levels[0].quota = Some(0.4);
@@ -138,7 +139,7 @@ fn vms_below_a_hard_cap_share_that_by_their_weights_and_nobody_is_behind() {
 
 #[test]
 fn weights_move_among_siblings_and_keep_their_sum() {
-    // Two siblings of unequal pins would be moved; what they have together stays theirs.
+    // Two siblings of unequal pins are adjusted, and keep their total.
     let mut policy = FlexW::new(FlexWConfig::default());
     let mut vms = [neighbour(), neighbour(), tenants(10_000.0)];
     for _ in 0..8 {
@@ -191,7 +192,7 @@ fn anywhere() -> impl Strategy<Value = Vec<(Vec<Level>, Claim)>> {
 
 proptest! {
     #[test]
-    fn what_was_received_is_divided_and_nobody_is_due_more_than_it_could_use(vms in anywhere()) {
+    fn received_time_is_divided_within_usable_time(vms in anywhere()) {
         let claims: Vec<_> = vms.iter().map(|(levels, claim)| LeveledClaim { levels, claim: *claim }).collect();
         let capacity: Nanos = claims.iter().map(|leveled| leveled.claim.received).sum();
         let shares = fair_shares_by_level(capacity, PERIOD, &claims);

@@ -1,4 +1,4 @@
-//! Tests of policies and controllers. One program, since each one is linked with the whole crate.
+//! Tests of policies and controllers, in one program because each program is linked with the whole crate.
 
 mod apart;
 mod asymmetric;

@@ -66,7 +66,7 @@ fn fig_4_6_rotating_serial_work_scales() {
 }
 
 #[test]
-fn fig_4_6_could_have_used_all_of_its_half() {
+fn fig_4_6_could_use_its_half() {
     // On 4 cores an iteration takes 2 + 1 units of time and 6 of CPU: half is used, half is given.
     let utilization = Fraction::new(6.0 / 12.0).unwrap();
     let half = Fraction::new(0.5).unwrap();
@@ -109,7 +109,7 @@ fn four_types() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_inputs_are_rejected() {
     let run =
         PhysicalRun { cores: 2, execution: Nanos(10), idle: Nanos(15), busy_waiting: Nanos(6) };
     let error = run.speedup().unwrap_err();

@@ -36,7 +36,7 @@ pub struct TestVm {
     pub configured: f64,
     pub weight: f64,
     pub vcpus: Vec<TestVcpu>,
-    /// Hard cap in pCPUs, and whether the policy is told of it.
+    /// Hard cap in pCPUs, and whether the policy knows it.
     pub cap: Option<f64>,
     pub cap_is_known: bool,
 }
@@ -85,19 +85,19 @@ impl TestHost {
         });
     }
 
-    /// The last VM that was added has a hard cap.
+    /// Sets a hard cap on the VM that was added last.
     pub fn capped(mut self, pcpus: f64) -> TestHost {
         self.vms.last_mut().unwrap().cap = Some(pcpus);
         self
     }
 
-    /// One period without the policy: what each vCPU ran and waited.
+    /// Runs one period without the policy; returns the times of each vCPU, and idle times.
     pub fn run_period(&mut self) -> (Vec<VmObservation>, BTreeMap<PcpuId, Nanos>) {
         let t = PERIOD.0 as f64;
         let wants = |vm: &TestVm| vm.vcpus.iter().map(|vcpu| vcpu.demand * t).collect();
         let mut wants: Vec<Vec<f64>> = self.vms.iter().map(wants).collect();
         let (mut ran, mut idle) = self.divide_all(t, &wants);
-        // For how long each VM is not throttled: then it runs as without a cap.
+        // Time for which each VM is not throttled, and runs as without a cap.
         let mut active = vec![t; self.vms.len()];
         for (i, vm) in self.vms.iter().enumerate() {
             let all: f64 = ran[i].iter().sum();
@@ -141,7 +141,7 @@ impl TestHost {
         (observed, idle)
     }
 
-    /// What each vCPU runs of what it wants, and what stays idle of each pCPU.
+    /// Running time of each vCPU, and idle time of each pCPU.
     fn divide_all(&self, t: f64, wants: &[Vec<f64>]) -> (Vec<Vec<f64>>, BTreeMap<PcpuId, Nanos>) {
         let mut ran: Vec<Vec<f64>> = wants.iter().map(|vcpus| vec![0.0; vcpus.len()]).collect();
         let mut idle = BTreeMap::new();
@@ -152,7 +152,7 @@ impl TestHost {
         (ran, idle)
     }
 
-    /// Water-fills one pCPU by group weight; returns what stays idle.
+    /// Water-fills one pCPU by group weight; returns its idle time.
     fn divide(&self, pcpu: u32, t: f64, wants: &[Vec<f64>], ran: &mut [Vec<f64>]) -> f64 {
         let mut open: Vec<(usize, usize, f64, f64)> = Vec::new();
         for (i, vm) in self.vms.iter().enumerate() {
@@ -184,7 +184,7 @@ impl TestHost {
         left
     }
 
-    /// One period, then the policy's decisions applied.
+    /// Runs one period and applies the policy's decisions.
     pub fn step(&mut self) -> (Vec<VmObservation>, Round) {
         let (observed, idle) = self.run_period();
         let host = HostObservation::with_any_knobs(PERIOD, observed.clone(), idle);

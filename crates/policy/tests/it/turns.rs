@@ -1,4 +1,4 @@
-//! Turns: the rotation's worked cases, and what must hold for any VMs.
+//! Turns: worked cases of the rotation, and properties for any VMs.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ fn rotation(candidates: &[Candidate]) -> Rotation {
     Rotation::of(&TurnsConfig::default(), candidates)
 }
 
-/// A row: each VM, and where it sits.
+/// A row: each VM, and its slots.
 type Row = Vec<(u64, PcpuSet)>;
 
-/// Some rows, and who sits where.
+/// The first rows, with slots.
 fn seated_rows(rotation: &Rotation, count: usize) -> Vec<Row> {
     let mut rotor = Rotor::default();
     rotor.follow(&rotation.members);
@@ -46,7 +46,7 @@ fn seated_rows(rotation: &Rotation, count: usize) -> Vec<Row> {
     (0..count).map(|_| row()).collect()
 }
 
-/// How many of these rows each VM had.
+/// Number of these rows that each VM had.
 fn had(rows: &[Row]) -> BTreeMap<u64, usize> {
     let mut had = BTreeMap::new();
     for (vm, _) in rows.iter().flatten() {
@@ -55,19 +55,19 @@ fn had(rows: &[Row]) -> BTreeMap<u64, usize> {
     had
 }
 
-/// The members that roam.
+/// The roaming members.
 fn roaming(rotation: &Rotation) -> Vec<u64> {
     let members = rotation.members.iter().filter(|m| m.roams.is_some());
     members.map(|member| member.vm.0).collect()
 }
 
-/// One VM of two vCPUs and three of one on two pCPUs, due so much.
+/// One VM of two vCPUs and three of one on two pCPUs, with these fair shares.
 fn one_and_three(dues: [f64; 4]) -> Vec<Candidate> {
     let vcpus = [2, 1, 1, 1];
     (1..).zip(vcpus.into_iter().zip(dues)).map(|(id, (vcpus, due))| vm(id, vcpus, due, 2)).collect()
 }
 
-/// The VMs of some rows.
+/// The VMs of the first rows.
 fn rows(rotation: &Rotation, count: usize) -> Vec<Vec<u64>> {
     let mut rotor = Rotor::default();
     rotor.follow(&rotation.members);
@@ -80,7 +80,7 @@ fn members(rotation: &Rotation) -> Vec<u64> {
 }
 
 #[test]
-fn two_vms_of_two_vcpus_on_two_pcpus_alternate() {
+fn two_vms_on_two_pcpus_alternate() {
     let rotation = rotation(&[vm(1, 2, 1.0, 2), vm(2, 2, 1.0, 2)]);
     let first = &rotation.members[0].seats;
     assert_eq!(first.values().copied().collect::<Vec<_>>(), [PcpuId(0), PcpuId(1)]);
@@ -89,7 +89,7 @@ fn two_vms_of_two_vcpus_on_two_pcpus_alternate() {
 }
 
 #[test]
-fn weights_of_three_to_one_give_rows_of_three_to_one() {
+fn rows_follow_weights_of_three_to_one() {
     let rotation = rotation(&[vm(1, 2, 1.5, 2), vm(2, 2, 0.5, 2)]);
     let rows = rows(&rotation, 8);
     let of_first = rows.iter().filter(|row| **row == [1]).count();
@@ -98,8 +98,8 @@ fn weights_of_three_to_one_give_rows_of_three_to_one() {
 }
 
 #[test]
-fn two_small_vms_share_a_row_beside_a_large_one() {
-    // 4, 2 and 2 vCPUs on 4 pCPUs, due 4/3 each: a third, two thirds and two thirds of the rows.
+fn two_small_vms_share_a_row() {
+    // 4, 2 and 2 vCPUs on 4 pCPUs, with fair shares of 4/3: a third, two thirds and two thirds of the rows.
     let due = 4.0 / 3.0;
     let rotation = rotation(&[vm(1, 4, due, 4), vm(2, 2, due, 4), vm(3, 2, due, 4)]);
     assert_eq!(members(&rotation), [1, 2, 3]);
@@ -112,14 +112,15 @@ fn two_small_vms_share_a_row_beside_a_large_one() {
 }
 
 #[test]
-fn on_fixed_seats_three_vms_do_not_fit_into_two_places() {
-    // Each is due two rows of three. Whoever shares its seats with another has one of two, and without one of them nobody competes.
-    // In rows 1 2, 2 3, 1 3 all would have their due, but then one of them changes seats.
+fn three_vms_do_not_fit_two_places() {
+    // Each is entitled to two rows of three. A VM that shares its slots has one of two, and
+    // without one of them none competes.
+    // In rows 1 2, 2 3, 1 3 all would have their fair shares, but then one of them changes slots.
     let vms = |count: u64, due: f64| (1..=count).map(|id| vm(id, 2, due, 4)).collect::<Vec<_>>();
     assert!(rotation(&vms(3, 4.0 / 3.0)).is_empty());
     assert_eq!(members(&rotation(&vms(4, 1.0))), [1, 2, 3, 4]);
     assert_eq!(members(&rotation(&vms(5, 0.8))).len(), 4, "one stays on");
-    // Four places: the same up to seven.
+    // With four places the same holds up to seven VMs.
     for (count, taking) in [(5, 0), (6, 0), (7, 0), (8, 8), (11, 8), (12, 12)] {
         let due = 16.0 / count as f64;
         let vms: Vec<Candidate> = (1..=count).map(|id| vm(id, 4, due, 16)).collect();
@@ -128,9 +129,9 @@ fn on_fixed_seats_three_vms_do_not_fit_into_two_places() {
 }
 
 #[test]
-fn three_vms_of_one_vcpu_roam_beside_one_of_two() {
-    // Each is due half a pCPU of two: a quarter of the rows, and half of them. On fixed seats two of the small ones would have a pCPU's other
-    // three quarters.
+fn three_small_vms_roam_next_to_wide_vm() {
+    // Each has a fair share of half a pCPU of two: a quarter of the rows, and half of them.
+    // With fixed slots two of the small VMs would share three quarters of a pCPU.
     let rotation = rotation(&one_and_three([0.5; 4]));
     assert_eq!(members(&rotation), [1, 2, 3, 4]);
     assert_eq!(roaming(&rotation), [2, 3, 4]);
@@ -160,13 +161,13 @@ fn three_vms_of_one_vcpu_roam_beside_one_of_two() {
 }
 
 #[test]
-fn by_weights_of_two_to_one_whoever_weighs_more_has_two_rows_for_one() {
-    // Of two pCPUs 2/5 is worth 0.4: the one of two vCPUs twice that, in two rows of five, and each of the others in two.
+fn rows_follow_weights_of_two_to_one() {
+    // The VM of two vCPUs has a fair share of 0.8, in two rows of five, and each of the others 0.4, also in two.
     let wide = rotation(&one_and_three([0.8, 0.4, 0.4, 0.4]));
     assert_eq!(roaming(&wide), [2, 3, 4]);
     let rows = seated_rows(&wide, 50);
     assert_eq!(had(&rows), BTreeMap::from([(1, 20), (2, 20), (3, 20), (4, 20)]));
-    // One of one vCPU weighs twice as much: it is in every row but those of the wide one, which are one in five.
+    // A VM of one vCPU weighs twice as much: it is in every row but those of the wide one, which are one in five.
     let narrow = rotation(&one_and_three([0.4, 0.8, 0.4, 0.4]));
     let rows = seated_rows(&narrow, 50);
     let had = had(&rows);
@@ -175,8 +176,8 @@ fn by_weights_of_two_to_one_whoever_weighs_more_has_two_rows_for_one() {
 }
 
 #[test]
-fn two_of_two_vcpus_and_three_of_one_share_two_pcpus() {
-    // Each is due 0.4: a row of five each, and two of five.
+fn two_wide_and_three_small_vms_fit() {
+    // Each has a fair share of 0.4: one row of five for the wide VMs, and two of five for the others.
     let vcpus = [2, 2, 1, 1, 1];
     let vms: Vec<Candidate> = (1..).zip(vcpus).map(|(id, n)| vm(id, n, 0.4, 2)).collect();
     let rotation = rotation(&vms);
@@ -188,7 +189,7 @@ fn two_of_two_vcpus_and_three_of_one_share_two_pcpus() {
 }
 
 #[test]
-fn where_fixed_seats_fit_or_nothing_runs_together_nobody_roams() {
+fn no_roaming_without_need() {
     // 2, 1 and 1 on two pCPUs: two thirds each, a third of the rows, and two thirds on a pCPU of its own.
     let third = 2.0 / 3.0;
     let vms = [vm(1, 2, third, 2), vm(2, 1, third, 2), vm(3, 1, third, 2)];
@@ -199,10 +200,10 @@ fn where_fixed_seats_fit_or_nothing_runs_together_nobody_roams() {
 }
 
 #[test]
-fn who_is_pinned_does_not_roam() {
+fn pinned_vm_does_not_roam() {
     let set = |list: &str| list.parse::<PcpuSet>().unwrap();
     let pinned = |id, list: &str| on(id, 1, 0.5, &set(list));
-    // All pinned: nobody can give way.
+    // All are pinned: no VM can move.
     let vms = [vm(1, 2, 0.5, 2), pinned(2, "0"), pinned(3, "0"), pinned(4, "1")];
     assert!(rotation(&vms).is_empty());
     let vms = [vm(1, 2, 0.5, 2), vm(2, 1, 0.5, 2), pinned(3, "0"), vm(4, 1, 0.5, 2)];
@@ -215,22 +216,22 @@ fn who_is_pinned_does_not_roam() {
 }
 
 #[test]
-fn who_roams_goes_on_to_while_the_members_are_the_same() {
-    // 1 has weight for so much that on fixed seats 2 and 4 fit on a pCPU.
+fn roaming_continues_with_same_members() {
+    // With these fair shares VMs 2 and 4 fit on one pCPU with fixed slots.
     let config = TurnsConfig::default();
     let roams = rotation(&one_and_three([0.5; 4]));
     let fits = one_and_three([0.5, 0.2, 0.75, 0.55]);
     assert_eq!(roaming(&rotation(&fits)), [0; 0]);
     let after = Rotation::after(&roams, &config, &fits);
     assert_eq!(roaming(&after), [2, 3, 4]);
-    // Another set of members begins anew.
+    // Another set of members starts over.
     let third = 2.0 / 3.0;
     let fewer = [vm(1, 2, third, 2), vm(2, 1, third, 2), vm(3, 1, third, 2)];
     assert_eq!(roaming(&Rotation::after(&roams, &config, &fewer)), [0; 0]);
 }
 
 #[test]
-fn one_that_roams_and_falls_asleep_leaves_its_rows_to_the_others() {
+fn sleeping_roaming_vm_leaves_its_rows() {
     let rotation = rotation(&one_and_three([0.5; 4]));
     let mut rotor = Rotor::default();
     rotor.follow(&rotation.members);
@@ -244,9 +245,11 @@ fn one_that_roams_and_falls_asleep_leaves_its_rows_to_the_others() {
 }
 
 #[test]
-fn in_4_4_2_2_1_on_4_the_vm_of_one_vcpu_stays_on() {
-    // Each is due 0.8 pCPUs. In rows the five cannot all have that: 1 is due in 4 rows of 5, and 4 and 4 leave it 3. It stays on and
-    // takes its part of every row; the others are due a quarter, a quarter, a half and a half of the rows.
+fn smallest_vm_becomes_resident() {
+    // Each has a fair share of 0.8 pCPUs. Rows cannot give that to all five: VM 5 is entitled to
+    // 4 rows of 5, and VMs 1 and 2 leave it 3.
+    // VM 5 becomes resident and takes its part of every row.
+    // The others are entitled to a quarter, a quarter, a half and a half of the rows.
     let candidates =
         [vm(1, 4, 0.8, 4), vm(2, 4, 0.8, 4), vm(3, 2, 0.8, 4), vm(4, 2, 0.8, 4), vm(5, 1, 0.8, 4)];
     let rotation = rotation(&candidates);
@@ -259,7 +262,7 @@ fn in_4_4_2_2_1_on_4_the_vm_of_one_vcpu_stays_on() {
 }
 
 #[test]
-fn a_vm_larger_than_the_host_shares_its_pcpus_evenly() {
+fn oversized_vm_shares_pcpus_evenly() {
     let rotation = rotation(&[vm(1, 4, 1.0, 2), vm(2, 2, 1.0, 2)]);
     let mut seats: Vec<u32> = rotation.members[0].seats.values().map(|p| p.0).collect();
     seats.sort_unstable();
@@ -268,7 +271,7 @@ fn a_vm_larger_than_the_host_shares_its_pcpus_evenly() {
 }
 
 #[test]
-fn one_that_falls_asleep_leaves_and_the_rest_goes_on() {
+fn sleeping_vm_leaves_and_others_continue() {
     let third = 2.0 / 3.0;
     let rotation = rotation(&[vm(1, 2, third, 2), vm(2, 2, third, 2), vm(3, 2, third, 2)]);
     let mut rotor = Rotor::default();
@@ -284,20 +287,20 @@ fn nothing_rotates_without_need() {
     assert!(rotation(&[]).is_empty());
     assert!(rotation(&[vm(1, 2, 2.0, 2)]).is_empty(), "alone");
     let apart = [on(1, 2, 2.0, &"0-1".parse().unwrap()), on(2, 2, 2.0, &"2-3".parse().unwrap())];
-    assert!(rotation(&apart).is_empty(), "nobody to compete with");
+    assert!(rotation(&apart).is_empty(), "no competitors");
     let single = [vm(1, 1, 0.5, 1), vm(2, 1, 0.5, 1)];
     assert!(rotation(&single).is_empty(), "nothing to run together");
 }
 
 #[test]
-fn a_vm_due_a_whole_pcpu_leaves_no_turns() {
-    // One vCPU due 1.0 of 2 pCPUs is always on; the other VM's two vCPUs can never run together.
+fn always_running_vm_prevents_turns() {
+    // One vCPU with a fair share of 1.0 of 2 pCPUs always runs; the other VM's two vCPUs can never run together.
     assert!(rotation(&[vm(1, 2, 1.0, 2), vm(2, 1, 1.0, 2)]).is_empty());
 }
 
 #[test]
-fn pcpu_sets_that_overlap_in_part_share_what_they_can() {
-    // The middle one competes with both, and these two not with each other.
+fn partly_overlapping_pcpu_sets_rotate() {
+    // VM 2 competes with both others, and these do not compete with each other.
     let set = |list: &str| list.parse::<PcpuSet>().unwrap();
     let rotation = rotation(&[
         on(1, 2, 1.0, &set("0-1")),
@@ -308,7 +311,7 @@ fn pcpu_sets_that_overlap_in_part_share_what_they_can() {
 }
 
 #[test]
-fn who_stays_keeps_what_it_is_owed() {
+fn staying_vm_keeps_its_credit() {
     let all = rotation(&[vm(1, 2, 1.0, 2), vm(2, 2, 1.0, 2)]);
     let mut rotor = Rotor::default();
     rotor.follow(&all.members);
@@ -318,8 +321,9 @@ fn who_stays_keeps_what_it_is_owed() {
 }
 
 #[test]
-fn who_comes_back_is_owed_what_it_was() {
-    // Due every fourth row. After its row it is owed half a row less than nothing; begun anew, the fifth row would be its own.
+fn returning_vm_keeps_its_credit() {
+    // VM 1 is entitled to every fourth row. After its row its credit is minus half a row; without
+    // memory, the fifth row would be its own.
     let all = rotation(&[vm(1, 2, 0.5, 2), vm(2, 2, 1.5, 2)]);
     let mut rotor = Rotor::default();
     rotor.follow(&all.members);
@@ -332,7 +336,7 @@ fn who_comes_back_is_owed_what_it_was() {
     assert_eq!(rows, [2, 2, 2, 1]);
 }
 
-/// VMs on some pCPUs, due what equal or unequal weights give them.
+/// VMs on some pCPUs, with the fair shares of equal or unequal weights.
 fn candidates() -> impl Strategy<Value = (u32, Vec<Candidate>)> {
     let vms = prop::collection::vec((1u32..=8, 1u32..=4), 2..10);
     (2u32..=8, vms).prop_map(|(pcpus, sizes)| {
@@ -345,7 +349,7 @@ fn candidates() -> impl Strategy<Value = (u32, Vec<Candidate>)> {
     })
 }
 
-/// VMs mostly of one vCPU, of equal weight, on some pCPUs: such sets as fixed seats are too tight for.
+/// VMs mostly of one vCPU, of equal weight, on some pCPUs: sets for which fixed slots are too tight.
 fn mostly_small() -> impl Strategy<Value = (u32, Vec<Candidate>)> {
     (2u32..=4, 1usize..=2, 3usize..=8).prop_map(|(pcpus, wide, small)| {
         let due = f64::from(pcpus) / (wide + small) as f64;
@@ -356,7 +360,7 @@ fn mostly_small() -> impl Strategy<Value = (u32, Vec<Candidate>)> {
     })
 }
 
-/// A host on which two VMs of two vCPUs never sleep, after enough periods of `turns`: the rotation.
+/// The rotation of a host with two VMs of two vCPUs that never sleep, after enough periods of `turns`.
 fn decided(placement: Placement, knobs: impl Fn(&mut Knobs), pins: bool) -> Rotation {
     let period = Nanos::from_millis(100);
     let vm = |id: u64| {
@@ -385,14 +389,14 @@ fn decided(placement: Placement, knobs: impl Fn(&mut Knobs), pins: bool) -> Rota
 }
 
 #[test]
-fn a_host_without_the_idle_class_has_no_turns() {
+fn no_turns_without_idle_class() {
     assert_eq!(members(&decided(Placement::Turns, |_| {}, false)), [1, 2]);
     let rotation = decided(Placement::Turns, |knobs| knobs.idle = false, false);
     assert!(rotation.is_empty(), "{rotation:?}");
 }
 
 #[test]
-fn where_affinities_cannot_be_set_only_those_take_turns_who_sit_already() {
+fn fixed_affinities_rotate_only_pinned_vms() {
     let fixed = |knobs: &mut Knobs| knobs.affinity = false;
     assert!(decided(Placement::Turns, fixed, false).is_empty());
     assert_eq!(members(&decided(Placement::Turns, fixed, true)), [1, 2]);
@@ -402,7 +406,7 @@ fn where_affinities_cannot_be_set_only_those_take_turns_who_sit_already() {
 
 proptest! {
     #[test]
-    fn shares_over_many_rows_are_what_is_due((_, candidates) in candidates()) {
+    fn rows_match_fair_shares((_, candidates) in candidates()) {
         let rotation = rotation(&candidates);
         let count = 400;
         let had = had(&seated_rows(&rotation, count));
@@ -413,7 +417,7 @@ proptest! {
     }
 
     #[test]
-    fn a_row_has_one_vm_for_a_pcpu_and_no_pcpu_that_another_could_use(
+    fn rows_are_disjoint_and_full(
         (_, candidates) in candidates(),
     ) {
         let rotation = rotation(&candidates);
@@ -430,13 +434,13 @@ proptest! {
                     Some(roams) => roams.iter().any(|pcpu| !taken.contains(pcpu)),
                     None => !taken.overlaps(&other.pcpus()),
                 };
-                prop_assert!(!could_sit, "{other:?} beside {row:?}");
+                prop_assert!(!could_sit, "{other:?} next to {row:?}");
             }
         }
     }
 
     #[test]
-    fn nobody_waits_over_two_rotations((_, candidates) in candidates()) {
+    fn no_vm_waits_over_two_rotations((_, candidates) in candidates()) {
         let rotation = rotation(&candidates);
         let least = rotation.members.iter().map(|member| member.due).fold(1.0, f64::min);
         let longest = (2.0 / least).ceil() as u32 + 1;
@@ -451,7 +455,7 @@ proptest! {
     }
 
     #[test]
-    fn those_that_roam_have_what_is_due_in_any_stretch_of_rows(
+    fn roaming_vms_get_shares_in_any_stretch(
         (pcpus, candidates) in mostly_small(),
         begin in 0usize..200,
     ) {
@@ -462,7 +466,7 @@ proptest! {
         for member in &rotation.members {
             let rows = |had: &BTreeMap<u64, usize>| had.get(&member.vm.0).copied().unwrap_or(0);
             let (had, due) = ((rows(&all) - rows(&before)) as f64, member.due * 100.0);
-            // Short by no more than the trial allows, and two rows.
+            // Short by no more than the trial tolerates, and two rows.
             prop_assert!(had >= due * (1.0 - SHORT) - 2.0, "{had} of {due} in {rotation:?}");
         }
         for (vm, on) in rows.iter().flatten() {
@@ -473,7 +477,7 @@ proptest! {
     }
 
     #[test]
-    fn seats_are_within_what_is_allowed_and_stack_only_where_they_must(
+    fn slots_are_allowed_and_rarely_stacked(
         (pcpus, candidates) in candidates(),
     ) {
         let rotation = rotation(&candidates);

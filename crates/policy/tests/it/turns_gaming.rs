@@ -1,10 +1,12 @@
-//! VMs that go in and out of turns: what they and the others receive.
+//! VMs that enter and leave turns: the CPU time that they and the others receive.
 //!
-//! A fluid model of two pCPUs and VMs of two vCPUs each, in steps of 1 ms: in each, the VMs that are awake and not in the idle class share
-//! the pCPUs by their weights in force, and if there is none, those in the idle class do. The controller, the sequence of turns and the
-//! test for sleep are those that ship. As a kernel does, the model counts a wait when it is over.
+//! A fluid model of two pCPUs and VMs of two vCPUs each, in steps of 1 ms.
+//! In each step the VMs that are awake and not in the idle class share the pCPUs by their current weights.
+//! If there is none, those in the idle class do.
+//! The controller, the sequence of turns and the test for sleep are those that ship.
+//! As a kernel does, the model counts a wait when it ends.
 //!
-//! It has no clock ticks and no slices: what is wrong here is wrong in the policy.
+//! It has no clock ticks and no slices: errors here are errors of the policy.
 
 use tandem_model::{
     Decision, Nanos, PcpuId, PcpuSet, VcpuId, VcpuObservation, VmId, VmObservation, Weight,
@@ -16,18 +18,18 @@ use tandem_policy::turns::{Sequence, SleepWatch};
 const STEP: Nanos = Nanos::from_millis(1);
 const T: Nanos = Nanos::from_millis(100);
 
-/// When a VM sleeps that has been awake for long enough.
+/// Time at which a VM sleeps that has been awake for long enough.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// At once, as a VM that means no harm.
+    /// At once, as a benign VM does.
     AtOnce,
-    /// Only if it takes turns, so that its sleep ends with its turn.
+    /// Only in turns, so that its sleep ends with its turn.
     EndOfTurn,
-    /// Only if it takes turns, and it is others' turn: it loses nothing.
+    /// Only in turns, during the turns of others: it loses nothing.
     BetweenTurns,
 }
 
-/// Spins for so long at least, then sleeps for so long.
+/// Spins for at least `spin`, then sleeps for `sleep`.
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     spin: Nanos,
@@ -41,18 +43,18 @@ struct FluidVm {
     until: Nanos,
     asleep: bool,
     observed: VmObservation,
-    /// Of each of its vCPUs.
+    /// Times of each of its vCPUs.
     ran: f64,
     waited: f64,
-    /// A wait that is not over.
+    /// A wait in progress.
     waiting: f64,
     /// `ran` and `waited` at the last period.
     before: (f64, f64),
-    /// What was seen of it at the ends of its turns.
+    /// Samples at the ends of its turns.
     watch: SleepWatch,
-    /// Periods at whose end it took turns.
+    /// Periods at whose end it was in the rotation.
     rotated: usize,
-    /// How often it left because it slept.
+    /// Number of times it left because it slept.
     left: usize,
 }
 
@@ -104,7 +106,7 @@ impl FluidHost {
         }
     }
 
-    /// What each VM received in some time, relative to what it is due: equal parts of all.
+    /// CPU time that each VM receives, relative to its fair share: an equal part of the total.
     fn parts(&mut self, time: Nanos) -> Vec<f64> {
         let before: Vec<f64> = self.vms.iter().map(|vm| vm.ran).collect();
         self.run(time);
@@ -265,9 +267,9 @@ impl FluidHost {
 
 const RUN: Nanos = Nanos::from_secs(30);
 
-/// Equal VMs, of which the first so many go in and out of turns, each a little later than the one before: nobody has 5 % more than it
-/// is due, nor 5 % less.
-fn everybody_has_its_due(vms: usize, of_them: u64, spins: &[u64]) {
+/// Equal VMs, of which the first `of_them` enter and leave turns, each a little later than the one before.
+/// Asserts that none deviates by more than 5 % from its fair share.
+fn assert_fair_shares(vms: usize, of_them: u64, spins: &[u64]) {
     let ms = Nanos::from_millis;
     for when in [When::AtOnce, When::EndOfTurn, When::BetweenTurns] {
         for (&spin, sleep) in
@@ -287,24 +289,24 @@ fn everybody_has_its_due(vms: usize, of_them: u64, spins: &[u64]) {
 const SPINS: [u64; 7] = [300, 500, 600, 1000, 1100, 1500, 2000];
 
 #[test]
-fn one_of_three_that_goes_in_and_out_of_turns_gains_nothing() {
-    everybody_has_its_due(3, 1, &SPINS);
+fn one_gaming_vm_of_three_gains_nothing() {
+    assert_fair_shares(3, 1, &SPINS);
 }
 
 #[test]
-fn one_of_five_that_goes_in_and_out_of_turns_gains_nothing() {
-    everybody_has_its_due(5, 1, &SPINS);
+fn one_gaming_vm_of_five_gains_nothing() {
+    assert_fair_shares(5, 1, &SPINS);
 }
 
 #[test]
-fn two_that_do_so_gain_nothing_either() {
+fn two_gaming_vms_gain_nothing() {
     for vms in [3, 4, 5] {
-        everybody_has_its_due(vms, 2, &[500, 1000, 2000]);
+        assert_fair_shares(vms, 2, &[500, 1000, 2000]);
     }
 }
 
 #[test]
-fn vms_that_never_sleep_take_turns_all_along_and_have_their_due() {
+fn awake_vms_rotate_with_fair_shares() {
     for vms in [2, 3, 5] {
         let mut host = FluidHost::new(&vec![None; vms]);
         let parts = host.parts(RUN);
@@ -314,7 +316,7 @@ fn vms_that_never_sleep_take_turns_all_along_and_have_their_due() {
 }
 
 #[test]
-fn who_goes_in_and_out_is_kept_out_for_longer_and_longer() {
+fn gaming_vm_is_kept_out_ever_longer() {
     let habit = Habit {
         spin: Nanos::from_millis(300),
         sleep: Nanos::from_millis(20),
@@ -324,7 +326,7 @@ fn who_goes_in_and_out_is_kept_out_for_longer_and_longer() {
     habits[0] = Some(habit);
     let mut host = FluidHost::new(&habits);
     host.run(RUN);
-    // After 0.5, 1, 2, 4, 8 and 10 s, where it was after 0.5 s each time: about 30 times.
+    // After 0.5, 1, 2, 4, 8 and 10 s; if always after 0.5 s, it would be about 30 times.
     let left = host.vms[0].left;
     assert!((5..=8).contains(&left), "{left} times in 30 s");
     assert!(host.vms[0].rotated < 60, "{}", host.vms[0].rotated);
@@ -333,8 +335,9 @@ fn who_goes_in_and_out_is_kept_out_for_longer_and_longer() {
 }
 
 #[test]
-fn one_that_blocks_now_and_then_has_its_due_and_most_of_its_turns() {
-    // Of six sleeps; a short one in others' turns may be within what ticks and waits explain.
+fn rarely_blocking_vm_keeps_share_and_turns() {
+    // Length of each of six sleeps in ms, and the minimum number of exits.
+    // Ticks and waits may explain a short sleep in others' turns.
     for (sleep, left) in [(20, 2), (50, 4), (200, 4)] {
         let habit = Habit {
             spin: Nanos::from_secs(5),
@@ -351,7 +354,7 @@ fn one_that_blocks_now_and_then_has_its_due_and_most_of_its_turns() {
 }
 
 #[test]
-fn one_that_begins_to_sleep_leaves_at_the_end_of_its_turn_however_often_it_did() {
+fn sleeping_vm_leaves_at_end_of_turn() {
     let habit = Habit {
         spin: Nanos::from_millis(2500),
         sleep: Nanos::from_millis(400),

@@ -1,4 +1,4 @@
-//! The policy `turns`: from what is observed to who takes turns, where vCPUs sit, and what is put back.
+//! The policy `turns`: from observations to members, slots and restored settings.
 
 use tandem_model::{
     Because, Decision, Nanos, PcpuSet, VcpuId, VcpuObservation, VmId, VmObservation, Weight,
@@ -10,7 +10,7 @@ use tandem_policy::host::{
 
 const T: Nanos = Nanos::from_millis(100);
 
-/// A host whose observations follow what was decided.
+/// A host whose observations follow the decisions.
 struct TestHost {
     controller: Controller,
     vms: Vec<VmObservation>,
@@ -25,7 +25,7 @@ impl TestHost {
         TestHost { controller: Controller::new(config), vms }
     }
 
-    /// A period: decides, and makes the decisions real.
+    /// Runs a period: decides, and applies the decisions.
     fn period(&mut self) -> Round {
         let host = HostObservation::with_any_knobs(T, self.vms.clone(), IdleTimes::new());
         let round = self.controller.decide(&host);
@@ -79,7 +79,7 @@ fn members(round: &Round) -> Vec<u64> {
 }
 
 #[test]
-fn two_that_never_sleep_take_turns_after_five_periods_and_sit_side_by_side() {
+fn two_awake_vms_rotate_after_five_periods() {
     let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
     assert_eq!(members(&host.periods(4)), [0u64; 0]);
     let round = host.period();
@@ -91,7 +91,7 @@ fn two_that_never_sleep_take_turns_after_five_periods_and_sit_side_by_side() {
 }
 
 #[test]
-fn one_that_a_quota_begins_to_throttle_takes_no_turns_any_more() {
+fn throttled_vm_leaves_turns() {
     let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
     assert_eq!(members(&host.periods(5)), [1, 2]);
     for vcpu in &mut host.vms[0].vcpus {
@@ -102,7 +102,7 @@ fn one_that_a_quota_begins_to_throttle_takes_no_turns_any_more() {
 }
 
 #[test]
-fn one_that_begins_to_sleep_leaves_and_may_run_again_where_it_could() {
+fn sleeping_vm_leaves_and_regains_affinity() {
     let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
     host.periods(5);
     host.vms[0].in_force.left_turns = true;
@@ -123,7 +123,7 @@ fn one_that_begins_to_sleep_leaves_and_may_run_again_where_it_could() {
 }
 
 #[test]
-fn without_leave_to_place_only_vms_take_turns_that_are_pinned_one_by_one() {
+fn kept_placement_rotates_only_pinned_vms() {
     let mut host = TestHost::new(Placement::Keep, vec![busy(1, "0-1"), busy(2, "0-1")]);
     assert_eq!(members(&host.periods(8)), [0u64; 0]);
     let mut pinned = vec![busy(1, "0"), busy(2, "0")];
@@ -137,11 +137,11 @@ fn without_leave_to_place_only_vms_take_turns_that_are_pinned_one_by_one() {
 }
 
 #[test]
-fn an_operators_idle_class_and_a_hard_cap_keep_a_vm_out() {
+fn idle_class_and_hard_cap_exclude_vm() {
     for change in [
         |vm: &mut VmObservation| vm.in_force.idle = true,
         |vm: &mut VmObservation| vm.in_force.quota = Some(1.0),
-        // A cap above it throttles one of its vCPUs.
+        // A cap on a cgroup above throttles one of its vCPUs.
         |vm: &mut VmObservation| {
             (vm.vcpus[0].waited, vm.vcpus[0].limited) =
                 (Nanos::from_millis(45), Nanos::from_millis(15));
@@ -163,7 +163,7 @@ fn only_siblings_take_turns_together() {
 }
 
 #[test]
-fn who_received_too_little_gets_more_rows() {
+fn lagging_vm_gets_more_rows() {
     let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
     host.periods(5);
     for (vm, ms) in [(0, 45), (1, 55)] {
@@ -179,7 +179,7 @@ fn who_received_too_little_gets_more_rows() {
     assert!((due[0] + due[1] - 1.0).abs() < 1e-9);
 }
 
-/// A VM with what its vCPUs, pinned one to one, ran and waited in each period, in ms.
+/// A VM with the running and waiting times of its vCPUs, pinned one to one, in each period, in ms.
 fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
     let vcpus = (0u32..).zip(vcpus).map(|(n, &(ran, waited))| VcpuObservation {
         ran: Nanos::from_millis(ran),
@@ -190,8 +190,8 @@ fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
 }
 
 #[test]
-fn a_narrow_vm_that_rows_leave_behind_is_let_go_for_a_while() {
-    // A third VM stays on and takes from the row of the first what it is short of.
+fn lagging_narrow_vm_is_dropped_for_a_while() {
+    // A resident third VM takes the time that VM 1 is short of from VM 1's row.
     let narrow = pinned(1, &[(50, 50)]);
     let mut sleeper = pinned(3, &[(32, 20), (32, 20)]);
     for vcpu in &mut sleeper.vcpus {
@@ -211,7 +211,7 @@ fn a_narrow_vm_that_rows_leave_behind_is_let_go_for_a_while() {
 }
 
 #[test]
-fn of_vms_with_as_many_seats_nobody_is_let_go() {
+fn equally_wide_vms_are_not_dropped() {
     let behind = pinned(1, &[(30, 70), (30, 70)]);
     let mut host = TestHost::new(Placement::Keep, vec![behind, pinned(2, &[(70, 30); 2])]);
     host.periods(20);

@@ -1,4 +1,4 @@
-//! Why consolidation chose as many vCPUs as it did: what a dry run prints, and what tests compare.
+//! Reasons for the number of vCPUs that consolidation chose, printed in dry runs and compared in tests.
 //!
 //! The names of quantities are the paper's: l_comp, l_idle and g_comp are ns, ρ and η factors.
 
@@ -6,13 +6,13 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Why the workload may use as many vCPUs as it may.
+/// Reason for the number of vCPUs that the workload may use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 pub enum Because {
-    /// It does nothing that could be judged.
+    /// It does too little to be judged.
     Asleep,
-    /// There is only one.
+    /// Only one vCPU is left.
     OnlyOne,
     /// Condition 1 does not hold: the other vCPUs have no room.
     NoRoom {
@@ -28,40 +28,39 @@ pub enum Because {
         /// min(η × l_idle, least time slice), ns.
         fits: f64,
     },
-    /// Both conditions hold, but not for long enough yet.
+    /// Both conditions hold, but not long enough yet.
     Confirming,
-    /// Both conditions hold: a vCPU is taken out.
+    /// Both conditions hold: vCPUs are removed.
     Fits,
-    /// It waits for locks for much of its time: a vCPU is taken out.
+    /// It waits for locks for much of its time: vCPUs are removed.
     Contended {
-        /// Part of its time, 0 … 1.
+        /// Fraction of its time, 0 … 1.
         part: f64,
     },
-    /// A step was taken; what it does is not known yet.
+    /// A step was taken; its effect is not known yet.
     Settling,
-    /// The same, and more has to be seen.
+    /// The same, and more periods are needed.
     Judging,
     /// The last step did no harm.
     Kept {
-        /// Progress with it over progress before.
+        /// Progress with it, relative to before.
         ratio: f64,
     },
-    /// The last step did harm: the vCPU is back.
+    /// The last step did harm: the vCPUs are back.
     Lost {
-        /// Progress with it over progress before.
+        /// Progress with it, relative to before.
         ratio: f64,
     },
-    /// A step did harm lately, and nothing major has changed since.
+    /// A step did harm recently, and there was no major change since.
     Resting,
-    /// The workload is another one now: all vCPUs are back.
+    /// The workload is another one: all vCPUs are back.
     MajorChange,
 }
 
 impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |ns: &f64| match ns.is_finite() {
-            true => format!("{:.1} us", ns / 1e3),
-            false => "all the time".to_owned(),
+        let us = |ns: &f64| {
+            if ns.is_finite() { format!("{:.1} us", ns / 1e3) } else { "all the time".to_owned() }
         };
         match self {
             Because::Asleep => f.write_str("the workload sleeps"),
@@ -86,7 +85,7 @@ impl fmt::Display for Because {
                 part * 100.0
             ),
             Because::Settling | Because::Judging => {
-                f.write_str("what the last step does is not known yet")
+                f.write_str("the effect of the last step is not known yet")
             }
             Because::Kept { ratio } => write!(f, "the last step did no harm ({ratio:.2} x)"),
             Because::Lost { ratio } => write!(f, "the last step did harm ({ratio:.2} x)"),

@@ -1,4 +1,4 @@
-//! What can be set of consolidation. Parts are of 1; periods are those of the controller.
+//! Tunables of consolidation. Fractions are of 1; periods are those of the controller.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use tandem_model::units::Nanos;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judge {
-    /// By what the workload got done.
+    /// By the workload's progress.
     #[default]
     Progress,
     /// By utilization, as in the paper.
@@ -19,33 +19,34 @@ pub enum Judge {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsolidationConfig {
-    /// ρ at the start, over 0 … 1: which part of the others' idle time may be filled. Default 1.
+    /// Initial ρ, above 0: fraction of the others' idle time that may be filled. Default 1.
     pub load_factor: f64,
-    /// η at the start, over 0 … 1: which part of an idle period a piece of work may fill. Default 1.
+    /// Initial η, above 0: fraction of an idle period that a piece of work may fill. Default 1.
     pub granularity_factor: f64,
-    /// Pieces of work are never longer than this. Default 4 ms, "a few" in the paper. Longer consolidates
-    /// programs that compute for longer between two synchronizations.
+    /// Maximum length of a piece of work. Default 4 ms, "a few" in the paper.
+    /// Longer consolidates programs that compute for longer between two synchronizations.
     pub least_time_slice: Nanos,
     /// How a step is judged.
     pub judge: Judge,
-    /// A loss of up to this part is none, 0 … 1. Default 0.02. Wider keeps steps that cost a little. Negative
-    /// (-1 … 0): a step is kept only if it gains that part.
+    /// Tolerated loss, 0 … 1. Default 0.02. Wider keeps steps that cost a little.
+    /// Negative (-1 … 0): the gain that a step needs to be kept.
     pub tolerance: f64,
-    /// Periods that are taken together where progress is sampled, 1 …. Default 1. More tells smaller effects from
-    /// noise, later.
+    /// Periods that are merged if progress is sampled, 1 …. Default 1. More distinguishes smaller
+    /// effects from noise, later.
     pub judged_over: u32,
     /// Periods for which both conditions must hold before a step, 1 …. Default 2.
     pub confirm: u32,
-    /// Whether up to half of the vCPUs are taken out at once, where the others have room. Default true; the
-    /// paper takes one at a time.
+    /// Whether up to half of the vCPUs are removed at once if the others have room. Default true;
+    /// the paper removes one at a time.
     pub leaps: bool,
-    /// Whether any vCPU above 90 % brings all vCPUs back, as in the paper. Default false: only one that was not as busy right
-    /// after the last step does, and one more thread that waits for a vCPU.
+    /// Whether any vCPU above 90 % brings all vCPUs back, as in the paper.
+    /// Default false: only a vCPU that was less busy right after the last step does, or one more
+    /// thread that waits for a vCPU.
     pub full_starts_over: bool,
-    /// With more than this part of its time spent waiting for locks without sleeping, 0 … 1, a workload that leaves no room is
-    /// consolidated on trial. Default 0.1. 1: never.
+    /// Fraction of its time that a workload waits for locks without sleeping, 0 … 1, above which
+    /// it is consolidated on trial although it leaves no room. Default 0.1. 1: never.
     pub contention: f64,
-    /// Periods after a failed step until it may be tried again; doubles with each failure up to 32 times this.
+    /// Periods after a failed step until it may be retried; doubles with each failure, up to 32 times this.
     /// 0: never, as in the paper. Default 50.
     pub rest: u32,
 }
@@ -69,7 +70,7 @@ impl Default for ConsolidationConfig {
 }
 
 impl ConsolidationConfig {
-    /// As in the paper. It names no tolerance; ours stands for noise.
+    /// The settings of the paper. It names no tolerance; ours covers noise.
     pub fn paper() -> ConsolidationConfig {
         ConsolidationConfig {
             judge: Judge::Utilization,

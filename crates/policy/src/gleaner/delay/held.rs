@@ -1,20 +1,20 @@
-//! What of delayed scheduling is in force.
+//! Current state of delayed scheduling.
 
 use serde::Serialize;
 
 use tandem_model::units::Nanos;
 
-/// What is in force.
+/// The means that are on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Held {
-    /// Timers may be late by so much, ns; zero: as the workload has it.
+    /// Slack of timers, ns; zero: as the workload set it.
     pub slack: Nanos,
-    /// Woken threads do not preempt who runs.
+    /// Whether woken threads do not preempt the running thread.
     pub batch: bool,
 }
 
 impl Held {
-    /// Whether anything is held back.
+    /// Whether any means is on.
     pub fn is_any(self) -> bool {
         self != Held::default()
     }

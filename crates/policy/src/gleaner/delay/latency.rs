@@ -1,41 +1,44 @@
-//! By how much threads run later, estimated from means: no kernel tells tails without tracing every switch.
+//! Delay of threads, estimated from means: no kernel shows tails without tracing every switch.
 //!
-//! The estimate is the slack, and the longest of
+//! The estimate is the slack plus the larger of
 //!
-//! - twice what the thread that waits longest waits for its turn, on average. Frequent wakers must not hide a rare one, so each thread counts by
-//!   itself; of a thread with few turns the mean is mostly chance, so it counts as if it had had [`LIKE_ALL`] turns more, with the mean of all;
-//! - where woken threads do not preempt, the 99th percentile of what a wake-up waits for the turns of others to end. A thread runs for a part u of the time, in turns
-//!   of b on average. A wake-up at any time falls into such a turn with probability u and then waits for what is left of it, so that it waits longer than w with
-//!   probability Σ u × (1 − w ÷ b), over the threads with b > w. Means hide this case even thread by thread: all wait seldom, and long.
+//! - twice the mean wait for a turn of the thread that waits longest.
+//!   Frequent wakers must not hide a rare one, so each thread counts on its own.
+//!   The mean of few turns is mostly chance, so each thread gets [`LIKE_ALL`] more turns with the mean of all;
+//! - if woken threads do not preempt, the 99th percentile of a wake-up's wait for the turns of others to end.
+//!   A thread runs for a fraction u of the time, in turns of b on average.
+//!   A wake-up at a random time falls into such a turn with probability u and then waits for the rest of it.
+//!   So it waits longer than w with probability Σ u × (1 − w ÷ b), over the threads with b > w.
+//!   Means hide this case even for single threads: all wait seldom, and long.
 //!
 //! Times are in ns.
 
 use crate::gleaner::delay::held::Held;
 use crate::gleaner::{Observation, ThreadPeriod};
 
-/// A thread's tail against its mean wait.
+/// Tail of a thread's waits, relative to its mean wait.
 const TAIL: f64 = 2.0;
-/// So many turns with the mean of all are added to each thread's own.
+/// Turns with the mean of all that are added to each thread's own.
 const LIKE_ALL: f64 = 20.0;
-/// A thread with fewer turns says nothing by itself.
-const LEAST_TURNS: u64 = 4;
-/// Of wake-ups, this part may wait longer: the 99th percentile.
+/// Minimum turns of a thread to count on its own.
+const MIN_TURNS: u64 = 4;
+/// Fraction of wake-ups that may wait longer: the 99th percentile.
 const BEYOND: f64 = 0.01;
-/// Halvings until the percentile is known to a thousandth of the longest turn.
+/// Bisection steps that give the percentile to a thousandth of the longest turn.
 const HALVINGS: u32 = 10;
 
-/// What threads wait for their turn, ns.
+/// Waits of threads for their turns, ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Waits {
     /// The mean of all, per wake-up.
     all: f64,
     /// The mean of the thread that waits longest, per turn.
     longest: f64,
-    /// What 1 % of wake-ups wait at least if nobody is preempted.
+    /// Minimum wait of the slowest 1 % of wake-ups without preemption.
     behind_turns: f64,
 }
 
-/// How often a thread waited: for each turn, of which there may be more than it was woken, or which are not known.
+/// Number of a thread's waits: its turns, which may be more than its wake-ups, or unknown.
 fn turns(thread: &ThreadPeriod) -> u64 {
     thread.turns.max(thread.wakes)
 }
@@ -43,7 +46,7 @@ fn turns(thread: &ThreadPeriod) -> u64 {
 impl Waits {
     pub(super) fn of(observed: &Observation) -> Waits {
         let all = observed.waiting.0 as f64 / observed.wakes.max(1) as f64;
-        let enough = observed.threads.iter().filter(|t| turns(t) >= LEAST_TURNS);
+        let enough = observed.threads.iter().filter(|t| turns(t) >= MIN_TURNS);
         let mean = |thread: &ThreadPeriod| {
             (thread.waited.0 as f64 + LIKE_ALL * all) / (turns(thread) as f64 + LIKE_ALL)
         };
@@ -54,22 +57,23 @@ impl Waits {
         }
     }
 
-    /// With so much in force.
+    /// The latency with these means on.
     pub(super) fn latency(&self, held: Held) -> f64 {
         let behind = if held.batch { self.behind_turns } else { 0.0 };
         held.slack.0 as f64 + (TAIL * self.longest).max(behind)
     }
 
-    /// The same by the mean of all, which one thread's bad luck does not change.
+    /// The latency by the mean of all, which does not depend on one unlucky thread.
     pub(super) fn latency_of_all(&self, held: Held) -> f64 {
         held.slack.0 as f64 + TAIL * self.all
     }
 }
 
-/// See the file's head. Nobody waits for its own turn to end: the one that runs least has most to wait for, and is left out.
+/// Wait for the turns of others; see the head of the file.
+/// A thread does not wait for its own turn to end: the one that runs least waits most, and is left out.
 fn behind_turns(observed: &Observation) -> f64 {
     let period = observed.period.0.max(1) as f64;
-    let woken = observed.threads.iter().filter(|t| t.wakes >= LEAST_TURNS);
+    let woken = observed.threads.iter().filter(|t| t.wakes >= MIN_TURNS);
     let Some(waiter) = woken.min_by_key(|thread| thread.ran) else {
         return 0.0;
     };
@@ -78,7 +82,7 @@ fn behind_turns(observed: &Observation) -> f64 {
         let ran = thread.ran.0 as f64;
         (ran / period, ran / turns(thread).max(1) as f64)
     };
-    // Part of the time, and length of a turn.
+    // Fraction of the time, and length of a turn.
     let turns: Vec<(f64, f64)> = others.map(of).filter(|(_, length)| *length > 0.0).collect();
     let beyond = |wait: f64| -> f64 {
         let each = turns.iter();
@@ -113,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Two seconds of these.
+    /// Two seconds of these threads.
     fn seen(threads: Vec<ThreadPeriod>) -> Observation {
         Observation {
             period: Nanos::from_millis(2_000),
@@ -134,15 +138,15 @@ mod tests {
         let waits = Waits::of(&seen(threads.clone()));
         assert!(waits.latency_of_all(slack) < 600_000.0, "{waits:?}");
         assert!(waits.latency(slack) > 1e6, "{waits:?}");
-        // Once is chance.
+        // A single long wait is chance.
         threads[9] = thread(10, 10, 2_500, 1_000);
         let waits = Waits::of(&seen(threads));
         assert!(waits.latency(slack) < 900_000.0, "{waits:?}");
     }
 
     #[test]
-    fn who_is_preempted_often_has_a_wait_for_each_turn() {
-        // It computes for 50 ms each time, and others preempt it for 30 us each, fifty times.
+    fn preempted_thread_waits_once_per_turn() {
+        // It computes for 50 ms each time, and others preempt it fifty times for 30 us each.
         let mut long = thread(2, 20, 30_000, 1_000_000);
         long.turns = 1_000;
         let waits = Waits::of(&seen(vec![thread(1, 1_000, 5_000, 30_000), long]));
@@ -150,8 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn without_preemption_some_wait_for_a_long_turn_to_end() {
-        // Ten threads with 1,000 wake-ups a second, and one that computes for 5 ms every 200 ms: one wake-up in forty waits 2.5 ms.
+    fn long_turn_delays_wakeups_without_preemption() {
+        // Ten threads with 1,000 wake-ups a second in all, and one that computes for 5 ms every
+        // 200 ms: one wake-up in forty waits 2.5 ms.
         let mut threads: Vec<ThreadPeriod> =
             (1..=10).map(|id| thread(id, 200, 12_500, 4_000)).collect();
         threads.push(thread(11, 10, 0, 50_000));
@@ -164,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn short_turns_and_a_thread_alone_make_nobody_wait_long() {
+    fn short_turns_and_single_thread_delay_none() {
         let threads = (1..=10).map(|id| thread(id, 200, 2_000, 20_000));
         let waits = Waits::of(&seen(threads.collect()));
         assert!(waits.behind_turns < 100_000.0, "{waits:?}");

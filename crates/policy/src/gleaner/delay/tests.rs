@@ -1,11 +1,11 @@
-//! Whether to hold back, worked by hand.
+//! Worked cases of delayed scheduling.
 
 use super::super::{ThreadPeriod, VcpuPeriod};
 use super::*;
 
 const PERIOD: Nanos = Nanos::from_millis(100);
 
-/// A period in which the vCPU was busy for a part, so often idle, with so many calls and wake-ups, and threads waited.
+/// A period: busy fraction of the vCPU, its idle periods, calls, wake-ups, and the wait per wake-up.
 #[derive(Clone, Copy)]
 struct Seen {
     busy: f64,
@@ -34,7 +34,7 @@ fn observed(seen: Seen) -> Observation {
     }
 }
 
-/// Periods until what is held differs, with what is seen given what is held.
+/// Decides until there is a verdict, on observations that depend on the means that are on.
 fn until_decided(delay: &mut Delay, react: impl Fn(Held) -> Seen) -> Because {
     for _ in 0..1_000 {
         let because = delay.decide(&observed(react(delay.held())));
@@ -48,7 +48,7 @@ fn until_decided(delay: &mut Delay, react: impl Fn(Held) -> Seen) -> Because {
     panic!("nothing was decided in 1000 periods: {delay:?}");
 }
 
-/// What is seen with slack, and without.
+/// Observations with slack, and without.
 fn slack(on: Seen, off: Seen) -> impl Fn(Held) -> Seen + Copy {
     move |held| if held.slack > Nanos::ZERO { on } else { off }
 }
@@ -64,7 +64,7 @@ fn verdict(delay: &mut Delay, react: impl Fn(Held) -> Observation) -> Because {
 }
 
 #[test]
-fn slack_that_saves_idle_periods_is_kept_and_batch_that_saves_none_is_not() {
+fn useful_slack_is_kept_useless_batch_rejected() {
     let mut delay = Delay::new(DelayConfig::default());
     let react = slack(Seen { busy: 0.18, idle_periods: 100, wait_us: 20, ..TIMERS }, TIMERS);
     let kept = until_decided(&mut delay, react);
@@ -79,7 +79,7 @@ fn slack_that_saves_idle_periods_is_kept_and_batch_that_saves_none_is_not() {
 }
 
 #[test]
-fn who_does_less_with_it_has_it_back_and_rest_doubles() {
+fn harmful_means_is_reverted_and_rest_doubles() {
     let mut delay = Delay::new(DelayConfig::default());
     // Sleeps after each piece of work: fewer idle periods, and fewer pieces.
     let react = slack(Seen { busy: 0.12, idle_periods: 100, wakes: 120, ..TIMERS }, TIMERS);
@@ -99,7 +99,7 @@ fn who_does_less_with_it_has_it_back_and_rest_doubles() {
 }
 
 #[test]
-fn a_trial_ends_at_once_where_a_fraction_is_done() {
+fn large_loss_ends_trial_early() {
     // Sleeps for 50 us after each piece of work, which takes 500 us more with slack.
     let on_trial = |of_before: f64| {
         let mut delay = Delay::new(DelayConfig::default());
@@ -114,13 +114,13 @@ fn a_trial_ends_at_once_where_a_fraction_is_done() {
         }
         periods
     };
-    // Else three blocks, of which half has the means.
+    // Otherwise three blocks, half of which have the means.
     assert_eq!([0.24, 0.7, 0.9].map(on_trial), [1, 2, 12]);
 }
 
 #[test]
-fn a_program_that_starts_is_no_effect() {
-    // Threads are still being started: each period does more than the one before, and slack costs a thirtieth of the work.
+fn program_start_is_no_effect() {
+    // Threads are still being started: each period does more than the one before, and slack costs 3 % of the work.
     let mut delay = Delay::new(DelayConfig::default());
     let mut started = 0;
     let mut because = Because::Off;
@@ -142,8 +142,8 @@ fn a_program_that_starts_is_no_effect() {
 }
 
 #[test]
-fn a_verdict_that_one_more_block_changes_waits_for_others() {
-    // Idle periods of 180 in the blocks with slack, and when it was decided.
+fn changing_verdict_needs_more_blocks() {
+    // Idle periods in the blocks with slack, of 180 without. Returns the verdict, the number of blocks, and the ratio.
     let of = |blocks: [u64; 6]| {
         let mut delay = Delay::new(DelayConfig::default());
         let mut periods: usize = 0;
@@ -194,23 +194,24 @@ fn served(of_clients: f64, of_server: [f64; 2]) -> impl Fn(Held) -> Observation 
 }
 
 #[test]
-fn a_server_that_serves_more_at_once_does_as_much() {
+fn batching_server_keeps_progress() {
     let of = |react: &dyn Fn(Held) -> Observation| {
         verdict(&mut Delay::new(DelayConfig::default()), react)
     };
-    // 240 wake-ups of clients and 240 or 160 of the server, which takes nine tenths of its CPU time for the same requests.
+    // 240 wake-ups of clients and 240 or 160 of the server, which takes nine tenths of its CPU
+    // time for the same requests.
     let same = of(&served(1.0, [2.0 / 3.0, 0.9]));
     assert!(matches!(same, Because::Kept { effect, .. } if effect.progress == 1.0), "{same}");
-    // Clients ask less often, by a tenth and a bit.
+    // Clients send 15 % fewer requests.
     let less = of(&served(0.85, [2.0 / 3.0, 0.9]));
     assert!(matches!(less, Because::Lost { effect, .. } if effect.progress == 0.85), "{less}");
-    // It is woken less often because it has less to do.
+    // The server is woken less often because it has less to do.
     let idle = of(&served(1.0, [0.5, 0.55]));
     assert!(matches!(idle, Because::Lost { effect, .. } if effect.progress == 0.75), "{idle}");
 }
 
 #[test]
-fn who_is_preempted_by_its_server_instead_of_sleeping_does_as_much() {
+fn preemption_by_server_counts_as_progress() {
     let of = |server: [f64; 2], turns: f64| {
         verdict(&mut Delay::new(DelayConfig::default()), |held| {
             let is_on = held.slack > Nanos::ZERO;
@@ -224,7 +225,7 @@ fn who_is_preempted_by_its_server_instead_of_sleeping_does_as_much() {
     let serves_more_at_once = [2.0 / 3.0, 0.9];
     assert!(matches!(of(serves_more_at_once, 1.0), Because::Kept { .. }));
     assert!(matches!(of(serves_more_at_once, 0.95), Because::Lost { .. }));
-    // Without such a server turns are preemptions, and wake-ups tell that less is done.
+    // Without such a server turns are preemptions, and wake-ups show that less is done.
     let less = of([1.0, 1.0], 1.0);
     assert!(
         matches!(less, Because::Lost { effect, .. } if (effect.progress - 0.9).abs() < 0.02),
@@ -233,8 +234,8 @@ fn who_is_preempted_by_its_server_instead_of_sleeping_does_as_much() {
 }
 
 #[test]
-fn messages_of_others_do_not_hide_that_the_workload_does_less() {
-    // Sleeps for a time after each piece of work, beside a server of somebody else's on the same vCPU.
+fn foreign_messages_do_not_hide_loss() {
+    // The workload sleeps for a time after each piece of work, next to another server on the same vCPU.
     let of = |wakes: f64, ran: f64| {
         verdict(&mut Delay::new(DelayConfig::default()), |held| Observation {
             messages: 300,
@@ -246,13 +247,14 @@ fn messages_of_others_do_not_hide_that_the_workload_does_less() {
         matches!(less, Because::Lost { effect, .. } if (effect.progress - 0.85).abs() < 0.01),
         "{less}"
     );
-    // Its own messages: pieces of work came together, and took most of the CPU time that they took before.
+    // Its own messages: pieces of work came together, and took most of their former CPU time.
     let same = of(0.7, 0.9);
     assert!(matches!(same, Because::Kept { effect, .. } if effect.progress == 1.0), "{same}");
 }
 
-/// Ten threads with 20 wake-ups a period, that wait for so many us each time, and one with one wake-up, that waits and computes for so long.
-fn beside_one(wait_us: u64, one_waits_us: u64, one_runs_us: u64, held: Held) -> Observation {
+/// Ten threads with 20 wake-ups a period that wait `wait_us` each time, and one with a single
+/// wake-up that waits and runs this long.
+fn with_rare_thread(wait_us: u64, one_waits_us: u64, one_runs_us: u64, held: Held) -> Observation {
     let thread = |id: u64, wakes: u64, waited_us: u64, ran_us: u64| ThreadPeriod {
         id,
         wakes,
@@ -282,47 +284,45 @@ fn verdicts(react: impl Fn(Held) -> Observation) -> [Because; 2] {
 }
 
 #[test]
-fn who_waits_seldom_and_long_behind_one_that_computes_is_not_hidden() {
-    // With SCHED_BATCH one wake-up in forty waits for half of 2.5 ms: 31 us on average, and 1.5 ms or more of each hundredth.
-    let [slack, batch] = verdicts(|held| match held.batch {
-        true => beside_one(31, 0, 2_500, held),
-        false => beside_one(5, 0, 2_500, held),
-    });
+fn rare_long_waits_are_not_hidden() {
+    // With SCHED_BATCH one wake-up in forty waits for half of 2.5 ms: 31 us on average, and 1.5
+    // ms or more in one of a hundred.
+    let [slack, batch] =
+        verdicts(|held| with_rare_thread(if held.batch { 31 } else { 5 }, 0, 2_500, held));
     assert!(matches!(slack, Because::Kept { .. }), "{slack}");
     assert!(matches!(batch, Because::Lost { effect, .. } if effect.latency > 1.9e6), "{batch}");
-    // In turns of 100 us nobody waits for long.
-    let [_, short] = verdicts(|held| beside_one(5, 0, 100, held));
+    // In turns of 100 us no thread waits for long.
+    let [_, short] = verdicts(|held| with_rare_thread(5, 0, 100, held));
     assert!(matches!(short, Because::Kept { .. }), "{short}");
 }
 
 #[test]
-fn the_thread_that_waits_longest_counts() {
-    let [late, _] = verdicts(|held| match held.slack > Nanos::ZERO {
-        true => beside_one(5, 2_500, 100, held),
-        false => beside_one(5, 5, 100, held),
+fn longest_waiting_thread_counts() {
+    let [late, _] = verdicts(|held| {
+        with_rare_thread(5, if held.slack > Nanos::ZERO { 2_500 } else { 5 }, 100, held)
     });
     assert!(matches!(late, Because::Lost { effect, .. } if effect.latency > 1e6), "{late}");
-    // And when what is kept is watched, if it does not happen once only.
+    // A kept means is watched, too; a single late period is tolerated.
     let mut delay = Delay::new(DelayConfig::default());
     let mut kept = 0;
     while kept < 2 {
-        let because = delay.decide(&beside_one(5, 5, 100, delay.held()));
+        let because = delay.decide(&with_rare_thread(5, 5, 100, delay.held()));
         kept += u32::from(matches!(because, Because::Kept { .. }));
     }
     (0..20).for_each(|_| {
-        let _ = delay.decide(&beside_one(5, 5, 100, delay.held()));
+        let _ = delay.decide(&with_rare_thread(5, 5, 100, delay.held()));
     });
-    let once = delay.decide(&beside_one(5, 9_000, 100, delay.held()));
+    let once = delay.decide(&with_rare_thread(5, 9_000, 100, delay.held()));
     assert_eq!(once, Because::Settled);
     let late = (0..20)
-        .map(|_| delay.decide(&beside_one(5, 2_500, 100, delay.held())))
+        .map(|_| delay.decide(&with_rare_thread(5, 2_500, 100, delay.held())))
         .find(|because| *because != Because::Settled);
     assert!(matches!(late, Some(Because::Late { .. })), "{late:?}");
     assert_eq!(delay.held(), Held::default());
 }
 
 #[test]
-fn a_means_that_cannot_be_given_is_not_judged() {
+fn refused_means_is_not_judged() {
     let mut delay = Delay::new(DelayConfig::default());
     while !delay.held().is_any() {
         delay.decide(&observed(TIMERS));
@@ -335,14 +335,14 @@ fn a_means_that_cannot_be_given_is_not_judged() {
 }
 
 #[test]
-fn a_trial_ends_where_the_vcpu_no_longer_goes_idle_often() {
+fn trial_ends_when_vcpu_idles_seldom() {
     let mut delay = Delay::new(DelayConfig::default());
     for _ in 0..5 {
         delay.decide(&observed(TIMERS));
     }
     assert!(delay.is_trying());
     let calm = Seen { idle_periods: 10, ..TIMERS };
-    // The rest of the first block, in half of which it still did, and the second.
+    // The rest of the first block, half of which was still idle often, and the second.
     let until = (1..=13).find(|_| matches!(delay.decide(&observed(calm)), Because::Seldom { .. }));
     assert_eq!(until, Some(13));
     assert_eq!(delay.held(), Held::default());
@@ -350,12 +350,12 @@ fn a_trial_ends_where_the_vcpu_no_longer_goes_idle_often() {
 }
 
 #[test]
-fn less_cpu_time_by_slack_needs_fewer_idle_periods() {
+fn slack_gain_needs_fewer_idle_periods() {
     let of = |idle_periods: u64, busy: f64| {
         let mut delay = Delay::new(DelayConfig::default());
         until_decided(&mut delay, slack(Seen { busy, idle_periods, ..TIMERS }, TIMERS))
     };
-    // Of 180 idle periods and 20 % busy.
+    // Compared with 180 idle periods and 20 % busy.
     assert!(matches!(of(180, 0.19), Because::Lost { .. }), "chance");
     assert!(matches!(of(168, 0.19), Because::Kept { .. }));
     assert!(matches!(of(90, 0.202), Because::Kept { .. }), "within the tolerance");
@@ -363,7 +363,7 @@ fn less_cpu_time_by_slack_needs_fewer_idle_periods() {
 }
 
 #[test]
-fn calls_tell_that_a_thread_that_wakes_less_often_does_as_much() {
+fn calls_show_progress_despite_fewer_wakeups() {
     let of = |calls: u64| {
         let mut delay = Delay::new(DelayConfig::default());
         let on = Seen { busy: 0.17, idle_periods: 90, wakes: 90, calls, ..TIMERS };
@@ -374,7 +374,7 @@ fn calls_tell_that_a_thread_that_wakes_less_often_does_as_much() {
 }
 
 #[test]
-fn a_latency_beyond_the_bound_is_refused_and_later_taken_back() {
+fn latency_beyond_bound_rejects_and_reverts() {
     let slow = Seen { busy: 0.18, idle_periods: 100, wait_us: 300, ..TIMERS };
     let good = Seen { wait_us: 20, ..slow };
     let react = |with: Seen| slack(with, TIMERS);
@@ -394,7 +394,7 @@ fn a_latency_beyond_the_bound_is_refused_and_later_taken_back() {
 }
 
 #[test]
-fn what_is_kept_is_watched_over_as_long_a_time_with_longer_periods() {
+fn kept_means_is_watched_with_longer_periods() {
     let react = |wait_us| slack(Seen { busy: 0.18, idle_periods: 100, wait_us, ..TIMERS }, TIMERS);
     let mut delay = Delay::new(DelayConfig::default());
     until_decided(&mut delay, react(20));
@@ -412,7 +412,7 @@ fn what_is_kept_is_watched_over_as_long_a_time_with_longer_periods() {
 }
 
 #[test]
-fn another_workload_starts_anew() {
+fn changed_workload_starts_over() {
     let mut delay = Delay::new(DelayConfig::default());
     let react = slack(Seen { busy: 0.18, idle_periods: 100, ..TIMERS }, TIMERS);
     until_decided(&mut delay, react);
@@ -426,7 +426,7 @@ fn another_workload_starts_anew() {
 }
 
 #[test]
-fn seldom_idle_vcpus_and_a_bound_of_zero_are_left_alone() {
+fn seldom_idle_or_zero_bound_changes_nothing() {
     let mut delay = Delay::new(DelayConfig::default());
     for seen in [Seen { idle_periods: 10, ..TIMERS }, Seen { busy: 1.0, ..TIMERS }] {
         for _ in 0..50 {

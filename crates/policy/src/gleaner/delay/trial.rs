@@ -1,14 +1,20 @@
-//! A trial of delayed scheduling: periods without a means and with it in turn, and what they say.
+//! Trial of delayed scheduling: alternates periods without and with a means, and compares them.
 //!
-//! A block is four phases of the same length: without, with, with, without. What grows or falls steadily by itself, as a program does that
-//! warms up, falls out of a comparison of such a block's halves; what comes and goes makes blocks disagree. Times are in ns.
+//! A block is four phases of the same length: without, with, with, without.
+//! A steady trend, such as a program that warms up, cancels out between the halves of such a
+//! block; fluctuations make blocks disagree.
+//! Times are in ns.
 //!
-//! **Progress** is calls of read and write and messages on sockets, where there are many; else how often threads slept and were woken. A thread that serves
-//! others is woken less often for the same work where pieces come together. It is told from one that does less by its CPU time, which then falls
-//! by much less than its wake-ups ([`Thread::serves_more_at_once`]); such threads are left out. Messages may be others': where the
-//! workload's threads do grossly less by wake-ups and by CPU time, messages do not count against that ([`Halves::contradiction`]).
+//! **Progress** is calls of read and write and messages on sockets, if there are many; otherwise
+//! how often threads slept and were woken.
+//! A thread that serves others is woken less often for the same work if pieces come together.
+//! Unlike in a thread that does less, its CPU time then falls by much less than its wake-ups
+//! ([`Thread::serves_more_at_once`]).
+//! Such threads are left out.
+//! Messages may be those of others. If the workload's threads do much less by wake-ups and by CPU
+//! time, messages are no evidence against that ([`Halves::contradiction`]).
 //!
-//! **Latency** is an estimate by means ([`super::latency`]).
+//! **Latency** is estimated from means ([`super::latency`]).
 
 use std::fmt;
 
@@ -19,22 +25,23 @@ use crate::gleaner::delay::latency::Waits;
 use crate::gleaner::progress::over;
 use crate::gleaner::{Averages, Observation};
 
-/// Fewer calls a second than this are no measure of work.
+/// Minimum calls a second to measure work.
 const CALLS: f64 = 500.0;
-/// Fewer wake-ups a second than this are none either.
+/// Minimum wake-ups a second to measure work.
 const WAKES: f64 = 50.0;
-/// A thread with so much less wake-ups may serve more at once.
+/// Ratio of wake-ups up to which a thread may serve more at once.
 const FEWER_WAKES: f64 = 0.9;
-/// A thread that wakes less often a second than this says nothing by itself.
+/// Minimum wake-ups a second of a thread to count on its own.
 const SELDOM: f64 = 5.0;
-/// Where wake-ups in all fall below this part, a few threads may do most of the work and lose it: then all count.
+/// Ratio of all wake-ups below which all threads count: a few may do most of the work and lose it.
 const GROSS: f64 = 0.9;
-/// With wake-ups and CPU time both down, CPU time has to have kept so much of the difference for pieces of work to have come together.
+/// If wake-ups and CPU time both fall, pieces of work came together only if CPU time kept this
+/// fraction of the wake-ups' fall.
 const KEPT_CPU: f64 = 0.25;
-/// Whether the phases of a block have the means.
+/// Whether each phase of a block has the means.
 const WITH: [bool; 4] = [false, true, true, false];
 
-/// What a trial showed, with the means over without.
+/// Effect of a means in a trial: with it, relative to without.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Effect {
     /// Work done.
@@ -43,7 +50,7 @@ pub struct Effect {
     pub transitions: f64,
     /// CPU time for the same work.
     pub cpu: f64,
-    /// The latency that was estimated, ns.
+    /// The estimated latency, ns.
     pub latency: f64,
 }
 
@@ -60,19 +67,19 @@ impl fmt::Display for Effect {
     }
 }
 
-/// What is compared, per second.
+/// Quantities that are compared, per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figures {
     /// Calls of read and write by the workload's processes.
     calls: f64,
-    /// Messages on sockets, by whomever.
+    /// Messages on sockets, of any process.
     messages: f64,
     wakes: f64,
     /// Idle periods.
     pub transitions: f64,
-    /// CPU time: of the threads where they are known, else of the vCPU.
+    /// CPU time: of the threads if they are known, otherwise of the vCPU.
     work: f64,
-    /// What threads wait for their turn.
+    /// Waits of threads for their turns.
     pub waits: Waits,
 }
 
@@ -88,9 +95,10 @@ impl Figures {
             messages: per_second(observed.messages),
             wakes: per_second(observed.wakes),
             transitions: per_second(periods.sum()),
-            work: match observed.threads.is_empty() {
-                true => averages.work,
-                false => ran.sum::<u64>() as f64 / period,
+            work: if observed.threads.is_empty() {
+                averages.work
+            } else {
+                ran.sum::<u64>() as f64 / period
             },
             waits: Waits::of(observed),
         }
@@ -101,7 +109,7 @@ impl Figures {
         self.calls + self.messages
     }
 
-    /// Progress against before. Nothing that counts: no progress that could be told.
+    /// Progress relative to `before`; 0 if there is no measure.
     pub(super) fn progress(&self, before: &Figures) -> f64 {
         match () {
             () if before.requests() >= CALLS => over(self.requests(), before.requests()),
@@ -118,30 +126,32 @@ pub(super) struct Halves {
     pub with: Observation,
 }
 
-/// What a thread does with the means over without.
+/// A thread with the means, relative to without.
 struct Thread {
     wakes: f64,
     turns: f64,
     ran: f64,
-    /// Its wake-ups a second without, and with.
+    /// Its wake-ups a second without the means, and with it.
     rates: [f64; 2],
 }
 
 impl Thread {
-    /// It is woken less often, and its CPU time fell by less than half as much: pieces of work came together.
+    /// Whether it is woken less often and its CPU time fell by less than half as much: pieces of work came together.
     fn serves_more_at_once(&self) -> bool {
         self.wakes <= FEWER_WAKES && self.ran >= f64::midpoint(1.0, self.wakes)
     }
 
-    /// Its wake-ups; beside a server that serves more at once its turns on the vCPU where these fell by less: who asks a server on the same vCPU
-    /// either sleeps until the reply or is preempted by the server, and both are a turn. Without one, a turn more is a preemption, and no progress.
+    /// Its wake-ups or, next to a server that serves more at once, its turns on the vCPU if these fell by less.
+    /// A thread that calls a server on the same vCPU either sleeps until the reply or is
+    /// preempted by the server, and both are a turn.
+    /// Without one, an additional turn is a preemption, and no progress.
     fn progress(&self, is_served: bool) -> f64 {
         if is_served { self.wakes.max(self.turns) } else { self.wakes }
     }
 }
 
 impl Halves {
-    /// Threads that were there in both halves.
+    /// Threads that exist in both halves.
     fn threads(&self) -> impl Iterator<Item = Thread> {
         let part = |of: &Observation| of.period.0.max(1) as f64;
         let (without, with) = (part(&self.without), part(&self.with));
@@ -163,8 +173,9 @@ impl Halves {
         })
     }
 
-    /// Progress by the threads that do not serve more at once: the median of theirs, since servers are woken a little less often too, and seldom are the
-    /// most threads. `None` where threads are not known, or these seldom wake.
+    /// Progress by the threads that do not serve more at once.
+    /// It is their median, since servers are woken a little less often too, and seldom are most of the threads.
+    /// `None` if threads are unknown, or these seldom wake.
     fn progress_of_threads(&self) -> Option<f64> {
         let is_server = |thread: &Thread| thread.rates[0] >= WAKES && thread.serves_more_at_once();
         let is_served = self.threads().any(|thread| is_server(&thread));
@@ -179,8 +190,8 @@ impl Halves {
         is_measure.then(|| if all < GROSS { all } else { median(&each) })
     }
 
-    /// What the median thread does by wake-ups and turns, if that is grossly less and the CPU time of all fell with it: they do less, whoever sends as many
-    /// messages as before. `None`: nothing speaks against the messages.
+    /// Progress of the median thread by wake-ups and turns, if it is much less and the CPU time of all fell with it.
+    /// The threads then do less, whatever the number of messages. `None`: the messages are not contradicted.
     fn contradiction(&self) -> Option<f64> {
         let often = self.threads().filter(|thread| thread.rates[0] >= SELDOM);
         let mut each: Vec<f64> = often.map(|thread| thread.progress(true)).collect();
@@ -192,26 +203,25 @@ impl Halves {
         (turns < GROSS && !is_explained).then_some(turns)
     }
 
-    /// What gets done with the means over what does without.
+    /// Progress with the means, relative to without.
     fn progress(&self) -> f64 {
         let (before, now) = (Figures::of(&self.without), Figures::of(&self.with));
-        match self.without.threads.is_empty() || before.requests() >= CALLS {
-            true => now.progress(&before),
-            false => self.progress_of_threads().unwrap_or(0.0),
+        if self.without.threads.is_empty() || before.requests() >= CALLS {
+            now.progress(&before)
+        } else {
+            self.progress_of_threads().unwrap_or(0.0)
         }
     }
 
-    /// What the means does, with so much in force.
+    /// Effect of the means, with these means on.
     pub(super) fn effect(&self, held: Held) -> Effect {
         let (before, now) = (Figures::of(&self.without), Figures::of(&self.with));
         let by_messages = before.requests() >= CALLS && before.messages > before.calls;
         let less = self.contradiction().filter(|_| by_messages);
         let progress = self.progress();
         let progress = less.map_or(progress, |less| progress.min(less));
-        let per_progress = |ratio: f64| match progress > 0.0 {
-            true => ratio / progress,
-            false => f64::INFINITY,
-        };
+        let per_progress =
+            |ratio: f64| if progress > 0.0 { ratio / progress } else { f64::INFINITY };
         Effect {
             progress,
             transitions: per_progress(over(now.transitions, before.transitions)),
@@ -221,7 +231,7 @@ impl Halves {
     }
 }
 
-/// The middle of what is sorted; infinite for nothing.
+/// Median of a sorted slice; infinite if it is empty.
 fn median(sorted: &[f64]) -> f64 {
     let at = |place: usize| sorted.get(place).copied().unwrap_or(f64::INFINITY);
     f64::midpoint(at(sorted.len().saturating_sub(1) / 2), at(sorted.len() / 2))
@@ -230,16 +240,16 @@ fn median(sorted: &[f64]) -> f64 {
 /// A trial under way.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Trial {
-    /// Periods of a phase.
+    /// Periods per phase.
     phase: u32,
-    /// Periods seen of the block under way.
+    /// Periods so far in the current block.
     place: u32,
     block: Halves,
     blocks: Vec<Halves>,
 }
 
 impl Trial {
-    /// With blocks of so many periods, rounded up to whole phases.
+    /// Creates a trial with blocks of `periods` periods, rounded up to whole phases.
     pub(super) fn new(periods: u32) -> Trial {
         Trial {
             phase: periods.div_ceil(WITH.len() as u32).max(1),
@@ -249,16 +259,17 @@ impl Trial {
         }
     }
 
-    /// Whether the coming period is to have the means.
+    /// Whether the next period has the means.
     pub(super) fn is_with(&self) -> bool {
         WITH[(self.place / self.phase) as usize % WITH.len()]
     }
 
-    /// A period is over, which was as [`Trial::is_with`] said. True: it was the last of its block.
+    /// Adds a period, with the means as in [`Trial::is_with`]; returns whether it completed a block.
     pub(super) fn add(&mut self, observed: &Observation) -> bool {
-        match self.is_with() {
-            true => self.block.with.merge(observed),
-            false => self.block.without.merge(observed),
+        if self.is_with() {
+            self.block.with.merge(observed);
+        } else {
+            self.block.without.merge(observed);
         }
         self.place += 1;
         let is_whole = self.place == self.phase * WITH.len() as u32;
@@ -269,17 +280,18 @@ impl Trial {
         is_whole
     }
 
-    /// How many are whole.
+    /// Number of complete blocks.
     pub(super) fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// The last that is whole.
+    /// The last complete block.
     pub(super) fn last(&self) -> Option<&Halves> {
         self.blocks.last()
     }
 
-    /// What the first so many blocks show together. CPU time is the median of theirs, since what the host does meanwhile makes single ones stand out.
+    /// Effect over the first `count` blocks.
+    /// CPU time is the median of the blocks, since other activity of the host distorts single ones.
     pub(super) fn effect(&self, count: usize, held: Held) -> Effect {
         let blocks = &self.blocks[..count.min(self.blocks.len())];
         let mut sum = Halves::default();
@@ -292,12 +304,13 @@ impl Trial {
         Effect { cpu: median(&cpu), ..sum.effect(held) }
     }
 
-    /// The block under way.
+    /// The current block.
     pub(super) fn so_far(&self) -> &Halves {
         &self.block
     }
 
-    /// Whether in the block under way so little is done, after `(periods, part)` with the means, that no more are needed.
+    /// Whether the current block has so little progress, after `(periods, ratio)` with the means,
+    /// that the trial can end.
     pub(super) fn is_clearly_less(&self, early: &[(u32, f64)]) -> bool {
         let periods = (0..self.place).filter(|place| WITH[(place / self.phase) as usize]);
         let periods = periods.count() as u32;

@@ -1,6 +1,6 @@
-//! The spin detector: worked cases, and how well synthetic spinning is told from computing.
+//! The spin detector: worked cases, and the detection rate of synthetic spinning.
 //!
-//! Counts are made up, with seeded noise; how real programs' counters look is measured elsewhere.
+//! Counts are synthetic, with seeded noise; counters of real programs are measured elsewhere.
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -10,7 +10,7 @@ use tandem_policy::flexs::{Basis, SpinDetector};
 use super::queues::{SPIN, WORK, counts, detector};
 
 #[test]
-fn the_extremes_are_the_largest_bpi_and_the_smallest_bmpr() {
+fn extremes_are_max_bpi_and_min_bmpr() {
     let mut detector = detector();
     detector.observe(&counts(1000, 100, 50));
     detector.observe(&counts(1000, 300, 90));
@@ -20,7 +20,7 @@ fn the_extremes_are_the_largest_bpi_and_the_smallest_bmpr() {
 }
 
 #[test]
-fn spinning_is_told_from_work() {
+fn spinning_differs_from_work() {
     let mut detector = detector();
     detector.observe(&SPIN);
     let work = detector.observe(&WORK);
@@ -39,7 +39,7 @@ fn both_ratios_must_be_near() {
 }
 
 #[test]
-fn exactly_ten_percent_below_the_largest_bpi_is_not_near() {
+fn bpi_ten_percent_below_max_is_far() {
     let mut detector = detector();
     detector.observe(&counts(10_000, 1000, 100));
     // mispredicted stays at a tenth of the branches; only bpi moves.
@@ -48,7 +48,7 @@ fn exactly_ten_percent_below_the_largest_bpi_is_not_near() {
 }
 
 #[test]
-fn exactly_ten_percent_above_the_smallest_bmpr_is_not_near() {
+fn bmpr_ten_percent_above_min_is_far() {
     let mut detector = detector();
     detector.observe(&counts(100_000, 10_000, 1000));
     assert!(!detector.observe(&counts(100_000, 10_000, 1100)).busy_waiting);
@@ -56,19 +56,19 @@ fn exactly_ten_percent_above_the_smallest_bmpr_is_not_near() {
 }
 
 #[test]
-fn one_count_at_the_edge_decides_where_floats_would_round() {
+fn single_count_at_edge_decides_exactly() {
     let mut detector = detector();
     let whole = u64::MAX / 10 * 10;
     detector.observe(&counts(whole, whole, 0));
     let edge = whole / 10 * 9;
     assert!(!detector.observe(&counts(whole, edge, 0)).busy_waiting);
     assert!(detector.observe(&counts(whole, edge + 1, 0)).busy_waiting);
-    // Half as many is far, also where products are beyond 128 bits.
+    // Half as many are far, even if products exceed 128 bits.
     assert!(!detector.observe(&counts(whole, whole / 2, 0)).busy_waiting);
 }
 
 #[test]
-fn guard_no_instructions_gives_no_verdict_and_moves_no_extreme() {
+fn no_instructions_give_no_verdict() {
     let mut detector = detector();
     let verdict = detector.observe(&counts(0, 0, 0));
     assert_eq!(verdict.basis, Basis::NoInstructions);
@@ -77,7 +77,7 @@ fn guard_no_instructions_gives_no_verdict_and_moves_no_extreme() {
 }
 
 #[test]
-fn guard_no_branches_is_no_spinning_so_max_bpi_is_never_0() {
+fn no_branches_are_no_spinning() {
     let mut detector = detector();
     let verdict = detector.observe(&counts(1000, 0, 0));
     assert_eq!(verdict.basis, Basis::NoBranches);
@@ -87,7 +87,7 @@ fn guard_no_branches_is_no_spinning_so_max_bpi_is_never_0() {
 }
 
 #[test]
-fn guard_min_bmpr_0_is_near_0_only() {
+fn zero_min_bmpr_matches_only_zero() {
     let mut detector = detector();
     assert!(detector.observe(&counts(3_000_000, 1_000_000, 0)).busy_waiting);
     let one = detector.observe(&counts(3_000_000, 1_000_000, 1));
@@ -96,7 +96,7 @@ fn guard_min_bmpr_0_is_near_0_only() {
 }
 
 #[test]
-fn guard_counts_that_contradict_each_other_are_left_out() {
+fn inconsistent_counts_are_ignored() {
     let mut detector = detector();
     for impossible in [counts(10, 11, 0), counts(10, 5, 6), counts(0, 1, 0)] {
         let verdict = detector.observe(&impossible);
@@ -107,7 +107,7 @@ fn guard_counts_that_contradict_each_other_are_left_out() {
 }
 
 #[test]
-fn the_first_sample_is_its_own_extreme_unless_there_is_a_warm_up() {
+fn first_sample_spins_without_warm_up() {
     assert!(detector().observe(&WORK).busy_waiting);
     let mut warm = SpinDetector::new(10, 3);
     assert_eq!(warm.observe(&WORK).basis, Basis::WarmingUp);
@@ -116,29 +116,29 @@ fn the_first_sample_is_its_own_extreme_unless_there_is_a_warm_up() {
 }
 
 #[test]
-fn with_contrast_nobody_spins_while_all_looks_alike() {
+fn contrast_suppresses_uniform_samples() {
     let mut detector = SpinDetector::new(10, 1).with_contrast(true);
     let nearly = counts(6_100_000, 1_000_000, 20_400);
     for sample in [WORK, nearly, WORK] {
         let verdict = detector.observe(&sample);
         assert_eq!((verdict.busy_waiting, verdict.basis), (false, Basis::Alike));
     }
-    // Something else: now the extremes tell, also of work that looks as before.
+    // With other samples the extremes tell, also of work that looks as before.
     assert!(detector.observe(&SPIN).busy_waiting);
     let work = detector.observe(&WORK);
     assert_eq!((work.busy_waiting, work.basis), (false, Basis::Compared));
-    // A window in which only spinning was seen tells nothing, either.
+    // A window with nothing but spinning gives no verdict, either.
     detector.clear();
     assert_eq!(detector.observe(&SPIN).basis, Basis::Alike);
 }
 
-/// Counts of a loop of so many turns, of which one in 1,000 is mispredicted, as synthetic counters show it.
+/// Counts of a loop of `turns` turns, of which one in 1,000 is mispredicted, as synthetic counters show it.
 fn turns(turns: u64) -> BranchCounts {
     counts(3 * turns, turns, turns / 1000)
 }
 
 #[test]
-fn a_small_sample_does_not_hide_spinning_until_the_window_ends() {
+fn small_sample_does_not_hide_spinning() {
     let large = [turns(1_500_000), WORK, turns(1_499_000)];
     // 1,500 turns have one mispredicted branch, a ratio of 0.00067; 900 have none, and then only 0 would be near.
     for small in [turns(1_500), turns(900)] {
@@ -151,7 +151,7 @@ fn a_small_sample_does_not_hide_spinning_until_the_window_ends() {
         assert!(!verdict.says_something());
         assert_eq!(detector.min_bmpr().map(|r| r.as_f64()), Some(0.001));
         assert!(detector.observe(&turns(1_500_000)).busy_waiting);
-        // In the source every sample counts.
+        // In the paper every sample counts.
         let mut of_the_paper = self::detector();
         for sample in large.into_iter().chain([small]) {
             of_the_paper.observe(&sample);
@@ -161,7 +161,7 @@ fn a_small_sample_does_not_hide_spinning_until_the_window_ends() {
 }
 
 #[test]
-fn a_small_sample_is_no_contrast_and_no_warm_up() {
+fn small_sample_adds_no_contrast_or_warm_up() {
     let mut detector = SpinDetector::new(10, 2).with_contrast(true).with_least_branches(100_000);
     for _ in 0..5 {
         assert_eq!(detector.observe(&turns(1_500)).basis, Basis::TooFew);
@@ -182,7 +182,7 @@ fn noise(random: &mut Pcg64, spread: f64) -> f64 {
     1.0 + spread * (2.0 * unit(random) - 1.0)
 }
 
-/// Counts of 10 ms with these ratios, give or take `spread`.
+/// Counts of 10 ms with these ratios ± `spread`.
 fn noisy(random: &mut Pcg64, bpi: f64, bmpr: f64, spread: f64) -> BranchCounts {
     let instructions = 2e7 * noise(random, 0.3);
     let branches = instructions * bpi * noise(random, spread);
@@ -190,9 +190,9 @@ fn noisy(random: &mut Pcg64, bpi: f64, bmpr: f64, spread: f64) -> BranchCounts {
     counts(instructions as u64, branches as u64, mispredicted as u64)
 }
 
-/// Parts of spinning and of working samples that were taken for spinning. Phases of 1 … 20 samples, a
-/// fair window every 1,000; spinning has bpi 0.33 and bmpr 0.0001, give or take `spread`, work anything
-/// of bpi 0.08 … 0.22 and bmpr 0.002 … 0.032.
+/// Fractions of spinning and of working samples that were judged as spinning.
+/// Phases of 1 … 20 samples, a fair window every 1,000.
+/// Spinning has bpi 0.33 and bmpr 0.0001, each ± `spread`; work has bpi 0.08 … 0.22 and bmpr 0.002 … 0.032.
 fn hits_and_false_alarms(spread: f64) -> (f64, f64) {
     let mut random = Pcg64::seed_from_u64(7);
     let mut detector = detector();
@@ -207,15 +207,17 @@ fn hits_and_false_alarms(spread: f64) -> (f64, f64) {
             left = 1 + random.next_u32() % 20;
         }
         left -= 1;
-        let (bpi, bmpr) = match spinning {
-            true => (0.33, 0.0001),
-            false => (0.08 + 0.14 * unit(&mut random), 0.002 + 0.03 * unit(&mut random)),
+        let (bpi, bmpr) = if spinning {
+            (0.33, 0.0001)
+        } else {
+            (0.08 + 0.14 * unit(&mut random), 0.002 + 0.03 * unit(&mut random))
         };
         let counted = noisy(&mut random, bpi, bmpr, spread);
         let found = u32::from(detector.observe(&counted).busy_waiting);
-        match spinning {
-            true => (spins, hits) = (spins + 1, hits + found),
-            false => (works, alarms) = (works + 1, alarms + found),
+        if spinning {
+            (spins, hits) = (spins + 1, hits + found);
+        } else {
+            (works, alarms) = (works + 1, alarms + found);
         }
     }
     println!(
@@ -226,14 +228,14 @@ fn hits_and_false_alarms(spread: f64) -> (f64, f64) {
 }
 
 #[test]
-fn spin_phases_among_work_are_found_with_few_false_alarms() {
+fn spin_phases_are_found_with_few_alarms() {
     let (hits, alarms) = hits_and_false_alarms(0.03);
     assert!(hits > 0.95, "part of spinning found: {hits}");
     assert!(alarms < 0.02, "part of work taken for spinning: {alarms}");
 }
 
 #[test]
-fn noise_wider_than_ten_percent_between_extremes_hides_spinning() {
+fn wide_noise_hides_spinning() {
     // ± 6 % is 12 % between the extremes; the extremes are kept, so not every sample is near both.
     let (hits, alarms) = hits_and_false_alarms(0.06);
     assert!((0.5..0.95).contains(&hits), "part of spinning found: {hits}");

@@ -1,4 +1,4 @@
-//! What holds for every input of the detector and of the search.
+//! Properties of the detector and of the search for every input.
 
 use proptest::prelude::*;
 use tandem_model::branch_counters::BranchCounts;
@@ -8,7 +8,7 @@ use tandem_policy::{FlexS, FlexSConfig};
 
 use super::queues::{Queues, SPIN, WORK, counts, detector, ms, swapped_with, vcpu};
 
-/// Counts that can be, small enough to be scaled by 1,000.
+/// Consistent counts, small enough to be scaled by 1,000.
 fn possible() -> impl Strategy<Value = BranchCounts> {
     (1u64..1 << 40, 0u64..=1000, 0u64..=1000).prop_map(|(instructions, bpi, bmpr)| {
         let branches = instructions * bpi / 1000;
@@ -29,7 +29,7 @@ fn placed() -> impl Strategy<Value = Vec<VcpuPlace>> {
     })
 }
 
-/// On each pCPU the weight and the VMs, ascending, and the positions.
+/// Per pCPU: the total weight, the VMs, ascending, and the positions.
 fn per_pcpu(places: &[VcpuPlace]) -> Vec<(f64, Vec<VmId>, Vec<u32>)> {
     let on = |pcpu| {
         let here = || places.iter().filter(move |place| place.pcpu == PcpuId(pcpu));
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn a_swap_keeps_each_pcpus_weight_positions_and_vms(
+    fn swap_keeps_weight_positions_and_vms(
         places in placed(),
         a in any::<prop::sample::Index>(),
         b in any::<prop::sample::Index>(),
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn a_swap_is_only_with_an_unmarked_waiting_sibling_that_is_allowed(
+    fn swap_partner_is_unmarked_waiting_and_allowed(
         places in placed(),
         spinning in prop::collection::vec(any::<bool>(), 16),
         forbidden in prop::collection::vec((0usize..16, 0u32..4), 0..8),

@@ -1,4 +1,4 @@
-//! What tests of FlexS share: small run queues, and counts of spinning and of working.
+//! Shared code of the FlexS tests: small run queues, and counts of spinning and of work.
 
 use tandem_model::branch_counters::BranchCounts;
 use tandem_model::{Nanos, PcpuId, VcpuId, VmId};
@@ -24,7 +24,7 @@ pub fn detector() -> SpinDetector {
     SpinDetector::new(10, 1)
 }
 
-/// Run queues as a test states them. Everything is allowed unless forbidden.
+/// Run queues of a test. Everything is allowed unless forbidden.
 #[derive(Default)]
 pub struct Queues {
     pub pcpus: Vec<PcpuId>,
@@ -75,7 +75,7 @@ pub fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
 }
 
-/// vCPU 0 of VM 1, on pCPU 0, is accounted as spinning.
+/// Accounts vCPU 0 of VM 1, on pCPU 0, as spinning.
 pub fn spin(flexs: &mut FlexS, now: Nanos, queues: &Queues) -> Outcome {
     flexs.tick(now, vcpu(1, 0), PcpuId(0), &SPIN, queues)
 }

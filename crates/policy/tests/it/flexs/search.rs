@@ -37,7 +37,7 @@ fn a_working_vcpu_is_left_alone() {
 }
 
 #[test]
-fn a_sibling_that_is_marked_is_no_candidate() {
+fn marked_sibling_is_no_candidate() {
     let mut flexs = flexs();
     flexs.tick(ms(0), vcpu(1, 1), PcpuId(1), &SPIN, &Queues::new(2));
     assert!(flexs.is_marked(vcpu(1, 1)));
@@ -48,7 +48,7 @@ fn a_sibling_that_is_marked_is_no_candidate() {
 }
 
 #[test]
-fn counters_that_say_nothing_leave_a_mark() {
+fn meaningless_counters_keep_the_mark() {
     let mut flexs = flexs();
     let queues = Queues::new(1);
     spin(&mut flexs, ms(0), &queues);
@@ -57,7 +57,7 @@ fn counters_that_say_nothing_leave_a_mark() {
 }
 
 #[test]
-fn both_must_be_allowed_at_the_others_place() {
+fn swap_partners_must_be_allowed_on_both_pcpus() {
     let waits = Queues::new(2).queue(1, &[vcpu(1, 1)]);
     let mine = waits.forbid(vcpu(1, 0), 1);
     let outcome = spin(&mut flexs(), ms(0), &mine);
@@ -68,7 +68,7 @@ fn both_must_be_allowed_at_the_others_place() {
 }
 
 #[test]
-fn two_choices_look_on_two_pcpus_and_find_one_in_seven_twice_as_often() {
+fn two_choices_search_two_pcpus() {
     let queues = Queues::new(8).queue(5, &[vcpu(1, 1)]);
     let mut flexs = flexs();
     let mut found = 0;
@@ -104,44 +104,44 @@ fn equal_seeds_choose_equally() {
 }
 
 #[test]
-fn after_failed_searches_the_next_accounting_comes_earlier_to_a_floor() {
+fn failed_searches_advance_next_accounting() {
     let mut flexs = flexs();
-    let nobody = Queues::new(4);
+    let empty = Queues::new(4);
     for failures in 1..=12 {
-        let outcome = spin(&mut flexs, ms(100), &nobody);
+        let outcome = spin(&mut flexs, ms(100), &empty);
         let wait = 10u64.saturating_sub(failures).max(1);
         assert_eq!(outcome.next_tick, ms(100 + wait), "failure {failures}");
     }
-    let somebody = Queues::new(2).queue(1, &[vcpu(1, 1)]);
-    assert_eq!(spin(&mut flexs, ms(100), &somebody).next_tick, ms(110));
-    assert_eq!(spin(&mut flexs, ms(100), &nobody).next_tick, ms(109));
+    let waiting = Queues::new(2).queue(1, &[vcpu(1, 1)]);
+    assert_eq!(spin(&mut flexs, ms(100), &waiting).next_tick, ms(110));
+    assert_eq!(spin(&mut flexs, ms(100), &empty).next_tick, ms(109));
 }
 
 #[test]
 fn a_fair_window_clears_extremes_and_marks() {
     let mut flexs = flexs();
-    let nobody = Queues::new(1);
+    let empty = Queues::new(1);
     let work = |flexs: &mut FlexS, now| {
-        let outcome = flexs.tick(now, vcpu(1, 1), PcpuId(0), &WORK, &nobody);
+        let outcome = flexs.tick(now, vcpu(1, 1), PcpuId(0), &WORK, &empty);
         outcome.verdict.busy_waiting
     };
-    spin(&mut flexs, ms(0), &nobody);
+    spin(&mut flexs, ms(0), &empty);
     assert!(!work(&mut flexs, ms(9_999)));
     assert!(flexs.is_marked(vcpu(1, 0)));
-    // Work is now the tightest loop that the window knows of.
+    // Work is now the tightest loop of the window.
     assert!(work(&mut flexs, ms(10_000)));
     assert!(!flexs.is_marked(vcpu(1, 0)));
-    spin(&mut flexs, ms(19_999), &nobody);
+    spin(&mut flexs, ms(19_999), &empty);
     assert!(!work(&mut flexs, ms(19_999)));
     // Three windows later: still on the grid of 10 s.
     assert!(work(&mut flexs, ms(45_000)));
-    spin(&mut flexs, ms(49_999), &nobody);
+    spin(&mut flexs, ms(49_999), &empty);
     assert!(!work(&mut flexs, ms(49_999)));
     assert!(work(&mut flexs, ms(50_000)));
 }
 
 #[test]
-fn a_vm_that_is_gone_is_forgotten() {
+fn gone_vm_is_forgotten() {
     let mut flexs = flexs();
     spin(&mut flexs, ms(0), &Queues::new(1));
     flexs.tick(ms(0), vcpu(2, 0), PcpuId(0), &SPIN, &Queues::new(1));
@@ -203,7 +203,7 @@ fn a_swap_exchanges_pcpu_position_and_weight() {
 }
 
 #[test]
-fn stealing_takes_only_a_vm_that_is_not_there_yet() {
+fn stealing_takes_only_absent_vms() {
     assert!(may_steal(VmId(1), []));
     assert!(may_steal(VmId(1), [VmId(2), VmId(3)]));
     assert!(!may_steal(VmId(1), [VmId(2), VmId(1)]));
