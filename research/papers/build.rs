@@ -1,4 +1,4 @@
-//! Makes a list of the scenarios of published experiments with their texts, so that surveys and reproductions run anywhere.
+//! Embeds the scenarios of published experiments, so that surveys and reproductions run without a checkout.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             files.push(path);
         }
     }
-    // By name: a path has its extension behind it.
+    // By name without extension, the key of the binary search in `papers.rs`.
     files.sort_by(|one, other| one.file_stem().cmp(&other.file_stem()));
     let mut list = String::from("const FILES: &[(&str, &str)] = &[\n");
     for path in files {

@@ -1,8 +1,9 @@
-//! A recorded host beside the simulation of its scenario: where the time of each VM's vCPUs went in the one and in the other.
+//! Comparison of a recorded host with the simulation of its scenario: CPU time of each VM by state.
 //!
-//! The simulator is not told what vCPUs waited, so what it says of that, and of what they ran beside it, shows how far the scenario is from the host.
-//! Figures are parts of the time summed over vCPUs: pCPUs. Halted holds what a quota kept a vCPU off its pCPU, as in the scenario. Background
-//! is left out: it takes what it took.
+//! The scenario has no wait times, so simulated waits show how well the scenario matches the host.
+//! Figures are in pCPUs: time divided by wall time, summed over vCPUs.
+//! `halted` includes time throttled by a quota, as in the scenario.
+//! Background VMs are omitted, because they take their recorded time.
 
 use tandem_model::Nanos;
 use tandem_sim::Results;
@@ -10,36 +11,36 @@ use tandem_sim::results::VmResults;
 
 use tandem_observe::recorded::{HostVm, RecordedHost};
 
-/// Where the time of a VM's vCPUs went, in pCPUs.
+/// Time of a VM's vCPUs by state, in pCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// On a pCPU, whatever for.
+    /// On a pCPU.
     pub ran: f64,
-    /// Waiting for one.
+    /// Waiting for a pCPU.
     pub waited: f64,
-    /// Off it with nothing to do, or throttled.
+    /// Idle or throttled.
     pub halted: f64,
 }
 
-/// A VM as it was and as it is simulated.
+/// A recorded VM and its simulation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Beside {
-    /// Its name.
+pub struct VmComparison {
+    /// The VM's name.
     pub vm: String,
-    /// How many vCPUs it has.
+    /// Number of vCPUs.
     pub vcpus: usize,
-    /// As recorded.
+    /// Recorded times.
     pub recorded: Shares,
-    /// As simulated.
+    /// Simulated times.
     pub simulated: Shares,
 }
 
-/// Each VM of the record that was simulated.
-pub fn beside(host: &RecordedHost, results: &Results) -> Vec<Beside> {
+/// Compares each VM of the record that was simulated.
+pub fn compare(host: &RecordedHost, results: &Results) -> Vec<VmComparison> {
     let vms = host.vms.iter().filter(|vm| !vm.is_background);
     let of = vms.filter_map(|vm| {
         let simulated = results.vms.iter().find(|other| other.name == vm.name)?;
-        Some(Beside {
+        Some(VmComparison {
             vm: vm.name.clone(),
             vcpus: vm.vcpus.len(),
             recorded: recorded(vm),

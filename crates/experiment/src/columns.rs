@@ -1,6 +1,6 @@
-//! What all our Parquet files share: schemas and columns.
+//! Schemas and columns of all our Parquet files.
 //!
-//! Columns are required, dictionary-encoded, not compressed: names repeat, so dictionaries do nearly all of it.
+//! Columns are required, dictionary-encoded and not compressed: names repeat, so dictionaries suffice.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use thiserror::Error;
 
 use crate::parameters::{Column, FIGURES, Kind, Value};
 
-/// The column of seeds, whose numbers have no sign: up to 2^64 - 1.
+/// The column of seeds, which are unsigned: up to 2^64 - 1.
 pub const SEED: &str = "seed";
 
-/// The column before which those of parameters stand.
+/// The column that follows those of parameters.
 const AFTER_PARAMETERS: &str = SEED;
 
-/// Why columns could not be written.
+/// Error in writing columns.
 #[derive(Debug, Error)]
 pub enum ColumnError {
-    /// The system refused it.
+    /// An I/O error.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The library refused it.
+    /// An error of the Parquet library.
     #[error(transparent)]
     Parquet(#[from] ParquetError),
-    /// The library for CSV refused it.
+    /// An error of the CSV library.
     #[error(transparent)]
     Csv(#[from] csv::Error),
     /// The schema has fewer columns than are written.
@@ -37,8 +37,7 @@ pub enum ColumnError {
     Missing,
 }
 
-/// The columns of a table of figures, in their order: `cell` if it has that, then those of [`FIGURES`] with those of parameters
-/// before `seed`.
+/// Returns the columns of a table of figures: those of [`FIGURES`] (`cell` only with `has_cell`), with the parameters before `seed`.
 pub fn columns(has_cell: bool, parameters: &[Column]) -> Vec<Column> {
     let mut columns: Vec<Column> = Vec::new();
     for name in FIGURES.iter().skip(usize::from(!has_cell)) {
@@ -57,7 +56,7 @@ pub fn columns(has_cell: bool, parameters: &[Column]) -> Vec<Column> {
     columns
 }
 
-/// The schema of a table with these columns.
+/// Returns the schema of a table with these columns.
 pub fn schema(name: &str, columns: &[Column]) -> Result<Type, ParquetError> {
     let field = |column: &Column| -> Result<Arc<Type>, ParquetError> {
         let builder = match column.kind {
@@ -88,7 +87,7 @@ pub fn column<T: DataType>(
     Ok(())
 }
 
-/// Writes the next columns of a row group: those of parameters, of which each row has all.
+/// Writes the next columns of a row group, those of parameters; each row must have a value for each.
 pub fn parameters(
     group: &mut SerializedRowGroupWriter<'_, impl Write + Send>,
     columns: &[Column],

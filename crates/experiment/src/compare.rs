@@ -1,9 +1,9 @@
-//! Every combination of some settings, several runs each.
+//! Comparison of every combination of some settings, with several runs each.
 //!
-//! Run i has the same seed in every combination, so that all of them meet the same arrivals and
-//! times (common random numbers), and differences are taken run by run. Runs are independent: worker
-//! threads take them in turn, and figures are put together in the order of combinations and runs, so
-//! the output does not depend on how many workers there are.
+//! Run i has the same seed in every combination, so all have the same arrivals and times (common random numbers).
+//! Differences are taken run by run.
+//! Runs are independent and distributed over worker threads.
+//! Figures are in the order of combinations and runs, so the output does not depend on the number of workers.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ use crate::statistics::Mean;
 use crate::vary::Combination;
 use crate::{execute, metrics};
 
-/// Metrics that are shown unless others are asked for.
+/// Metrics that are shown by default.
 pub const SHOWN: &str = "work_rate,received,steal,wake_p99";
 
-/// Why there is no comparison.
+/// Error of a comparison.
 #[derive(Debug, Error)]
 pub enum CompareError {
-    /// A combination's scenario is wrong.
+    /// A combination's scenario is invalid.
     #[error(transparent)]
     Scenario(#[from] LoadError),
     /// There is no combination.
@@ -38,17 +38,17 @@ pub enum CompareError {
     Execute(#[from] ExecuteError),
 }
 
-/// There is no such metric.
+/// The metric does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no metric is called `{name}`: there are {}", known.join(", "))]
 pub struct UnknownMetric {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
-    /// What there is.
+    /// Names of the metrics.
     pub known: Vec<&'static str>,
 }
 
-/// A comparison, as it is kept as JSON.
+/// A comparison, as stored in JSON.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     /// [`Comparison::SCHEMA`].
@@ -57,20 +57,20 @@ pub struct Comparison {
     pub scenario: String,
     /// The seeds of the runs.
     pub seeds: Vec<u64>,
-    /// The combinations, the first being what the others are held against.
+    /// The combinations; the first is the baseline.
     pub combinations: Vec<CombinationFigures>,
 }
 
 impl Comparison {
-    /// The version of its form in JSON (`docs/schemas`): raised when a field changes its meaning or goes; fields may be added.
+    /// Version of the JSON format (`docs/schemas`): increased when a field changes its meaning or is removed; fields may be added.
     pub const SCHEMA: u32 = 1;
 
-    /// A figure of a combination.
+    /// Returns a figure of a combination.
     pub fn figure(&self, combination: usize, vm: &str, metric: &str) -> Option<&Figure> {
         self.combinations.get(combination)?.figure(vm, metric)
     }
 
-    /// The metrics that were asked for, by a comma between each; refuses those that no VM has.
+    /// Splits a comma-separated list of metrics; an unknown metric is an error.
     pub fn chosen<'a>(&self, metrics: &'a str) -> Result<Vec<&'a str>, UnknownMetric> {
         let chosen: Vec<&str> = metrics.split(',').map(str::trim).collect();
         let figures = || self.combinations.iter().flat_map(|c| &c.figures);
@@ -90,16 +90,16 @@ impl Comparison {
 /// The figures of one combination.
 #[derive(Debug, Serialize)]
 pub struct CombinationFigures {
-    /// What it is called; empty if it is the scenario as it is.
+    /// Name; empty for the unchanged scenario.
     pub name: String,
-    /// What was set, by key.
+    /// Settings by key.
     pub settings: BTreeMap<String, String>,
     /// Every metric of every VM.
     pub figures: Vec<Figure>,
 }
 
 impl CombinationFigures {
-    /// A figure.
+    /// Returns a figure.
     pub fn figure(&self, vm: &str, metric: &str) -> Option<&Figure> {
         let same = |figure: &&Figure| figure.vm == vm && figure.metric == metric;
         self.figures.iter().find(same)
@@ -111,40 +111,40 @@ impl CombinationFigures {
 pub struct Figure {
     /// The VM; empty: the host or all VMs together.
     pub vm: String,
-    /// What.
+    /// The metric.
     pub metric: &'static str,
-    /// Its unit.
+    /// The unit.
     pub unit: &'static str,
-    /// How many runs have it.
+    /// Number of runs that have the metric.
     pub runs: usize,
-    /// Their mean.
+    /// Mean over these runs.
     #[serde(flatten)]
     pub mean: Mean,
-    /// The paired difference to the first combination.
+    /// Paired difference to the first combination.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against_first: Option<Mean>,
     /// The value of each run.
     pub values: Vec<f64>,
 }
 
-/// What is to be compared.
+/// Combinations and seeds to compare.
 #[derive(Debug)]
 pub struct Plan {
     combinations: Vec<Combination>,
     parameters: Parameters,
-    /// One for each combination.
+    /// One scenario per combination.
     scenarios: Vec<Scenario>,
     seeds: Vec<u64>,
 }
 
-/// What came out.
+/// Results of a comparison.
 #[derive(Debug)]
 pub struct Outcome {
     /// The figures.
     pub comparison: Comparison,
     /// Each run, in the order of combinations and seeds.
     pub runs: Vec<Run>,
-    /// All that the first run of each combination has, if that was to be kept; else nothing.
+    /// Complete results of the first run of each combination, if requested; else empty.
     pub watched: Vec<Results>,
 }
 
@@ -153,16 +153,16 @@ pub struct Outcome {
 pub struct Run {
     /// The scenario's name.
     pub scenario: String,
-    /// The combination's.
+    /// The combination's name.
     pub combination: String,
-    /// Its seed.
+    /// The seed.
     pub seed: u64,
-    /// Its figures.
+    /// The figures.
     pub metrics: Vec<Metric>,
 }
 
 impl Plan {
-    /// Reads the scenario of every combination, before any runs.
+    /// Reads the scenarios of all combinations without running them.
     pub fn read(
         source: &Source,
         combinations: Vec<Combination>,
@@ -181,12 +181,12 @@ impl Plan {
         })
     }
 
-    /// What is varied.
+    /// Returns the varied parameters.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// A row for each figure of each run.
+    /// Returns a row for each figure of each run.
     pub fn rows<'a>(&'a self, runs: &'a [Run]) -> impl Iterator<Item = Row<'a>> {
         let each = self.seeds.len().max(1);
         runs.iter().enumerate().flat_map(move |(at, run)| {
@@ -200,13 +200,14 @@ impl Plan {
         })
     }
 
-    /// The scenario of each combination.
+    /// Returns the scenario of each combination.
     pub fn scenarios(&self) -> &[Scenario] {
         &self.scenarios
     }
 
-    /// Runs it. With `watch` all results of each combination's first run are kept, and who waited for
-    /// whom in it is recorded.
+    /// Runs the plan.
+    ///
+    /// With `watch` the complete results of each combination's first run are kept, with the waits between VMs.
     pub fn run(
         &self,
         workers: usize,
@@ -238,7 +239,7 @@ impl Plan {
         self.outcome(done, watched.into_iter().flatten().collect())
     }
 
-    /// What comes out of these figures of each run, in the order of combinations and seeds.
+    /// Builds the outcome from the figures of each run, in the order of combinations and seeds.
     pub fn outcome(
         &self,
         figures: Vec<Vec<Metric>>,
@@ -265,7 +266,7 @@ impl Plan {
         })
     }
 
-    /// Means of every metric of every combination.
+    /// Returns the means of every metric of every combination.
     fn figures(&self, runs: &[Run]) -> Vec<CombinationFigures> {
         let mut all: Vec<CombinationFigures> = Vec::new();
         let own = runs.chunks(self.seeds.len().max(1));

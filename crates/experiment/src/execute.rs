@@ -1,8 +1,8 @@
-//! Runs simulations, one or many, and says how far they are.
+//! Runs one or many simulations and reports their progress.
 //!
-//! Worker threads take runs, the longest first (`order`); what is kept of them stands in the order in which they were
-//! asked for, so that results do not depend on how many workers there are. Running in portions changes nothing in the
-//! results: a portion ends between two events.
+//! Worker threads take runs, the longest first (`order`).
+//! Results are in the order of the request, so they do not depend on the number of workers.
+//! A simulation runs in portions, which end between two events and do not affect the results.
 
 mod order;
 
@@ -18,39 +18,39 @@ use crate::metrics;
 use crate::metrics::Metric;
 use crate::progress::Progress;
 
-/// Portions of a run, between which progress is told.
+/// Portions of a run; progress is reported after each.
 const PORTIONS: u64 = 500;
 
-/// And the longest of them: large hosts take a second and more to simulate 10 ms, and nobody waits longer for Ctrl-C.
-const LONGEST_PORTION: u64 = 2_000_000;
+/// Maximum portion, ns: large hosts take over a second to simulate 10 ms, and Ctrl-C takes effect between portions.
+const MAX_PORTION: u64 = 2_000_000;
 
-/// Why there are no results.
+/// Error of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ExecuteError {
-    /// interrupted before the end
+    /// The runs were interrupted.
     #[error("interrupted before the end")]
     Cancelled,
-    /// a run did not end
+    /// A worker thread did not complete a run.
     #[error("a run did not end")]
     Lost,
 }
 
-/// A run to be made.
+/// A run to execute.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// What is simulated.
+    /// The scenario.
     pub scenario: &'a Scenario,
-    /// With this seed in place of the scenario's.
+    /// The seed, which replaces the scenario's.
     pub seed: u64,
 }
 
-/// Runs a world to its end, at most `duration` away.
+/// Runs a world to its end; `duration` is the maximum simulated time, for progress.
 pub fn run(
     world: &mut World,
     duration: Nanos,
     progress: &dyn Progress,
 ) -> Result<Results, ExecuteError> {
-    let portion = (duration.0 / PORTIONS).clamp(1, LONGEST_PORTION);
+    let portion = (duration.0 / PORTIONS).clamp(1, MAX_PORTION);
     let mut counted = Nanos::ZERO;
     loop {
         if progress.is_cancelled() {
@@ -62,14 +62,14 @@ pub fn run(
         progress.add(now.saturating_sub(counted));
         counted = now;
         if over {
-            // What ended early is done as well.
+            // Counts the remaining time of a run that ended early.
             progress.add(duration.saturating_sub(counted));
             return Ok(world.results());
         }
     }
 }
 
-/// The figures of all jobs, in their order whatever the number of workers.
+/// Runs all jobs and returns their figures in order of the jobs.
 pub fn all(
     jobs: &[Job<'_>],
     workers: usize,
@@ -78,8 +78,9 @@ pub fn all(
     each(jobs, workers, progress, |_, _| {}, |_, scenario, results| metrics::of(scenario, &results))
 }
 
-/// The same with more to say: `watch` gets each job's world before it runs and may switch on what is
-/// recorded, `keep` says what is kept of its results. Both get the job's number.
+/// Runs all jobs with two hooks, which receive the job's index.
+///
+/// `watch` may enable recording in a job's world before the run; `keep` extracts the value to return from the results.
 pub fn each<T: Send>(
     jobs: &[Job<'_>],
     workers: usize,
@@ -148,7 +149,7 @@ mod tests {
         load::from_text("s", text).unwrap()
     }
 
-    /// Adds up what it is told, and ends everything after so much simulated time.
+    /// Sums up the progress, and cancels after `enough` ns of simulated time.
     struct Counter {
         total: AtomicU64,
         counted: AtomicU64,
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cancelled_has_no_results() {
+    fn cancelled_jobs_have_no_results() {
         let (scenario, counter) = (scenario(), Counter::until(2_000_000));
         let jobs = [1, 2].map(|seed| Job { scenario: &scenario, seed });
         let outcome = all(&jobs, 1, &counter);

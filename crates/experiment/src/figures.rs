@@ -1,8 +1,8 @@
-//! Figures as a table in long form, a row for each figure of each VM and run: as a Parquet file, or as CSV if the file's name ends
-//! so.
+//! Figures as a table in long form, with a row for each figure of each VM and run: a Parquet file, or CSV by the file's extension.
 //!
 //! Columns: scenario, combination, one for each parameter ([`parameters`](crate::parameters)), seed, vm (empty: the host), metric,
-//! unit, value. In Parquet it is one row group.
+//! unit, value.
+//! A Parquet file has one row group.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,22 +19,22 @@ use crate::columns::ColumnError;
 use crate::metrics::Metric;
 use crate::parameters::{Column, Value};
 
-/// How a table is written.
+/// Format of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Apache Parquet.
     Parquet,
-    /// Comma-separated values after RFC 4180, the first line being the columns' names.
+    /// Comma-separated values (RFC 4180) with the names of the columns in the first line.
     Csv,
 }
 
-/// A table's file has a name that says something else.
+/// The extension of a file is not that of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{} cannot be a table: tables are Parquet or CSV; name a file that ends in .parquet or .csv", .0.display())]
 pub struct NoTable(PathBuf);
 
 impl Format {
-    /// That of a file by its name's extension; Parquet where it has none.
+    /// Returns the format for a file's extension; Parquet if it has none.
     pub fn of(path: &Path) -> Result<Format, NoTable> {
         let extension = path.extension().map(|text| text.to_string_lossy().to_lowercase());
         match extension.as_deref() {
@@ -45,31 +45,31 @@ impl Format {
     }
 }
 
-/// Why a file could not be written.
+/// Error in writing a file.
 #[derive(Debug, Error)]
 pub enum FileError {
-    /// Its name says something else.
+    /// The extension is not that of a table.
     #[error(transparent)]
     Name(#[from] NoTable),
-    /// The system or the library refused it.
+    /// The file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: ColumnError,
     },
 }
 
-/// One figure and whose it is.
+/// One figure with its run.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     /// The scenario's name.
     pub scenario: &'a str,
-    /// What was varied; empty: nothing.
+    /// The combination's name; empty for the unchanged scenario.
     pub combination: &'a str,
-    /// The same, a value for each parameter.
+    /// The combination's value for each parameter.
     pub parameters: &'a [Value],
     /// The run's seed.
     pub seed: u64,
@@ -77,7 +77,7 @@ pub struct Row<'a> {
     pub metric: &'a Metric,
 }
 
-/// Writes the file; `parameters` are the columns of what was varied.
+/// Writes the file; `parameters` are the columns of the varied parameters.
 pub fn write<'a>(
     path: &Path,
     parameters: &[Column],
@@ -134,7 +134,7 @@ fn to_csv(path: &Path, parameters: &[Column], rows: &[Row<'_>]) -> Result<(), Co
     csv.end().map(drop)
 }
 
-/// A table as CSV, row by row. Numbers are written so that reading them gives the same bits.
+/// Writer of a CSV table, row by row; numbers are written such that parsing them yields the same bits.
 pub struct CsvTable<W: Write>(csv::Writer<W>);
 
 impl<W: Write> CsvTable<W> {
@@ -145,7 +145,7 @@ impl<W: Write> CsvTable<W> {
         Ok(CsvTable(writer))
     }
 
-    /// Writes a row: what stands before the parameters, they, and the figure with VM, metric and unit.
+    /// Writes a row: fields before the parameters, the parameters, seed, VM, metric, unit and value.
     pub fn row(
         &mut self,
         before: &[String],
@@ -165,12 +165,12 @@ impl<W: Write> CsvTable<W> {
             self.0.write_field(name)?;
         }
         self.0.write_field(value.to_string())?;
-        // No further field: that ends the record.
+        // An empty write ends the record.
         self.0.write_record(None::<&[u8]>)?;
         Ok(())
     }
 
-    /// Writes what is left; gives back where it was written to.
+    /// Flushes the table and returns the underlying writer.
     pub fn end(mut self) -> Result<W, ColumnError> {
         self.0.flush()?;
         let ended = self.0.into_inner();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_read_back_as_they_were_written() {
+    fn parquet_round_trip_keeps_rows() {
         let (_dir, path) = written("figures.parquet");
         let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
         let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_the_same_columns_and_every_bit() {
+    fn csv_has_same_columns_and_exact_numbers() {
         let (_dir, path) = written("figures.CSV");
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_says_something_else_is_refused() {
+    fn unknown_extension_is_rejected() {
         let format = |name: &str| Format::of(Path::new(name));
         assert_eq!(format("a.parquet"), Ok(Format::Parquet));
         assert_eq!(format("a"), Ok(Format::Parquet));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_its_parameters_is_an_error() {
+    fn row_without_parameters_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.parquet");
         let metric = Metric { vm: String::new(), metric: "idle", unit: "pCPUs", value: 1.0 };

@@ -1,41 +1,42 @@
-//! A scenario's file with what is different in it, as it is asked for in words; how many runs and workers.
+//! Scenario file with settings from the command line, and checks of the numbers of runs and workers.
 
 use std::path::Path;
 
 use tandem_sim::scenario::load::{LoadError, Setting, Source};
 use thiserror::Error;
 
-/// Runs of each combination at most.
-const MOST_RUNS: u32 = 1000;
+/// Maximum number of runs of each combination.
+const MAX_RUNS: u32 = 1000;
 
-/// Worker threads at most.
-const MOST_WORKERS: usize = 1024;
+/// Maximum number of worker threads.
+const MAX_WORKERS: usize = 1024;
 
-/// A number of runs or workers that is not possible.
+/// An invalid number of runs or workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InputError {
-    /// Of runs.
-    #[error("--runs {0} is not possible: 1 … {MOST_RUNS}")]
+    /// The number of runs is out of range.
+    #[error("--runs {0} is not possible: 1 … {MAX_RUNS}")]
     Runs(u32),
-    /// Of workers.
-    #[error("--workers {0} is not possible: 1 … {MOST_WORKERS}")]
+    /// The number of workers is out of range.
+    #[error("--workers {0} is not possible: 1 … {MAX_WORKERS}")]
     Workers(usize),
 }
 
-/// How many worker threads are meant: one for each CPU unless it is said; refuses numbers of runs and workers that are not possible.
+/// Checks the numbers of runs and workers, and returns the number of workers: by default one per CPU.
 pub fn workers(runs: u32, workers: Option<usize>) -> Result<usize, InputError> {
-    if !(1..=MOST_RUNS).contains(&runs) {
+    if !(1..=MAX_RUNS).contains(&runs) {
         return Err(InputError::Runs(runs));
     }
     match workers {
         None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
-        Some(workers) if (1..=MOST_WORKERS).contains(&workers) => Ok(workers),
+        Some(workers) if (1..=MAX_WORKERS).contains(&workers) => Ok(workers),
         Some(workers) => Err(InputError::Workers(workers)),
     }
 }
 
-/// Reads a scenario and notes what is different: settings as `KEY=VALUE`, the seed, and how long to
-/// simulate, such as `200ms`; later ones replace what earlier ones said.
+/// Reads a scenario and applies settings (`KEY=VALUE`), the seed and the duration (such as `200ms`).
+///
+/// Later settings override earlier ones.
 pub fn source(
     path: &Path,
     settings: &[String],

@@ -1,20 +1,19 @@
-//! Experiments: running scenarios of the simulator many times and saying what came out.
+//! Experiments: repeated runs of simulator scenarios, and their figures.
 //!
-//! - [`input`]: a scenario's file with what is different in it.
-//! - [`execute`]: runs, on several threads, with [`progress`] that a caller shows.
-//! - [`metrics`]: everything that a simulation measures, under one name each.
+//! - [`input`]: a scenario file with settings from the command line.
+//! - [`execute`]: runs on several threads, with [`progress`] that the caller shows.
+//! - [`metrics`]: all metrics of a simulation, by name.
 //! - [`statistics`]: means with their intervals.
-//! - [`vary`], [`range`], [`policies`]: what is varied, and the names that stand for it; [`parameters`]: its values
-//!   as columns.
-//! - [`compare`]: every combination of some settings, several runs each.
+//! - [`vary`], [`range`], [`policies`]: varied settings and their names; [`parameters`]: their values as columns.
+//! - [`compare`]: every combination of some settings, with several runs each.
 //! - [`sweep`]: a grid of settings and seeds in shards.
-//! - [`figures`]: figures as Parquet and CSV files; [`columns`]: what all our Parquet files share.
-//! - [`starter`]: a commented project to begin with.
-//! - [`scalability`]: how far programs scale, on hardware and in their VMs.
+//! - [`figures`]: figures as Parquet and CSV files; [`columns`]: columns of all our Parquet files.
+//! - [`beside_record`]: comparison of a recorded host with its simulation.
+//! - [`starter`]: a commented project as a starting point.
+//! - [`scalability`]: scalability of programs on hardware and in VMs.
 //!
-//! Nothing here prints, reads arguments or draws: `tandem_report` shows what is computed here, and the
-//! command line says where it goes. Every error is a type of its operation; its text and those of its
-//! causes say what was wrong, where, and what would be right.
+//! This crate does not print, parse arguments or draw: `tandem_report` renders the results, and the command line selects the output.
+//! Every operation has its own error type, whose text and causes name the failure, its place and the valid form.
 
 pub mod beside_record;
 pub mod columns;

@@ -1,9 +1,9 @@
-//! Everything that a simulation measures, under one name each: the long form that `compare`, JSON
-//! and Parquet speak.
+//! All metrics of a simulation, by name: the long form that `compare`, JSON and Parquet use.
 //!
-//! Times that add up (useful, spinning, steal) are in pCPUs: ns per ns measured. Latencies are in
-//! ns. What did not happen at all, such as the latency of wake-ups where there were none, is absent.
-//! The host's own metrics have an empty VM name.
+//! Accumulated times (useful, spinning, steal) are in pCPUs: ns per measured ns.
+//! Latencies are in ns.
+//! A metric whose event did not occur, such as a latency without wake-ups, is absent.
+//! Metrics of the host have an empty VM name.
 
 use serde::Serialize;
 use tandem_model::Nanos;
@@ -12,14 +12,14 @@ use tandem_sim::{Results, Scenario};
 
 /// The names of all metrics.
 pub const NAMES: [&str; 63] = [
-    // Of the host.
+    // Host.
     "busy",
     "polling",
     "idle",
     "energy",
     "measured",
     "events",
-    // Of a VM, and the first of all VMs together.
+    // VMs; `work_rate` also of all VMs together.
     "work_rate",
     "work",
     "work_per_cpu_second",
@@ -87,16 +87,16 @@ pub const UNITS: [&str; 7] = ["pCPUs", "1/s", "J", "s", "1", "cycles", "ns"];
 pub struct Metric {
     /// The VM; empty: the host or all VMs together.
     pub vm: String,
-    /// What.
+    /// The metric.
     pub metric: &'static str,
-    /// Its unit.
+    /// The unit.
     pub unit: &'static str,
-    /// How much.
+    /// The value.
     pub value: f64,
 }
 
 impl Metric {
-    /// A figure of a file; `None`: no simulation has such a one.
+    /// Creates a figure from a file; `None` if the metric or unit is unknown.
     pub fn read(vm: &str, metric: &str, unit: &str, value: f64) -> Option<Metric> {
         let metric = NAMES.into_iter().find(|known| *known == metric)?;
         let unit = UNITS.into_iter().find(|known| *known == unit)?;
@@ -105,7 +105,7 @@ impl Metric {
     }
 }
 
-/// All figures of a run.
+/// Returns all figures of a run.
 pub fn of(scenario: &Scenario, results: &Results) -> Vec<Metric> {
     let mut list = List {
         vm: String::new(),
@@ -121,7 +121,7 @@ pub fn of(scenario: &Scenario, results: &Results) -> Vec<Metric> {
     list.metrics
 }
 
-/// The time of all vCPUs of a VM, by what for.
+/// Returns the CPU time of all vCPUs of a VM, by purpose.
 pub fn ran(vm: &VmResults) -> VcpuTime {
     let mut sum = VcpuTime::default();
     for vcpu in &vm.vcpus {
@@ -137,7 +137,7 @@ pub fn ran(vm: &VmResults) -> VcpuTime {
     sum
 }
 
-/// The parts of that time, by name.
+/// Returns the parts of a CPU time, by name.
 pub fn parts(ran: &VcpuTime) -> [(&'static str, Nanos); 8] {
     [
         ("useful", ran.useful),
@@ -151,7 +151,7 @@ pub fn parts(ran: &VcpuTime) -> [(&'static str, Nanos); 8] {
     ]
 }
 
-/// What happened, by name.
+/// Returns the counts of events, by name.
 fn counts(counts: &Counts) -> [(&'static str, u64); 19] {
     [
         ("ple_exits", counts.ple_exits),
@@ -199,7 +199,7 @@ impl List {
     fn host(&mut self, scenario: &Scenario, results: &Results) {
         let mut units = scenario.vms.iter().map(|vm| &vm.workload.unit);
         let first = units.next();
-        // Requests and frames make no sum.
+        // Only work of one unit adds up.
         if units.all(|unit| Some(unit) == first) {
             self.per_second("work_rate", results.vms.iter().map(|vm| vm.work).sum());
         }
@@ -277,8 +277,8 @@ mod tests {
     use tandem_sim::scenario::load;
 
     #[test]
-    fn every_metric_of_a_run_is_among_the_names_and_every_name_is_had() {
-        // Of two VMs of one program that ends, on one pCPU: locks, flushes, pause loops and IPIs.
+    fn run_has_exactly_the_named_metrics() {
+        // Two VMs of a program that ends, on two pCPUs: locks, flushes, pause loops and IPIs.
         let text = r#"
             duration = "200ms"
             [machine]

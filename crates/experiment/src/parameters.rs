@@ -1,9 +1,9 @@
-//! What was varied, as columns of a table: a value for each parameter of each combination, so that nobody must take a
-//! combination's name apart.
+//! Varied parameters as columns of a table, with a value for each parameter of each combination.
 //!
-//! A column has the type that all its values have: whole numbers, numbers, or texts. Times are whole numbers of ns, and the
-//! column says so: `host.cfs.latency [ns]`. A parameter that is called as a column of figures is, such as a whole list
-//! `vm`, has ` (set)` behind its name.
+//! So readers need not parse the names of combinations.
+//! A column has the common type of all its values: integers, numbers or texts.
+//! Times are integers in ns, and the column's name has the unit: `host.cfs.latency [ns]`.
+//! If a parameter has the name of a column of figures, such as the list `vm`, its column has the suffix ` (set)`.
 
 use std::fmt;
 
@@ -11,26 +11,26 @@ use tandem_sim::scenario::load::time;
 
 use crate::vary::Combination;
 
-/// Columns that every table of figures has, in their order; those of parameters stand before `seed`.
+/// Columns of every table of figures, in order; those of parameters come before `seed`.
 pub const FIGURES: [&str; 8] =
     ["cell", "scenario", "combination", "seed", "vm", "metric", "unit", "value"];
 
-/// What stands behind the name of a column of times.
+/// Suffix of the name of a column of times.
 const NANOSECONDS: &str = " [ns]";
 
 /// A value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A whole number.
+    /// An integer.
     Integer(i64),
     /// A number.
     Real(f64),
-    /// Anything else, as it was written.
+    /// Any other value, as written.
     Text(String),
 }
 
 impl Value {
-    /// It as a number, if it is one.
+    /// Returns the value as a number, if it is one.
     pub fn number(&self) -> Option<f64> {
         match self {
             Value::Integer(number) => Some(*number as f64),
@@ -50,10 +50,10 @@ impl fmt::Display for Value {
     }
 }
 
-/// Of which type all values of a column are.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Whole numbers.
+    /// Integers.
     Integer,
     /// Numbers.
     Real,
@@ -64,9 +64,9 @@ pub enum Kind {
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Of which type it is.
+    /// Type.
     pub kind: Kind,
 }
 
@@ -74,16 +74,16 @@ pub struct Column {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
     columns: Vec<Column>,
-    /// What each parameter is called in scenarios.
+    /// Key of each parameter in scenarios.
     keys: Vec<String>,
-    /// For each combination a value for each column.
+    /// Values by combination and column.
     rows: Vec<Vec<Value>>,
-    /// The same as they were written.
+    /// The same values as written.
     written: Vec<Vec<String>>,
 }
 
 impl Parameters {
-    /// Those of some combinations. What a combination does not set is an empty text.
+    /// Collects the parameters of some combinations; a parameter that a combination does not set is an empty text.
     pub fn of(combinations: &[Combination]) -> Parameters {
         let mut keys: Vec<&str> = Vec::new();
         for (key, _) in combinations.iter().flat_map(Combination::parameters) {
@@ -117,38 +117,38 @@ impl Parameters {
         Parameters { columns, keys: keys.into_iter().map(str::to_owned).collect(), rows, written }
     }
 
-    /// How many combinations there are.
+    /// Returns the number of combinations.
     pub fn combinations(&self) -> usize {
         self.rows.len()
     }
 
-    /// A column for each parameter.
+    /// Returns the columns, one per parameter.
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }
 
-    /// What each parameter is called in scenarios.
+    /// Returns the key of each parameter in scenarios.
     pub fn keys(&self) -> &[String] {
         &self.keys
     }
 
-    /// A combination's value for each column; none if there is no such combination.
+    /// Returns a combination's values by column; empty if there is no such combination.
     pub fn row(&self, combination: usize) -> &[Value] {
         self.rows.get(combination).map_or(&[], Vec::as_slice)
     }
 
-    /// The same as they were written.
+    /// Returns the same values as written.
     pub fn written(&self, combination: usize) -> &[String] {
         self.written.get(combination).map_or(&[], Vec::as_slice)
     }
 }
 
-/// The values of a column, their type, and what its name says of their unit.
+/// Returns the type of a column, the unit suffix of its name, and its values.
 fn typed(texts: &[&str]) -> (Kind, &'static str, Vec<Value>) {
     let all = |read: fn(&str) -> Option<Value>| -> Option<Vec<Value>> {
         texts.iter().map(|text| read(text)).collect()
     };
-    // 0 is a time, and a number: the others decide.
+    // 0 is both a number and a time, so the other values decide.
     if let Some(values) = all(|text| text.parse().ok().map(Value::Integer)) {
         return (Kind::Integer, "", values);
     }
@@ -168,7 +168,7 @@ fn typed(texts: &[&str]) -> (Kind, &'static str, Vec<Value>) {
     (Kind::Text, "", all(text).unwrap_or_default())
 }
 
-/// A text without the quotes that TOML wants around it.
+/// Removes the quotes of a TOML string.
 fn bare(text: &str) -> &str {
     let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     inner.filter(|inner| !inner.contains(['"', '\\'])).unwrap_or(text)
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_has_the_type_of_all_its_values() {
+    fn column_has_common_type_of_values() {
         let vary = [
             "vm.0.vcpus=2..4:2",
             "machine.costs.x=1,2.5",
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_varied_is_no_column_and_names_stay_apart() {
+    fn column_names_are_unique() {
         assert_eq!(parameters(&[], &[]).columns(), []);
         let all = parameters(&[], &["vm=[],{}"]);
         assert_eq!(all.columns()[0].name, "vm (set)");

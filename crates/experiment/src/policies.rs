@@ -1,10 +1,10 @@
-//! `--policies NAME,…`: what is compared, by the names the field uses.
+//! `--policies NAME,…`: policies to compare, by their names in the literature.
 //!
-//! A policy is a set of settings of the scenario, and so is every baseline. Several are joined by `+`:
-//! `aple+hvs` is APPLES, `demand+cap` is demand-based coordinated scheduling under a cap. What a
-//! policy does not set stays as the scenario has it, but for the host's policies: those are one choice, which every name but
-//! `as-it-is` replaces. The daemon's policies have here the names that they have
-//! there: those of their registry.
+//! A policy or baseline is a set of settings of the scenario.
+//! Several are joined by `+`: `aple+hvs` is APPLES, `demand+cap` is demand-based coordinated scheduling under a cap.
+//! Keys that a policy does not set keep the scenario's values, except the host's policies.
+//! These are one choice, which every name except `as-it-is` replaces.
+//! The daemon's policies have the names of their registry.
 
 use tandem_policy::host::registry::simulated;
 use tandem_sim::scenario::load::Setting;
@@ -12,10 +12,10 @@ use thiserror::Error;
 
 use crate::vary::Combination;
 
-/// The scenario as it is.
+/// Name for the unchanged scenario.
 const AS_IT_IS: &str = "as-it-is";
 
-/// Names and what they set, besides those of the registry.
+/// Names and their settings, in addition to those of the registry.
 const POLICIES: [(&str, &[(&str, &str)]); 31] = [
     ("stock", &[("host.pause_loop.policy", "stock"), ("host.pause_loop.candidate", "stock")]),
     ("ple-off", &[("host.pause_loop.policy", "off")]),
@@ -26,7 +26,7 @@ const POLICIES: [(&str, &[(&str, &str)]); 31] = [
     ("cpth-l", &[("host.pause_loop.candidate", "cpth-l")]),
     ("cch", &[("host.pause_loop.candidate", "cch")]),
     ("apples", &[("host.pause_loop.policy", "aple"), ("host.pause_loop.candidate", "hvs")]),
-    // The name that the paper has for what `fair` does to weights.
+    // The paper's name for the weights of `fair`.
     ("flexw", &[("policies.fair", "true")]),
     ("flexs", &[("policies.flexs", "true"), ("host.placement", "no-stacking")]),
     (
@@ -54,45 +54,45 @@ const POLICIES: [(&str, &[(&str, &str)]); 31] = [
     (AS_IT_IS, &[]),
 ];
 
-/// What is wrong with a list of policies.
+/// Error of a list of policies.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PolicyError {
-    /// One is there twice.
+    /// A name occurs twice.
     #[error("--policies has {0} twice")]
     Twice(String),
-    /// There is none of that name.
+    /// The policy does not exist.
     #[error(
         "--policies {name}: no policy is called \"{part}\". There are {}; several at once are joined \
          by +",
         known()
     )]
     Unknown {
-        /// What was given.
+        /// The whole name.
         name: String,
-        /// The part of it that is unknown.
+        /// The unknown part.
         part: String,
     },
-    /// Two that are joined set one key differently.
+    /// Two joined policies set a key to different values.
     #[error("--policies {name}: {part} sets {key} to {value}, which another part sets differently")]
     Conflict {
-        /// What was given.
+        /// The whole name.
         name: String,
-        /// The part that sets the key anew.
+        /// The part that sets the key again.
         part: String,
         /// The key.
         key: String,
-        /// What the part sets it to.
+        /// The value of this part.
         value: String,
     },
 }
 
-/// The names of all policies.
+/// Returns the names of all policies.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let of_daemon = simulated().map(|policy| policy.name);
     of_daemon.chain(POLICIES.iter().map(|&(name, _)| name))
 }
 
-/// What a policy sets; `None`: there is none of that name.
+/// Returns the settings of a policy, or `None` if it does not exist.
 fn settings(name: &str) -> Option<Vec<Setting>> {
     if simulated().any(|policy| policy.name == name) {
         return Some(vec![Setting::new(format!("policies.{name}"), "true")]);
@@ -105,7 +105,7 @@ fn known() -> String {
     names().collect::<Vec<&str>>().join(", ")
 }
 
-/// The combinations of some policies.
+/// Returns the combinations of some policies.
 pub fn combinations(names: &[String]) -> Result<Vec<Combination>, PolicyError> {
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
@@ -134,7 +134,7 @@ fn combination(name: &str) -> Result<Combination, PolicyError> {
             settings.push(setting);
         }
     }
-    // Host policies are one choice: a name replaces those that the scenario has.
+    // Host policies are one choice: a name replaces those of the scenario.
     let of_host = simulated().map(|policy| policy.name).chain(["flexw"]);
     for host in of_host.filter(|_| name != AS_IT_IS) {
         let key = format!("policies.{host}");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_joined_or_is_unknown_is_refused() {
+    fn conflicting_and_unknown_policies_are_rejected() {
         let error = |name: &str| combination(name).unwrap_err().to_string();
         assert!(error("aple+ple-off").contains("host.pause_loop.policy"));
         assert!(error("apple").contains("cpth-r"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_sets_what_a_scenario_has() {
+    fn policies_set_valid_scenario_keys() {
         let text = r#"
             duration = "1ms"
             [machine]

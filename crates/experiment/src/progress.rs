@@ -1,28 +1,29 @@
-//! What a caller hears while simulations run, and how it ends them early.
+//! Progress reports of simulations, and their cancellation.
 //!
-//! The library draws nothing: whoever has a terminal, a notebook or a window implements [`Progress`].
-//! Amounts are simulated time. Calls come from several worker threads at once.
+//! Callers with a terminal, notebook or window implement [`Progress`].
+//! Amounts are simulated time.
+//! Several worker threads call the methods concurrently.
 
 use tandem_model::Nanos;
 
-/// Told how far simulations are.
+/// Receiver of progress reports.
 pub trait Progress: Sync {
     /// Work begins; `total` is the simulated time of all its runs together.
     fn begin(&self, total: Nanos);
 
-    /// What is being done from now on.
+    /// Describes the current activity.
     fn say(&self, what: &str);
 
-    /// So much simulated time has gone by.
+    /// Simulated time has advanced by `time`.
     fn add(&self, time: Nanos);
 
-    /// Whether to end early; asked several hundred times in each run. What has run so far is lost.
+    /// Returns whether to cancel; called several hundred times per run, whose results are lost if it returns true.
     fn is_cancelled(&self) -> bool {
         false
     }
 }
 
-/// Nobody listens.
+/// Ignores all reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

@@ -1,49 +1,50 @@
 //! Ranges of numbers in `--vary`: `2..16:2`, `log:1ms..64ms`.
 //!
-//! `A..B:STEP` is A, A + STEP, … as far as B, which is among them if the steps reach it; STEP may be left out where all
-//! numbers are whole, and is 1 then. `log:A..B:FACTOR` is A, A × FACTOR, … as far as B; FACTOR may be left out and is 2 then.
-//! Numbers may have a unit (`ms`, `us`, `MiB`), all of them the same: `1ms..8ms:1ms`.
+//! `A..B:STEP` is A, A + STEP, … up to and including B; STEP defaults to 1 if A and B are integers.
+//! `log:A..B:FACTOR` is A, A × FACTOR, … up to and including B; FACTOR defaults to 2.
+//! Numbers may have a unit (`ms`, `us`, `MiB`), which must be the same for all: `1ms..8ms:1ms`.
 //!
-//! Everything is computed in decimals, so `0.1..0.3:0.1` ends with 0.3. What a factor gives is rounded to six decimals. A value
-//! that is no range stands for itself, as `exp(1us)` and `"0..3"` in quotes do.
+//! The arithmetic is decimal, so `0.1..0.3:0.1` ends with 0.3.
+//! Products with a factor are rounded to six decimals.
+//! A value that is not a range, such as `exp(1us)` or the quoted `"0..3"`, stands for itself.
 
 use thiserror::Error;
 
-/// Values of one range.
-const MOST: usize = 1_000;
+/// Maximum number of values of a range.
+const MAX_VALUES: usize = 1_000;
 
-/// Digits of a number: the product of any value of a range and a factor fits into 128 bits.
+/// Maximum number of digits of a number, so that the product of a value and a factor fits into 128 bits.
 const DIGITS: usize = 12;
 
-/// Decimals that the values of a factor are rounded to.
+/// Decimals to which products with a factor are rounded.
 const DECIMALS: u32 = 6;
 
-/// What is wrong with a range.
+/// Error of a range.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RangeError {
-    /// It is none.
+    /// The text is not a range.
     #[error(
         "{0} is no range: write A..B:STEP or log:A..B:FACTOR, such as 2..16:2 or log:1ms..64ms"
     )]
     Malformed(String),
-    /// Its units differ.
+    /// The units differ.
     #[error("{0}: both ends and the step have the same unit, such as 1ms..8ms:1ms")]
     Units(String),
-    /// It ends before it begins.
+    /// The end is below the beginning.
     #[error("{0}: the end is below the beginning; write the smaller number first")]
     Backwards(String),
-    /// Its step leads nowhere.
+    /// The step is missing, or not above 0.
     #[error("{0}: the step must be above 0, and is needed where a number has a fraction")]
     Step(String),
-    /// Its factor leads nowhere.
+    /// The factor is not above 1 or has a unit, or the beginning is not above 0.
     #[error("{0}: the beginning must be above 0, and the factor, which has no unit, above 1")]
     Factor(String),
-    /// It has too many values.
-    #[error("{0} has more than {MOST} values")]
+    /// The range has too many values.
+    #[error("{0} has more than {MAX_VALUES} values")]
     TooMany(String),
 }
 
-/// The values that a text stands for: those of a range, or itself.
+/// Returns the values of a range, or the text itself if it is not a range.
 pub fn expand(text: &str) -> Result<Vec<String>, RangeError> {
     let malformed = || RangeError::Malformed(text.to_owned());
     let logarithmic = text.strip_prefix("log:");
@@ -93,7 +94,7 @@ fn steps(
     if step <= 0 {
         return Err(RangeError::Step(text.to_owned()));
     }
-    if (end - begin) / step >= MOST as i128 {
+    if (end - begin) / step >= MAX_VALUES as i128 {
         return Err(RangeError::TooMany(text.to_owned()));
     }
     let values = (0..=(end - begin) / step).map(|i| Number { digits: begin + i * step, decimals });
@@ -121,14 +122,14 @@ fn factors(
     let mut value = begin;
     loop {
         let next = value.times(factor);
-        // A factor so near to 1 that rounding eats it.
+        // The factor is so close to 1 that rounding cancels it.
         if !next.is_above(value) {
             return Err(RangeError::Factor(text.to_owned()));
         }
         if next.is_above(end) {
             return Ok(values);
         }
-        if values.len() == MOST {
+        if values.len() == MAX_VALUES {
             return Err(RangeError::TooMany(text.to_owned()));
         }
         values.push(next);
@@ -148,7 +149,7 @@ impl Number {
         Number { digits, decimals: 0 }
     }
 
-    /// A number, and the unit behind it, which may be empty.
+    /// Parses a number with its unit, which may be empty.
     fn parse(text: &str) -> Option<(Number, &str)> {
         let text = text.trim();
         let unsigned = text.strip_prefix('-').unwrap_or(text);
@@ -171,7 +172,7 @@ impl Number {
         Some((number, unit))
     }
 
-    /// Its digits with so many decimals, at least its own and at most [`DIGITS`] more.
+    /// Returns the digits at a number of decimals, which is at least its own and at most [`DIGITS`] more.
     fn digits_at(self, decimals: u32) -> i128 {
         self.digits * 10_i128.pow(decimals - self.decimals)
     }
@@ -181,7 +182,7 @@ impl Number {
         self.digits_at(decimals) > other.digits_at(decimals)
     }
 
-    /// The product, rounded half up.
+    /// Returns the product, rounded half up.
     fn times(self, factor: Number) -> Number {
         let mut product = Number {
             digits: self.digits * factor.digits,
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_stands_for_itself() {
+    fn other_values_stand_for_themselves() {
         for text in
             ["8", "cfs", "exp(1us)", "\"0..3\"", "0-3", "[1, 2]", "a..b", "../a.toml", "./a.toml"]
         {
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_range_is_said() {
+    fn invalid_ranges_are_rejected() {
         let error = |text: &str| expand(text).unwrap_err().to_string();
         for text in ["2..", "log:2", "2..x", "2..4:", "2...4", "1..2..3", "log:cfs", "2..4:1:1"] {
             assert!(error(text).contains("A..B:STEP"), "{text}");

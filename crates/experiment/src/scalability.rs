@@ -1,17 +1,18 @@
-//! How far the programs of a scenario scale, on hardware and in their VMs.
+//! Scalability of the programs of a scenario, on hardware and in their VMs.
 //!
-//! Each VM's program also runs alone, without a hypervisor, on as many CPUs as the VM has vCPUs, and on one.
-//! From the first come utilization, workload parallelism, synchronization frequency and hence the type, and
-//! the potential of the VM; from the scenario itself, the VM's speedup. Formulas and types are those of
-//! Shan's dissertation (NJIT 2018), chapter 4, in `tandem_policy::scalability`; `usage` says what of the
-//! simulator's times they are given.
+//! Each VM's program also runs alone without a hypervisor, on one CPU and on as many CPUs as the VM has vCPUs.
+//! The run on many CPUs yields utilization, workload parallelism, synchronization frequency, the type, and the VM's potential.
+//! The scenario itself yields the VM's speedup.
+//! Formulas and types are those of Shan's dissertation (NJIT 2018), chapter 4, in `tandem_policy::scalability`.
+//! `usage` derives their inputs from the simulator's times.
 //!
-//! A speedup in a VM is relative to the CPU time that the VM was allocated: N if all of it was used. What was
-//! really done, the work per second against one CPU's, is put beside both formulas: in the VM it is scaled up
-//! from the CPU time allocated to N CPUs. The two differ by what the formulas leave out: cold caches, page
-//! tables, the guest's kernel, and a program that does other work on many CPUs than on one.
+//! A speedup in a VM is relative to the CPU time allocated to the VM: it is N if the VM used all of it.
+//! The measured speedup, work per second relative to one CPU, complements the formulas.
+//! For a VM it is scaled up from the allocated CPU time to N CPUs.
+//! Formula and measurement differ by effects that the formulas omit: cold caches, page tables, the guest's kernel,
+//! and programs that do different work on many CPUs.
 //!
-//! The allocation period is swept by `tandem-sim compare --vary host.cfs.latency=…`, or here by `--set`.
+//! `tandem-sim compare --vary host.cfs.latency=…` sweeps the allocation period; here `--set` changes it.
 
 pub mod usage;
 
@@ -29,13 +30,13 @@ use crate::execute;
 use crate::execute::ExecuteError;
 use crate::progress::Progress;
 
-/// Why there is no analysis.
+/// Error of an analysis.
 #[derive(Debug, Error)]
 pub enum AnalysisError {
     /// A VM's program cannot run without the VM.
     #[error("the program of `{0}` does not run on hardware")]
     NotOnHardware(String),
-    /// What was measured makes no sense to the formulas.
+    /// The measured times are invalid inputs of the formulas.
     #[error(transparent)]
     Formula(#[from] ScalabilityError),
     /// The runs did not end.
@@ -46,9 +47,9 @@ pub enum AnalysisError {
 /// A program on hardware.
 #[derive(Clone, Copy, Debug)]
 struct Alone {
-    /// On as many CPUs as its VM has.
+    /// On as many CPUs as its VM has vCPUs.
     native: Usage,
-    /// On one, if it can run there and does any work.
+    /// On one CPU, if it can run there and does any work.
     one: Option<Usage>,
 }
 
@@ -57,11 +58,11 @@ struct Alone {
 pub struct Analysis {
     /// The scenario's name.
     pub scenario: String,
-    /// Its seed.
+    /// The scenario's seed.
     pub seed: u64,
-    /// Who blocks once in this time synchronizes often, ns.
+    /// A thread that blocks at least once in this time counts as synchronizing often, ns.
     pub timeslice: Nanos,
-    /// Each VM.
+    /// Analysis of each VM.
     pub vms: Vec<VmAnalysis>,
 }
 
@@ -70,53 +71,53 @@ pub struct Analysis {
 pub struct VmAnalysis {
     /// The VM's name.
     pub name: String,
-    /// Its program.
+    /// The VM's program.
     pub workload: String,
-    /// CPUs, N.
+    /// Number of CPUs, N.
     pub n: u32,
-    /// Active CPUs on average, on hardware.
+    /// Mean number of active CPUs, on hardware.
     pub parallelism: f64,
     /// Voluntary switches of a thread per second, on hardware.
     pub synchronization: f64,
-    /// 1 … 4.
+    /// Number of the type, 1 … 4.
     #[serde(rename = "type")]
     pub number: u8,
-    /// The same by name.
+    /// Name of the type.
     pub class: Type,
-    /// On hardware.
+    /// Scaling on hardware.
     pub hardware: Scaling,
-    /// Absent where the scenario itself has no hypervisor.
+    /// Scaling in the VM; absent if the scenario has no hypervisor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmScaling>,
 }
 
-/// Used and lost.
+/// Efficiency and speedup.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Scaling {
-    /// Part of the CPU time available that was used.
+    /// Fraction of the available CPU time that was used.
     pub efficiency: Fraction,
-    /// N times that.
+    /// N times the efficiency.
     pub speedup: Speedup,
-    /// Work done, against one CPU; absent if the program cannot run on one, or did nothing there.
+    /// Work rate relative to one CPU; absent if the program cannot run on one CPU, or did no work there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<Speedup>,
 }
 
-/// In the VM.
+/// Scaling in the VM.
 #[derive(Debug, Serialize)]
 pub struct VmScaling {
     /// The fair share, in pCPUs.
     pub share: f64,
-    /// What it received, in pCPUs.
+    /// Received CPU time, in pCPUs.
     pub received: f64,
-    /// Used and lost, of what it was allocated.
+    /// Efficiency and speedup, relative to the allocated CPU time.
     #[serde(flatten)]
     pub scaling: Scaling,
-    /// What the efficiency could be: min(1, utilization on hardware ÷ share).
+    /// Potential efficiency: min(1, utilization on hardware ÷ share).
     pub potential_efficiency: Fraction,
 }
 
-/// A time above 0, as an argument says it.
+/// Parses a time above 0 from an argument.
 pub fn timeslice_of(text: &str) -> Result<Nanos, String> {
     match load::time(text)? {
         Nanos::ZERO => Err("above 0, such as 6ms".to_owned()),
@@ -124,7 +125,7 @@ pub fn timeslice_of(text: &str) -> Result<Nanos, String> {
     }
 }
 
-/// What a vCPU gets in a row on the host where all vCPUs are runnable.
+/// Returns the host's time slice of a vCPU when all vCPUs are runnable.
 pub fn timeslice(scenario: &Scenario) -> Nanos {
     let vcpus: u64 = scenario.vms.iter().map(|vm| u64::from(vm.vcpus)).sum();
     let queued = vcpus.div_ceil(u64::from(scenario.machine.pcpus)).max(1);
@@ -137,7 +138,7 @@ pub fn timeslice(scenario: &Scenario) -> Nanos {
     }
 }
 
-/// Runs what is needed and analyzes it. Who blocks once in `timeslice` synchronizes often.
+/// Runs the scenario and its programs on hardware, and analyzes them; `timeslice` is as in [`Analysis`].
 pub fn analyze(
     scenario: &Scenario,
     timeslice: Nanos,
@@ -154,7 +155,7 @@ pub fn analyze(
     };
     let inside = usages(scenario)?;
     let mut vms = Vec::new();
-    // VMs that are alike need one run alone.
+    // Identical VMs share one run on hardware.
     let mut known: Vec<(&Vm, Alone)> = Vec::new();
     for (at, (vm, inside)) in scenario.vms.iter().zip(inside).enumerate() {
         let alike = |other: &&Vm| {

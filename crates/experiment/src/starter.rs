@@ -1,45 +1,45 @@
-//! `tandem-sim new NAME`: a folder with a commented scenario, a workload and the first commands, to be changed.
+//! `tandem-sim new NAME`: creates a folder with a commented scenario, a workload and the first commands, for editing.
 //!
-//! The folder must not be there yet: nothing is ever replaced.
+//! The folder must not exist, so existing files are never overwritten.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// What stands for the folder's name in the files.
+/// Placeholder of the folder's name in the files.
 const NAME: &str = "NAME";
 
-/// Files and their texts.
+/// Paths and texts of the files.
 const FILES: [(&str, &str); 3] = [
     ("scenario.toml", include_str!("../starter/scenario.toml")),
     ("workloads/app.toml", include_str!("../starter/app.toml")),
     ("README.md", include_str!("../starter/README.md")),
 ];
 
-/// Why there is no project.
+/// Error in creating a project.
 #[derive(Debug, Error)]
 pub enum StarterError {
-    /// It is there.
+    /// The folder exists.
     #[error("{} is there already: name a folder that is not", .0.display())]
     There(PathBuf),
-    /// It cannot stand in a command.
+    /// The name needs quotes in a shell.
     #[error(
         "{0:?} cannot be a project's name: write letters, digits, - and _, such as my-host; a path of such names is possible"
     )]
     Name(PathBuf),
-    /// The system refused it.
+    /// A file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// What.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
 }
 
-/// Makes the folder and its files, whose paths it gives.
+/// Creates the folder and its files, and returns the paths of the files.
 pub fn create(folder: &Path) -> Result<Vec<PathBuf>, StarterError> {
     let name = name(folder).ok_or_else(|| StarterError::Name(folder.to_owned()))?;
     if folder.symlink_metadata().is_ok() {
@@ -56,7 +56,7 @@ pub fn create(folder: &Path) -> Result<Vec<PathBuf>, StarterError> {
     Ok(paths)
 }
 
-/// The folder's name, if a shell takes its path as it is.
+/// Returns the folder's name if its path needs no quotes in a shell.
 fn name(folder: &Path) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let name = folder.file_name()?.to_str()?;
@@ -70,7 +70,7 @@ mod tests {
     use tandem_sim::scenario::load;
 
     #[test]
-    fn a_project_is_made_once_and_its_scenario_runs() {
+    fn project_loads_and_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("my-host");
         let paths = create(&folder).unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_a_shell_would_change_are_refused() {
+    fn names_that_need_quotes_are_rejected() {
         for name in ["a b", "", "..", "-x", "it's", ".hidden", "/"] {
             let error = create(Path::new(name)).unwrap_err();
             assert!(matches!(error, StarterError::Name(_)), "{name}: {error}");

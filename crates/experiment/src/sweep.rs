@@ -1,22 +1,21 @@
-//! A grid of settings and seeds, in shards that any engine can spread.
+//! Sweep over a grid of settings and seeds, in shards for any batch system.
 //!
-//! The grid is every combination of some settings (the last key varies fastest), each with several
-//! seeds one apart. Its cells are numbered from 0, combination by combination, run by run, and cell k
-//! belongs to shard k mod N of N, so that shards take about as long as each other. A shard needs
-//! nothing but the scenario and its number, and writes one Parquet file; [`merge`] joins the files into
-//! the one that the whole grid would have written, byte for byte.
+//! The grid is every combination of some settings (the last key varies fastest), each with several consecutive seeds.
+//! Its cells are numbered from 0, combination by combination, run by run.
+//! Cell k belongs to shard k mod N of N, so that shards take similar times.
+//! A shard needs only the scenario and its number, and writes one Parquet file.
+//! [`merge`] joins the files into the file that the whole grid would have written, byte for byte.
 //!
-//! A file appears under its name only when it is complete, and says in its metadata of which grid it
-//! is. The same sweep again therefore finds its work done, and a file of something else is never
-//! replaced unless asked.
+//! A file appears under its name only when it is complete, and its metadata identifies the grid.
+//! So a repeated sweep finds its work done, and files of other grids are replaced only with `--force`.
 //!
-//! - [`grid`]: which cells there are, and what tells grids apart.
-//! - [`file`](mod@file): the Parquet file; [`writer`]: that, or CSV.
-//! - [`place`]: what is there already, and how a file comes under its name.
-//! - [`merge`]: shards to one file.
-//! - [`division`]: into how many shards, and which of them are there; [`slurm`]: the script that has Slurm run them.
+//! - [`grid`]: cells and fingerprint of a grid.
+//! - [`file`](mod@file): the Parquet file; [`writer`]: Parquet or CSV.
+//! - [`place`]: checks of existing files, and atomic creation of files.
+//! - [`merge`]: joins shards into one file.
+//! - [`division`]: the number of shards and the completed ones; [`slurm`]: the script for Slurm.
 //!
-//! It does not start other processes, and an interrupted shard begins anew.
+//! It starts no other processes, and an interrupted shard restarts from its first cell.
 
 pub mod division;
 pub mod file;
@@ -43,7 +42,7 @@ use crate::progress::Progress;
 pub struct Figures<'a> {
     grid: &'a Grid,
     shard: Shard,
-    /// For each cell of the shard, in their order.
+    /// Figures of each cell of the shard, in order.
     metrics: Vec<Vec<Metric>>,
 }
 
@@ -63,7 +62,7 @@ pub fn run<'a>(
 }
 
 impl Figures<'_> {
-    /// Each cell of the shard with its figures.
+    /// Returns each cell of the shard with its figures.
     pub fn cells(&self) -> impl Iterator<Item = (u64, Cell<'_>, &[Metric])> {
         let cells = self.shard.cells(self.grid.cells());
         let figures = cells.zip(&self.metrics);
@@ -72,8 +71,9 @@ impl Figures<'_> {
         })
     }
 
-    /// Writes the shard's file, whole or not at all; how many rows it has. Nothing is left once
-    /// `is_interrupted` says so.
+    /// Writes the shard's file atomically and returns its number of rows.
+    ///
+    /// If `is_interrupted` returns true, no file is left.
     pub fn write(&self, path: &Path, is_interrupted: &dyn Fn() -> bool) -> Result<u64, WriteError> {
         let identity = self.grid.identity(self.shard);
         let parameters = self.grid.parameters();

@@ -1,7 +1,8 @@
-//! `--vary KEY=VALUE,VALUE,…`: every combination of the values given.
+//! `--vary KEY=VALUE,VALUE,…`: every combination of the given values.
 //!
 //! A comma within parentheses, brackets, braces or quotes belongs to a value:
-//! `--vary workload.w.role.0.think=exp(1us),uniform(1us, 3us)` has two. A value may be a [`range`].
+//! `--vary workload.w.role.0.think=exp(1us),uniform(1us, 3us)` has two values.
+//! A value may be a [`range`].
 
 use tandem_sim::Scenario;
 use tandem_sim::scenario::load::{LoadError, Setting, Source};
@@ -10,64 +11,64 @@ use thiserror::Error;
 use crate::range;
 use crate::range::RangeError;
 
-/// Combinations of one comparison.
-const MOST: usize = 1_000;
+/// Maximum number of combinations.
+const MAX_COMBINATIONS: usize = 1_000;
 
-/// What `--policies` varies.
+/// Name of the parameter that `--policies` varies.
 pub const POLICIES: &str = "policies";
 
-/// What is wrong with what is to be varied.
+/// Error of `--vary`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum VaryError {
-    /// A text is no `KEY=VALUE,VALUE`.
+    /// The text is not `KEY=VALUE,VALUE`.
     #[error("--vary {0} is not possible: write KEY=VALUE,VALUE, such as host.scheduler=cfs,eevdf")]
     Malformed(String),
-    /// A range is wrong.
+    /// A range is invalid.
     #[error("--vary {text} is not possible: {cause}")]
     Range {
-        /// What was given.
+        /// The argument.
         text: String,
-        /// What is wrong with it.
+        /// The cause.
         cause: RangeError,
     },
-    /// A value is there twice.
+    /// A value occurs twice.
     #[error("--vary {text} is not possible: {value} is there twice")]
     SameValue {
-        /// What was given.
+        /// The argument.
         text: String,
         /// The value.
         value: String,
     },
-    /// A key is there twice.
+    /// A key occurs twice.
     #[error("--vary {0} is there twice: put all its values into one, {0}=A,B,C")]
     SameKey(String),
-    /// Seeds are varied by the number of runs.
+    /// `--runs` varies the seeds.
     #[error(
         "--vary seed is not needed: every combination runs with the same seeds, --runs of them from \
          --seed on"
     )]
     Seed,
-    /// Policies have an option of their own.
+    /// `--policies` varies the policies.
     #[error("--vary policies={0} is not possible: give --policies {0}")]
     Policies(String),
     /// There are too many combinations.
-    #[error("{0} combinations are too many: at most {MOST}")]
+    #[error("{0} combinations are too many: at most {MAX_COMBINATIONS}")]
     TooMany(usize),
 }
 
-/// What is set together: a setting for each `--vary`, in their order, after those of a policy.
+/// A combination of settings: those of a policy, then one for each `--vary` in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Combination {
-    /// What it is called, a part for each of `--policies` and `--vary`.
+    /// Parts of the name, one for each of `--policies` and `--vary`.
     parts: Vec<String>,
-    /// What was varied and its value here, in the order given; policies are one of them.
+    /// Varied parameters, including policies, with their values, in order.
     parameters: Vec<(String, String)>,
-    /// What is set.
+    /// The settings.
     pub settings: Vec<Setting>,
 }
 
 impl Combination {
-    /// The settings of a policy, or of several joined by `+`, under its name.
+    /// Creates the combination of a policy, or of several joined by `+`.
     pub fn of_policy(name: &str, settings: Vec<Setting>) -> Combination {
         Combination {
             parts: vec![name.to_owned()],
@@ -76,17 +77,17 @@ impl Combination {
         }
     }
 
-    /// What was varied and its value here, in the order given.
+    /// Returns the varied parameters with their values, in order.
     pub fn parameters(&self) -> &[(String, String)] {
         &self.parameters
     }
 
-    /// What it is called; empty if nothing is set.
+    /// Returns the name; empty without settings.
     pub fn name(&self) -> String {
         self.parts.join(" ")
     }
 
-    /// The scenario of `source` with all that is set.
+    /// Returns the scenario of `source` with these settings.
     pub fn scenario(&self, source: &Source) -> Result<Scenario, LoadError> {
         let mut source = source.clone();
         for setting in &self.settings {
@@ -106,7 +107,7 @@ impl Combination {
     }
 }
 
-/// All combinations, each of `first` with every one of the values; the last key varies fastest.
+/// Returns all combinations of those in `first` with the values of each key; the last key varies fastest.
 pub fn combinations(
     first: Vec<Combination>,
     vary: &[String],
@@ -132,7 +133,7 @@ pub fn combinations(
                 })
             })
             .collect();
-        if combinations.len() > MOST {
+        if combinations.len() > MAX_COMBINATIONS {
             return Err(VaryError::TooMany(combinations.len()));
         }
         keys.push(key);
@@ -161,7 +162,7 @@ fn parse(text: &str) -> Result<(String, Vec<String>), VaryError> {
     Ok((key.trim().to_owned(), values))
 }
 
-/// Splits at the commas that are within nothing.
+/// Splits at commas outside parentheses, brackets, braces and quotes.
 fn split(text: &str) -> Vec<String> {
     let (mut depth, mut quoted) = (0i32, false);
     let mut values = vec![String::new()];
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_combination_once_and_the_last_key_fastest() {
+    fn last_key_varies_fastest() {
         let vary = ["a=1,2".to_owned(), "b=x, y".to_owned()];
         let names: Vec<String> =
             combinations(Vec::new(), &vary).unwrap().iter().map(Combination::name).collect();
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_and_values_stand_side_by_side() {
+    fn ranges_and_values_can_be_mixed() {
         let vary = ["vm.0.vcpus=2..6:2,16".to_owned()];
         let all = combinations(Vec::new(), &vary).unwrap();
         let values: Vec<&str> = all.iter().map(|one| one.parameters()[0].1.as_str()).collect();
@@ -203,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn commas_within_parentheses_and_quotes_belong_to_the_value() {
+    fn nested_and_quoted_commas_belong_to_value() {
         assert_eq!(split("exp(1us),uniform(1us, 3us)").len(), 2);
         assert_eq!(split("\"a,b\",c"), ["\"a,b\"", "c"]);
         assert_eq!(split("[\"0\", \"1\"],[\"1\", \"0\"]").len(), 2);
     }
 
     #[test]
-    fn what_is_no_variation_says_how_one_looks() {
+    fn invalid_variations_are_rejected() {
         let error = |vary: &[&str]| {
             let vary: Vec<String> = vary.iter().map(|text| (*text).to_owned()).collect();
             combinations(Vec::new(), &vary).unwrap_err().to_string()

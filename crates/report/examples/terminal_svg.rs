@@ -1,4 +1,4 @@
-//! Draws what a terminal shows: text with escapes for colours from standard input, SVG to standard output.
+//! Draws a terminal's content: reads text with colour escapes from standard input, and writes SVG to standard output.
 //!
 //! ```text
 //! tmux capture-pane -e -p | cargo run --release -p tandem-report --example terminal_svg > picture.svg

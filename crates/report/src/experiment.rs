@@ -1,24 +1,24 @@
-//! The figures of one experiment: the same VMs on the same host under several modes of dividing it.
+//! Figures of an experiment: the same VMs on the same host under several modes of dividing it.
 //!
-//! Source of the figures is whoever measures (`tandem demo`); this is the form they are kept,
-//! compared and published in. Units: shares, fair shares and idle time in pCPUs (mean over the
-//! window); lag as a fraction, (fair − received) ÷ fair, so 0.127 is a VM that received 12.7 % less
-//! than its fair share and a negative lag one that received more; work in the workload's own items.
+//! `tandem demo` measures the figures; this module defines how they are stored, compared and published.
+//! Shares, fair shares and idle time are in pCPUs (mean over the window).
+//! Lag is the fraction (fair − received) ÷ fair: 0.127 is 12.7 % less than the fair share, a negative lag is more than it.
+//! Work is in items of the workload.
 //!
-//! The JSON form is flat: a mode that could not be measured has `"measured": false` and a
-//! `"reason"`, and none of the figures; there is no zero that means "unknown".
+//! The JSON form is flat: a mode that could not be measured has `"measured": false` and a `"reason"`, and no figures.
+//! Zero never means "unknown".
 
 use serde::{Serialize, Serializer};
 
 use crate::service::{Alone, Completion, SpinFigures, Waits, WindowFigures};
 
-/// The mode that others are compared against: a cgroup per VM with the VM's weight, as clouds do it.
+/// The baseline mode: a cgroup per VM with the VM's weight, as in clouds.
 pub const STOCK: &str = "equal-weights";
 
-/// Several modes, side by side.
+/// Several modes of one host.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Experiment {
-    /// What runs the vCPUs: `kvm` or `threads`.
+    /// Backend of the vCPUs: `kvm` or `threads`.
     pub backend: String,
     /// Number of pCPUs that were online.
     pub pcpus: usize,
@@ -36,13 +36,13 @@ pub struct Experiment {
     pub host: Host,
     /// The VMs, in the order of the figures.
     pub vms: Vec<VmDescription>,
-    /// What a reader must know to judge the figures.
+    /// Notes for the interpretation of the figures.
     pub notes: Vec<String>,
-    /// What was measured.
+    /// The results of the modes.
     pub modes: Vec<ModeResult>,
 }
 
-/// What the experiment ran on.
+/// Host of an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Host {
     /// Kernel release, as `uname -r` prints it.
@@ -56,29 +56,29 @@ pub struct Host {
 /// One VM of the experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VmDescription {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Number of vCPUs.
     pub vcpus: u32,
-    /// Its weight, 1 = the kernel's default.
+    /// Weight, 1 = the kernel's default.
     pub weight: f64,
-    /// What its guest does.
+    /// Workload of the guest.
     pub workload: String,
-    /// The pCPU each vCPU is pinned to; empty where vCPUs are free.
+    /// The pCPU that each vCPU is pinned to; empty if vCPUs are not pinned.
     pub pins: Vec<u32>,
-    /// Its share by weight if every VM always wants CPU, in pCPUs: what a hard cap is set to.
+    /// Share by weight if every VM always wants CPU, in pCPUs; a hard cap is set to it.
     pub entitlement: f64,
-    /// What it does alone on this host; absent where that was not measured.
+    /// Figures alone on this host; absent if not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alone: Option<Alone>,
 }
 
-/// One mode: its name, and its figures or the reason why there are none.
+/// Result of a mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModeResult {
-    /// `as-is`, `equal-weights`, `hard-cap` or `tandem`.
+    /// Name, such as `as-is`, `equal-weights`, `hard-cap` or `tandem`.
     pub mode: String,
-    /// The figures, or why there are none.
+    /// The figures, or the reason why there are none.
     pub outcome: Result<Figures, String>,
 }
 
@@ -103,23 +103,22 @@ impl Serialize for ModeResult {
     }
 }
 
-/// What one mode gave.
+/// Figures of a mode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// Per VM, in the order of [`Experiment::vms`].
+    /// Figures of the VMs, in the order of [`Experiment::vms`].
     pub vms: Vec<VmFigures>,
-    /// pCPU time in which nothing ran, in pCPUs.
+    /// Idle time, in pCPUs.
     pub idle: f64,
     /// Mean over the VMs of the absolute lag, as a fraction.
     pub mean_abs_lag: f64,
     /// Largest absolute lag of a VM, as a fraction.
     pub max_abs_lag: f64,
-    /// Work of all VMs together, in items per second; comparable only where all VMs run the same
-    /// workload.
+    /// Work of all VMs together, in items per second; comparable only if all VMs run the same workload.
     pub total_work_per_second: f64,
-    /// Work against [`STOCK`]: 1 is as much, 0.99 is 1 % less. Each VM's work counts by the CPU time
-    /// that as much work took in stock, so that different workloads add up. Absent where stock was
-    /// not measured.
+    /// Work relative to [`STOCK`]: 0.99 is 1 % less; absent if stock was not measured.
+    ///
+    /// Each VM's work is weighted by its CPU time per item in stock, so that different workloads add up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_vs_stock: Option<f64>,
     /// Each VM's share over time.
@@ -129,15 +128,15 @@ pub struct Figures {
 /// One VM in one mode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VmFigures {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Number of vCPUs.
     pub vcpus: u32,
-    /// Its weight, 1 = the kernel's default.
+    /// Weight, 1 = the kernel's default.
     pub weight: f64,
-    /// CPU time received, in pCPUs.
+    /// Received CPU time, in pCPUs.
     pub share: f64,
-    /// Its fair share of what all VMs received, in pCPUs.
+    /// Fair share of the CPU time that all VMs received, in pCPUs.
     pub fair: f64,
     /// (fair − share) ÷ fair, as a fraction.
     pub lag: f64,
@@ -145,22 +144,22 @@ pub struct VmFigures {
     pub work: u64,
     /// Items of work per second.
     pub work_per_second: f64,
-    /// Work relative to the same VM alone on the host: 1 is as much. Absent where it was not measured alone.
+    /// Work relative to the same VM alone on the host; absent if it was not measured alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_of_alone: Option<f64>,
-    /// CPU time against its due over 250 ms and over 1 s, where the mode lasted as long.
+    /// CPU time relative to the fair share over windows of 250 ms and 1 s, if the mode lasted as long.
     pub windows: Vec<WindowFigures>,
-    /// How long its vCPUs waited before they ran.
+    /// Waits of its vCPUs for a pCPU.
     pub waits: Waits,
-    /// How long its bursts or requests took; absent where its workload has none.
+    /// Completion times of its bursts or requests; absent if its workload has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion: Option<Completion>,
-    /// What the policy `flexs` found and did; absent where it was not in force.
+    /// Results of the policy `flexs`; absent if it was not active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spins: Option<SpinFigures>,
 }
 
-/// The VMs' shares over a short time.
+/// The VMs' shares in a short interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
     /// Middle of the interval, in seconds since the mode's window began; negative while settling.
@@ -170,18 +169,20 @@ pub struct Sample {
 }
 
 impl Experiment {
-    /// The figures of a mode, if it was measured.
+    /// Returns the figures of a mode, if it was measured.
     pub fn figures(&self, mode: &str) -> Option<&Figures> {
         let found = self.modes.iter().find(|result| result.mode == mode)?;
         found.outcome.as_ref().ok()
     }
 
-    /// Whether all VMs run the same workload, so that their items of work can be added up.
+    /// Returns whether all VMs run the same workload, so that their items of work add up.
     pub fn one_workload(&self) -> bool {
         self.vms.windows(2).all(|two| two[0].workload == two[1].workload)
     }
 
-    /// What each VM did in a mode of what its share deserves, as a part of it; none where a VM was not measured, or not alone.
+    /// Returns each VM's work in a mode relative to its deserved work ([`Alone::deserved`]).
+    ///
+    /// Returns `None` if a VM was not measured, or not measured alone.
     pub fn deserved_work(&self, mode: &str) -> Option<Vec<f64>> {
         let of_vm = |(described, vm): (&VmDescription, &VmFigures)| {
             let deserved = described.alone?.deserved;
@@ -191,7 +192,7 @@ impl Experiment {
         self.vms.iter().zip(vms).map(of_vm).collect()
     }
 
-    /// Fills in [`Figures::work_vs_stock`] of every mode, once all are measured.
+    /// Sets [`Figures::work_vs_stock`] of every mode, after all have been measured.
     pub fn compare_with_stock(&mut self) {
         let Some(stock) = self.figures(STOCK).cloned() else {
             return;
@@ -204,8 +205,9 @@ impl Experiment {
     }
 }
 
-/// Σ work_i × c_i ÷ Σ stock work_i × c_i, with c_i the CPU time of one item of VM i in stock. A VM
-/// that did nothing in stock has no such price and is left out.
+/// Returns Σ work_i × c_i ÷ Σ stock work_i × c_i, with c_i the CPU time per item of VM i in stock.
+///
+/// A VM without work in stock has no c_i and is omitted.
 fn work_against(stock: &Figures, other: &Figures) -> Option<f64> {
     let (mut there, mut here) = (0.0, 0.0);
     for (before, after) in stock.vms.iter().zip(&other.vms) {
@@ -217,7 +219,7 @@ fn work_against(stock: &Figures, other: &Figures) -> Option<f64> {
     (there > 0.0).then_some(here / there)
 }
 
-/// Mean and maximum of the VMs' absolute lags.
+/// Returns the mean and the maximum of the VMs' absolute lags.
 pub fn mean_and_max(lags: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let (mut sum, mut max, mut count) = (0.0, 0.0f64, 0usize);
     for lag in lags {
@@ -267,16 +269,16 @@ mod tests {
     }
 
     #[test]
-    fn shifting_cpu_time_between_equal_burners_loses_no_work() {
+    fn shifted_cpu_time_loses_no_work() {
         let stock = figures(&[(1.5, 1500.0), (0.5, 500.0)]);
         let fair = figures(&[(1.0, 1000.0), (1.0, 1000.0)]);
         assert_eq!(work_against(&stock, &fair), Some(1.0));
     }
 
     #[test]
-    fn items_of_different_size_count_by_their_cpu_time() {
-        // VM 0 makes 10 items per CPU second, VM 1 makes 1000: the same CPU time moved from one to
-        // the other must not look like a hundredfold gain.
+    fn items_are_weighted_by_cpu_time() {
+        // VM 0 makes 10 items per CPU second, VM 1 makes 1000: moving CPU time from one to the other
+        // must not count as a hundredfold gain.
         let stock = figures(&[(1.5, 15.0), (0.5, 500.0)]);
         let fair = figures(&[(1.0, 10.0), (1.0, 1000.0)]);
         assert_eq!(work_against(&stock, &fair), Some(1.0));
@@ -291,18 +293,18 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_compare_with_is_no_figure() {
+    fn missing_baseline_yields_no_figure() {
         assert_eq!(work_against(&figures(&[(0.0, 0.0)]), &figures(&[(1.0, 1.0)])), None);
     }
 
     #[test]
-    fn lags_count_by_their_size() {
+    fn lags_are_absolute() {
         assert_eq!(mean_and_max([0.1, -0.3]), (0.2, 0.3));
         assert_eq!(mean_and_max([]), (0.0, 0.0));
     }
 
     #[test]
-    fn a_mode_that_was_not_measured_has_a_reason_and_no_figures() {
+    fn unmeasured_mode_has_reason_only() {
         let result =
             ModeResult { mode: "hard-cap".to_owned(), outcome: Err("no cfs quota".to_owned()) };
         let json = serde_json::to_string(&result).unwrap();

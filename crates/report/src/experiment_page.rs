@@ -1,8 +1,6 @@
-//! An experiment as a page: the finding in one sentence, key figures, charts, tables, and how it
-//! was measured.
+//! HTML page of an experiment: the finding in one sentence, key figures, charts, tables, and the set-up.
 //!
-//! The sentence at the top is made from the figures, in both directions: where Tandem did not help,
-//! it says so.
+//! The sentence at the top follows from the figures and also reports if Tandem did not help.
 
 use std::cmp::Ordering;
 
@@ -18,7 +16,7 @@ use crate::{experiment_table, figure, page};
 
 const TITLE: &str = "Work and CPU shares of VMs on one host";
 
-/// What each mode is, for readers who see the names for the first time.
+/// Returns a description of a mode.
 pub fn describe(mode: &str) -> &'static str {
     match mode {
         "as-is" => "the host as it is: no cgroups of the VMs' own",
@@ -32,7 +30,7 @@ pub fn describe(mode: &str) -> &'static str {
     }
 }
 
-/// The whole page.
+/// Returns the whole page.
 pub fn html(experiment: &Experiment, footer: &str) -> String {
     let body = html! {
         h1 { (TITLE) }
@@ -91,7 +89,7 @@ pub fn html(experiment: &Experiment, footer: &str) -> String {
     page::page(TITLE, body, footer)
 }
 
-/// The result in words.
+/// Returns the finding as text.
 pub fn finding(experiment: &Experiment) -> String {
     let vms = match experiment.vms.len() {
         1 => "one VM".to_owned(),
@@ -128,7 +126,7 @@ pub fn finding(experiment: &Experiment) -> String {
     )
 }
 
-/// Work against what shares deserve, with the VM that is worst off; none where VMs were not measured alone.
+/// Returns the finding on deserved work, with the worst VM; `None` if VMs were not measured alone.
 fn work_finding(experiment: &Experiment) -> Option<String> {
     let (stock, tandem) = (experiment.deserved_work(STOCK)?, experiment.deserved_work("tandem")?);
     let before = geometric_mean(stock.iter().copied())?;
@@ -150,11 +148,12 @@ fn work_finding(experiment: &Experiment) -> Option<String> {
     ))
 }
 
-/// As the reader compares them: what reads the same is the same.
+/// Compares two fractions; those that are displayed alike are equal.
 fn compared_as_shown(before: f64, after: f64) -> Ordering {
-    match figure::percent(before) == figure::percent(after) {
-        true => Ordering::Equal,
-        false => before.total_cmp(&after),
+    if figure::percent(before) == figure::percent(after) {
+        Ordering::Equal
+    } else {
+        before.total_cmp(&after)
     }
 }
 
@@ -163,14 +162,14 @@ fn of_alone(experiment: &Experiment) -> BarChart {
         let value = vm.work_of_alone?;
         let described = experiment.vms.get(series);
         let deserved = described.and_then(|vm| Some(vm.alone?.deserved));
-        let beside = deserved.map_or_else(String::new, |part| format!(", deserved {part:.2}"));
+        let suffix = deserved.map_or_else(String::new, |part| format!(", deserved {part:.2}"));
         Some(Bar {
             series,
             value,
             label: format!("{value:.2}"),
             marker: deserved,
             half_width: None,
-            tooltip: format!("{}: {value:.2} of its work alone{beside}", vm.name),
+            tooltip: format!("{}: {value:.2} of its work alone{suffix}", vm.name),
         })
     };
     let group = |result: &ModeResult| BarGroup {
@@ -297,7 +296,7 @@ fn plural(count: u32) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// One bar per mode.
+/// Returns a chart with one bar per mode.
 fn one_bar(
     experiment: &Experiment,
     title: &str,
@@ -351,7 +350,7 @@ fn idle(experiment: &Experiment) -> BarChart {
     })
 }
 
-/// The largest share in any mode, so that the charts of all modes have one scale.
+/// Returns the largest share in any mode, so that the charts of all modes have the same scale.
 fn largest_share(experiment: &Experiment) -> f64 {
     experiment
         .modes

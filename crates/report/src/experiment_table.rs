@@ -1,19 +1,19 @@
-//! An experiment as tables: every VM in every mode, and the modes against each other.
+//! Tables of an experiment: every VM in every mode, and a comparison of the modes.
 //!
-//! A lag within [`FAIR`] is shown as good, one beyond [`UNFAIR`] as bad; between them it is plain.
-//! The words and numbers are the same with and without colour.
+//! A lag up to [`FAIR`] is shown as good and one from [`UNFAIR`] as bad; a lag in between is plain.
+//! The text is the same with and without colour.
 
 use crate::experiment::{Experiment, Figures, STOCK, VmFigures};
 use crate::figure;
 use crate::table::{Align, Cell, Table, Tone};
 
-/// Lags up to here are as fair as scheduling in time slices gets.
+/// Maximum fair lag: scheduling in time slices is hardly more precise.
 pub const FAIR: f64 = 0.05;
 
-/// Lags from here on are what this project is about.
+/// Minimum unfair lag, which this project aims to reduce.
 pub const UNFAIR: f64 = 0.10;
 
-/// A table with a row for each VM in each mode, the first of which names the mode; VMs without `cells` have none.
+/// Returns a table with a row for each VM in each mode; the first row of a mode names it, and VMs without `cells` are omitted.
 fn by_vm(
     columns: &[&'static str],
     experiment: &Experiment,
@@ -39,7 +39,7 @@ fn by_vm(
     table
 }
 
-/// Every VM in every mode.
+/// Returns the table of every VM in every mode.
 pub fn per_vm(experiment: &Experiment) -> Table {
     let columns = ["vCPUs", "weight", "received", "fair", "lag", "work/s", "of alone", "deserved"];
     by_vm(&columns, experiment, |i, vm| {
@@ -57,11 +57,11 @@ pub fn per_vm(experiment: &Experiment) -> Table {
     })
 }
 
-/// What is to be said of [`service`].
+/// Caption of [`service`].
 pub const SERVICE: &str = "Least and greatest part of its due that a VM received in windows of 250 ms and of 1 s in which it wanted CPU; \
                            wait: mean time that a vCPU waited before it ran. Percentiles of waits: not measured.";
 
-/// How every VM was served in every mode: over short windows, and wait by wait.
+/// Returns the table of every VM's service in every mode: short windows and waits.
 pub fn service(experiment: &Experiment) -> Table {
     by_vm(&["250 ms", "1 s", "wait", "runs/s"], experiment, |_, vm| {
         Some(vec![
@@ -73,11 +73,11 @@ pub fn service(experiment: &Experiment) -> Table {
     })
 }
 
-/// What is to be said of [`completion`].
+/// Caption of [`completion`].
 pub const COMPLETION: &str = "Completion: how long bursts and requests took, each from when it was due to begin until it was done. Those given \
                               up were late by too much and are in no other column.";
 
-/// How long bursts and requests took in every mode; none where no VM has any.
+/// Returns the table of completion times in every mode; `None` if no VM has bursts or requests.
 pub fn completion(experiment: &Experiment) -> Option<Table> {
     let measured = experiment.modes.iter().flat_map(|result| &result.outcome);
     if !measured.flat_map(|figures| &figures.vms).any(|vm| vm.completion.is_some()) {
@@ -116,7 +116,7 @@ fn absent() -> Cell {
     Cell::toned(figure::NOT_MEASURED, Tone::Faint)
 }
 
-/// The modes against each other.
+/// Returns the table that compares the modes.
 pub fn per_mode(experiment: &Experiment) -> Table {
     let mut table = Table::new(&[
         ("mode", Align::Left),
@@ -147,7 +147,7 @@ pub fn per_mode(experiment: &Experiment) -> Table {
     table
 }
 
-/// Items of different workloads cannot be added up.
+/// Returns the total work rate, or "mixed" because items of different workloads do not add up.
 fn total_work(experiment: &Experiment, figures: &Figures) -> Cell {
     if experiment.one_workload() {
         figure::rate(figures.total_work_per_second).into()
@@ -164,7 +164,7 @@ fn against_stock(mode: &str, figures: &Figures) -> Cell {
     }
 }
 
-/// The reasons for which modes have no figures, one line each.
+/// Returns the reasons for modes without figures, one line each.
 pub fn reasons(experiment: &Experiment) -> Vec<String> {
     let reason = |mode: &str, reason: &str| format!("{mode}: {}: {reason}", figure::NOT_MEASURED);
     experiment
@@ -174,7 +174,7 @@ pub fn reasons(experiment: &Experiment) -> Vec<String> {
         .collect()
 }
 
-/// What a lag is worth.
+/// Returns the tone of a lag.
 pub fn tone(lag: f64) -> Tone {
     match lag.abs() {
         size if size <= FAIR => Tone::Good,

@@ -1,24 +1,23 @@
-//! An error and its causes on one line, as every command says them.
+//! An error and its causes on one line, for every command.
 //!
-//! Libraries differ in whether an error's text contains its cause's; the whole chain would say some things
-//! twice.
+//! Some libraries include the cause in an error's text, so the plain chain would repeat texts.
 
 use std::error::Error;
 
-/// The error and its causes, from the outside in, without what has been said already.
+/// Returns the error and its causes, from the outermost to the innermost, without repeated texts.
 pub fn explain(error: &(dyn Error + 'static)) -> String {
-    let mut said = String::new();
+    let mut line = String::new();
     let mut next = Some(error);
     while let Some(cause) = next {
         let text = cause.to_string();
-        if said.is_empty() {
-            said = text;
-        } else if !said.contains(&text) {
-            said = format!("{said}: {text}");
+        if line.is_empty() {
+            line = text;
+        } else if !line.contains(&text) {
+            line = format!("{line}: {text}");
         }
         next = cause.source();
     }
-    said
+    line
 }
 
 #[cfg(test)]
@@ -43,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_said_once() {
+    fn causes_are_not_repeated() {
         let cause = Because("no permission", None);
         let error = Because("cannot write x: no permission", Some(Box::new(cause)));
         let error = Because("mode y", Some(Box::new(error)));

@@ -1,30 +1,30 @@
-//! How numbers are written for people: one place, so that tables, charts and texts agree.
+//! Formatting of figures, common to tables, charts and texts.
 //!
-//! Shares and idle time are in pCPUs (1.000 = one physical CPU all the time); lags and comparisons
-//! are fractions inside the program and per cent on paper; work is counted in items per second, with
-//! a decimal prefix once it no longer fits a table cell.
+//! Shares and idle time are in pCPUs (1.000 = one physical CPU all the time).
+//! Lags and comparisons are fractions inside the program, and percentages in output.
+//! Work is in items per second, with a decimal prefix for large values.
 
 use tandem_model::Nanos;
 
-/// What stands where nothing was measured.
+/// Text in place of a missing figure.
 pub const NOT_MEASURED: &str = "not measured";
 
-/// A number of pCPUs, to a thousandth.
+/// Formats a number of pCPUs with three decimals.
 pub fn pcpus(value: f64) -> String {
     format!("{:.3}", no_negative_zero(value, 3))
 }
 
-/// A fraction as per cent with one decimal: 0.127 is `12.7 %`.
+/// Formats a fraction as a percentage with one decimal: 0.127 is `12.7 %`.
 pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", no_negative_zero(fraction * 100.0, 1))
 }
 
-/// A fraction as per cent with its sign: 0.127 is `+12.7 %`.
+/// Formats a fraction as a signed percentage: 0.127 is `+12.7 %`.
 pub fn signed_percent(fraction: f64) -> String {
     format!("{:+.1} %", no_negative_zero(fraction * 100.0, 1))
 }
 
-/// A rate, four significant digits at most, with a decimal prefix from 10 000 on: `12.35 k`.
+/// Formats a rate with at most four significant digits, and a decimal prefix from 10 000 on: `12.35 k`.
 pub fn rate(value: f64) -> String {
     let (scaled, prefix) = match value.abs() {
         v if v >= 1e10 => (value / 1e9, " G"),
@@ -39,7 +39,7 @@ pub fn rate(value: f64) -> String {
     }
 }
 
-/// How long something took. Times are counted in whole ns, so one of 0 took less than the least that is counted.
+/// Formats a duration; times are in whole ns, so 0 is `< 1 ns`.
 pub fn took(time: Nanos) -> String {
     match time {
         Nanos::ZERO => "< 1 ns".to_owned(),
@@ -47,7 +47,7 @@ pub fn took(time: Nanos) -> String {
     }
 }
 
-/// A time, three significant digits at least: `950 ns`, `12.3 ms`, `4.20 s`.
+/// Formats a time with a suitable unit: `950 ns`, `12.3 ms`, `4.20 s`.
 pub fn time(ns: f64) -> String {
     let (scaled, unit) = match ns.abs() {
         v if v >= 1e9 => (ns / 1e9, "s"),
@@ -62,12 +62,12 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// A weight or another small number without needless zeros: `1`, `2.5`.
+/// Formats a weight or another small number without trailing zeros: `1`, `2.5`.
 pub fn plain(value: f64) -> String {
     format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// -0.04 would print as `-0.0`.
+/// Returns 0 for values that round to zero, which would print as `-0.0` if negative.
 fn no_negative_zero(value: f64, decimals: i32) -> f64 {
     if value.abs() < 0.5 * 10f64.powi(-decimals) { 0.0 } else { value }
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fractions_are_written_in_per_cent() {
+    fn fractions_are_formatted_as_percentages() {
         assert_eq!(percent(0.1274), "12.7 %");
         assert_eq!(signed_percent(0.1274), "+12.7 %");
         assert_eq!(signed_percent(-1.27), "-127.0 %");
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_no_time_took_less_than_can_be_counted() {
+    fn zero_duration_is_below_one_ns() {
         assert_eq!(took(Nanos::ZERO), "< 1 ns");
         assert_eq!(took(Nanos(1)), Nanos(1).to_string());
         assert_eq!(took(Nanos(2_500)), Nanos(2_500).to_string());
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_the_unit_that_suits_them() {
+    fn times_have_suitable_units() {
         assert_eq!(time(0.0), "0 ns");
         assert_eq!(time(950.4), "950 ns");
         assert_eq!(time(12_345_678.0), "12.3 ms");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_numbers_lose_needless_zeros() {
+    fn plain_numbers_lose_trailing_zeros() {
         assert_eq!(plain(1.0), "1");
         assert_eq!(plain(2.5), "2.5");
         assert_eq!(plain(10.0), "10");

@@ -1,9 +1,11 @@
-//! A host's trace, switch by switch, for Perfetto and as a page.
+//! A host's trace with every context switch, for Perfetto and as an HTML page.
 //!
-//! Perfetto gets a track for each pCPU (who ran on it), and for each VM a track with one for each vCPU (RUN, RDY, HALT; where it ran or waited). A wake-up of a vCPU
-//! by another is an arrow to where it then ran; one by anybody else is an instant. What was not seen has no slice.
+//! The Perfetto trace has a track for each pCPU with the tasks that ran on it.
+//! It also has a track for each VM, with a track for each vCPU: its states (RUN, RDY, HALT) and its pCPU.
+//! A wake-up of a vCPU by another vCPU is an arrow to the woken vCPU's next run; other wake-ups are instants.
+//! Unobserved times have no slice.
 //!
-//! The page is that of a record ([`crate::record_page`]): a trace is intervals too.
+//! The page is that of a record ([`crate::record_page`]), because a trace can be divided into intervals.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +18,10 @@ use tandem_model::{Nanos, State, VmId};
 use crate::perfetto::{Point, Trace, TrackId, Value};
 use crate::record_page::RecordPage;
 
-/// Steps of a page.
+/// Maximum number of steps of a page.
 const STEPS: u64 = 120;
 
-/// A trace for ui.perfetto.dev. Times are ns since the trace's begin.
+/// Returns a trace for ui.perfetto.dev, with times in ns since the trace's begin.
 pub fn perfetto(host: &HostTrace, names: &BTreeMap<VmId, String>) -> Trace {
     let at = |time: Nanos| time.saturating_sub(host.begin).0;
     let parties: Vec<String> = host.parties.iter().map(|party| name(party, names)).collect();
@@ -89,14 +91,14 @@ fn is(vcpu: &VcpuTrace, party: &Party) -> bool {
     (vcpu.vm, vcpu.vcpu) == (*vm, *number)
 }
 
-/// When a vCPU first runs from then on.
+/// Returns the time at which a vCPU first starts to run at or after `at`.
 fn runs_after(did: &[Did], at: Nanos) -> Option<Nanos> {
     let first = did.partition_point(|did| did.from < at);
     let mut later = did[first..].iter();
     later.find(|did| did.state == State::Run).map(|did| did.from)
 }
 
-/// What a page shows of a trace.
+/// Data of a page for a trace.
 #[derive(Clone, Debug)]
 pub struct TracePage {
     steps: Vec<(Nanos, Interval)>,
@@ -105,7 +107,9 @@ pub struct TracePage {
 }
 
 impl TracePage {
-    /// In steps of equal length; `None` of a trace of no time. It began at `begun` by the wall clock, in ns since 1970.
+    /// Divides a trace into steps of equal length; `None` if it is empty.
+    ///
+    /// `begun` is the wall-clock time of its begin, in ns since 1970.
     pub fn of(host: &HostTrace, begun: Nanos) -> Option<TracePage> {
         let length = host.end.saturating_sub(host.begin).0.div_ceil(STEPS);
         let mut sum = IntervalSum::new();
@@ -119,7 +123,7 @@ impl TracePage {
         Some(TracePage { steps, whole: sum.finish()?, selected })
     }
 
-    /// For [`RecordPage::html`].
+    /// Returns the page.
     pub fn page<'a>(
         &'a self,
         title: &'a str,
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn perfetto_has_who_ran_what_vcpus_did_and_who_woke_whom() {
+    fn perfetto_has_tasks_states_and_wakeups() {
         let bytes = perfetto(&host(), &names()).encode().unwrap();
         let trace = message::Trace::decode(&bytes[..]).unwrap();
         let (mut tracks, mut known) = (Vec::new(), BTreeMap::new());
@@ -233,13 +237,13 @@ mod tests {
         ] {
             assert!(has(at, name), "{at} {name}: {begun:?}");
         }
-        assert_eq!(flows, 2, "one arrow, and one wake-up by nobody who was seen");
+        assert_eq!(flows, 2, "one arrow, and one wake-up by an unobserved task");
     }
 
     #[test]
-    fn the_page_of_a_trace_is_that_of_a_record() {
+    fn trace_page_is_a_record_page() {
         let page = TracePage::of(&host(), Nanos(5_000)).unwrap();
-        assert_eq!(page.steps.len(), 100, "a step is a ns at least");
+        assert_eq!(page.steps.len(), 100, "a step is at least 1 ns");
         assert_eq!(page.steps[1].0, Nanos(5_001));
         let names = names();
         let html =

@@ -1,4 +1,4 @@
-//! Figures as JSON files: indented, with a line end, so that they can be read and compared by people too.
+//! Figures as JSON files, indented and with a final newline, so that they are readable and have useful diffs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use thiserror::Error;
 
-/// Figures with the version of their form (`docs/schemas`).
+/// Figures with the version of their format (`docs/schemas`).
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Versioned<'a, T> {
     /// The version.
@@ -16,23 +16,23 @@ pub struct Versioned<'a, T> {
     pub figures: &'a T,
 }
 
-/// Why figures were not written.
+/// Error in writing figures.
 #[derive(Debug, Error)]
 pub enum JsonError {
-    /// They have no form in JSON.
+    /// The figures cannot be serialized.
     #[error("cannot write JSON")]
     Form(#[source] serde_json::Error),
-    /// The file.
+    /// The file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// The text of figures, without a line end.
+/// Returns the text of figures, without a final newline.
 pub fn text(figures: &impl Serialize) -> Result<String, JsonError> {
     serde_json::to_string_pretty(figures).map_err(JsonError::Form)
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_ends_with_a_line_end() {
+    fn file_ends_with_newline() {
         let path = std::env::temp_dir().join(format!("tandem-json-{}", std::process::id()));
         write(&path, &[1, 2]).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_named() {
+    fn write_error_names_file() {
         let error = write(Path::new("/nowhere/x.json"), &1).unwrap_err();
         assert_eq!(error.to_string(), "cannot write /nowhere/x.json");
     }

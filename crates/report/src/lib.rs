@@ -1,25 +1,25 @@
-//! How Tandem shows what it measured: tables for the terminal, charts, and HTML pages that open
-//! offline.
+//! Output of Tandem's figures: tables for the terminal, charts, and HTML pages that open offline.
 //!
-//! - [`table`]: one table model, written as text or as HTML.
-//! - [`chart`]: bar and line charts as inline SVG.
-//! - [`page`]: the shell of a self-contained HTML page (no script, font or address from elsewhere).
-//! - [`experiment`]: the figures of one experiment, several modes of one host side by side; its JSON
-//!   form is what `tandem demo --json` prints.
-//! - [`service`]: how each VM was served: windows, waits, work relative to alone.
-//! - [`experiment_table`] and [`experiment_page`]: that experiment for the terminal and as a page.
+//! - [`table`]: tables as text or HTML.
+//! - [`chart`]: charts as inline SVG.
+//! - [`page`]: frame of a self-contained HTML page, without external scripts, fonts or addresses.
+//! - [`experiment`]: figures of an experiment with several modes of one host; `tandem demo --json` prints their JSON form.
+//! - [`service`]: service of each VM: windows, waits, work relative to alone.
+//! - [`experiment_table`] and [`experiment_page`]: an experiment for the terminal and as a page.
 //! - [`perfetto`]: traces for ui.perfetto.dev.
-//! - [`timeline`]: a picture of a short piece of a trace, as SVG.
-//! - [`record_page`]: what happened on a host over some time, from recorded intervals.
-//! - [`waits_matrix`]: who waited for whom in an interval, live, recorded or simulated.
-//! - [`host_trace`]: some seconds of a host, switch by switch, for Perfetto and as a page.
+//! - [`timeline`]: picture of a short piece of a trace, as SVG.
+//! - [`record_page`]: page of a host over time, from recorded intervals.
+//! - [`waits_matrix`]: waits in an interval by victim and culprit, live, recorded or simulated.
+//! - [`host_trace`]: a host's trace with every context switch, for Perfetto and as a page.
 //! - [`json`]: figures as JSON files.
-//! - [`terminal`]: whether there is colour, and whether anything but results is said.
-//! - [`writable`]: whether a file could be written.
+//! - [`terminal`]: colour and quiet mode.
+//! - [`progress`]: progress bars.
+//! - [`writable`]: check that a file can be written.
 //! - [`mod@explain`]: an error and its causes on one line.
 //!
-//! Nothing here measures, and nothing here rounds before it must: figures are kept as measured and
-//! rounded where they are shown. A figure that was not measured is absent, never zero.
+//! This crate does not measure.
+//! Figures are stored as measured, and rounded only for output.
+//! A figure that was not measured is absent, never zero.
 
 pub mod chart;
 pub mod experiment;

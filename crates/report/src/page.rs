@@ -1,14 +1,14 @@
-//! The shell of a self-contained HTML page: one file that opens offline, years later, anywhere.
+//! Frame of a self-contained HTML page: one file that opens offline.
 //!
-//! No script, no font, no picture and no address from elsewhere: style sheet and charts are inline,
-//! fonts are the reader's own. Light and dark follow the reader's system; `page.css` defines the
-//! colours once, as variables that the charts use too. Text is escaped by the template engine.
+//! It has no external scripts, fonts, pictures or addresses: style sheet and charts are inline, and fonts are those of the reader's system.
+//! Light and dark mode follow the reader's system; `page.css` defines the colours as variables, which charts use too.
+//! The template engine escapes text.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("page.css");
 
-/// A whole page around `body`.
+/// Returns a whole page around `body`.
 pub fn page(title: &str, body: Markup, footer: &str) -> String {
     html! {
         (DOCTYPE)
@@ -30,18 +30,18 @@ pub fn page(title: &str, body: Markup, footer: &str) -> String {
     .into_string()
 }
 
-/// A key figure.
-pub fn tile(name: &str, figure: Markup, beside: &str) -> Markup {
+/// Returns a tile with a key figure and a remark.
+pub fn tile(name: &str, figure: Markup, remark: &str) -> Markup {
     html! {
         div.tile {
             div.name { (name) }
             div.figure { (figure) }
-            div.beside { (beside) }
+            div.beside { (remark) }
         }
     }
 }
 
-/// A chart with a caption: what it shows, and how to read it.
+/// Returns a chart with a caption and an explanation.
 pub fn figure(caption: &str, how_to_read: &str, chart: Markup) -> Markup {
     html! {
         figure {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_refers_to_nothing_outside_itself() {
+    fn page_is_self_contained() {
         let page = page("t", html! { p { "x" } }, "f");
         for outside in ["http:", "https:", "src=", "href=", "@import", "url(", "<script"] {
             assert!(!page.contains(outside), "{outside}");

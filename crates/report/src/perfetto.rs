@@ -1,16 +1,15 @@
 //! Traces for Perfetto (ui.perfetto.dev), in its binary format.
 //!
-//! A [`Trace`] is built from tracks, which may stand under each other, slices and instants on them,
-//! and arrows between two instants. Times are ns since whatever the caller counts from. What is
-//! given in any order is written in order of time; the slices of one track must follow each other
-//! or nest, as the format knows no others, and [`Trace::encode`] refuses what overlaps, naming it.
+//! A [`Trace`] has tracks, which may be nested, slices and instants on tracks, and arrows between two instants.
+//! Times are ns since an origin that the caller chooses.
+//! Events may be added in any order, and are written in order of time.
+//! Slices of a track must follow each other or nest, as the format requires; [`Trace::encode`] reports an overlap as an error.
 //!
-//! Names are written once and meant by number afterwards (interned), which makes a trace several
-//! times smaller. A slice without a length is written as an instant: begin and end at one moment
-//! have no order that all readers agree on.
+//! Names are interned, which makes a trace several times smaller.
+//! A slice of zero length is written as an instant, because readers differ in the order of begin and end at one time.
 //!
-//! Source of the format: Perfetto's documentation, "Synthetic TrackEvents", and the definitions named
-//! in [`message`]. It does not compress, and writes no counters, processes or clocks.
+//! Source of the format: Perfetto's documentation, "Synthetic TrackEvents", and the definitions named in [`message`].
+//! Compression, counters, processes and clocks are not supported.
 
 pub mod message;
 
@@ -26,7 +25,7 @@ use message::{
     TrackDescriptor, TrackEvent,
 };
 
-/// All packets are of one sequence.
+/// The sequence of all packets.
 const SEQUENCE: u32 = 1;
 
 /// A track of a [`Trace`].
@@ -39,7 +38,7 @@ impl TrackId {
     }
 }
 
-/// What cannot be written.
+/// Error of a trace that cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PerfettoError {
     /// Two slices overlap.
@@ -53,13 +52,13 @@ pub enum PerfettoError {
         track: String,
         /// The earlier slice.
         first: String,
-        /// Its end.
+        /// End of the earlier slice.
         first_to_ns: u64,
         /// The later slice.
         second: String,
-        /// Its begin.
+        /// Begin of the later slice.
         second_from_ns: u64,
-        /// Its end.
+        /// End of the later slice.
         second_to_ns: u64,
     },
     /// A slice ends before it begins.
@@ -69,9 +68,9 @@ pub enum PerfettoError {
         track: String,
         /// The slice.
         name: String,
-        /// Its begin.
+        /// Begin of the slice.
         from_ns: u64,
-        /// Its end.
+        /// End of the slice.
         to_ns: u64,
     },
 }
@@ -82,7 +81,7 @@ struct Track {
     name: String,
 }
 
-/// Something on a track; an instant if it has no length.
+/// A slice on a track, or an instant if its length is zero.
 #[derive(Clone, Debug)]
 struct Item {
     track: TrackId,
@@ -101,7 +100,7 @@ enum Flow {
     Ends(u64),
 }
 
-/// Names and their numbers, in order of first use.
+/// Interned names, numbered in order of first use.
 #[derive(Clone, Debug, Default)]
 struct Names {
     numbers: BTreeMap<String, u64>,
@@ -129,14 +128,14 @@ impl Names {
     }
 }
 
-/// A place in time on a track: one end of an arrow.
+/// An instant on a track: one end of an arrow.
 #[derive(Clone, Copy, Debug)]
 pub struct Point<'a> {
     /// The track.
     pub track: TrackId,
-    /// What happens there.
+    /// The event.
     pub name: &'a str,
-    /// When.
+    /// The time.
     pub at_ns: u64,
 }
 
@@ -152,19 +151,18 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty one.
+    /// Creates an empty trace.
     pub fn new() -> Trace {
         Trace::default()
     }
 
-    /// Adds a track, under another or at the top. Tracks are shown in the order in which they are
-    /// added.
+    /// Adds a track, under another or at the top level; tracks are shown in the order of their addition.
     pub fn track(&mut self, parent: Option<TrackId>, name: impl Into<String>) -> TrackId {
         self.tracks.push(Track { parent, name: name.into() });
         TrackId(self.tracks.len() as u32 - 1)
     }
 
-    /// Adds something that lasted from one time to another.
+    /// Adds a slice from one time to another.
     pub fn slice(
         &mut self,
         track: TrackId,
@@ -176,7 +174,7 @@ impl Trace {
         self.add(track, name, category, (from_ns, to_ns), values, Flow::None);
     }
 
-    /// Adds something without a length.
+    /// Adds an instant.
     pub fn instant(
         &mut self,
         track: TrackId,
@@ -188,7 +186,7 @@ impl Trace {
         self.add(track, name, category, (at_ns, at_ns), values, Flow::None);
     }
 
-    /// Adds an arrow between two instants, which it makes.
+    /// Adds two instants and an arrow between them.
     pub fn arrow(&mut self, category: &str, from: Point<'_>, to: Point<'_>) {
         self.flows += 1;
         let flow = self.flows;
@@ -223,14 +221,14 @@ impl Trace {
         self.items.push(item);
     }
 
-    /// The trace as a file's contents.
+    /// Returns the content of a trace file.
     pub fn encode(&self) -> Result<Vec<u8>, PerfettoError> {
         let mut bytes = Vec::new();
         let mut write = |packet: TracePacket| {
-            // One packet of a `Trace` at a time: key (field 1, length-delimited), length, packet. The
-            // whole would otherwise stand in memory twice.
+            // Writes one packet of a `Trace` at a time (key of field 1, length, packet), because encoding a
+            // whole `Trace` would need twice the memory.
             bytes.push(0x0a);
-            // A vector grows, so there is always room.
+            // Writing to a vector cannot fail.
             let _ = packet.encode_length_delimited(&mut bytes);
         };
         write(self.interned());
@@ -278,9 +276,10 @@ impl Trace {
         }
     }
 
-    /// Begins, ends and instants in order of time. At one time, what ends comes first (the newest
-    /// before the older), then what begins (the longest first), then instants, so that they lie in the
-    /// slice that begins with them.
+    /// Returns begins, ends and instants in order of time.
+    ///
+    /// At equal times, ends come first (the innermost first), then begins (the longest first), then instants.
+    /// So an instant is inside a slice that begins at the same time.
     fn ordered(&self) -> Result<Vec<Step<'_>>, PerfettoError> {
         let mut order: Vec<&Item> = self.items.iter().collect();
         order.sort_by_key(|item| (item.track, item.from_ns, Reverse(item.to_ns)));
@@ -310,7 +309,7 @@ impl Trace {
         while let Some(outer) = open.pop() {
             steps.push(Step::new(outer, Kind::SliceEnd));
         }
-        // Stable: what is nested stays so.
+        // A stable sort preserves the nesting.
         steps.sort_by_key(|step| (step.at_ns, step.rank()));
         Ok(steps)
     }
@@ -336,7 +335,7 @@ impl Trace {
     }
 }
 
-/// One event to be written; the message is made only then, as it is much larger.
+/// One event; its message is created only when written, because it is much larger.
 struct Step<'a> {
     at_ns: u64,
     kind: Kind,
@@ -356,7 +355,7 @@ impl<'a> Step<'a> {
         match self.kind {
             Kind::SliceEnd => 0,
             Kind::SliceBegin => 1,
-            // An arrow between two instants at one time begins before it ends.
+            // The begin of an arrow precedes its end at equal times.
             Kind::Instant | Kind::Unspecified => match self.item.flow {
                 Flow::Leaves(_) => 2,
                 Flow::None | Flow::Ends(_) => 3,
@@ -372,7 +371,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The root of all tracks, which says that those at the top are ordered, too.
+/// Returns the root of all tracks, which makes the order of the top-level tracks explicit.
 fn root() -> TracePacket {
     TracePacket {
         trusted_packet_sequence_id: Some(SEQUENCE),

@@ -1,5 +1,6 @@
-//! Progress on stderr: a bar on a terminal, plain lines elsewhere; never on stdout, which belongs to
-//! the result. Nothing where nothing but results is wanted ([`crate::terminal`]).
+//! Progress on stderr: a bar on a terminal, plain lines elsewhere.
+//!
+//! It never writes to stdout, which is reserved for results, and writes nothing in quiet mode ([`crate::terminal`]).
 
 use std::io::{IsTerminal, Write};
 
@@ -7,18 +8,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::terminal::{has_colour, is_quiet};
 
-/// Progress of something with a known number of steps.
+/// Progress of a task with a known number of steps.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
-    /// Written before every message.
+    /// Prefix of every message.
     prefix: String,
-    /// Whether the bar goes away with this.
+    /// Whether dropping this removes the bar.
     owner: bool,
 }
 
 impl Progress {
-    /// Begins; `steps` of which [`Progress::step`] counts.
+    /// Starts a progress of `steps` steps, which [`Progress::step`] counts.
     pub fn begin(steps: u64) -> Progress {
         if is_quiet() {
             return Progress::hidden();
@@ -29,7 +30,7 @@ impl Progress {
             let colour = if has_colour(is_terminal) { ".cyan" } else { "" };
             let style =
                 format!("{{bar:32{colour}}} {{elapsed_precise}} / {{duration_precise}}  {{msg}}");
-            // The template is known; should it not parse, the default style serves as well.
+            // The template is constant; the default style is the fallback.
             if let Ok(style) = ProgressStyle::with_template(&style) {
                 bar.set_style(style.progress_chars("━╸─"));
             }
@@ -38,17 +39,17 @@ impl Progress {
         Progress { bar, prefix: String::new(), owner: true }
     }
 
-    /// A progress nobody sees.
+    /// Returns a progress without output.
     pub fn hidden() -> Progress {
         Progress { bar: Some(ProgressBar::hidden()), prefix: String::new(), owner: true }
     }
 
-    /// The same progress for a part of the work, whose name goes before its messages.
+    /// Returns the same progress for a part of the work, with the part's name before its messages.
     pub fn within(&self, part: &str) -> Progress {
         Progress { bar: self.bar.clone(), prefix: format!("{}{part}, ", self.prefix), owner: false }
     }
 
-    /// What is being done from now on.
+    /// Shows the current activity.
     pub fn say(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(format!("{}{what}", self.prefix)),
@@ -56,14 +57,14 @@ impl Progress {
         }
     }
 
-    /// A detail of what is being done, which only a bar has room for.
+    /// Shows a detail of the current activity, only on a bar.
     pub fn detail(&self, what: &str) {
         if self.bar.is_some() {
             self.say(what);
         }
     }
 
-    /// Something worth keeping on the screen.
+    /// Prints a message that stays on the screen.
     pub fn note(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.println(format!("{}{what}", self.prefix)),
@@ -71,12 +72,12 @@ impl Progress {
         }
     }
 
-    /// One step done.
+    /// Counts a completed step.
     pub fn step(&self) {
         self.steps(1);
     }
 
-    /// Several steps done, or skipped.
+    /// Counts several completed or skipped steps.
     pub fn steps(&self, count: u64) {
         if let Some(bar) = &self.bar {
             bar.inc(count);

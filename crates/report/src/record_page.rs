@@ -1,7 +1,8 @@
-//! What happened on a host over some time, as a page: where the time of each VM went, moment by moment, who waited for whom, and totals.
+//! HTML page of a host over time: states of each VM per step, waits between VMs, and totals.
 //!
-//! It is made from intervals, whatever they came from: a record, or a trace. A time without an interval has no bar. What is not measured is said, and never
-//! drawn as nothing: its time is in the state that contains it.
+//! The page is made from intervals of a record or a trace.
+//! A time without an interval has no bar.
+//! A state that is not measured is listed in the notes, and its time is part of the state that contains it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,16 +17,16 @@ use crate::chart::stack::{Part, Whole};
 use crate::table::{Align, Cell, Table, Tone};
 use crate::{figure, page, waits_matrix};
 
-/// VMs with a picture of their own at most: those that waited most.
-pub const MOST_VMS: usize = 16;
+/// Maximum number of VMs with a chart over time: those with the longest waits.
+pub const MAX_VMS: usize = 16;
 
-/// Rows of the chart of totals at most.
-const MOST_ROWS: usize = 40;
+/// Maximum number of rows of the chart of totals.
+const MAX_ROWS: usize = 40;
 
-/// Moments on the axis of time.
+/// Maximum number of ticks on the time axis.
 const TICKS: usize = 5;
 
-/// How states are drawn: what is lost stands out.
+/// Colours of states; those of lost time stand out.
 const COLOURS: [(State, Option<usize>); 7] = [
     (State::Run, Some(0)),
     (State::Poll, Some(5)),
@@ -36,27 +37,27 @@ const COLOURS: [(State, Option<usize>); 7] = [
     (State::Halted, None),
 ];
 
-/// What a page is made from.
+/// Data of a page.
 #[derive(Clone, Debug)]
 pub struct RecordPage<'a> {
-    /// Its title.
+    /// Title.
     pub title: &'a str,
-    /// Steps of time: when each began and its intervals' sum. Moments as they are to be written are made by `moment`.
+    /// Steps: wall-clock time of the begin, and the sum of the intervals.
     pub steps: &'a [(Nanos, Interval)],
-    /// The sum of all.
+    /// The sum of all steps.
     pub whole: &'a Interval,
     /// The names of all VMs.
     pub names: &'a BTreeMap<VmId, String>,
-    /// The VMs that are shown; any may be a culprit.
+    /// The VMs that are shown; any VM may be a culprit.
     pub selected: &'a [VmId],
-    /// What else is to be said: gaps, damages, what was lost.
+    /// Notes: gaps, damage, lost events.
     pub notes: Vec<String>,
-    /// How a moment is written.
+    /// Formats a wall-clock time.
     pub moment: fn(Nanos) -> String,
 }
 
 impl RecordPage<'_> {
-    /// The whole page; `command` made it.
+    /// Returns the whole page; `command` is the command line that produced it.
     pub fn html(&self, command: &str, footer: &str) -> String {
         let whole = self.whole;
         let mut shown: Vec<&VmInterval> =
@@ -65,9 +66,9 @@ impl RecordPage<'_> {
         shown.sort_by(|one, two| waited(two).total_cmp(&waited(one)));
         let mut notes = self.notes.clone();
         notes.extend(whole.missing.iter().map(ToString::to_string));
-        if shown.len() > MOST_VMS {
+        if shown.len() > MAX_VMS {
             notes.push(format!(
-                "of {} VMs those {MOST_VMS} that waited most are shown over time",
+                "of {} VMs, the {MAX_VMS} with the longest waits are shown over time",
                 shown.len()
             ));
         }
@@ -79,15 +80,15 @@ impl RecordPage<'_> {
                 " in " (self.steps.len()) " steps; measured by " (whole.source) "."
             }
             @if !notes.is_empty() { ul.notes { @for note in &notes { li { (note) } } } }
-            div.tiles { @for (name, value, beside) in self.tiles() {
-                (page::tile(name, html! { (value) }, &beside))
+            div.tiles { @for (name, value, remark) in self.tiles() {
+                (page::tile(name, html! { (value) }, &remark))
             } }
-            h2 { "Where the time of each VM went" }
+            h2 { "Time of each VM by state" }
             p.faint {
-                "Parts of the time of a VM's vCPUs. RDY is waiting for a pCPU, LIM being kept off by a quota; hollow: halted. "
-                "Where nobody looked there is no bar."
+                "Fractions of the time of a VM's vCPUs. RDY: waiting for a pCPU; LIM: throttled by a quota; hollow: halted. "
+                "Times without a measurement have no bar."
             }
-            @for vm in shown.iter().take(MOST_VMS) {
+            @for vm in shown.iter().take(MAX_VMS) {
                 figure {
                     figcaption { (self.name(vm.vm)) }
                     div.wide { (self.over_time(vm.vm).svg()) }
@@ -102,10 +103,10 @@ impl RecordPage<'_> {
             }
             (waits_matrix::section(whole, self.names))
             h2 { "Figures" }
-            (self.table(&shown).html("Where the time of each VM went, in all"))
+            (self.table(&shown).html("Total time of each VM by state"))
             @if !whole.host.top_tasks.is_empty() {
                 h3 { "Host processes" }
-                (self.processes().html("CPU time of processes that are no VMs"))
+                (self.processes().html("CPU time of processes that are not VMs"))
             }
             h2 { "How it was made" }
             dl { dt { "Command" } dd { pre { (command) } } }
@@ -118,7 +119,7 @@ impl RecordPage<'_> {
         name.map_or_else(|| format!("VM {vm}"), String::clone)
     }
 
-    /// A VM's states, step by step.
+    /// Returns the chart of a VM's states over time.
     fn over_time(&self, vm: VmId) -> TimeStack {
         let begin = self.steps.first().map_or(0, |(_, step)| step.start.0);
         let seconds = |at: u64| at.saturating_sub(begin) as f64 / 1e9;
@@ -128,7 +129,7 @@ impl RecordPage<'_> {
             Some(TimeBar {
                 time: (seconds(step.start.0), end(step)),
                 values: COLOURS.iter().map(|(state, _)| percent(&times, *state)).collect(),
-                tooltip: format!("{}: {}", (self.moment)(*at), in_words(&times)),
+                tooltip: format!("{}: {}", (self.moment)(*at), state_list(&times)),
             })
         });
         let every = self.steps.len().div_ceil(TICKS).max(1);
@@ -145,7 +146,7 @@ impl RecordPage<'_> {
         }
     }
 
-    /// A moment on the axis: the time of day alone where all are of one day, which is above the charts.
+    /// Returns the label of a tick: only the time of day if all steps are on one day, which the text above the charts names.
     fn tick(&self, at: Nanos) -> String {
         let text = (self.moment)(at);
         let day = |step: Option<&(Nanos, _)>| {
@@ -163,7 +164,7 @@ impl RecordPage<'_> {
     }
 
     fn totals(&self, shown: &[&VmInterval]) -> StackChart {
-        let wholes = shown.iter().take(MOST_ROWS).filter_map(|vm| {
+        let wholes = shown.iter().take(MAX_ROWS).filter_map(|vm| {
             let times = vm.times()?;
             let values = COLOURS.iter().map(|(state, _)| percent(&times, *state));
             let label = |(state, _): &(State, Option<usize>)| {
@@ -177,7 +178,7 @@ impl RecordPage<'_> {
             })
         });
         StackChart {
-            title: "Where the time of each VM went, in all".to_owned(),
+            title: "Total time of each VM by state".to_owned(),
             unit: "% of its vCPUs' time".to_owned(),
             parts: parts(),
             wholes: wholes.collect(),
@@ -198,7 +199,7 @@ impl RecordPage<'_> {
             (
                 "vCPUs waited",
                 ready.map_or_else(not, pcpus),
-                "pCPUs that they lacked, on average".to_owned(),
+                "mean unmet demand, in pCPUs".to_owned(),
             ),
             ("Idle", host.idle.map_or_else(not, pcpus), of),
             ("Host processes", pcpus(host.tasks), format!("kernel threads {}", pcpus(host.kernel))),
@@ -235,7 +236,7 @@ impl RecordPage<'_> {
         ]);
         let mut processes: Vec<_> = self.whole.host.top_tasks.iter().collect();
         processes.sort_by_key(|process| Reverse(process.time));
-        for process in processes.into_iter().take(MOST_ROWS) {
+        for process in processes.into_iter().take(MAX_ROWS) {
             table.row([
                 process.name.clone(),
                 process.pid.to_string(),
@@ -259,14 +260,14 @@ fn percent(times: &VcpuTimes, state: State) -> f64 {
     times.share(state).unwrap_or(0.0) * 100.0
 }
 
-/// What a VM lost: the part of its time that it waited or was kept off.
+/// Returns the fraction of a VM's time that it lost: ready, throttled or co-stopped.
 fn lost(times: &VcpuTimes) -> f64 {
     let states = [State::Ready, State::Limited, State::Costop];
     states.iter().filter_map(|state| times.share(*state)).sum()
 }
 
-/// The measured states.
-fn in_words(times: &VcpuTimes) -> String {
+/// Lists the measured states with their percentages.
+fn state_list(times: &VcpuTimes) -> String {
     let measured = State::ALL.iter().filter_map(|state| {
         let share = times.share(*state)?;
         Some(format!("{state} {}", figure::percent(share)))
@@ -274,7 +275,7 @@ fn in_words(times: &VcpuTimes) -> String {
     measured.collect::<Vec<String>>().join(", ")
 }
 
-/// What stands below such a page.
+/// Returns the footer of a page.
 pub fn footer() -> String {
     format!("tandem {}", env!("CARGO_PKG_VERSION"))
 }
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_of_one_day_are_times_on_the_axis() {
+    fn ticks_omit_common_day() {
         let ends = |one: u64, two: u64| {
             let steps = [(Nanos(one), step(1, 100, 2)), (Nanos(two), step(1, 102, 2))];
             let page = RecordPage {
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_has_its_bar_and_what_is_not_measured_is_said() {
+    fn steps_have_bars_and_missing_states_notes() {
         let names = BTreeMap::from([(VmId(1), "db".to_owned())]);
         let page = page(1, &names, &[VmId(1)]);
         for expected in [
@@ -376,7 +377,7 @@ mod tests {
         ] {
             assert!(page.contains(expected), "{expected}");
         }
-        // From 102 on nobody looked: the third bar is at five sixths of the axis.
+        // No measurement from 102 to 105: the third bar starts at five sixths of the axis.
         assert_eq!(page.matches("<g><title>at ").count(), 3);
         for outside in ["http:", "https:", "src=", "<script"] {
             assert!(!page.contains(outside), "{outside}");
@@ -384,13 +385,13 @@ mod tests {
     }
 
     #[test]
-    fn vms_that_are_not_selected_and_those_too_many_have_no_picture() {
+    fn charts_are_limited_to_selected_vms() {
         let names: BTreeMap<VmId, String> =
             (1..=40).map(|n| (VmId(n), format!("vm{n}-"))).collect();
         let selected: Vec<VmId> = names.keys().copied().collect();
         let all = page(40, &names, &selected);
-        assert_eq!(all.matches(": states over time").count(), MOST_VMS);
-        assert!(all.contains("of 40 VMs those 16 that waited most"));
+        assert_eq!(all.matches(": states over time").count(), MAX_VMS);
+        assert!(all.contains("of 40 VMs, the 16 with the longest waits"));
         let one = page(40, &names, &[VmId(7)]);
         assert_eq!(one.matches(": states over time").count(), 1);
         assert!(one.contains("vm7-") && !one.contains("vm8-"));

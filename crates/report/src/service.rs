@@ -1,15 +1,17 @@
-//! How a VM was served, beyond its mean share: over short windows, wait by wait, and against having the host for itself.
+//! Service of a VM beyond its mean share: short windows, waits, and work relative to the VM alone on the host.
 //!
-//! A mean share hides a VM that starves for a second and is paid back later, and CPU time hides a VM that spends it waiting for
-//! its own vCPUs. So an experiment has more figures for each VM:
+//! A mean share hides a VM that starves for a second and is compensated later.
+//! CPU time hides a VM that spends its time waiting for its own vCPUs.
+//! So an experiment has more figures for each VM:
 //!
-//! - [`WindowFigures`]: CPU time against what was due in windows of one length, the worst and the best of them.
-//! - [`Waits`]: how long a vCPU waited for a pCPU each time before it ran.
-//! - [`Completion`]: how long a guest's bursts or requests took, from when each was due until it was done.
-//! - [`SpinFigures`]: what branch counters told of its vCPUs, against what its guest says of itself.
-//! - [`Alone`]: what the same VM does alone on the same pCPUs, and so what its share deserves of that.
+//! - [`WindowFigures`]: CPU time relative to the fair share in windows of one length, the worst and the best.
+//! - [`Waits`]: waits of vCPUs for a pCPU.
+//! - [`Completion`]: completion times of the guest's bursts or requests.
+//! - [`SpinFigures`]: verdicts from branch counters on its vCPUs, compared with the guest's own account.
+//! - [`Alone`]: figures of the same VM alone on the same pCPUs, and the deserved part of them.
 //!
-//! Nothing here measures. Parts are fractions: 0.9 is 90 % of the due.
+//! This module does not measure.
+//! Parts are fractions: 0.9 is 90 % of the fair share.
 
 use std::collections::BTreeMap;
 
@@ -17,89 +19,95 @@ use serde::Serialize;
 use tandem_policy::flexs::Basis;
 use tandem_policy::host::flexs::{Left, Refusal};
 
-/// A VM's CPU time against its due, over windows of one length.
+/// A VM's CPU time relative to its fair share, over windows of one length.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WindowFigures {
     /// Length of a window, in seconds.
     pub seconds: f64,
-    /// Windows in which the VM wanted CPU: it was due at least a twentieth of a pCPU. They overlap: one begins every quarter of the
-    /// length.
+    /// Number of windows with a fair share of at least a twentieth of a pCPU.
+    ///
+    /// Windows overlap: one begins every quarter of the length.
     pub windows: usize,
-    /// The least that it received in one of them, as a part of its due there; absent where there was none.
+    /// Least received CPU time in a window, relative to the fair share; absent without windows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub least: Option<f64>,
-    /// The most that it received in one of them, as a part of its due there.
+    /// Greatest received CPU time in a window, relative to the fair share; absent without windows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub greatest: Option<f64>,
 }
 
-/// What the policy `flexs` found of a VM's vCPUs and did, since the daemon began, in periods of a vCPU: a vCPU in one accounting period.
+/// Verdicts and swaps of the policy `flexs` for a VM since the daemon's start.
+///
+/// Counts are in vCPU periods: one vCPU in one accounting period.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SpinFigures {
-    /// Those in which it was judged.
+    /// Periods with a verdict.
     pub judged: u64,
-    /// Of these, those in which it was taken for one that spins.
+    /// Periods with the verdict "spinning".
     pub called_spinning: u64,
     /// Swaps with a sibling that were decided.
     pub decided: u64,
-    /// Those that were made.
+    /// Swaps that were made.
     pub swaps: u64,
-    /// Those in which a vCPU spun and nobody looked for a sibling, by the reason.
+    /// Periods of spinning without a search for a sibling, by reason.
     pub left: BTreeMap<Left, u64>,
     /// Searches for a sibling that found none.
     pub failed: u64,
-    /// Siblings that were no candidates in these, by the reason.
+    /// Siblings that were rejected in these searches, by reason.
     pub refused: BTreeMap<Refusal, u64>,
-    /// By what the guest says, those in which it did nothing but wait in a loop.
+    /// Periods in which, by the guest's account, the vCPU only waited in a loop.
     pub spun: u64,
-    /// Of these, those in which it was taken for one that spins.
+    /// Periods of `spun` with the verdict "spinning".
     pub found: u64,
-    /// The others, by what the verdicts rest on.
+    /// Other periods of `spun`, by the basis of the verdict.
     pub missed: BTreeMap<Basis, u64>,
-    /// By what the guest says, those in which it computed.
+    /// Periods in which, by the guest's account, the vCPU computed.
     pub worked: u64,
-    /// Of these, those in which it was taken for one that spins.
+    /// Periods of `worked` with the verdict "spinning".
     pub false_alarms: u64,
 }
 
-/// How long vCPUs waited for a pCPU before they ran. Percentiles are not measured: the kernel keeps sums only.
+/// Waits of vCPUs for a pCPU; percentiles are not available, because the kernel keeps only sums.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Waits {
-    /// Times that a vCPU of the VM got a pCPU, after waking up or after others had run.
+    /// Number of times that a vCPU was scheduled, after a wake-up or a preemption.
     pub runs: u64,
-    /// Mean wait before each, in nanoseconds; absent where no vCPU got a pCPU.
+    /// Mean wait before each, in nanoseconds; absent if no vCPU was scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_ns: Option<f64>,
 }
 
-/// How long the bursts or requests of a VM took, each from when it was due to begin until it was done, by the guest's own clock. That
-/// holds the timer, the wake-up, the wait for a pCPU, being preempted, earlier bursts that were late, and the work itself.
+/// Completion times of a VM's bursts or requests, from the scheduled start to the end, by the guest's clock.
+///
+/// They include the timer, the wake-up, the wait for a pCPU, preemptions, delays by earlier bursts, and the work itself.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Completion {
-    /// How many were done; without any, the figures below are absent.
+    /// Number of completed ones; if 0, the times are absent.
     pub count: u64,
-    /// How many were given up because too many were late. They have no completion time.
+    /// Number of dropped ones, because too many were late; they have no completion time.
     pub dropped: u64,
-    /// The mean, in nanoseconds.
+    /// Mean, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_ns: Option<f64>,
-    /// The median, in nanoseconds.
+    /// Median, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_ns: Option<f64>,
-    /// What 99 of 100 took at most, in nanoseconds.
+    /// 99th percentile, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_ns: Option<f64>,
 }
 
-/// What a VM does while it is alone on the host.
+/// Figures of a VM alone on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Alone {
     /// Items of work per second.
     pub work_per_second: f64,
     /// CPU time, in pCPUs.
     pub share: f64,
-    /// What its share deserves of that work beside the other VMs, as a part of it. Its share is GPS by weight, with no VM wanting more
-    /// CPU time than it takes alone: 0.5 for one of two equal VMs that never sleep, 1 for one that needs less than its share.
+    /// Deserved work with the other VMs, as a fraction of the work alone.
+    ///
+    /// It follows from the GPS share by weight, where no VM demands more CPU time than it uses alone.
+    /// It is 0.5 for one of two equal VMs that never sleep, and 1 for a VM that needs less than its share.
     pub deserved: f64,
 }
 
@@ -108,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_measured_is_absent() {
+    fn missing_figures_are_absent_in_json() {
         let none = WindowFigures { seconds: 1.0, windows: 0, least: None, greatest: None };
         let json = serde_json::to_string(&none).unwrap();
         assert_eq!(json, r#"{"seconds":1.0,"windows":0}"#);

@@ -1,11 +1,10 @@
-//! Tables: filled once, written as terminal text or as HTML.
+//! Tables that can be written as terminal text or as HTML.
 //!
-//! On a terminal a table has lines, and colour where that is wanted ([`crate::terminal`]); anywhere else (a pipe, a file, a log) it is a plain
-//! Markdown table, so that it can be searched, cut, and pasted into an issue as it stands. A cell's
-//! tone says what it means (good, bad, beside the point), and each form shows that in its own way;
-//! it never carries meaning alone, the text does.
+//! On a terminal a table has lines, and colour if enabled ([`crate::terminal`]).
+//! Elsewhere (a pipe, a file, a log) it is a plain Markdown table, which can be searched, and pasted into an issue.
+//! A cell's tone (good, bad, faint, …) marks its meaning; the text alone must be sufficient.
 //!
-//! It does no arithmetic and no number formatting: see [`crate::figure`].
+//! Arithmetic and number formatting are in [`crate::figure`] and the callers.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -16,19 +15,19 @@ use maud::{Markup, html};
 
 use crate::terminal::has_colour;
 
-/// Where the text of a table goes.
+/// Form of a table as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// A terminal: lines and colour.
+    /// Lines and colour, for a terminal.
     Terminal,
-    /// A terminal without colour: lines.
+    /// Lines, for a terminal without colour.
     Uncoloured,
-    /// Anything else: a Markdown table.
+    /// A Markdown table, for other outputs.
     Plain,
 }
 
 impl Look {
-    /// [`Look::Plain`] unless `is_terminal` or colour is wanted everywhere.
+    /// Returns the form for an output: [`Look::Plain`], unless it is a terminal or colour is enabled everywhere.
     pub fn of(is_terminal: bool) -> Look {
         match (has_colour(is_terminal), is_terminal) {
             (true, _) => Look::Terminal,
@@ -38,14 +37,14 @@ impl Look {
     }
 }
 
-/// How a column's cells stand.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Align {
-    /// Text.
+    /// Left, for text.
     Left,
-    /// Numbers.
+    /// Right, for numbers.
     Right,
-    /// To the right where every cell of the column is a number or empty.
+    /// Right if the column has numbers and otherwise only empty cells, else left.
     #[default]
     Auto,
 }
@@ -69,33 +68,33 @@ impl From<&str> for Heading {
     }
 }
 
-/// What a cell means, beyond its text.
+/// Emphasis of a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
-    /// Nothing special.
+    /// No emphasis.
     #[default]
     Plain,
-    /// As it should be.
+    /// A good value.
     Good,
-    /// Not as it should be.
+    /// A bad value.
     Bad,
-    /// Beside the point.
+    /// A minor value.
     Faint,
-    /// Names a group of rows.
+    /// The name of a group of rows.
     Strong,
 }
 
 /// One cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// What it says.
+    /// Text.
     pub text: String,
-    /// What it means.
+    /// Tone.
     pub tone: Tone,
 }
 
 impl Cell {
-    /// A cell with a tone.
+    /// Creates a cell with a tone.
     pub fn toned(text: impl Into<String>, tone: Tone) -> Cell {
         Cell { text: text.into(), tone }
     }
@@ -107,7 +106,7 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// A table: headings, and rows of as many cells.
+/// A table with headings and rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     headings: Vec<Heading>,
@@ -115,7 +114,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with these columns.
+    /// Creates an empty table with these columns.
     pub fn new<H: Into<Heading> + Copy>(headings: &[H]) -> Table {
         Table {
             headings: headings.iter().map(|&heading| heading.into()).collect(),
@@ -123,7 +122,7 @@ impl Table {
         }
     }
 
-    /// Adds a row. Missing cells stay empty, cells beyond the last column are dropped.
+    /// Adds a row; missing cells are empty, and cells beyond the last column are dropped.
     pub fn row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) -> &mut Table {
         let mut cells: Vec<Cell> = cells.into_iter().map(Into::into).collect();
         cells.resize(self.headings.len(), Cell::default());
@@ -131,12 +130,12 @@ impl Table {
         self
     }
 
-    /// Whether there is no row.
+    /// Returns whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// [`Align::Auto`] decided.
+    /// Returns the alignments with [`Align::Auto`] resolved.
     fn aligns(&self) -> Vec<Align> {
         let numbers = |column: usize| {
             let texts = || self.rows.iter().map(|row| row[column].text.as_str());
@@ -150,7 +149,7 @@ impl Table {
         self.headings.iter().enumerate().map(decide).collect()
     }
 
-    /// The table as text, without a line end after its last line.
+    /// Returns the table as text, without a final newline.
     pub fn text(&self, look: Look) -> String {
         let mut table = ComfyTable::new();
         let aligns = self.aligns();
@@ -169,7 +168,7 @@ impl Table {
         table.trim_fmt()
     }
 
-    /// The table as HTML; `caption` names it for readers who cannot see the page's layout.
+    /// Returns the table as HTML, with a caption for screen readers.
     pub fn html(&self, caption: &str) -> Markup {
         let aligns = self.aligns();
         html! {
@@ -201,13 +200,13 @@ impl Table {
 }
 
 impl fmt::Display for Table {
-    /// The table for stdout, with lines if that is a terminal.
+    /// Formats the table for stdout, with lines if stdout is a terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text(Look::of(std::io::stdout().is_terminal())))
     }
 }
 
-/// Whether a cell is a number as this crate writes it, perhaps with a unit or a remark behind.
+/// Returns whether a cell starts with a number in this crate's format; a unit or remark may follow.
 fn is_number(text: &str) -> bool {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     digits.starts_with(|c: char| c.is_ascii_digit())
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_gets_markdown_without_escape_codes() {
+    fn plain_look_is_markdown() {
         let expected = "\
 | mode   |    lag |
 |--------|--------|
@@ -268,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_colour() {
+    fn terminal_look_has_colour() {
         let text = example().text(Look::Terminal);
         assert!(text.contains("\u{1b}["), "{text}");
         assert!(text.contains('│'), "{text}");
     }
 
     #[test]
-    fn columns_of_numbers_align_to_the_right() {
+    fn number_columns_are_right_aligned() {
         let mut table = Table::new(&["VM", "lag", "pCPUs"]);
         table.row(["a", "+12.7 %", "0-1"]);
         table.row(["b2", "", "none"]);
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_as_many_cells_as_headings() {
+    fn rows_are_resized_to_headings() {
         let mut table = Table::new(&[("a", Align::Left), ("b", Align::Left)]);
         table.row(["1"]);
         table.row(["1", "2", "3"]);
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn html_escapes_what_it_is_given() {
+    fn html_is_escaped() {
         let mut table = Table::new(&[("name", Align::Left)]);
         table.row(["<script>"]);
         let html = table.html("names & more").into_string();

@@ -1,19 +1,19 @@
-//! A picture of a short piece of a trace: lanes with spans, arrows between them, marks, a legend.
+//! Picture of a short piece of a trace: lanes with spans, arrows between them, marks, and a legend.
 //!
-//! Unlike the charts of [`crate::chart`], which live in pages and take their colours, this is an SVG
-//! file of its own, for a README: it has a white ground with a frame, so that it is read as well on a
-//! dark page, and names its fonts by family only. Colours are told apart by people with the usual
-//! colour blindnesses (after Okabe and Ito), and waiting is hatched, not only coloured.
+//! Unlike the charts of [`crate::chart`], which use the colours of their page, this is a standalone SVG file for a README.
+//! It has a framed white ground, so that it is legible on a dark page, and generic font families.
+//! Colours are distinguishable with common colour blindness (after Okabe and Ito), and waiting is also hatched.
 //!
-//! Times are ns. What lies outside the window is cut off; spans narrower than a fifth of a unit are
-//! not drawn. It does not arrange anything: lanes are drawn as given.
+//! Times are ns.
+//! Spans are clipped to the window, and spans narrower than a fifth of a unit are not drawn.
+//! Lanes are drawn in the given order.
 
 use std::fmt::Write as _;
 
 /// Width of the whole picture, in units of its view box.
 const WIDTH: f64 = 1200.0;
 
-/// Where lanes begin; left of it stand their names.
+/// Left end of the lanes; their names are to the left of it.
 const LEFT: f64 = 150.0;
 
 /// Right margin.
@@ -22,95 +22,95 @@ const RIGHT: f64 = 18.0;
 /// Height of a lane.
 const LANE: f64 = 22.0;
 
-/// Between lanes.
+/// Space between lanes.
 const GAP: f64 = 5.0;
 
-/// Between groups of lanes, for the group's name.
+/// Space between groups of lanes, for the group's name.
 const GROUP: f64 = 26.0;
 
-/// Above the first group: title and axis.
+/// Space above the first group, for title and axis.
 const TOP: f64 = 58.0;
 
-/// A row of the legend.
+/// Height of a row of the legend.
 const LEGEND_ROW: f64 = 22.0;
 
-/// What narrower spans measure is not seen.
-const LEAST: f64 = 0.2;
+/// Minimum width of a visible span.
+const MIN_WIDTH: f64 = 0.2;
 
-/// What a kind of span looks like.
+/// Style of a kind of span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// What the legend calls it; empty: it is not in the legend.
+    /// Name in the legend; empty: no entry.
     pub name: String,
-    /// Its colour as `#rrggbb`.
+    /// Colour as `#rrggbb`.
     pub colour: String,
-    /// Whether it is hatched.
+    /// Whether the span is hatched.
     pub hatched: bool,
 }
 
-/// Something that lasts.
+/// A span of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// From, ns.
+    /// Begin, ns.
     pub from_ns: u64,
-    /// To, ns.
+    /// End, ns.
     pub to_ns: u64,
-    /// Which of the picture's kinds.
+    /// Index of the kind in [`Timeline::kinds`].
     pub kind: usize,
-    /// Written into it where there is room.
+    /// Text inside the span, if it fits.
     pub label: String,
 }
 
 /// A row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it shows; later spans are drawn over earlier ones.
+    /// Spans; later ones are drawn over earlier ones.
     pub spans: Vec<Span>,
-    /// Moments that are marked with a tick, ns.
+    /// Times of tick marks, ns.
     pub marks_ns: Vec<u64>,
 }
 
-/// Lanes that belong together.
+/// A group of lanes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its lanes.
+    /// Lanes.
     pub lanes: Vec<Lane>,
 }
 
-/// What a kind of arrow looks like.
+/// Style of a kind of arrow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrowKind {
-    /// What the legend calls it.
+    /// Name in the legend.
     pub name: String,
-    /// Its colour as `#rrggbb`.
+    /// Colour as `#rrggbb`.
     pub colour: String,
-    /// Whether it is dashed.
+    /// Whether the arrow is dashed.
     pub dashed: bool,
 }
 
-/// A cause and its effect.
+/// An arrow from a cause to its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrow {
-    /// Group, lane and time (ns) where it begins.
+    /// Group, lane and time (ns) of the begin.
     pub from: (usize, usize, u64),
-    /// Group, lane and time (ns) where it ends.
+    /// Group, lane and time (ns) of the end.
     pub to: (usize, usize, u64),
-    /// Which of the picture's kinds of arrows.
+    /// Index of the kind in [`Timeline::arrow_kinds`].
     pub kind: usize,
 }
 
 /// The picture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// The window's begin, ns.
+    /// Begin of the window, ns.
     pub from_ns: u64,
-    /// The window's end, ns.
+    /// End of the window, ns.
     pub to_ns: u64,
     /// Kinds of spans.
     pub kinds: Vec<Kind>,
@@ -120,12 +120,12 @@ pub struct Timeline {
     pub arrow_kinds: Vec<ArrowKind>,
     /// The arrows.
     pub arrows: Vec<Arrow>,
-    /// What the marks mean, for the legend; empty: there are none.
+    /// Meaning of the marks, for the legend; empty: no entry.
     pub marks: String,
 }
 
 impl Timeline {
-    /// The picture as an SVG file.
+    /// Returns the picture as an SVG file.
     pub fn svg(&self) -> String {
         let mut body = String::new();
         let bottom = self.bottom();
@@ -228,7 +228,7 @@ impl Timeline {
             }
             let (x, end) = (self.x(span.from_ns), self.x(span.to_ns));
             let width = end - x;
-            let Some(fill) = self.fill(span.kind).filter(|_| width >= LEAST) else {
+            let Some(fill) = self.fill(span.kind).filter(|_| width >= MIN_WIDTH) else {
                 continue;
             };
             line(
@@ -277,9 +277,10 @@ impl Timeline {
         let (from, to) =
             (self.lane_top(arrow.from.0, arrow.from.1), self.lane_top(arrow.to.0, arrow.to.1));
         // From the near edge of one lane to the near edge of the other.
-        let (y1, y2) = match to >= from {
-            true => (from + LANE * 0.7, to + LANE * 0.3),
-            false => (from + LANE * 0.3, to + LANE * 0.7),
+        let (y1, y2) = if to >= from {
+            (from + LANE * 0.7, to + LANE * 0.3)
+        } else {
+            (from + LANE * 0.3, to + LANE * 0.7)
         };
         let (x1, x2) = (self.x(arrow.from.2), self.x(arrow.to.2));
         let dash = if kind.dashed { " stroke-dasharray=\"4 3\"" } else { "" };
@@ -293,7 +294,7 @@ impl Timeline {
         );
     }
 
-    /// Draws the legend from `y` on; the picture's height.
+    /// Draws the legend from `y` on, and returns the picture's height.
     fn legend(&self, svg: &mut String, y: f64) -> f64 {
         let (mut x, mut y) = (16.0, y);
         let mut place = |name: &str| {
@@ -357,7 +358,7 @@ fill:#1f2328}.title{font-size:16px;font-weight:600}.group{font-size:13px;font-we
 .grid{stroke:#d8dee4;stroke-width:1}.arrow{fill:none;stroke-width:1.4}\
 .mark{stroke:#000000;stroke-width:1.6}</style>\n";
 
-/// 1, 2 or 5 times a power of ten, at least `least`.
+/// Returns the smallest 1, 2 or 5 times a power of ten that is at least `least`.
 fn round_step(least: u64) -> u64 {
     let mut power = 1u64;
     loop {
@@ -371,7 +372,7 @@ fn round_step(least: u64) -> u64 {
     }
 }
 
-/// A time on an axis whose ticks are `step` apart.
+/// Formats a time on an axis with a tick distance of `step`.
 fn time(at_ns: u64, step: u64) -> String {
     let (unit, per) = match step {
         1_000_000.. => ("ms", 1e6),
@@ -382,7 +383,7 @@ fn time(at_ns: u64, step: u64) -> String {
 }
 
 fn line(svg: &mut String, arguments: std::fmt::Arguments<'_>) {
-    // Writing to a String cannot fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(svg, "{arguments}");
 }
 
@@ -441,11 +442,11 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_the_window_is_drawn_and_the_rest_is_cut() {
+    fn content_is_clipped_to_window() {
         let svg = picture().svg();
         assert!(svg.contains("a &lt; b") && svg.contains(">inside<"));
         assert!(!svg.contains("outside"), "{svg}");
-        // Half of the window, from its begin on.
+        // The first half of the window.
         let width = (WIDTH - LEFT - RIGHT) / 2.0;
         assert!(
             svg.contains(&format!("x=\"{LEFT:.1}\" y=\"{:.1}\" width=\"{width:.1}\"", TOP + GROUP))
@@ -465,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_window_draws_an_empty_picture() {
+    fn empty_window_is_drawn() {
         let svg = Timeline::default().svg();
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
     }

@@ -1,9 +1,11 @@
-//! Who waited for whom in an interval, victim by culprit: live, recorded or simulated.
+//! Waits in an interval by victim and culprit, live, recorded or simulated.
 //!
-//! One matrix for each kind of wait that has times, by VM, and one by vCPU where they fit; a table with the longest pairs, also of what is
-//! counted and has no time. A cell is the part of the time of the victim's vCPUs that it lost to the culprit. Rows and columns are those with
-//! the most time; what has no row or column of its own is in the column `others`, and how many rows are left out is said.
-//! What the source does not see is said, too.
+//! Each kind of wait with times has a matrix by VM, and one by vCPU if it fits.
+//! A table has the longest pairs, including kinds that are counted without times.
+//! A cell is the fraction of the time of the victim's vCPUs that it lost to the culprit.
+//! Rows and columns are those with the most time.
+//! The column `others` has the remaining culprits, and a remark counts the omitted rows.
+//! Notes list the waits that the source does not observe.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,13 +20,15 @@ use crate::chart::matrix::MatrixCell;
 use crate::figure;
 use crate::table::{Align, Cell, Table, Tone};
 
-/// Rows, and columns, of a matrix at most.
-pub const MOST: usize = 24;
+/// Maximum number of rows and of columns of a matrix.
+pub const MAX_SIDE: usize = 24;
 
-/// Pairs in the table at most.
-pub const MOST_PAIRS: usize = 200;
+/// Maximum number of pairs in the table.
+pub const MAX_PAIRS: usize = 200;
 
-/// The whole section: VMs by their names, or by number where they have none. Nothing if nobody waited and all waits are seen.
+/// Returns the whole section, with VMs by name, or by number if they have none.
+///
+/// It is empty if there are no waits and the source observes all kinds of waits.
 pub fn section(interval: &Interval, names: &BTreeMap<VmId, String>) -> Markup {
     let unseen: Vec<String> = interval
         .missing
@@ -39,11 +43,11 @@ pub fn section(interval: &Interval, names: &BTreeMap<VmId, String>) -> Markup {
     let of_vms = interval.edges.by_vm();
     let is_estimated = |edge: Edge<'_>| edge.evidence == Evidence::Estimated;
     html! {
-        h2 { "Who waited for whom" }
+        h2 { "Waits by victim and culprit" }
         p.faint {
-            "Rows waited, columns had what they waited for. A cell is the part of the time of the row's vCPUs that went so."
+            "Rows waited; columns held the resource. A cell is the fraction of the time of the row's vCPUs that it waited for the column."
             @if interval.edges.iter().any(is_estimated) {
-                " Estimated waits are divided by what everybody ran where the victim could have run."
+                " Estimated waits are divided among the culprits by their run time on the pCPUs where the victim may run."
             }
         }
         @if !unseen.is_empty() {
@@ -53,15 +57,15 @@ pub fn section(interval: &Interval, names: &BTreeMap<VmId, String>) -> Markup {
             @if let Some((matrix, left_out)) = waits.matrix(&of_vms, kind) {
                 (figure(&format!("{}, by VM", caption(kind)), left_out, &matrix))
             }
-            // Where each VM has one vCPU it would be the same again.
+            // If each VM has one vCPU, the matrix would be the same.
             @if interval.edges.len() > of_vms.len()
                 && let Some((matrix, 0)) = waits.matrix(&interval.edges, kind) {
                 (figure(&format!("{}, by vCPU", caption(kind)), 0, &matrix))
             }
         }
-        (waits.table(&of_vms).html("Who waited for whom, the longest first"))
-        @if of_vms.len() > MOST_PAIRS {
-            p.faint { "The longest " (MOST_PAIRS) " of " (of_vms.len()) " pairs." }
+        (waits.table(&of_vms).html("Waits by victim and culprit, the longest first"))
+        @if of_vms.len() > MAX_PAIRS {
+            p.faint { "The longest " (MAX_PAIRS) " of " (of_vms.len()) " pairs." }
         }
     }
 }
@@ -71,7 +75,7 @@ fn figure(caption: &str, left_out: usize, matrix: &Matrix) -> Markup {
         figure {
             figcaption {
                 (caption)
-                @if left_out > 0 { div.faint { (left_out) " more waited for less" } }
+                @if left_out > 0 { div.faint { (left_out) " more with shorter waits" } }
             }
             div.wide { (matrix.svg()) }
         }
@@ -87,7 +91,7 @@ fn caption(kind: EdgeKind) -> &'static str {
     }
 }
 
-/// The time of which waits are a part.
+/// Returns the total time of each VM and vCPU.
 fn walls(interval: &Interval) -> BTreeMap<Party, Nanos> {
     let mut walls = BTreeMap::new();
     for vm in &interval.vms {
@@ -120,13 +124,13 @@ impl Waits<'_> {
         }
     }
 
-    /// The part of the victim's time; `None` where that is not known.
+    /// Returns a wait as a fraction of the victim's time; `None` if that is unknown.
     fn part(&self, victim: &Party, time: Nanos) -> Option<f64> {
         let wall = self.walls.get(victim).filter(|wall| wall.0 > 0)?;
         Some(time.0 as f64 / wall.0 as f64)
     }
 
-    /// The matrix of a kind, and how many victims have no row; `None` if nobody waited so.
+    /// Returns the matrix of a kind, and the number of victims without a row; `None` if there are no such waits.
     fn matrix(&self, edges: &Edges, kind: EdgeKind) -> Option<(Matrix, usize)> {
         let of_kind = || edges.iter().filter(|edge| edge.kind == kind);
         let victims = longest(of_kind().map(|edge| (edge.victim, edge.time())));
@@ -135,11 +139,11 @@ impl Waits<'_> {
         if victims.is_empty() {
             return None;
         }
-        let left_out = victims.len().saturating_sub(MOST);
-        let rows = &victims[..victims.len().min(MOST)];
-        let mut columns: Vec<&Party> = culprits.iter().take(MOST - 1).copied().collect();
+        let left_out = victims.len().saturating_sub(MAX_SIDE);
+        let rows = &victims[..victims.len().min(MAX_SIDE)];
+        let mut columns: Vec<&Party> = culprits.iter().take(MAX_SIDE - 1).copied().collect();
         let has_others =
-            culprits.len() >= MOST || of_kind().any(|edge| *edge.culprit == Party::Others);
+            culprits.len() >= MAX_SIDE || of_kind().any(|edge| *edge.culprit == Party::Others);
         if has_others {
             columns.push(&Party::Others);
         }
@@ -147,7 +151,7 @@ impl Waits<'_> {
         let cells = rows.iter().map(|victim| {
             let mut times = vec![Nanos::ZERO; columns.len()];
             for edge in edges.of(victim, kind) {
-                // Who has no column is among the others, the last.
+                // Culprits without a column count in the last one, `others`.
                 let column = place(edge.culprit).unwrap_or(columns.len() - 1);
                 times[column] += edge.time();
             }
@@ -179,19 +183,19 @@ impl Waits<'_> {
             return None;
         }
         let part = self.part(victim, time);
-        let in_words = figure::time(time.0 as f64);
-        let whom = if victim == culprit { "itself".to_owned() } else { self.name(culprit) };
+        let duration = figure::time(time.0 as f64);
+        let target = if victim == culprit { "itself".to_owned() } else { self.name(culprit) };
         let of = part.map_or_else(String::new, |part| {
             format!(", {} of the time of its vCPUs", figure::percent(part))
         });
         Some(MatrixCell {
             value: part.unwrap_or(0.0),
-            label: part.map_or_else(|| in_words.clone(), figure::percent),
-            tooltip: format!("{} waited {in_words} for {whom}{of}", self.name(victim)),
+            label: part.map_or_else(|| duration.clone(), figure::percent),
+            tooltip: format!("{} waited {duration} for {target}{of}", self.name(victim)),
         })
     }
 
-    /// All pairs, the longest first; of what has no time, the most frequent.
+    /// Returns the table of pairs, the longest first, and by frequency for those without times.
     fn table(&self, edges: &Edges) -> Table {
         let mut table = Table::new(&[
             ("waited", Align::Left),
@@ -204,7 +208,7 @@ impl Waits<'_> {
         ]);
         let mut all: Vec<Edge<'_>> = edges.iter().collect();
         all.sort_by_key(|edge| Reverse((edge.time(), edge.amount.count)));
-        for edge in all.into_iter().take(MOST_PAIRS) {
+        for edge in all.into_iter().take(MAX_PAIRS) {
             let time = match edge.time() {
                 Nanos::ZERO => Cell::default(),
                 time => figure::time(time.0 as f64).into(),
@@ -230,7 +234,7 @@ impl Waits<'_> {
     }
 }
 
-/// Each party once, those with the most time first; equals in the order of parties.
+/// Returns the distinct parties in descending order of their total time; ties are in the order of parties.
 fn longest<'a>(times: impl Iterator<Item = (&'a Party, Nanos)>) -> Vec<&'a Party> {
     let mut sums: BTreeMap<&Party, Nanos> = BTreeMap::new();
     for (party, time) in times.filter(|(_, time)| *time > Nanos::ZERO) {
@@ -257,7 +261,7 @@ mod tests {
         Party::Vcpu { vm: VmId(vm), vcpu: VcpuId(vcpu) }
     }
 
-    /// VMs of two vCPUs over one second, and these waits in ms.
+    /// An interval of one second with VMs of two vCPUs and these waits in ms.
     fn interval(vms: u64, waits: &[(Party, Party, u64)]) -> Interval {
         let one = |index| VcpuInterval {
             vcpu: VcpuId(index),
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_parts_of_the_victims_time_and_names_are_escaped() {
+    fn cells_are_fractions_of_victims_time() {
         let waits = [
             (vcpu(1, 0), vcpu(2, 0), 300),
             (vcpu(1, 1), vcpu(2, 1), 100),
@@ -322,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_column_is_among_the_others_and_nothing_is_lost() {
+    fn culprits_without_column_are_in_others() {
         let waits: Vec<(Party, Party, u64)> =
             (2..60).map(|vm| (vcpu(1, 0), vcpu(vm, 0), vm)).collect();
         let all = interval(1, &waits);
         let names = names();
         let waits = Waits { walls: walls(&all), names: &names };
         let (matrix, left_out) = waits.matrix(&all.edges.by_vm(), EdgeKind::Pcpu).unwrap();
-        assert_eq!((matrix.columns.len(), left_out), (MOST, 0));
+        assert_eq!((matrix.columns.len(), left_out), (MAX_SIDE, 0));
         assert_eq!(matrix.columns.last().map(String::as_str), Some("others"));
         assert_eq!(matrix.columns[0], "VM 59");
         let sum: f64 = matrix.cells[0].iter().flatten().map(|cell| cell.value).sum();
@@ -338,15 +342,15 @@ mod tests {
     }
 
     #[test]
-    fn victims_without_a_row_are_counted() {
+    fn omitted_victims_are_counted() {
         let waits: Vec<(Party, Party, u64)> =
             (2..40).map(|vm| (vcpu(vm, 0), vcpu(1, 0), vm)).collect();
         let page = section(&interval(40, &waits), &names()).into_string();
-        assert!(page.contains("14 more waited for less"), "{page}");
+        assert!(page.contains("14 more with shorter waits"), "{page}");
     }
 
     #[test]
-    fn nothing_is_said_where_nobody_waited_but_what_is_not_seen_is() {
+    fn section_without_waits_lists_unobserved_kinds() {
         let mut quiet = interval(2, &[]);
         assert_eq!(section(&quiet, &names()).into_string(), "");
         let what = Column::Edges(EdgeKind::Pcpu);

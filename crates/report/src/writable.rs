@@ -1,4 +1,4 @@
-//! Whether a file could be written, asked before the work whose results are to be in it.
+//! Check that a result file can be written, before the work starts.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -6,24 +6,24 @@ use std::{fs, io};
 
 use thiserror::Error;
 
-/// Why it could not.
+/// Error of a file that cannot be written.
 #[derive(Debug, Error)]
 pub enum NotWritable {
-    /// It is no file.
+    /// The path is a directory.
     #[error("{} is a directory; name a file", .0.display())]
     Directory(PathBuf),
-    /// The system refuses it.
+    /// The file cannot be opened for writing.
     #[error("cannot write {}", path.display())]
     Refused {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
 }
 
-/// Fails where `path` could not be written; changes no file that is there, and leaves none that was not.
+/// Checks that `path` can be written, without changing an existing file or leaving a new one.
 pub fn check_writable(path: &Path) -> Result<(), NotWritable> {
     if path.is_dir() {
         return Err(NotWritable::Directory(path.to_owned()));
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_left_and_nothing_changed() {
+    fn check_leaves_no_trace() {
         let folder = tempfile::tempdir().unwrap();
         let (new, old) = (folder.path().join("new"), folder.path().join("old"));
         fs::write(&old, "kept").unwrap();

@@ -1,8 +1,8 @@
-//! Whole reports against golden files: what a reader gets, reviewed when it changes.
+//! Whole reports compared with golden files.
 //!
-//! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-report --test golden` writes the files anew; the
-//! difference is then reviewed like any other. HTML and SVG are stored with a line per element.
-//! The experiment is made up; its shares are round so that nobody takes them for a measurement.
+//! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-report --test golden` rewrites the files; review their diff.
+//! HTML and SVG are stored with one element per line.
+//! The experiment is fictitious, with round shares that do not look like a measurement.
 
 use std::fs;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ fn figures(shares: [f64; 3], idle: f64) -> Figures {
             })
             .to_vec(),
         waits: Waits { runs: 1000, mean_ns: Some(2.5e6) },
-        // One VM has bursts; where it received just half a pCPU, none was done.
+        // One VM has bursts; in modes in which it received half a pCPU, none was completed.
         completion: (i == 2).then(|| match shares[i] {
             0.5 => Completion { count: 0, dropped: 7, mean_ns: None, p50_ns: None, p99_ns: None },
             share => Completion {
@@ -107,7 +107,7 @@ fn experiment() -> Experiment {
     experiment
 }
 
-/// Compares with a golden file; a difference shows the first line that differs.
+/// Compares a text with a golden file, and reports the first line that differs.
 fn golden(name: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     let text = format!("{}\n", text.trim_end());
@@ -127,7 +127,7 @@ fn golden(name: &str, text: &str) {
     );
 }
 
-/// The experiment with `tandem` as its stock, but for this factor.
+/// Returns the finding of the experiment with the work of mode `tandem` set to stock times `factor`.
 fn finding_with(factor: f64) -> String {
     let mut experiment = experiment();
     let stock = experiment.figures("equal-weights").unwrap().clone();
@@ -140,7 +140,7 @@ fn finding_with(factor: f64) -> String {
 }
 
 #[test]
-fn the_finding_says_more_as_much_or_less_by_the_figures_that_it_shows() {
+fn finding_compares_displayed_figures() {
     for (factor, verdict) in [
         (1.1, "VMs got more of their deserved work"),
         (1.0001, "VMs got as much of their deserved work"),
@@ -177,7 +177,7 @@ fn json() {
 }
 
 #[test]
-fn the_finding_is_made_from_the_figures() {
+fn finding_follows_from_figures() {
     let mut experiment = experiment();
     let finding = experiment_page::finding(&experiment);
     assert!(finding.contains("more of their deserved work done with Tandem"), "{finding}");

@@ -1,4 +1,4 @@
-//! A trace is read back and is what was put in: tracks, nesting, order, values, arrows.
+//! Round trips of a trace: tracks, nesting, order, values, arrows.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use prost::Message;
 use tandem_report::perfetto::message::{Data, Kind, TrackDescriptor, TrackEvent};
 use tandem_report::perfetto::{PerfettoError, Point, Trace, Value, message};
 
-/// What was written: track descriptors, and events with their times and names.
+/// Decodes a trace: track descriptors, and events with their times and names.
 fn read(bytes: &[u8]) -> (Vec<TrackDescriptor>, Vec<(u64, String, TrackEvent)>) {
     let trace = message::Trace::decode(bytes).unwrap();
     let mut names = BTreeMap::new();
@@ -43,7 +43,7 @@ fn line(event: &(u64, String, TrackEvent)) -> String {
 }
 
 #[test]
-fn slices_nest_and_follow_each_other_whatever_their_order_when_added() {
+fn slices_are_ordered_and_nested() {
     let mut trace = Trace::new();
     let track = trace.track(None, "t");
     for (name, from, to) in [
@@ -77,13 +77,13 @@ fn slices_nest_and_follow_each_other_whatever_their_order_when_added() {
 }
 
 #[test]
-fn tracks_have_names_parents_and_an_order() {
+fn tracks_have_names_parents_and_ranks() {
     let mut trace = Trace::new();
     let group = trace.track(None, "group");
     trace.track(Some(group), "b");
     trace.track(Some(group), "a");
     let (tracks, _) = read(&trace.encode().unwrap());
-    // The first is the root of all.
+    // The first track is the root.
     assert_eq!(tracks[0].uuid, Some(0));
     let named: Vec<(&str, bool, i32)> = tracks[1..]
         .iter()
@@ -97,7 +97,7 @@ fn tracks_have_names_parents_and_an_order() {
 }
 
 #[test]
-fn an_arrow_connects_two_instants() {
+fn arrows_connect_two_instants() {
     let mut trace = Trace::new();
     let (a, b) = (trace.track(None, "a"), trace.track(None, "b"));
     for at_ns in [5, 7] {
@@ -132,7 +132,7 @@ fn values_are_kept() {
 }
 
 #[test]
-fn overlaps_are_refused_with_both_names() {
+fn overlapping_slices_are_rejected() {
     let mut trace = Trace::new();
     let track = trace.track(None, "vCPU 3");
     trace.slice(track, "running", "c", (0, 10), &[]);
@@ -142,7 +142,7 @@ fn overlaps_are_refused_with_both_names() {
     for word in ["vCPU 3", "running", "halted", "10 ns", "9 ns", "11 ns"] {
         assert!(error.to_string().contains(word), "{error}");
     }
-    // The same times on another track are no overlap.
+    // Equal times on different tracks do not overlap.
     let mut trace = Trace::new();
     for name in ["a", "b"] {
         let track = trace.track(None, name);
@@ -152,7 +152,7 @@ fn overlaps_are_refused_with_both_names() {
 }
 
 #[test]
-fn time_does_not_go_back() {
+fn backward_slices_are_rejected() {
     let mut trace = Trace::new();
     let track = trace.track(None, "t");
     trace.slice(track, "x", "c", (5, 4), &[]);

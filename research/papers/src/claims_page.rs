@@ -1,9 +1,8 @@
-//! Published claims against our figures, as a page: how many came out, every claim with its verdict, and
-//! for each claim a chart of our figures relative to the published ones.
+//! HTML page that compares published claims with our figures.
 //!
-//! Claims that the model was fitted to and claims that it had to meet unseen are counted apart: only the
-//! second say anything about the model. What does not come out is a red dot, and a claim
-//! that was not looked at is said to be: nothing is left out.
+//! It shows the number of claims in band, the verdict on every claim, and per claim a chart of our figures relative to the published ones.
+//! Claims for fitting and claims for checking are counted separately, because only the latter test the model.
+//! A figure out of band is a red dot; a claim without a judge is listed as not covered.
 
 use crate::reproduce::claims::{Figure, Use};
 use crate::reproduce::verdict::{Verdict, count, count_figures, count_uncovered};
@@ -19,7 +18,7 @@ const TITLE: &str = "Published figures against the simulator's";
 /// Width of a claim's chart.
 const WIDTH: f64 = 900.0;
 
-/// The whole page; `command` made it.
+/// Returns the whole page; `command` is the command line that produced it.
 pub fn html(verdicts: &[Verdict], runs: u32, command: &str, footer: &str) -> String {
     let body = html! {
         h1 { (TITLE) }
@@ -54,7 +53,7 @@ pub fn html(verdicts: &[Verdict], runs: u32, command: &str, footer: &str) -> Str
 fn finding(verdicts: &[Verdict]) -> String {
     let (hits, of) = count(verdicts, Use::Check);
     match of {
-        0 => "No claim that the model had to meet unseen was looked at.".to_owned(),
+        0 => "No claim that the model was not fitted to was checked.".to_owned(),
         of => format!(
             "{hits} of {of} published claims that the model was not fitted to come out within their \
              bands ({}).",
@@ -63,7 +62,7 @@ fn finding(verdicts: &[Verdict]) -> String {
     }
 }
 
-/// A key figure: so many of so many.
+/// A tile that shows a count and its total.
 fn tile(name: &str, (hits, of): (usize, usize)) -> Markup {
     page::tile(name, html! { (hits) " of " (of) }, "")
 }
@@ -87,7 +86,7 @@ fn table(verdicts: &[Verdict]) -> Table {
         table.row([
             Cell::toned(verdict.claim.id.as_str(), Tone::Strong),
             verdict.claim.purpose.name().into(),
-            in_words(verdict.in_band()),
+            band_cell(verdict.in_band()),
             match of {
                 0 => Cell::default(),
                 of => format!("{hits} of {of}").into(),
@@ -98,7 +97,7 @@ fn table(verdicts: &[Verdict]) -> Table {
     table
 }
 
-fn in_words(in_band: Option<bool>) -> Cell {
+fn band_cell(in_band: Option<bool>) -> Cell {
     match in_band {
         Some(true) => Cell::toned("in band", Tone::Good),
         Some(false) => Cell::toned("out of band", Tone::Bad),
@@ -119,7 +118,7 @@ fn section(verdict: &Verdict) -> Markup {
     html! {
         figure {
             figcaption {
-                (claim.id) " " span.(tone) { (in_words(verdict.in_band()).text) }
+                (claim.id) " " span.(tone) { (band_cell(verdict.in_band()).text) }
                 div.faint { (claim.kind) ", for " (purpose(claim.purpose)) }
             }
             @if !rows.is_empty() {
@@ -150,7 +149,7 @@ fn chart(id: &str, rows: Vec<RelativeRow>) -> Markup {
     chart.svg()
 }
 
-/// Published value, ours and its interval relative to it; `None` where there is no such ratio.
+/// Returns the published value, and our figure and its half interval relative to it; `None` if the published value is 0 or absent.
 fn relative(figure: &Figure) -> Option<(f64, Option<f64>, Option<f64>)> {
     let published = figure.wanted.published().filter(|value| *value != 0.0)?;
     let ours = figure.ours;
@@ -163,13 +162,14 @@ fn relative(figure: &Figure) -> Option<(f64, Option<f64>, Option<f64>)> {
 
 fn row(figure: &Figure) -> Option<RelativeRow> {
     let (published, ours, half_width) = relative(figure)?;
-    // Bounds of a negative value change places.
-    let bounds = match published < 0.0 {
-        true => [figure.wanted.high(), figure.wanted.low()],
-        false => [figure.wanted.low(), figure.wanted.high()],
+    // Division by a negative value swaps the bounds.
+    let bounds = if published < 0.0 {
+        [figure.wanted.high(), figure.wanted.low()]
+    } else {
+        [figure.wanted.low(), figure.wanted.high()]
     };
     let [low, high] = bounds.map(|bound| bound.map(|bound| bound / published));
-    let said = number(figure.ours.map(|ours| ours.mean));
+    let ours_text = number(figure.ours.map(|ours| ours.mean));
     let interval = figure.ours.and_then(|ours| ours.ci95);
     let bound = |bound: Option<f64>| bound.map_or_else(|| "anything".to_owned(), three_digits);
     Some(RelativeRow {
@@ -182,17 +182,17 @@ fn row(figure: &Figure) -> Option<RelativeRow> {
         tooltip: format!(
             "{}: ours {}{}, published {}, reproduced from {} to {}",
             figure.name,
-            said,
+            ours_text,
             interval.map_or_else(String::new, |half| format!(" ± {}", three_digits(half))),
             three_digits(published),
             bound(figure.wanted.low()),
             bound(figure.wanted.high()),
         ),
-        label: format!("{said} / {}", three_digits(published)),
+        label: format!("{ours_text} / {}", three_digits(published)),
     })
 }
 
-/// A figure that is no ratio: a sentence, or one whose published value is 0.
+/// Renders a figure that has no ratio: a sentence, or a figure whose published value is 0.
 fn sentence(figure: &Figure) -> Markup {
     let published = figure.wanted.published();
     let (class, verdict) = match (figure.in_band(), published) {
@@ -259,24 +259,24 @@ mod tests {
         let page = html(&verdicts, 3, "tandem-lab reproduce", "f");
         assert!(page.contains("1 of 2 published claims"), "{page}");
         assert!(page.contains("(50.0 %)") && page.contains("2 of 3"));
-        assert_eq!(page.matches("<svg").count(), 3, "nothing to draw of what is not covered");
+        assert_eq!(page.matches("<svg").count(), 3, "no chart for a claim that is not covered");
         assert!(page.contains("dedup[0] &lt;x&gt;"));
     }
 
     #[test]
-    fn sentences_and_zeros_are_said_in_words() {
+    fn sentences_and_zeros_are_written_as_text() {
         let shape = |holds| claim(Use::Check).shape("it grows", holds);
         let figures = vec![shape(true), shape(false), figure_of(0.0, 4.0)];
         let verdict = Verdict::new(claim(Use::Check), Some(figures));
         let page = html(&[verdict], 1, "c", "f");
         assert_eq!(page.matches("<svg").count(), 0);
-        for said in [">holds<", ">does not hold<", "ours 4.00, published 0.00"] {
-            assert!(page.contains(said), "{said}");
+        for text in [">holds<", ">does not hold<", "ours 4.00, published 0.00"] {
+            assert!(page.contains(text), "{text}");
         }
     }
 
     #[test]
-    fn what_was_not_measured_is_out_of_band_and_said_to_be_missing() {
+    fn unmeasured_figure_is_out_of_band() {
         let figure = Figure { ours: None, with_our_settings: None, ..figure_of(1.3, 0.0) };
         let verdict = Verdict::new(claim(Use::Check), Some(vec![figure]));
         let page = html(&[verdict], 1, "c", "f");

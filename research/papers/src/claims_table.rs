@@ -1,4 +1,4 @@
-//! Verdicts on published claims as a table, and below it how many are in band.
+//! Verdicts on published claims as a text table, followed by the number of claims in band.
 
 use crate::reproduce::claims::{Figure, Use, Wanted};
 use crate::reproduce::verdict::{Verdict, count, count_figures, count_in_reach, count_uncovered};
@@ -7,7 +7,7 @@ use tandem_report::figure;
 use tandem_report::figure::NOT_MEASURED;
 use tandem_report::table::{Cell, Table, Tone};
 
-/// The table for people, and the count below it.
+/// Returns the text table with the summary below it.
 pub fn table(verdicts: &[Verdict]) -> String {
     let mut table = Table::new(&["claim", "use", "figure", "published", "ours", "± 95 %", ""]);
     for verdict in verdicts {
@@ -44,7 +44,7 @@ fn row(verdict: &Verdict, figure: &Figure) -> [Cell; 5] {
         Wanted::AtMost { value, .. } => format!("≤ {}", three_digits(value)),
         Wanted::Holds => String::new(),
     };
-    // Whether a sentence holds is said by the verdict.
+    // The verdict column shows whether a sentence holds.
     let (ours, interval) = match (figure.wanted, figure.ours) {
         (Wanted::Holds, _) => (String::new(), None),
         (_, Some(mean)) => (three_digits(mean.mean), mean.ci95),
@@ -63,7 +63,7 @@ fn row(verdict: &Verdict, figure: &Figure) -> [Cell; 5] {
     ]
 }
 
-/// How many claims are in band.
+/// Returns the counts of claims in band as a sentence.
 pub fn summary(verdicts: &[Verdict]) -> String {
     let (fit, of_fit) = count(verdicts, Use::Fit);
     let (check, of_check) = count(verdicts, Use::Check);
@@ -77,7 +77,7 @@ pub fn summary(verdicts: &[Verdict]) -> String {
     )
 }
 
-/// A value with the three digits that matter; what is no number was not measured.
+/// Formats a value with three significant digits, or as "not measured" if it is not finite.
 pub fn three_digits(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => NOT_MEASURED.to_owned(),
@@ -94,7 +94,7 @@ mod tests {
     use crate::sample::Sample;
 
     #[test]
-    fn claims_are_counted_and_what_was_not_measured_is_said() {
+    fn summary_counts_claims_and_marks_unmeasured_figures() {
         let claim = |id: &str| {
             let claims = published().unwrap();
             claims.into_iter().find(|claim| claim.id == id).unwrap()
@@ -113,15 +113,15 @@ mod tests {
             verdict([9.6, f64::NAN]),
             Verdict::new(claim("asym.f5_4"), None),
         ];
-        let said = table(&all);
-        assert!(said.contains("1 of 2 claims"), "{said}");
-        assert!(said.contains("; 3 of 4 figures. 1 claims are not covered."), "{said}");
-        assert_eq!(said.matches("not measured").count(), 1, "{said}");
-        assert_eq!(said.matches("OUT").count(), 1, "{said}");
+        let text = table(&all);
+        assert!(text.contains("1 of 2 claims"), "{text}");
+        assert!(text.contains("; 3 of 4 figures. 1 claims are not covered."), "{text}");
+        assert_eq!(text.matches("not measured").count(), 1, "{text}");
+        assert_eq!(text.matches("OUT").count(), 1, "{text}");
     }
 
     #[test]
-    fn three_digits_are_enough() {
+    fn three_digits_rounds_to_significant_digits() {
         assert_eq!(three_digits(517.4), "517");
         assert_eq!(three_digits(-12.34), "-12.3");
         assert_eq!(three_digits(1.349), "1.35");

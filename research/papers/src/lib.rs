@@ -1,8 +1,8 @@
-//! Published figures and a survey of policies, simulated: the campaign that compares the simulator with its sources.
+//! Simulated reproductions of published figures, and a survey of policies.
 //!
-//! - [`reproduce`]: claims of papers, each with its scenario, figures and verdict; [`claims_table`] and [`claims_page`] show them.
+//! - [`reproduce`]: claims of papers, each with its scenario, figures and verdict; [`claims_table`] and [`claims_page`] render them.
 //! - [`survey`]: every policy with every program, as tables and as a page.
-//! - [`papers`]: the scenarios of published experiments, built in.
+//! - [`papers`]: the embedded scenarios of published experiments.
 
 pub mod claims_page;
 pub mod claims_table;
@@ -17,7 +17,7 @@ pub mod trials;
 
 use std::error::Error;
 
-/// Returns whether an error is about an argument, its causes left aside.
+/// Returns whether an error is due to an invalid argument; the error's causes are not examined.
 pub fn is_of_an_argument(error: &(dyn Error + 'static)) -> bool {
     use survey::SurveyError;
     use trials::TrialsError;

@@ -1,7 +1,7 @@
-//! The programs that have a profile in `workloads/`, by where they come from.
+//! The programs that have a profile in `workloads/`, grouped by benchmark suite.
 //!
-//! Judges of published claims and the survey take their programs from here, so that a new profile is
-//! named once. Profiles that only show a mechanism (`burn`, `fine-locks`, …) are not among them.
+//! Judges of published claims and the survey take their programs from here, so that a new profile is listed once.
+//! Profiles that only demonstrate a mechanism (`burn`, `fine-locks`, …) are not included.
 
 /// Servers, builds and small programs.
 pub const SERVERS: [&str; 11] = [
@@ -53,7 +53,7 @@ pub const SPLASH: [&str; 14] = [
     "splash-water_spatial",
 ];
 
-/// NPB OpenMP programs that have a profile: each whose threads wait actively, then passively.
+/// NPB OpenMP programs that have a profile, each with active and with passive waiting.
 pub const NPB: [&str; 18] = [
     "npb-bt",
     "npb-bt-passive",
@@ -75,20 +75,20 @@ pub const NPB: [&str; 18] = [
     "npb-ua-passive",
 ];
 
-/// Ends the names of those of [`NPB`] that wait passively.
+/// Suffix of the [`NPB`] profiles that wait passively.
 pub const PASSIVE: &str = "-passive";
 
-/// PARSEC and SPLASH-2X, which most papers take.
+/// Programs of PARSEC and SPLASH-2X, the suites of most papers.
 pub fn parsec_and_splash() -> impl Iterator<Item = &'static str> {
     PARSEC.into_iter().chain(SPLASH)
 }
 
-/// The same without cholesky, which runs for less than 0.01 s: two chapters of a source leave it out.
+/// The same without cholesky, which two chapters of Shan's dissertation exclude because it runs for less than 0.01 s.
 pub fn parsec_and_splash_but_cholesky() -> impl Iterator<Item = &'static str> {
     parsec_and_splash().filter(|program| *program != "splash-cholesky")
 }
 
-/// All of them.
+/// All programs.
 pub fn all() -> Vec<&'static str> {
     [&SERVERS[..], &PARSEC, &SPLASH, &NPB].concat()
 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_program_has_its_profile_and_is_named_once() {
+    fn programs_are_unique_and_have_profiles() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads");
         let programs = all();
         for (at, program) in programs.iter().enumerate() {

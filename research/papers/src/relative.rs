@@ -1,9 +1,9 @@
-//! Figures against what they should be: each row is one figure, drawn relative to its published value.
+//! Chart of figures relative to their published values, one figure a row.
 //!
-//! The line at 1 is the published value, the shaded band is what counts as reproduced (open to one side
-//! where the value is a bound), the dot is ours, the whisker its interval. What lies beyond the scale is
-//! drawn at its end as an arrow; the number to the right says where it really is. Relative, because one
-//! claim may hold per cent, microseconds and ratios.
+//! The line at 1 is the published value; the shaded band is the range that counts as reproduced, open to one side if the value is a bound.
+//! The dot is our figure and the whisker its interval.
+//! A value beyond the scale is an arrow at the end of the scale; the label to the right shows the number.
+//! Values are relative because one claim may have percentages, microseconds and ratios.
 
 use maud::{Markup, html};
 
@@ -13,45 +13,45 @@ use tandem_report::chart::text::{at, column_width};
 use tandem_report::figure::NOT_MEASURED;
 
 const NAMES: f64 = 0.36;
-/// The scale reaches at most so many times the published value.
-const FARTHEST: f64 = 3.0;
+/// Maximum end of the scale, as a multiple of the published value.
+const MAX_SCALE: f64 = 3.0;
 
 /// One figure, relative to the published one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RelativeRow {
-    /// Its name.
+    /// Name of the figure.
     pub name: String,
-    /// The least that is near enough; `None`: anything.
+    /// Lower end of the band; `None`: unbounded.
     pub low: Option<f64>,
-    /// The most that is near enough; `None`: anything.
+    /// Upper end of the band; `None`: unbounded.
     pub high: Option<f64>,
-    /// Ours; `None`: not measured.
+    /// Our figure; `None`: not measured.
     pub ours: Option<f64>,
-    /// Half the width of its interval.
+    /// Half the width of the interval of our figure.
     pub half_width: Option<f64>,
-    /// Whether it is near enough.
+    /// Whether our figure is in the band.
     pub is_near: bool,
-    /// Both values as written to the right.
+    /// Text to the right of the plot: both values.
     pub label: String,
-    /// The row in words.
+    /// Tooltip of the row.
     pub tooltip: String,
 }
 
-/// A chart of such rows.
+/// A chart of relative figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RelativeChart {
-    /// What it shows, for screen readers.
+    /// Title for screen readers.
     pub title: String,
-    /// What the axis is, written above the rows.
+    /// Unit of the axis, written above the rows.
     pub unit: String,
     /// The rows.
     pub rows: Vec<RelativeRow>,
-    /// Width of the view box; its height follows from the rows.
+    /// Width of the view box; the height follows from the number of rows.
     pub width: f64,
 }
 
 impl RelativeChart {
-    /// The chart as an `<svg>` element.
+    /// Returns the chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
         let frame = Frame { title: &self.title, unit: &self.unit, width: self.width };
@@ -74,7 +74,7 @@ impl RelativeChart {
             left,
             right: (self.width - widest(|row| &row.label) - GAP).max(left + 60.0),
             bottom: TOP + ROW * self.rows.len() as f64,
-            scale: Scale::up_to(most.min(FARTHEST), 6),
+            scale: Scale::up_to(most.min(MAX_SCALE), 6),
         }
     }
 }
@@ -116,7 +116,7 @@ fn dot(plot: &Plot, row: &RelativeRow, top: f64) -> Markup {
     }
 }
 
-/// A triangle whose tip is at x, pointing right (1) or left (−1).
+/// Returns the path of a triangle with its tip at x, pointing right (`way` 1) or left (−1).
 fn arrow(x: f64, y: f64, way: f64) -> String {
     let back = at(x - 9.0 * way);
     let (top, bottom) = (at(y - 6.0), at(y + 6.0));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_the_scale_is_an_arrow_and_does_not_stretch_it() {
+    fn out_of_scale_value_is_an_arrow() {
         let svg = chart(&[1.0, 40.0, -3.0]).svg().into_string();
         assert_eq!(svg.matches("<circle").count(), 1);
         assert_eq!(svg.matches("class=\"dot far\"").count(), 2);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_says_so() {
+    fn unmeasured_value_is_labelled() {
         let svg = chart(&[f64::NAN, f64::INFINITY]).svg().into_string();
         assert_eq!(svg.matches(NOT_MEASURED).count(), 2);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -1,19 +1,21 @@
-//! Published figures against the simulator's.
+//! Reproduction of published figures with the simulator.
 //!
-//! `research/targets/published.toml` lists what papers report, each claim with its figures, a band within which
-//! a figure counts as reproduced, and its use: the model may be fitted to claims of use `fit`; those of
-//! use `check` have to come out without having been used. Every claim that is covered has a judge, a
-//! function in one of the files here, which says what to simulate and what of it answers to which
-//! published figure. A claim is in band when all its figures are.
+//! `research/targets/published.toml` lists the claims of papers.
+//! Each claim has figures, a band within which a figure counts as reproduced, and a use.
+//! The model may be fitted to claims of use `fit`; claims of use `check` must be reproduced without fitting.
+//! Every covered claim has a judge, a function in one of the files here.
+//! A judge selects the trials to simulate and maps their metrics to the published figures.
+//! A claim is in band if all its figures are.
 //!
-//! Judges are asked twice. The first time everything measured is pending: it only shows which trials are
-//! needed, so that all of them can run at once on all cores, each of them once. The second time they
-//! get answers.
+//! Judges run twice.
+//! In the first pass every measurement is pending: the pass only records the trials that are needed.
+//! Then each trial runs once, on all cores.
+//! In the second pass the judges receive the results.
 //!
-//! - [`claims`]: the published claims and how a figure is judged.
-//! - [`judge`]: what a judge is; [`apples`], [`asymmetric`], [`diagnosis`], [`flex`], [`gleaner`], [`large_vm`],
+//! - [`claims`]: the published claims and the rule that judges a figure.
+//! - [`judge`]: the type of a judge; [`apples`], [`asymmetric`], [`diagnosis`], [`flex`], [`gleaner`], [`large_vm`],
 //!   [`scalability`]: the judges.
-//! - [`verdict`]: what came out, and the list for programs.
+//! - [`verdict`]: verdicts, and their machine-readable list.
 
 pub mod apples;
 pub mod asymmetric;
@@ -37,21 +39,21 @@ use self::verdict::Verdict;
 use crate::trials::{Trials, TrialsError};
 use tandem_experiment::progress::Progress;
 
-/// Why there are no verdicts.
+/// Error of a reproduction.
 #[derive(Debug, Error)]
 pub enum ReproduceError {
-    /// The list of claims is wrong.
+    /// The list of claims is invalid.
     #[error(transparent)]
     Published(#[from] PublishedError),
-    /// There is no such claim.
+    /// The claim does not exist.
     #[error("--claims {asked}: there is no such claim; there are {}", known.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The argument.
         asked: String,
-        /// What there is.
+        /// Names of all claims.
         known: Vec<String>,
     },
-    /// A judge cannot judge.
+    /// A judge failed.
     #[error(transparent)]
     Judge(#[from] JudgeError),
 }
@@ -73,8 +75,9 @@ const JUDGES: [&[(&str, Judge)]; 7] = [
     scalability::CLAIMS,
 ];
 
-/// Runs what these claims need, with the scenarios of `folder` (`None`: those of the checkout) and `settings` in every
-/// trial, `runs` times each, and judges them.
+/// Runs the trials that these claims need, and judges the claims.
+///
+/// Each trial runs `runs` times with `settings`, from the scenarios of `folder` (`None`: see [`Trials::open`]).
 pub fn judge_all(
     claims: Vec<Claim>,
     folder: Option<&Path>,
@@ -103,13 +106,14 @@ pub fn judge_all(
     claims.into_iter().map(verdict).collect()
 }
 
-/// The judge of a claim; `None`: it is not covered.
+/// Returns the judge of a claim, or `None` if the claim is not covered.
 fn judge(id: &str) -> Option<Judge> {
     JUDGES.into_iter().flatten().find(|(known, _)| *known == id).map(|&(_, judge)| judge)
 }
 
-/// The published claims that were asked for, by their names or the families that their names begin
-/// with, in their own order; none asked for means all.
+/// Returns the selected claims in the order of the list; an empty selection means all.
+///
+/// A claim is selected by its name or by a leading part of it that ends before a dot.
 pub fn chosen(asked: &[String]) -> Result<Vec<Claim>, ReproduceError> {
     let claims = claims::published()?;
     let meant = |id: &str, asked: &str| {
@@ -148,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn every_judge_has_its_claim_and_no_claim_has_two() {
+    fn judges_map_one_to_one_to_claims() {
         let published = claims::published().unwrap();
         let mut judged: Vec<&str> = JUDGES.into_iter().flatten().map(|&(id, _)| id).collect();
         for id in &judged {
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_judge_can_be_asked_before_anything_has_run() {
+    fn judges_accept_pending_trials() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../research/scenarios/papers");
         let mut trials = Trials::open(Some(Path::new(folder)), 1).unwrap();
         for claim in claims::published().unwrap() {

@@ -1,13 +1,11 @@
-//! A figure of several runs, and arithmetic on such figures, run by run.
+//! A figure of several runs, and run-by-run arithmetic on such figures.
 //!
-//! Run i of every trial has the same seed, so a ratio or difference is taken between runs of one seed
-//! and then averaged; its interval is much narrower than that of two independent means.
+//! Run i of every trial has the same seed, so ratios and differences are taken between runs of one seed and then averaged.
+//! Their interval is much narrower than that of two independent means.
 //!
-//! Two things are no number, and neither is mistaken for one: a figure whose trials have not run yet
-//! ([`Sample::Pending`]), and the figure of a run in which what it counts did not happen (`None`), such
-//! as a latency of wake-ups where there were none, or a ratio of nothing to nothing. Whatever is
-//! computed from a pending figure is pending, and what is computed from one that is not there is not
-//! there.
+//! Two states are not numbers: a figure whose trials have not run yet ([`Sample::Pending`]), and a missing value of a run (`None`).
+//! A value is missing if its event did not occur, such as the latency of wake-ups in a run without wake-ups, or 0 ÷ 0.
+//! A result computed from a pending figure is pending; a result computed from a missing value is missing.
 
 use tandem_experiment::statistics::Mean;
 
@@ -16,47 +14,47 @@ use tandem_experiment::statistics::Mean;
 pub enum Sample {
     /// The trials have not run yet.
     Pending,
-    /// The runs, in their order; `None`: it did not happen.
+    /// The values in order of the runs; `None`: missing.
     Runs(Vec<Option<f64>>),
 }
 
 impl Sample {
-    /// The values of runs that all have one; NaN is none.
+    /// Creates a figure from one value per run; NaN is a missing value.
     pub fn new(values: Vec<f64>) -> Sample {
         Sample::Runs(values.into_iter().map(number).collect())
     }
 
-    /// A figure that there is nothing to measure for.
+    /// Returns a figure without runs.
     pub fn absent() -> Sample {
         Sample::Runs(Vec::new())
     }
 
-    /// Every value changed alike.
+    /// Applies a function to every value.
     pub fn map(&self, change: impl Fn(f64) -> f64) -> Sample {
         Sample::combine([self], |[value]| change(value))
     }
 
-    /// Run by run, as many as both have.
+    /// Combines two figures run by run, for the runs that both have.
     pub fn zip(&self, other: &Sample, combine: impl Fn(f64, f64) -> f64) -> Sample {
         Sample::combine([self, other], |[a, b]| combine(a, b))
     }
 
-    /// The ratio to another.
+    /// Returns the ratio to another figure.
     pub fn over(&self, other: &Sample) -> Sample {
         self.zip(other, |a, b| a / b)
     }
 
-    /// With another.
+    /// Returns the sum with another figure.
     pub fn plus(&self, other: &Sample) -> Sample {
         self.zip(other, |a, b| a + b)
     }
 
-    /// How much longer the same work takes than at `native`'s rate, percent.
+    /// Returns the additional time for the same work compared with `native`'s rate, percent.
     pub fn slowdown_percent(&self, native: &Sample) -> Sample {
         native.over(self).map(|ratio| (ratio - 1.0) * 100.0)
     }
 
-    /// Several figures made into one, run by run.
+    /// Combines several figures into one, run by run.
     pub fn combine<const N: usize>(
         samples: [&Sample; N],
         combine: impl Fn([f64; N]) -> f64,
@@ -71,12 +69,12 @@ impl Sample {
         Sample::Runs(runs.into_iter().map(run).collect())
     }
 
-    /// The mean of several figures in each run.
+    /// Returns the mean of several figures in each run.
     pub fn mean_of(samples: &[Sample]) -> Sample {
         Sample::fold(samples, |values| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// The geometric mean of several figures in each run.
+    /// Returns the geometric mean of several figures in each run.
     pub fn geometric_mean_of(samples: &[Sample]) -> Sample {
         Sample::fold(samples, |values| {
             let logs: f64 = values.iter().map(|value| libm::log(*value)).sum();
@@ -84,12 +82,12 @@ impl Sample {
         })
     }
 
-    /// The largest of several figures in each run.
+    /// Returns the largest of several figures in each run.
     pub fn max_of(samples: &[Sample]) -> Sample {
         Sample::fold(samples, |values| values.iter().copied().fold(f64::NEG_INFINITY, f64::max))
     }
 
-    /// The least of several figures in each run.
+    /// Returns the least of several figures in each run.
     pub fn min_of(samples: &[Sample]) -> Sample {
         Sample::fold(samples, |values| values.iter().copied().fold(f64::INFINITY, f64::min))
     }
@@ -105,26 +103,26 @@ impl Sample {
         }
     }
 
-    /// The place of the figure with the largest mean; `None` if there is none, or one of them has none.
+    /// Returns the index of the figure with the largest mean; `None` if there are no figures, or one has no mean.
     pub fn largest(samples: &[Sample]) -> Option<usize> {
         let means: Option<Vec<f64>> = samples.iter().map(Sample::mean).collect();
         let means = means?.into_iter().enumerate();
         means.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
     }
 
-    /// The place of the figure with the least mean; `None` if there is none, or one of them has none.
+    /// Returns the index of the figure with the least mean; `None` if there are no figures, or one has no mean.
     pub fn least(samples: &[Sample]) -> Option<usize> {
         let means: Option<Vec<f64>> = samples.iter().map(Sample::mean).collect();
         let means = means?.into_iter().enumerate();
         means.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
     }
 
-    /// The mean over the runs; `None` if there are none, or one of them has no value.
+    /// Returns the mean over the runs; `None` if there are no runs, or one has no value.
     pub fn mean(&self) -> Option<f64> {
         self.with_interval().map(|mean| mean.mean)
     }
 
-    /// The mean with its interval.
+    /// Returns the mean with its interval.
     pub fn with_interval(&self) -> Option<Mean> {
         match self {
             Sample::Pending => None,
@@ -140,7 +138,9 @@ fn number(value: f64) -> Option<f64> {
     (!value.is_nan()).then_some(value)
 }
 
-/// For each run that all have, the value of each, or `None` if one has none; `None` if one is pending.
+/// Returns the values of all figures for each run that all figures have; `None` if a figure is pending.
+///
+/// A run is `None` if a figure has no value in it.
 fn by_run(samples: &[&Sample]) -> Option<Vec<Option<Vec<f64>>>> {
     let runs = |sample: &&Sample| match sample {
         Sample::Pending => None,
@@ -182,11 +182,11 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_of_nothing_is_nothing_and_no_number() {
+    fn results_of_missing_values_are_missing() {
         let (some, none) = (sample(&[2.0, 3.0]), Sample::Runs(vec![Some(1.0), None]));
         assert_eq!(some.over(&none), Sample::Runs(vec![Some(2.0), None]));
         assert_eq!(none.mean(), None);
-        // An extreme of figures one of which is missing is not known.
+        // The maximum is unknown if one of the figures is missing.
         let all = [some.clone(), none];
         assert_eq!(Sample::max_of(&all), Sample::Runs(vec![Some(2.0), None]));
         assert_eq!(Sample::largest(&all), None);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_of_trials_that_have_not_run_has_not_run() {
+    fn results_of_pending_figures_are_pending() {
         let some = sample(&[2.0, 3.0]);
         assert_eq!(some.over(&Sample::Pending), Sample::Pending);
         assert_eq!(Sample::Pending.map(|_| 1.0), Sample::Pending);

@@ -1,14 +1,14 @@
-//! A table with a title and what is to be said of it: parts that pages and documents consist of.
+//! Section of a page or document: a title, a remark and a table.
 
 use tandem_report::table::Table;
 
-/// A table with its title, and what is to be said of it.
+/// A title with a remark and a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Section {
-    /// Its title.
+    /// Title.
     pub title: String,
-    /// What is to be said; may be empty.
+    /// Remark; may be empty.
     pub remark: String,
-    /// The table, if there is one.
+    /// The table, if any.
     pub table: Option<Table>,
 }

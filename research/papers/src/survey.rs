@@ -1,20 +1,22 @@
-//! Every policy with every program, on a host that is overcommitted more and more.
+//! Survey of every policy with every program, at increasing overcommit.
 //!
-//! At 1× the program's VM has the 16 pCPUs to itself, at 2× it shares them with a VM that only computes, at
-//! 4× two of it share them with two of those (`research/scenarios/papers/survey-*.toml`). Of each policy in each
-//! place three things are told:
+//! At 1× the program's VM has the 16 pCPUs to itself.
+//! At 2× it shares them with a VM that only computes, at 4× two such pairs share them (`research/scenarios/papers/survey-*.toml`).
+//! A place is a program at one overcommit.
+//! Each policy has three measures in each place:
 //!
-//! - *throughput*: the geometric mean over all VMs of their work relative to stock in the same place;
-//! - *unfairness*: how much slower the VM that is slowed down most is than the one slowed down least, each
-//!   against itself alone on the host under stock (the ratio of largest to least slowdown; 1 is fair);
-//! - *worst*: the least work of a VM relative to stock in the same place, and which VM that is; and the same against what stock does
-//!   with no more than the VM is due ([`due`](mod@due)): what stock gave it beyond that is not its own.
+//! - *throughput*: the geometric mean over all VMs of their work rates relative to stock in the same place;
+//! - *unfairness*: the largest slowdown of a VM relative to the least; the baseline of a slowdown is the VM alone on the host under stock;
+//! - *worst*: the least work rate of a VM relative to stock in the same place, and the name of that VM.
 //!
-//! Hosts have 16 pCPUs, or 64 with VMs of 64 vCPUs. VMs take turns only after they have not slept for half a second, and have their
-//! vCPUs put apart only after they wanted more for as long, so policies with `turns` or `apart` are measured for longer, against a stock that is.
+//! A second form of *worst*, "by due", excludes the time that stock gave a VM beyond its fair share ([`due`](mod@due)).
 //!
-//! A program that does no unit of work in the time that is simulated is not measured. What an entry is
-//! and what is asked of all of them is in [`entry`]; [`file`](mod@file) reads figures that were kept.
+//! Hosts have 16 pCPUs, or 64 with VMs of 64 vCPUs.
+//! VMs take turns only after half a second without sleeping, and their vCPUs are separated only after half a second of unmet demand.
+//! So policies with `turns` or `apart`, and their baseline, have longer runs.
+//!
+//! A program that completes no unit of work in the simulated time is not measured.
+//! [`entry`] has the entries and aggregates over them; [`file`](mod@file) reads stored figures.
 
 pub mod document;
 pub mod due;
@@ -70,30 +72,30 @@ const POLICIES: [&str; 32] = [
     "apples+fair+asymmetric",
 ];
 
-/// pCPUs that hosts can have: VMs have as many vCPUs.
+/// Supported numbers of pCPUs; VMs have the same number of vCPUs.
 const HOSTS: [u32; 2] = [entry::PCPUS, 64];
 
-/// Warm-up and duration where VMs may take turns, or have their vCPUs put apart.
-const WITH_PATIENCE: [(&str, &str); 2] = [("warmup", "1s"), ("duration", "2s")];
+/// Warm-up and duration for policies with turns or separated vCPUs.
+const LONG_RUN: [(&str, &str); 2] = [("warmup", "1s"), ("duration", "2s")];
 
-/// How often the host is overcommitted.
+/// Overcommit of the host.
 const OVERCOMMIT: [u32; 3] = [1, 2, 4];
 
-/// Why there is no survey.
+/// Error of a survey.
 #[derive(Debug, Error)]
 pub enum SurveyError {
-    /// There is no scenario for that.
+    /// No scenario has this overcommit.
     #[error("--overcommit {0} is not possible: 1, 2 or 4")]
     Overcommit(u32),
-    /// There is no such host.
+    /// Hosts of this size are not supported.
     #[error("--pcpus {0} is not possible: 16 or 64")]
     Pcpus(u32),
-    /// A trial cannot be made.
+    /// A trial is invalid.
     #[error(transparent)]
     Trials(#[from] TrialsError),
 }
 
-/// What is to be surveyed.
+/// Selection of policies, programs, overcommits and host size.
 #[derive(Clone, Debug)]
 pub struct Plan {
     policies: Vec<String>,
@@ -103,8 +105,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// These policies (and stock), programs and overcommits, of which an empty list means all, on hosts of so many pCPUs, 16
-    /// or 64.
+    /// Creates a plan for these policies (and stock), programs and overcommits, on hosts of 16 or 64 pCPUs.
+    ///
+    /// An empty list selects all.
     pub fn new(
         policies: &[String],
         workloads: &[String],
@@ -130,7 +133,7 @@ impl Plan {
         Ok(Plan { policies, workloads: chosen(workloads, &programs::all()), overcommit, pcpus })
     }
 
-    /// Runs it with the scenarios of `folder` (`None`: those of the checkout), `runs` times each.
+    /// Runs each trial `runs` times with the scenarios of `folder` (`None`: see [`Trials::open`]).
     pub fn run(
         &self,
         folder: Option<&Path>,
@@ -139,7 +142,7 @@ impl Plan {
         progress: &dyn Progress,
     ) -> Result<Survey, SurveyError> {
         let mut trials = Trials::open(folder, runs)?;
-        // Asked twice, as the judges of published claims are: the first time for what is needed.
+        // The first pass records the trials that are needed, as for judges of published claims.
         self.entries(&mut trials)?;
         trials.run_all(workers, progress)?;
         Ok(Survey {
@@ -151,7 +154,7 @@ impl Plan {
         })
     }
 
-    /// All entries; before the trials have run, only what is needed is noted down.
+    /// Returns all entries; before the trials have run, only records the trials that are needed.
     fn entries(&self, trials: &mut Trials) -> Result<Vec<Entry>, TrialsError> {
         let mut entries = Vec::new();
         for workload in &self.workloads {
@@ -164,7 +167,7 @@ impl Plan {
         Ok(entries)
     }
 
-    /// What comes out of a policy in a place.
+    /// Returns the entry of a policy in a place.
     fn entry(
         &self,
         trials: &mut Trials,
@@ -186,7 +189,7 @@ impl Plan {
     }
 }
 
-/// The program of the VMs beside the one that is looked at.
+/// The program of the neighbours.
 const COMPUTING: &str = "matmul";
 
 fn chosen(asked: &[String], all: &[&str]) -> Vec<String> {
@@ -202,13 +205,13 @@ fn trial(times: u32, workload: &str, policy: &str, pcpus: u32, is_long: bool) ->
     if pcpus != entry::PCPUS {
         place = place.set("machine.pcpus", pcpus).set("vm.*.vcpus", pcpus);
     }
-    for (key, value) in WITH_PATIENCE.iter().filter(|_| is_long) {
+    for (key, value) in LONG_RUN.iter().filter(|_| is_long) {
         place = place.set(key, value);
     }
     place.policy(policy)
 }
 
-/// A policy against stock in the same place, and each program alone.
+/// Outcomes of a policy, of stock in the same place, and of each program alone.
 struct Compared {
     ours: Outcome,
     stock: Outcome,
@@ -216,23 +219,21 @@ struct Compared {
     program: Outcome,
 }
 
-/// A VM under a policy.
+/// A VM under a policy compared with stock.
 struct Change<'a> {
     vm: &'a str,
-    /// Its work relative to stock.
+    /// Work rate relative to stock.
     gain: f64,
-    /// What it received under stock, and alone, pCPUs.
+    /// CPU time received under stock, and alone, pCPUs.
     received: f64,
     alone: f64,
 }
 
 impl Compared {
-    /// A figure of a VM's program alone.
+    /// Returns a metric of a VM's program alone on the host.
     fn alone(&self, vm: &str, metric: &str) -> Result<Sample, TrialsError> {
-        match vm.starts_with(COMPUTING) {
-            true => self.computing.of("program", metric),
-            false => self.program.of("program", metric),
-        }
+        let outcome = if vm.starts_with(COMPUTING) { &self.computing } else { &self.program };
+        outcome.of("program", metric)
     }
 
     fn change<'a>(&self, vm: &'a str) -> Result<Option<Change<'a>>, TrialsError> {
@@ -300,7 +301,7 @@ impl Compared {
     }
 }
 
-/// The least, and whose it is.
+/// Returns the least value with the name of its VM.
 fn least<'a>(parts: impl Iterator<Item = (f64, &'a str)>) -> Option<(f64, &'a str)> {
     parts.min_by(|a, b| a.0.total_cmp(&b.0))
 }

@@ -1,12 +1,11 @@
-//! Trials and what came out of them.
+//! Trials and their outcomes.
 //!
-//! A trial is a scenario of `research/scenarios/papers` with some settings, run with a few seeds. Until
-//! [`Trials::run_all`] everything measured is pending, and trials are only noted down; afterwards trials
-//! that were not noted down are an error, because a judge then decided by values what it needs.
+//! A trial is a scenario of `research/scenarios/papers` with some settings, run with a few seeds.
+//! Before [`Trials::run_all`], trials are only recorded and every measurement is pending.
+//! Afterwards a trial that was not recorded is an error: a judge's set of trials must not depend on results.
 //!
-//! A metric that no simulation has is an error from the first question on, and so is a VM that the
-//! trial has not. A metric that did not happen in a run, such as the latency of wake-ups where there
-//! were none, is `None` of that run.
+//! An unknown metric is an error in both passes, an unknown VM after the runs.
+//! A metric whose event did not occur in a run, such as a latency without wake-ups, is `None` for that run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,48 +23,48 @@ use tandem_experiment::policies::PolicyError;
 use tandem_experiment::progress::Progress;
 use tandem_experiment::{execute, metrics, policies};
 
-/// Why a trial has no outcome.
+/// Error of a trial.
 #[derive(Debug, Error)]
 pub enum TrialsError {
-    /// There are no scenarios there.
+    /// The folder of scenarios does not exist.
     #[error("--scenarios {}: there is no such folder", .0.display())]
     NoFolder(PathBuf),
-    /// No such scenario is built in.
+    /// No embedded scenario has this name.
     #[error("no scenario of a published experiment is called {0}")]
     Unknown(String),
     /// A trial's file cannot be read.
     #[error(transparent)]
     Scenario(#[from] LoadError),
-    /// A trial's settings are wrong.
+    /// A trial's settings are invalid.
     #[error("in the trial {trial}")]
     Settings {
         /// The trial.
         trial: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         cause: LoadError,
     },
-    /// A trial names a policy that there is not.
+    /// A trial names an unknown policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A trial was asked for too late.
-    #[error("{0}: needed only after the trials had run")]
+    /// A trial was requested after the trials had run.
+    #[error("{0}: requested only after the trials had run")]
     TooLate(String),
-    /// A metric is asked for that there is not.
+    /// The metric does not exist.
     #[error("no metric is called `{name}`: there are {}", metrics::NAMES.join(", "))]
     Metric {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// A VM is asked for that there is not.
+    /// The VM does not exist.
     #[error("no VM is called `{name}`: there are {}", known.join(", "))]
     Vm {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// Names of the VMs.
         known: Vec<String>,
     },
-    /// The runs did not end.
+    /// A run failed.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
 }
@@ -79,19 +78,19 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// A scenario by its file's name, without `.toml`.
+    /// Creates a trial of a scenario, named by its file without `.toml`.
     pub fn of(scenario: &str) -> Trial {
         Trial { scenario: scenario.to_owned(), policies: Vec::new(), settings: Vec::new() }
     }
 
-    /// Sets a key, as `--set` does; settings come after those of policies.
+    /// Sets a key, as `--set` does; settings are applied after those of policies.
     #[must_use]
     pub fn set(mut self, key: &str, value: impl ToString) -> Trial {
         self.settings.push((key.to_owned(), value.to_string()));
         self
     }
 
-    /// Sets what a policy's name means, as `--policies` does; `a+b` is two.
+    /// Applies a policy, as `--policies` does; `a+b` applies two.
     #[must_use]
     pub fn policy(mut self, name: &str) -> Trial {
         self.policies.push(name.to_owned());
@@ -117,7 +116,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A metric of a VM, summed over all VMs called so or so with a number.
+    /// Returns a metric of a VM, summed over all VMs with that name or that name and a number (`vm-2`).
     pub fn of(&self, vm: &str, metric: &str) -> Result<Sample, TrialsError> {
         if !metrics::NAMES.contains(&metric) {
             let name = metric.to_owned();
@@ -147,7 +146,7 @@ impl Outcome {
         Ok(Sample::Runs(runs.iter().map(of_run).collect()))
     }
 
-    /// A metric of the host.
+    /// Returns a metric of the host.
     pub fn of_host(&self, metric: &str) -> Result<Sample, TrialsError> {
         if !metrics::NAMES.contains(&metric) {
             let name = metric.to_owned();
@@ -163,7 +162,7 @@ impl Outcome {
         Ok(Sample::Runs(runs.iter().map(of_run).collect()))
     }
 
-    /// The names of the VMs, in their order; none before the trials have run.
+    /// Returns the names of the VMs in their order; empty before the trials have run.
     pub fn vms(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for metric in self.runs.iter().flat_map(|runs| runs.iter().flatten()) {
@@ -178,10 +177,10 @@ impl Outcome {
 /// All trials.
 #[derive(Debug)]
 pub struct Trials {
-    /// `None`: the scenarios are those that are built in.
+    /// Folder of the scenarios; `None`: the embedded ones.
     folder: Option<PathBuf>,
     runs: u32,
-    /// Set in every trial, after its own settings.
+    /// Settings of every trial, applied after its own.
     settings: Vec<Setting>,
     noted: BTreeMap<Trial, Scenario>,
     /// `None` until all have run.
@@ -189,8 +188,7 @@ pub struct Trials {
 }
 
 impl Trials {
-    /// Finds the scenarios: in `folder`, or in `research/scenarios/papers` of the current folder or one above, or else those that are
-    /// built in.
+    /// Finds the scenarios: `folder`, or `research/scenarios/papers` in the current folder or one above it, or the embedded ones.
     pub fn open(folder: Option<&Path>, runs: u32) -> Result<Trials, TrialsError> {
         let folder = match folder {
             Some(folder) => Some(folder.to_owned()),
@@ -206,12 +204,12 @@ impl Trials {
         Ok(Trials { folder, runs, settings: Vec::new(), noted: BTreeMap::new(), done: None })
     }
 
-    /// Sets a value in every trial that is noted down from now on, after the trial's own settings.
+    /// Adds a setting to every trial that is recorded from now on, applied after the trial's own settings.
     pub fn set(&mut self, setting: Setting) {
         self.settings.push(setting);
     }
 
-    /// What came out of a trial; before [`Trials::run_all`], notes it down.
+    /// Returns the outcome of a trial; before [`Trials::run_all`], records the trial and returns a pending outcome.
     pub fn run(&mut self, trial: &Trial) -> Result<Outcome, TrialsError> {
         let runs = match &self.done {
             Some(done) => {
@@ -230,7 +228,7 @@ impl Trials {
         Ok(Outcome { runs })
     }
 
-    /// Runs all trials that were noted down. Those that mean the same in other words run once.
+    /// Runs all recorded trials; trials that yield the same scenario run once.
     pub fn run_all(&mut self, workers: usize, progress: &dyn Progress) -> Result<(), TrialsError> {
         let mut scenarios: Vec<&Scenario> = Vec::new();
         let mut scenario_of: Vec<usize> = Vec::with_capacity(self.noted.len());
@@ -294,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn not_run_yet_did_not_happen_and_misspelt_are_three_things() {
+    fn pending_missing_and_unknown_metrics_differ() {
         let (mut trials, trial) = trials();
         let before = trials.run(&trial).unwrap();
         assert_eq!(before.of("pair", "work_rate").unwrap(), Sample::Pending);
@@ -303,7 +301,7 @@ mod tests {
         trials.run_all(1, &Silent).unwrap();
         let after = trials.run(&trial).unwrap();
         assert!(after.of("pair", "work_rate").unwrap().mean().is_some());
-        // Its threads wait on condition variables: nothing flushes a TLB.
+        // The threads wait on condition variables, so there are no TLB flushes.
         let flushes = after.of("pair", "shootdown_p99").unwrap();
         assert_eq!(flushes, Sample::Runs(vec![None, None]));
         assert!(after.of("pair", "work_rte").is_err());
@@ -311,10 +309,10 @@ mod tests {
         assert!(error.contains("`pear`: there are pair"), "{error}");
     }
 
-    /// Keeps what it was told last.
-    struct Said(Mutex<String>);
+    /// Keeps the last message.
+    struct LastMessage(Mutex<String>);
 
-    impl Progress for Said {
+    impl Progress for LastMessage {
         fn begin(&self, _total: Nanos) {}
 
         fn say(&self, what: &str) {
@@ -325,23 +323,23 @@ mod tests {
     }
 
     #[test]
-    fn trials_that_mean_the_same_run_once() {
+    fn equal_scenarios_run_once() {
         let (mut trials, trial) = trials();
         let same = trial.clone().set("vm.pair.weight", 1024);
         let other = trial.clone().set("duration", "10ms");
         for one in [&trial, &same, &other] {
             trials.run(one).unwrap();
         }
-        let said = Said(Mutex::new(String::new()));
-        trials.run_all(2, &said).unwrap();
-        assert_eq!(said.0.into_inner().unwrap(), "4 runs", "of two trials, two each");
+        let last = LastMessage(Mutex::new(String::new()));
+        trials.run_all(2, &last).unwrap();
+        assert_eq!(last.0.into_inner().unwrap(), "4 runs", "of two trials, two each");
         let mut rate = |trial| trials.run(trial).unwrap().of("pair", "work_rate").unwrap();
         assert_eq!(rate(&trial), rate(&same));
         assert_ne!(rate(&trial), rate(&other));
     }
 
     #[test]
-    fn trials_are_not_noted_down_after_they_have_run() {
+    fn late_trial_is_an_error() {
         let (mut trials, trial) = trials();
         trials.run(&trial).unwrap();
         trials.run_all(2, &Silent).unwrap();

@@ -1,8 +1,9 @@
-//! Who makes whom wait: mixes of microVMs on this machine against the same in the simulator.
+//! Wait edges between VMs: mixes of microVMs on this machine compared with the simulator.
 //!
 //! `cargo run --release -p tandem-validate --example edges -- [--source plain|bpf] [--runs N] [--seconds S] [--json FILE]`
 //!
-//! It takes root, KVM and a quiet machine; cgroups that it makes are taken away in the end. `research/data/edges.json` is made so.
+//! It needs root, KVM and a quiet machine, and removes its cgroups at the end.
+//! It produced `research/data/edges.json`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use tandem_validate::calibrate::edges;
 use tandem_validate::calibrate::edges::Options;
 use tandem_validate::event::Event;
 
-/// What was typed.
+/// Command-line arguments.
 struct Arguments {
     source: Choice,
     runs: u32,
@@ -26,8 +27,8 @@ fn arguments() -> Result<Arguments, String> {
     let mut read = Arguments { source: Choice::Bpf, runs: 10, seconds: 5.0, json: None };
     let mut words = std::env::args().skip(1);
     while let Some(option) = words.next() {
-        let value = words.next().ok_or_else(|| format!("{option} is given nothing"))?;
-        let wrong = |expected: &str| format!("{option} {value} is not possible: {expected}");
+        let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
+        let wrong = |expected: &str| format!("{option} {value} is invalid: {expected}");
         match option.as_str() {
             "--source" => {
                 read.source = match value.as_str() {
@@ -47,7 +48,9 @@ fn arguments() -> Result<Arguments, String> {
             }
             "--json" => read.json = Some(PathBuf::from(value)),
             _ => {
-                return Err(format!("{option} is no option: --source, --runs, --seconds, --json"));
+                return Err(format!(
+                    "unknown option {option}: use --source, --runs, --seconds or --json"
+                ));
             }
         }
     }

@@ -1,21 +1,21 @@
-//! Is what the simulator says of VMs true of real ones on this machine?
+//! Comparison of simulated VMs with real ones on this machine.
 //!
-//! MicroVMs run on two pCPUs of this machine's KVM (`real`), and the same setups in the simulator
-//! (`simulated`) with the running kernel's scheduler, tick and halt polling. Compared are ratios of
-//! throughputs (`setup`): two VMs against one, spinning against blocking, pinned against not pinned,
-//! two vCPUs against one, weights. Never absolute figures: how fast a machine computes is none of the
-//! simulator's business.
+//! MicroVMs run on two pCPUs of this machine's KVM (`real`).
+//! The same setups run in the simulator (`simulated`) with the running kernel's scheduler, tick and halt polling.
+//! The comparison uses ratios of throughputs (`setup`): two VMs relative to one, spinning to blocking, pinned to unpinned,
+//! two vCPUs to one, and weights.
+//! Absolute figures are out of scope, because the simulator does not model the speed of a machine.
 //!
-//! What virtualization costs here is found first, by probes (`fit`), and is part of the output, not
-//! of the program. Workloads that no probe consists of were kept out of the fit and are judged by
-//! themselves (`figures`).
+//! First, probes (`fit`) determine the costs of virtualization on this machine; the costs are part of the output.
+//! Workloads without a probe are kept out of the fit and counted separately (`figures`).
 //!
-//! Each real run of a setup is simulated from where its vCPUs were when counting began: where two vCPUs of a VM share a pCPU, no scheduler may move
-//! them for seconds. What else runs on the machine is measured beside VMs that compute alone, and simulated as a VM (`simulated`).
+//! The simulation of a run starts with the placement of the vCPUs at the start of the real measurement.
+//! Two vCPUs of a VM that share a pCPU may stay stacked for seconds.
+//! The background load of the machine is measured with VMs that compute alone, and simulated as a VM (`simulated`).
 //!
-//! Real runs are interleaved, every other round in the reverse order, so that a machine that becomes
-//! slower harms both sides of a ratio alike. It needs a quiet machine all the same: what else runs takes
-//! its share of the pCPUs. The load before, and how steady the machine was, are part of the report.
+//! Real runs are interleaved, every other round in reverse order, so a slowdown of the machine affects both sides of a ratio.
+//! The machine must be quiet nevertheless, because background load takes time on the pCPUs.
+//! The report has the load average before the measurement and the steadiness of the machine.
 
 pub mod edges;
 mod figures;
@@ -49,76 +49,76 @@ use simulated::{Host, Kernel};
 /// Seeds of each simulated setup, for each real round of it.
 const SEEDS: u64 = 3;
 
-/// What is to be measured, and what its report says of where.
+/// Options of a calibration, and facts for its report.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The workloads whose ratios are taken.
+    /// The workloads whose ratios are compared.
     pub workloads: Vec<Workload>,
     /// Rounds of real runs.
     pub runs: u32,
     /// Length of each run, s.
     pub seconds: f64,
-    /// The command that asked for it.
+    /// The command line.
     pub command: String,
-    /// The release of the kernel that runs here.
+    /// The release of the running kernel.
     pub kernel: String,
-    /// The model of its CPU.
+    /// The model of the CPU.
     pub cpu: String,
 }
 
-/// Why a machine was not calibrated.
+/// Error of a calibration.
 #[derive(Debug, Error)]
 pub enum CalibrateError {
-    /// So long cannot be run.
+    /// The length of a run is out of range.
     #[error("--seconds {0} is not possible: 0.05 … 600")]
     Seconds(f64),
-    /// There are no real vCPUs.
+    /// KVM is not available.
     #[error(
-        "calibration is against real vCPUs, and there are none here: {0}. Threads in place of vCPUs \
-         would not do: nothing of what is to be measured happens to them"
+        "calibration needs real vCPUs, and this machine has none: {0}. Threads cannot replace vCPUs, \
+         because they have none of the costs to be measured"
     )]
     NoKvm(String),
-    /// Which scheduler the kernel has cannot be told.
+    /// The scheduler of the kernel is unknown.
     #[error(transparent)]
     Release(#[from] UnknownRelease),
-    /// The machine cannot be prepared, or a setup not run.
+    /// The machine cannot be prepared, or a setup cannot run.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// A setup cannot be simulated.
     #[error(transparent)]
     Simulated(#[from] SimulatedError),
-    /// A probe shows nothing.
-    #[error("the probe for {0} got nothing done")]
+    /// A probe did no work.
+    #[error("the probe for {0} did no work")]
     Probe(&'static str),
-    /// A ratio would mean nothing.
-    #[error("{workload}, {what}: a VM got nothing done; give --seconds more")]
+    /// A VM of a ratio did no work.
+    #[error("{workload}, {what}: a VM did no work; increase --seconds")]
     Ratio {
-        /// Of which workload.
+        /// The workload.
         workload: Workload,
-        /// Of what.
+        /// The ratio.
         what: &'static str,
     },
-    /// The costs that were found cannot be written.
+    /// The fitted costs cannot be written.
     #[error("cannot write the costs: {0}")]
     Costs(#[source] toml::ser::Error),
 }
 
-/// Whether runs can be so long, s.
+/// Checks the length of a run, s.
 pub fn check_seconds(seconds: f64) -> Result<(), CalibrateError> {
     if (0.05..=600.0).contains(&seconds) { Ok(()) } else { Err(CalibrateError::Seconds(seconds)) }
 }
 
-/// Whether this machine has real vCPUs.
+/// Checks that this machine has KVM.
 pub fn check_machine() -> Result<(), CalibrateError> {
     tandem_microvm::kvm::available().map_err(|error| {
-        // The error ends with what helps to run a VM; it does not help here.
+        // Removes the hint about `--backend`, an option that this command does not have.
         let error = error.to_string();
         let reason = error.split("; --backend").next().unwrap_or_default();
         CalibrateError::NoKvm(reason.to_owned())
     })
 }
 
-/// The real runs, and the machine as the simulator is to be told of it.
+/// The real runs, and the description of the machine for the simulator.
 #[derive(Debug)]
 pub struct Measurement {
     options: Options,
@@ -129,8 +129,9 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Runs all setups. What is changed meanwhile is in a journal in `state_dir` first, and put back in the
-    /// end, or after `interrupt`.
+    /// Runs all setups.
+    ///
+    /// Changes to the host are first recorded in a journal in `state_dir`, and reverted at the end or after `interrupt`.
     pub fn take(
         options: Options,
         state_dir: &Path,
@@ -149,11 +150,11 @@ impl Measurement {
         Ok(Measurement { options, load_average, comparisons, rounds, host })
     }
 
-    /// Finds the machine's costs, and compares the simulator's ratios with the real ones.
+    /// Fits the machine's costs and compares the simulator's ratios with the real ones.
     pub fn calibrate(self, tell: Tell) -> Result<Calibrated, CalibrateError> {
         tell(Event::Simulating);
         let Measurement { options, rounds, mut host, .. } = self;
-        // The probes' fastest rounds count, so nothing else runs there.
+        // Probes use their fastest rounds, so their simulation has no background load.
         let costs = fit::fit(&mut host, &probes(&rounds)?)?;
         host.rest = rounds.rest();
         let ratios = ratios(&self.comparisons, &rounds, &host, options.seconds)?;
@@ -181,21 +182,23 @@ impl Measurement {
     }
 }
 
-/// How fast the probes are relative to computing. The fastest round of either counts: what else
-/// happens on the machine can only make it slower.
+/// Returns the speeds of the probes relative to computing.
+///
+/// Both are those of the fastest round, because background load can only reduce a speed.
 fn probes(rounds: &Rounds) -> Result<Vec<f64>, CalibrateError> {
     let reference = rounds.fastest(&setup::reference());
     let probes = fit::probes().into_iter().map(|probe| {
         let speed = rounds.fastest(&probe.quantity) / reference;
-        match speed.is_finite() && speed > 0.0 {
-            true => Ok(speed),
-            false => Err(CalibrateError::Probe(probe.cost)),
+        if speed.is_finite() && speed > 0.0 {
+            Ok(speed)
+        } else {
+            Err(CalibrateError::Probe(probe.cost))
         }
     });
     probes.collect()
 }
 
-/// The ratios, real and simulated.
+/// Returns the real and simulated ratios.
 fn ratios(
     comparisons: &[Comparison],
     rounds: &Rounds,
@@ -236,7 +239,7 @@ fn ratios(
     comparisons.iter().map(ratio).collect()
 }
 
-/// The kernel modules of KVM, or that it is part of the kernel.
+/// Returns the names of KVM's kernel modules, or "kvm built in".
 fn module() -> String {
     let modules = std::fs::read_to_string("/proc/modules").unwrap_or_default();
     let mut names: Vec<&str> = modules
@@ -254,13 +257,13 @@ fn module() -> String {
     if names.is_empty() { "kvm built in".to_owned() } else { names.join(" ") }
 }
 
-/// Whether two vCPUs of a VM are on one pCPU.
+/// Returns whether two vCPUs of a VM are on one pCPU.
 fn is_stacked(places: &Places, vm: usize) -> bool {
     let places = places.get(vm).map_or(&[][..], Vec::as_slice);
     (1..places.len()).any(|at| places[..at].contains(&places[at]))
 }
 
-/// What differs from the table of costs, as a scenario has it.
+/// Returns the costs that differ from the defaults, as a scenario's `[machine.costs]`.
 fn overrides(costs: &Costs) -> Result<String, CalibrateError> {
     let table = |costs: &Costs| toml::Table::try_from(costs).map_err(CalibrateError::Costs);
     let (here, usual) = (table(costs)?, table(&Costs::default())?);
@@ -274,14 +277,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_costs_of_a_machine_are_written_as_a_scenario_has_them() {
+    fn costs_are_written_as_scenario_overrides() {
         let costs = Costs { halt_wake: 12_345, syscall: 0, ..Costs::default() };
         assert_eq!(overrides(&costs).unwrap(), "[machine.costs]\nhalt_wake = 12345\nsyscall = 0\n");
         assert_eq!(overrides(&Costs::default()).unwrap(), "[machine.costs]\n");
     }
 
     #[test]
-    fn impossible_lengths_are_refused() {
+    fn invalid_lengths_are_rejected() {
         for seconds in [0.0, -1.0, 601.0, f64::NAN] {
             let error = check_seconds(seconds).unwrap_err().to_string();
             assert!(error.contains("0.05 … 600"), "{error}");

@@ -1,37 +1,37 @@
-//! What a measurement has to tell while it lasts.
+//! Progress events of a measurement.
 //!
-//! Whoever starts one hands in what to do with these; the command line prints them on stderr.
+//! The caller supplies the handler; the command line prints events to stderr.
 
 use std::fmt;
 
-/// Something that happened during a measurement.
+/// A progress event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
-    /// What the kernel's own work costs is being measured.
+    /// The measurement of the kernel's costs starts.
     Costs,
-    /// Thread programs run for real.
+    /// A real run of the thread programs starts.
     RealRun {
-        /// Which run of them, from 1.
+        /// Number of the run, from 1.
         run: u32,
-        /// Of how many.
+        /// Number of runs.
         runs: u32,
     },
-    /// MicroVMs run.
+    /// A round of microVMs starts.
     Round {
-        /// Which round of them, from 1.
+        /// Number of the round, from 1.
         round: u32,
-        /// Of how many.
+        /// Number of rounds.
         rounds: u32,
-        /// How many setups run in it.
+        /// Number of setups in the round.
         setups: usize,
-        /// About how long it takes, s.
+        /// Expected duration, s.
         seconds: f64,
     },
-    /// The real runs are over, and the simulator computes theirs.
+    /// The simulation starts.
     Simulating,
 }
 
-/// What is done with events.
+/// Handler of events.
 pub type Tell<'a> = &'a dyn Fn(Event);
 
 impl fmt::Display for Event {

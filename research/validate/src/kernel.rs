@@ -1,17 +1,17 @@
-//! Does the simulator schedule threads as the kernel that runs here does?
+//! Comparison of the simulator's thread scheduling with the running kernel's.
 //!
-//! The same thread programs run as plain threads on CPUs 0 and 1 (`real`) and in the simulator's
-//! `native` mode with two CPUs and the running kernel's scheduler and tick (`simulated`). What the
-//! kernel's work costs on this machine is measured first by other programs (`costs`). Compared
-//! are ratios: each program's run time, and that of each of its roles, over the run time of two
-//! threads that only compute. Real runs are interleaved, the reference with them, and medians of the
-//! ratios are taken, so that a machine that is slower for a while matters little.
+//! The same thread programs run as plain threads on CPUs 0 and 1 (`real`) and in the simulator (`simulated`).
+//! The simulator is in `native` mode with two CPUs and the running kernel's scheduler and tick.
+//! First, other programs measure the costs of the kernel's work on this machine (`costs`).
+//! The comparison uses ratios: the run time of each role of a program relative to that of two threads that only compute.
+//! Real runs of the programs and of this reference are interleaved.
+//! Medians of the ratios reduce the effect of a temporary slowdown of the machine.
 //!
-//! Programs may also run in cgroups beside each other (`groups`), which needs root. Of their roles that sleep it is also compared how long they take to run
-//! afterwards.
+//! Programs may also run in several cgroups at the same time (`groups`), which needs root.
+//! For their roles that sleep, wake-up latencies are compared too.
 //!
-//! It needs a quiet machine: whatever else runs takes time from the real programs only. The load
-//! before the measurement is part of the report.
+//! The machine must be quiet, because background load takes time from the real programs only.
+//! The report has the load average before the measurement.
 
 mod costs;
 mod cpus;
@@ -54,41 +54,43 @@ use places::Places;
 use real::Nothing;
 use simulated::Machine;
 
-/// The program that others are set against.
+/// The reference program.
 const REFERENCE: &str = "[[role]]\nname = \"compute\"\nthreads = 2\npins = [0, 1]\n\
                          program = [{ repeat = 20, do = [{ compute = \"5ms\" }] }]";
 
-/// Why nothing was compared.
+/// Error of a comparison.
 #[derive(Debug, Error)]
 pub enum CompareError {
-    /// There are too few CPUs.
+    /// This process may use too few CPUs.
     #[error("the comparison needs CPUs 0 and 1; this process may use {0} CPU")]
     Cpus(usize),
-    /// The kernel does not say which it is.
-    #[error("cannot read which kernel runs here: {0}")]
+    /// The kernel release cannot be read.
+    #[error("cannot read the release of the running kernel: {0}")]
     Release(#[source] io::Error),
-    /// A program of this crate is no workload.
+    /// A built-in program is not a valid workload.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// What the kernel's work costs could not be found.
+    /// The costs of the kernel's work could not be measured.
     #[error(transparent)]
     Costs(#[from] CostError),
-    /// How fast the CPUs are could not be measured.
+    /// The speed of the CPUs could not be measured.
     #[error(transparent)]
     Cpu(#[from] CpuError),
-    /// A program did not run here.
+    /// A real run failed.
     #[error(transparent)]
     Real(#[from] RealError),
-    /// A program did not run in the simulator.
+    /// A simulated run failed.
     #[error(transparent)]
     Simulated(#[from] SimulatedError),
-    /// Cgroups could not be made or taken away.
+    /// Cgroups could not be created or removed.
     #[error(transparent)]
     Place(#[from] PlaceError),
 }
 
-/// Compares what [`read`] accepted, by so many real runs of each. Cgroups are journaled in `state_dir`; where they cannot be made, the cases that
-/// need them are left out, and why is part of the comparison.
+/// Compares the cases that [`read`] accepted, with `runs` real runs of each.
+///
+/// Cgroups are journaled in `state_dir`.
+/// If they cannot be created, the cases that need them are omitted and the comparison has the reason.
 pub fn compare(
     cases: &[Case],
     runs: u32,
@@ -168,7 +170,7 @@ pub fn compare(
     })
 }
 
-/// Where cgroups are made, if a case needs any, and why they cannot be.
+/// Opens the place for cgroups if a case needs them; returns the reason if that fails.
 fn places(cases: &[Case], state_dir: &Path) -> (Option<Places>, Option<String>) {
     let needs = |case: &&Case| matches!(case, Case::Groups { .. });
     let needing = cases.iter().filter(needs).count();
@@ -190,7 +192,7 @@ fn name(case: &Case) -> &str {
     }
 }
 
-/// The names of a case's roles, with those of their groups.
+/// Returns the names of a case's roles, prefixed with those of their groups.
 fn names(case: &Case) -> Vec<String> {
     match case {
         Case::Threads(workload) => workload.roles.iter().map(|r| r.name.clone()).collect(),
@@ -204,7 +206,7 @@ fn names(case: &Case) -> Vec<String> {
     }
 }
 
-/// One role's real figures, of all runs, beside the simulated ones.
+/// Returns a role's real figures over all runs, with the simulated ratio.
 fn ratio(
     role: String,
     number: usize,
@@ -226,11 +228,11 @@ fn ratio(
 /// One real run of everything.
 struct Round {
     reference: f64,
-    /// What the reference's threads waited for their CPUs: for the rest of the machine.
+    /// Waits of the reference's threads for their CPUs, which background load caused.
     waits: Waits,
-    /// For each case what wake-ups of a thread took that naps as long as its threads do, just before it; nothing where nobody sleeps.
+    /// Wake-up latencies before each case, of a thread that sleeps as long as the case's threads; empty if none of them sleeps.
     naps: Vec<Napped>,
-    /// For each case what its roles did.
+    /// Results of the roles of each case.
     roles: Vec<Vec<RoleRun>>,
 }
 
@@ -274,7 +276,7 @@ fn measure(
                     let speed = Speed::measure(workload)?;
                     alone(nanos(&real::run(workload, speed)?))
                 }
-                // Without places there are no such cases.
+                // `compare` omits these cases if there are no places.
                 (Case::Groups { .. }, None) => Vec::new(),
             });
         }
@@ -283,7 +285,7 @@ fn measure(
     Ok(rounds)
 }
 
-/// Of threads that are in no group it is compared when they end.
+/// Returns role results with end times only, for threads without a group.
 fn alone(ends: Vec<f64>) -> Vec<RoleRun> {
     let run = |finished: f64| RoleRun { finished: Nanos(finished as u64), ..RoleRun::default() };
     ends.into_iter().map(run).collect()
@@ -297,7 +299,7 @@ fn last(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
 
-/// What a case's roles did in the simulator, run by run: threads that are in no group once, groups as often as in reality.
+/// Simulates a case and returns its role results by run: one run for threads without groups, `runs` for groups.
 fn simulated_roles(
     machine: &Machine,
     case: &Case,
@@ -317,7 +319,7 @@ fn simulated_ends(machine: &Machine, workload: &Workload) -> Result<Vec<f64>, Si
     Ok(ends.iter().map(|end| end.0 as f64).collect())
 }
 
-/// The median, zero of nothing.
+/// Returns the median, or 0 for no values.
 fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     averages::median(values).unwrap_or(0.0)
 }

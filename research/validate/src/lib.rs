@@ -1,15 +1,15 @@
-//! The simulator held against what runs here.
+//! Validation of the simulator on this machine.
 //!
-//! - [`kernel`]: the same thread programs on the kernel that runs here and in the simulator (`tandem-sim
+//! - [`kernel`]: the same thread programs on the running kernel and in the simulator (`tandem-sim
 //!   kernel`).
 //! - [`calibrate`]: microVMs on this machine's KVM and in the simulator (`tandem-lab calibrate`);
-//!   [`calibrate::edges`]: who makes whom wait there (`cargo run --example edges`).
-//! - [`rest`]: what else runs on this machine, measured and simulated.
-//! - [`this_kernel`]: what both must know of the kernel: its scheduler, its tick.
+//!   [`calibrate::edges`]: their wait edges (`cargo run --example edges`).
+//! - [`rest`]: background load of this machine, measured and simulated.
+//! - [`this_kernel`]: parameters of the running kernel: scheduler, tick, halt polling.
 //! - [`what_if`]: changes of a recorded host.
 //!
-//! Compared are ratios, never absolute times: how fast a machine computes is none of the simulator's
-//! business. Nothing here prints; what there is to tell during a measurement is an [`event::Event`].
+//! Comparisons use ratios, because the simulator does not model the speed of a machine.
+//! This crate does not print; measurements report their progress as [`event::Event`]s.
 
 pub mod calibrate;
 pub mod event;

@@ -1,35 +1,36 @@
-//! What else runs on this machine, beside what is compared: kernel threads, daemons, whoever looks on.
+//! Background load of this machine: kernel threads, daemons and monitoring.
 //!
-//! It takes little time, and yet it decides much: each time it has had a pCPU, that chooses anew among those that take turns there, so
-//! that pCPUs whose turns are in step fall out of it. How often and for how long is measured by threads that only compute, each alone on
-//! its pCPU: what they wait for is the rest. In a scenario it is a VM of the usual weight with a vCPU on each pCPU.
+//! It takes little time but affects scheduling: each preemption makes the pCPU pick its next thread again.
+//! So pCPUs that switch in step lose their synchronization.
+//! Threads that only compute, each alone on its pCPU, measure its rate and length by their waits.
+//! In a scenario it is a VM of the default weight with a vCPU on each pCPU.
 
 use std::io;
 
 use serde::Serialize;
 
-/// How often the rest takes a pCPU, and for how long.
+/// Background load of a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Rest {
-    /// Mean time from one such time to the next, ns.
+    /// Mean period of its preemptions, ns.
     pub every_ns: u64,
-    /// Their mean length, ns.
+    /// Mean length of its preemptions, ns.
     pub for_ns: u64,
 }
 
-/// What threads waited for their pCPUs.
+/// Waits of threads for their pCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// How often they came onto a pCPU.
+    /// Number of times that they were scheduled.
     pub times: u64,
-    /// For how long they had waited for that, ns.
+    /// Total wait time, ns.
     pub waited_ns: u64,
-    /// In how much time of all of them, ns.
+    /// Total wall time of the threads, ns.
     pub wall_ns: u64,
 }
 
 impl Waits {
-    /// Up to now, of a thread whose folder in /proc this is; its time is not in it.
+    /// Reads the waits of a thread so far from its folder in `/proc`; `wall_ns` is 0.
     pub fn of_task(folder: &str) -> io::Result<Waits> {
         let path = format!("{folder}/schedstat");
         let text = std::fs::read_to_string(&path)
@@ -39,13 +40,13 @@ impl Waits {
         match fields.as_deref() {
             Some(&[_, waited_ns, times]) => Ok(Waits { times, waited_ns, wall_ns: 0 }),
             _ => Err(io::Error::other(format!(
-                "{path}: \"{}\" is not three numbers, as the kernel writes",
+                "{path}: \"{}\": expected three numbers",
                 text.trim()
             ))),
         }
     }
 
-    /// What came since `earlier`, in a time of so many ns.
+    /// Returns the waits since `earlier`, over a wall time of `wall_ns`.
     #[must_use]
     pub fn since(self, earlier: Waits, wall_ns: u64) -> Waits {
         Waits {
@@ -55,7 +56,7 @@ impl Waits {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn and(self, other: Waits) -> Waits {
         Waits {
@@ -67,7 +68,7 @@ impl Waits {
 }
 
 impl Rest {
-    /// By what threads waited that compute alone. `None`: they never did.
+    /// Derives the load from the waits of threads that compute alone. `None`: they were never preempted.
     pub fn of(waits: Waits) -> Option<Rest> {
         Some(Rest {
             every_ns: waits.wall_ns.checked_div(waits.times)?,
@@ -75,19 +76,19 @@ impl Rest {
         })
     }
 
-    /// What there is of it, for a report.
-    pub fn say(rest: Option<Rest>) -> String {
+    /// Describes the load for a report.
+    pub fn describe(rest: Option<Rest>) -> String {
         match rest {
-            None => "what else runs on the machine took no pCPU".to_owned(),
+            None => "no background load".to_owned(),
             Some(rest) => format!(
-                "what else runs on the machine takes a pCPU for {:.0} µs every {:.1} ms",
+                "background load takes each pCPU for {:.0} µs every {:.1} ms",
                 rest.for_ns as f64 / 1e3,
                 rest.every_ns as f64 / 1e6
             ),
         }
     }
 
-    /// As a VM of a scenario whose machine has so many pCPUs.
+    /// Returns the load as a VM of a scenario with `pcpus` pCPUs.
     pub fn vm(self, pcpus: u32) -> String {
         let pins: Vec<String> = (0..pcpus).map(|pcpu| format!("\"{pcpu}\"")).collect();
         let vcpus: Vec<String> = (0..pcpus).map(|vcpu| vcpu.to_string()).collect();
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_is_a_rate_and_a_length() {
+    fn background_load_has_period_and_length() {
         let (before, after) = (
             Waits { times: 10, waited_ns: 1_000_000, wall_ns: 0 },
             Waits { times: 30, waited_ns: 2_000_000, wall_ns: 0 },
@@ -117,14 +118,14 @@ mod tests {
         let rest = Rest::of(one.and(one)).unwrap();
         assert_eq!((rest.every_ns, rest.for_ns), (50_000_000, 50_000));
         assert_eq!(
-            Rest::say(Some(rest)),
-            "what else runs on the machine takes a pCPU for 50 µs every 50.0 ms"
+            Rest::describe(Some(rest)),
+            "background load takes each pCPU for 50 µs every 50.0 ms"
         );
         assert_eq!(Rest::of(Waits::default()), None);
     }
 
     #[test]
-    fn what_a_thread_waited_is_read_from_the_kernel() {
+    fn waits_are_read_from_schedstat() {
         let begin = Waits::of_task("/proc/thread-self").unwrap();
         std::thread::sleep(std::time::Duration::from_millis(5));
         let waits = Waits::of_task("/proc/thread-self").unwrap();

@@ -1,30 +1,30 @@
-//! What the simulator must know of the kernel that runs here to schedule as it does, and what a reader
-//! must know of the machine's load to judge figures.
+//! Parameters of the running kernel for the simulator, and the machine's load average for reports.
 
 use rustix::time::{ClockId, clock_getres};
 use tandem_model::{Nanos, PcpuSet};
 use tandem_sim::sched::fair::Discipline;
 use thiserror::Error;
 
-/// The release is not written as kernels' are.
+/// The release does not start with a version.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the kernel's release is \"{0}\": expected one like 6.12.3")]
 pub struct UnknownRelease(String);
 
-/// The scheduler of a kernel of this release: EEVDF since 6.6, CFS before.
+/// Returns the scheduler of a kernel of this release: EEVDF since 6.6, CFS before.
 pub fn scheduler(release: &str) -> Result<&'static str, UnknownRelease> {
     let is_eevdf = version(release)? >= (6, 6);
     Ok(if is_eevdf { "eevdf" } else { "cfs" })
 }
 
-/// What becomes of lag when a group's weight changes, as a scenario's `eevdf.reweight` has it: inflated since 6.13.
+/// Returns the treatment of lag when a group's weight changes, as in a scenario's `eevdf.reweight`: inflated since 6.13.
 pub fn reweight(release: &str) -> Result<&'static str, UnknownRelease> {
     let is_inflated = version(release)? >= (6, 13);
     Ok(if is_inflated { "6.13" } else { "reverted" })
 }
 
-/// The fair scheduler's settings, as a scenario's `[host]` and VMs have them. They grow with the machine's CPUs, however few of them are used
-/// (get_update_sysctl_factor).
+/// Returns the fair scheduler's settings, as in a scenario's `[host]` and VMs.
+///
+/// They scale with the online CPUs of the machine, not with those in use (`get_update_sysctl_factor`).
 pub fn fair(release: &str) -> Result<String, UnknownRelease> {
     fair_on(release, online_cpus())
 }
@@ -49,10 +49,11 @@ fn fair_on(release: &str, cpus: u32) -> Result<String, UnknownRelease> {
             )
         }
         Discipline::Eevdf { base_slice, .. } => {
-            let slice = match release_is >= (6, 15) {
+            let slice = if release_is >= (6, 15) {
                 // Since 2ae891b82695, "sched: Reduce the default slice to avoid tasks getting an extra tick".
-                true => 700_000 * Discipline::scaling(cpus),
-                false => base_slice.0,
+                700_000 * Discipline::scaling(cpus)
+            } else {
+                base_slice.0
             };
             let reweight = reweight(release)?;
             format!("eevdf = {{ base_slice = \"{slice}ns\", reweight = \"{reweight}\" }}\n")
@@ -60,7 +61,7 @@ fn fair_on(release: &str, cpus: u32) -> Result<String, UnknownRelease> {
     })
 }
 
-/// As the kernel says, or those that this process may use.
+/// Returns the number of online CPUs, or else of the CPUs that this process may use.
 fn online_cpus() -> u32 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online");
     let online = text.ok().and_then(|text| text.trim().parse::<PcpuSet>().ok());
@@ -79,24 +80,24 @@ fn version(release: &str) -> Result<(u32, u32), UnknownRelease> {
     }
 }
 
-/// The kernel's clock tick: what its coarse clocks resolve.
+/// Returns the kernel's clock tick, the resolution of its coarse clocks.
 pub fn tick() -> Nanos {
     let resolution = clock_getres(ClockId::MonotonicCoarse);
     let nanos = resolution.tv_sec as u64 * 1_000_000_000 + resolution.tv_nsec as u64;
     Nanos(nanos.clamp(100_000, 100_000_000))
 }
 
-/// KVM's default of `halt_poll_ns`, for kernels that do not say.
+/// KVM's default `halt_poll_ns`, for kernels that do not export it.
 const HALT_POLL_NS: u64 = 200_000;
 
-/// How long KVM polls at most for a halted vCPU, as its module says, ns.
+/// Returns KVM's maximum halt polling from its module parameter, ns.
 pub fn halt_poll() -> u64 {
     let text = std::fs::read_to_string("/sys/module/kvm/parameters/halt_poll_ns");
     let value = text.ok().and_then(|text| text.trim().parse().ok());
     value.unwrap_or(HALT_POLL_NS)
 }
 
-/// What the kernel says of the load; empty if it says nothing.
+/// Returns `/proc/loadavg`, or an empty text if it cannot be read.
 pub fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.trim().to_owned()
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scheduler_follows_from_the_release() {
+    fn release_determines_scheduler_settings() {
         assert_eq!(scheduler("6.12.3-cloud-amd64"), Ok("eevdf"));
         assert_eq!(scheduler("6.6-rc1"), Ok("eevdf"));
         assert_eq!(scheduler("6.1.0"), Ok("cfs"));

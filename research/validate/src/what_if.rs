@@ -1,20 +1,22 @@
-//! What may be different in a recorded host: another vCPU, a VM that is not there.
+//! Changes of a recorded host: another vCPU, or a VM removed.
 
 use tandem_model::{Nanos, PcpuSet};
 use tandem_observe::recorded::{Demand, HostVcpu, HostVm, RecordedHost};
 use thiserror::Error;
 
-/// There is no such VM.
+/// The VM does not exist.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("no VM is called '{name}'; there are {}", .names.join(", "))]
 pub struct NoSuchVm {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
-    /// What there is.
+    /// Names of the VMs.
     pub names: Vec<String>,
 }
 
-/// What if a VM had another vCPU? It does what the VM's others do on average, and may run where `pins` says; with `None`, anywhere.
+/// Adds a vCPU to a VM, with the average demand of the VM's others.
+///
+/// `pins` are its permitted pCPUs; `None`: all.
 pub fn add_vcpu(
     host: &mut RecordedHost,
     name: &str,
@@ -37,7 +39,7 @@ pub fn add_vcpu(
     Ok(())
 }
 
-/// What if a VM were not there, nor its emulator's and I/O threads?
+/// Removes a VM with its emulator and I/O threads.
 pub fn remove(host: &mut RecordedHost, name: &str) -> Result<(), NoSuchVm> {
     find(host, name)?;
     let is_its = |vm: &HostVm| vm.name == name || vm.threads_of.as_deref() == Some(name);

@@ -1,12 +1,13 @@
-//! The simulator against formulas.
+//! Comparison of the simulator with formulas.
 
 mod common;
 
 use common::{FREE, HOG, near, pcpus, run};
 
-/// The machine-repairman queue M/M/1//N: N customers think for a time that is exponential with mean
-/// 1 ÷ λ, then queue for one server with exponential service of mean 1 ÷ μ. With a = λ ÷ μ the
-/// probability that nobody is there is p₀ = 1 ÷ Σ N! ÷ (N − k)! aᵏ, and throughput is μ (1 − p₀).
+/// Returns the throughput and the mean wait of the machine-repairman queue M/M/1//N.
+///
+/// N customers think for an exponential time with mean 1 ÷ λ, then queue for one server with exponential service of mean 1 ÷ μ.
+/// With a = λ ÷ μ, the probability of an empty server is p₀ = 1 ÷ Σ N! ÷ (N − k)! aᵏ, and the throughput is μ (1 − p₀).
 fn repairman(n: u32, think: f64, service: f64) -> (f64, f64) {
     let a = service / think;
     let (mut term, mut sum) = (1.0, 1.0);
@@ -15,13 +16,13 @@ fn repairman(n: u32, think: f64, service: f64) -> (f64, f64) {
         sum += term;
     }
     let throughput = (1.0 - 1.0 / sum) / service;
-    // Little's law over the whole circle: N = throughput × (think + wait + service).
+    // Little's law over the whole cycle: N = throughput × (think + wait + service).
     let wait = f64::from(n) / throughput - think - service;
     (throughput, wait)
 }
 
 #[test]
-fn a_single_server_queue_is_within_1_percent_of_its_formula() {
+fn single_server_queue_matches_formula() {
     let text = format!(
         "duration = \"62s\"\nwarmup = \"2s\"\n[machine]\npcpus = 8\nmode = \"native\"\n{FREE}
         [[workload]]\nname = \"queue\"
@@ -40,7 +41,7 @@ fn a_single_server_queue_is_within_1_percent_of_its_formula() {
 }
 
 #[test]
-fn gps_shares_within_1_percent_for_feasible_weights_on_one_pcpu_under_each_scheduler() {
+fn schedulers_match_gps_shares_on_one_pcpu() {
     let weights = [1024.0, 2048.0, 512.0, 3072.0];
     let sum: f64 = weights.iter().sum();
     let vms: String = weights
@@ -63,7 +64,7 @@ fn gps_shares_within_1_percent_for_feasible_weights_on_one_pcpu_under_each_sched
 }
 
 #[test]
-fn guest_threads_share_a_cpu_by_their_weights() {
+fn guest_threads_share_cpu_by_weight() {
     let text = format!(
         "duration = \"30s\"\n[machine]\npcpus = 1\nmode = \"native\"\n{FREE}
         [[workload]]\nname = \"nice\"
@@ -82,7 +83,7 @@ fn guest_threads_share_a_cpu_by_their_weights() {
 }
 
 #[test]
-fn a_hard_cap_leaves_idle_what_is_not_used() {
+fn hard_cap_leaves_unused_time_idle() {
     let text = format!(
         "duration = \"6s\"\nwarmup = \"1s\"\n[machine]\npcpus = 2\n{FREE}
         [host]\ncap = true\nplacement = \"pin\"\n{HOG}
@@ -90,7 +91,7 @@ fn a_hard_cap_leaves_idle_what_is_not_used() {
         [[vm]]\nname = \"b\"\nvcpus = 1\nworkload = \"hog\"\n"
     );
     let results = run(&text, &[]);
-    // Fair is 1 and 1; on pCPU 0 they share half and half, so b gets no more than there is.
+    // The fair share is 1 pCPU each; both VMs share pCPU 0, so b cannot use all of its share.
     assert!(pcpus(&results, 0) <= 1.01, "{}", pcpus(&results, 0));
     let idle: u64 = results.pcpus.iter().map(|pcpu| pcpu.idle.0).sum();
     assert!(idle > 0);
@@ -100,7 +101,7 @@ fn a_hard_cap_leaves_idle_what_is_not_used() {
 }
 
 /// Two VMs of four and three vCPUs that compute, on four of 16 pCPUs.
-fn on_a_part_of_the_host(more: &str) -> String {
+fn confined(more: &str) -> String {
     format!(
         "duration = \"6s\"\nwarmup = \"1s\"\n[machine]\npcpus = 16\n{FREE}{HOG}{more}
         [[vm]]\nname = \"a\"\nvcpus = 4\npins = \"0-3\"\nworkload = \"hog\"
@@ -109,10 +110,10 @@ fn on_a_part_of_the_host(more: &str) -> String {
 }
 
 #[test]
-fn a_cap_divides_the_pcpus_that_vms_may_use_and_no_others() {
+fn cap_divides_usable_pcpus_only() {
     for scheduler in ["cfs", "credit"] {
         let host = format!("[host]\nscheduler = \"{scheduler}\"\ncap = true\n");
-        let results = run(&on_a_part_of_the_host(&host), &[]);
+        let results = run(&confined(&host), &[]);
         for vm in [0, 1] {
             let received = pcpus(&results, vm);
             assert!((1.85..2.02).contains(&received), "{scheduler}: {received}");
@@ -121,16 +122,16 @@ fn a_cap_divides_the_pcpus_that_vms_may_use_and_no_others() {
 }
 
 #[test]
-fn before_xen_4_1_weights_mean_little_to_vms_on_a_part_of_the_host() {
+fn xen_4_0_weights_matter_little_if_confined() {
     let host = "[host]\nscheduler = \"credit\"\ncredit = { as_of = \"4.0\" }\n";
-    let text = on_a_part_of_the_host(host);
+    let text = confined(host);
     let weights = ["vm.a.weight=256", "vm.b.weight=512"];
-    // Credits for 16 pCPUs are more than four can use: nobody is ever OVER, and queues stay as they began, with two
-    // vCPUs on three pCPUs and one of a alone on the fourth.
+    // Credits for 16 pCPUs exceed the capacity of four, so no vCPU is ever OVER.
+    // Queues stay as at the start: two vCPUs on each of three pCPUs, and one of a alone on the fourth.
     let results = run(&text, &weights);
     near("a, confined", pcpus(&results, 0), 2.5, 0.03);
     near("b, confined", pcpus(&results, 1), 1.5, 0.03);
-    // Where the four pCPUs are the host, credits are scarce: b is due 2.67 pCPUs.
+    // On a host of four pCPUs, credits are scarce: b's fair share is 2.67 pCPUs.
     let whole = ["machine.pcpus=4", weights[0], weights[1]];
     let results = run(&text, &whole);
     assert!(pcpus(&results, 1) > 2.3, "{}", pcpus(&results, 1));

@@ -1,4 +1,4 @@
-//! Round trips: a simulated host is recorded, its record is made a scenario, and that is simulated.
+//! Round trips: a simulated host is recorded, and the scenario derived from its record is simulated again.
 
 use serde_json::json;
 use tandem_model::states::edges::EdgesBuilder;
@@ -7,7 +7,7 @@ use tandem_model::{State, VcpuTimes};
 use tandem_sim::scenario::load;
 use tandem_sim::{Results, World};
 
-use tandem_experiment::beside_record::beside;
+use tandem_experiment::beside_record::compare;
 use tandem_model::states::interval::{HostTotals, Interval, VmInterval};
 use tandem_model::{Nanos, PcpuSet, VcpuId, VmId, Weight};
 use tandem_observe::recorded::*;
@@ -17,7 +17,7 @@ const fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
 }
 
-/// Nothing costs anything but what the programs do; of each VM a role for each vCPU, `(vcpus, pins, program)`.
+/// Returns a scenario without costs; each VM is `(name, vcpus, pins, program)` and has a role for each vCPU.
 fn scenario(pcpus: u32, policies: &str, vms: &[(&str, u32, &str, &str)]) -> String {
     let mut text = format!(
         "duration = \"14s\"\n[machine]\npcpus = {pcpus}\n[machine.costs]\n{}\n\
@@ -82,7 +82,7 @@ fn interval(start: Nanos, length: Nanos, vms: Vec<VmInterval>, host: HostTotals)
     serde_json::from_value(interval).unwrap()
 }
 
-/// What happened between two readings of a simulation, as a live host's record would have it.
+/// Returns the interval between two readings of a simulation, in the form of a live host's record.
 fn between(before: &Results, now: &Results) -> Interval {
     let length = now.measured - before.measured;
     let mut used = Nanos::ZERO;
@@ -119,7 +119,7 @@ fn between(before: &Results, now: &Results) -> Interval {
     interval(before.measured, length, vms, host)
 }
 
-/// Records 12 s of a simulation after 2 s, each second. `pins` of each VM's vCPUs, as the scenario has them.
+/// Records 11 s of a simulation after 2 s, each second; `pins` are those of each VM's vCPUs in the scenario.
 fn record(text: &str, pins: &[&[&str]]) -> Recorded {
     let mut world = world(text);
     let mut recorded = Recorded::new();
@@ -143,7 +143,7 @@ fn record(text: &str, pins: &[&[&str]]) -> Recorded {
     recorded
 }
 
-/// RUN, RDY and HALT of a VM as parts of its vCPUs' time.
+/// Returns RUN, RDY and HALT of a VM as fractions of its vCPUs' time.
 fn shares(results: &Results, name: &str) -> [f64; 3] {
     let vm = results.vms.iter().find(|vm| vm.name == name).unwrap();
     let whole = results.measured.as_secs_f64() * vm.vcpus.len() as f64;
@@ -171,7 +171,7 @@ fn simulate(host: &RecordedHost) -> Results {
 }
 
 #[test]
-fn a_record_of_a_quiet_host_gives_the_same_shares() {
+fn record_of_quiet_host_reproduces_shares() {
     let vms = [("a", 2, "", BURSTS), ("b", 1, "", CLOCK)];
     let text = scenario(4, "", &vms);
     let host = record(&text, &[]).host("a test").unwrap();
@@ -189,7 +189,7 @@ fn a_record_of_a_quiet_host_gives_the_same_shares() {
 }
 
 #[test]
-fn a_record_of_an_overcommitted_host_gives_the_same_shares_with_what_was_waited_for() {
+fn record_of_overcommitted_host_reproduces_shares() {
     let vms = [("a", 1, "\"0\"", BURSTS), ("burn", 2, "\"0\"", BURN), ("b", 1, "\"0\"", BURSTS)];
     let text = scenario(2, "", &vms);
     let pins: [&[&str]; 3] = [&["0"], &["0", "0"], &["0"]];
@@ -199,8 +199,8 @@ fn a_record_of_an_overcommitted_host_gives_the_same_shares_with_what_was_waited_
     assert!(shares(&first, "a")[1] > 0.03, "it does wait: {:?}", shares(&first, "a"));
     let again = simulate(&host);
     near("again", &first, &again, &all, 0.03);
-    // Side by side: all of each vCPU's time, and what was waited in both.
-    let both = beside(&host, &again);
+    // Recorded and simulated figures side by side: the whole time of each vCPU, and the waits.
+    let both = compare(&host, &again);
     assert_eq!(both.iter().map(|vm| &vm.vm).collect::<Vec<_>>(), all);
     for vm in &both {
         for of in [vm.recorded, vm.simulated] {
@@ -213,7 +213,7 @@ fn a_record_of_an_overcommitted_host_gives_the_same_shares_with_what_was_waited_
 }
 
 #[test]
-fn what_if_a_neighbour_were_not_there_is_what_happens_without_it() {
+fn removed_neighbour_matches_simulation_without_it() {
     let vms = [("a", 2, "", BURSTS), ("burn", 2, "", BURN), ("more", 2, "", BURN)];
     let mut host = record(&scenario(2, "", &vms), &[]).host("a test").unwrap();
     what_if::remove(&mut host, "more").unwrap();
@@ -224,7 +224,7 @@ fn what_if_a_neighbour_were_not_there_is_what_happens_without_it() {
 }
 
 #[test]
-fn what_if_a_vm_had_another_vcpu_or_the_host_a_policy() {
+fn added_vcpu_and_policy_change_throughput() {
     let text = scenario(
         4,
         "",
@@ -251,7 +251,7 @@ fn what_if_a_vm_had_another_vcpu_or_the_host_a_policy() {
 }
 
 #[test]
-fn alike_vcpus_have_one_role_which_further_ones_get_too() {
+fn identical_vcpus_share_a_role() {
     let text =
         record(&scenario(4, "", &[("a", 2, "", BURSTS)]), &[]).host("a test").unwrap().toml();
     let mut source = load::Source::from_text("test.toml", &text).unwrap();
@@ -260,7 +260,7 @@ fn alike_vcpus_have_one_role_which_further_ones_get_too() {
     assert!(results.vms[0].vcpus.iter().all(|vcpu| vcpu.ran.useful > ms(1_000)));
 }
 
-/// A second of a vCPU: ran, waited and was throttled for so many ms.
+/// A second of a vCPU with its times running, waiting and throttled, ms.
 fn vcpu(
     number: u32,
     [ran, waited, limited]: [u64; 3],
@@ -296,7 +296,7 @@ fn pcpus(pcpus: usize) -> HostTotals {
 }
 
 #[test]
-fn every_kind_of_vcpu_is_written_and_read() {
+fn all_vcpu_patterns_are_written_and_read() {
     let vcpus = vec![
         vcpu(3, [400, 0, 550], Some(0), "8-9"),
         vcpu(0, [0, 0, 0], Some(0), "0-3"),
@@ -356,7 +356,7 @@ fn every_kind_of_vcpu_is_written_and_read() {
 }
 
 #[test]
-fn who_never_halts_and_nearly_always_waits_computes_and_one_that_sleeps_does_not() {
+fn starved_vcpu_computes_and_sleeping_one_does_not() {
     // RUN 1.6 %, RDY 95 %, HALT 3.4 %; the same without the waits; and RUN 4 %, RDY 81 %, HALT 15 %.
     let starved = vcpu(0, [16, 950, 0], Some(40), "0-1");
     let alone = vcpu(0, [16, 0, 0], Some(40), "0-1");
@@ -372,9 +372,9 @@ fn who_never_halts_and_nearly_always_waits_computes_and_one_that_sleeps_does_not
 }
 
 #[test]
-fn a_vm_that_was_started_anew_is_there_once() {
+fn restarted_vm_occurs_once() {
     let mut recorded = Recorded::new();
-    // VM 1 ends after the first second, and comes back as VM 3; VM 2 is there all the time, and another of that name beside it.
+    // VM 1 ends after the first second and restarts as VM 3; VM 2 and VM 4, of the same name, run all the time.
     for (second, db) in [(0, 1), (1, 3), (2, 3)] {
         let one = |number, ran| vm(number, vec![vcpu(0, [ran, 0, 0], Some(40), "0-1")]);
         let ran = if db == 1 { 100 } else { 700 };
@@ -396,7 +396,7 @@ fn a_vm_that_was_started_anew_is_there_once() {
 }
 
 #[test]
-fn a_vm_that_is_taken_away_takes_its_threads_with_it() {
+fn removing_vm_removes_its_threads() {
     let mut io = vm(7, vec![vcpu(0, [100, 0, 0], Some(40), "0-1")]);
     io.threads = vec![ThreadTime { name: "vhost".to_owned(), time: ms(250) }];
     let mut other = vm(8, vec![vcpu(0, [100, 0, 0], Some(40), "0-1")]);
@@ -412,7 +412,7 @@ fn a_vm_that_is_taken_away_takes_its_threads_with_it() {
 }
 
 #[test]
-fn pcpus_of_a_cache_follow_each_other() {
+fn pcpus_of_a_cache_are_consecutive() {
     let set = |text: &str| text.parse::<PcpuSet>().unwrap();
     let host = |caches: &[&str], cores: &[&str]| {
         let vms = vec![
@@ -440,26 +440,27 @@ fn pcpus_of_a_cache_follow_each_other() {
         "{:?}",
         in_order.remarks
     );
-    // Not alike, or not of these pCPUs; or a record that does not tell.
+    // Caches of different sizes, caches that miss some pCPUs, and a record without caches.
     for caches in [&["0-2", "3"][..], &["0-1"], &[]] {
         let host = host(caches, &alone);
         assert_eq!(host.pcpus_per_llc, None, "{caches:?}");
         let scenario = load::from_text("test.toml", &host.toml()).unwrap();
         assert_eq!(scenario.machine.pcpus_per_llc, 4);
-        let said = host.toml();
-        let words = match caches.is_empty() {
-            true => "does not tell which pCPUs share a cache",
-            false => "caches of the host are not alike",
+        let text = host.toml();
+        let remark = if caches.is_empty() {
+            "does not tell which pCPUs share a cache"
+        } else {
+            "caches of the host are not alike"
         };
-        assert!(said.contains(words), "{said}");
+        assert!(text.contains(remark), "{text}");
     }
     let bare = recorded(vec![vm(1, vec![vcpu(0, [9, 0, 0], None, "0-3")])], pcpus(4));
-    let said = bare.host("x").unwrap().toml();
-    assert!(said.contains("does not tell which pCPUs share a core"), "{said}");
+    let text = bare.host("x").unwrap().toml();
+    assert!(text.contains("does not tell which pCPUs share a core"), "{text}");
 }
 
 #[test]
-fn who_says_nothing_of_pcpus_or_vms_is_told() {
+fn records_without_pcpus_or_vms_are_rejected() {
     let error = |recorded: Recorded| recorded.host("x").unwrap_err();
     assert_eq!(error(Recorded::new()), RecordedError::Empty);
     let one = || vec![vm(1, vec![vcpu(0, [1, 0, 0], None, "0")])];

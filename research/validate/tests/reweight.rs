@@ -1,5 +1,6 @@
-//! The hog of Linux 6.13 in the model: a VM with two vCPUs on each of two pCPUs that blocks all the time, and what its figures in
-//! the decision record are. They are simulated, so they are the same to the last digit wherever they are made.
+//! The hog of Linux 6.13 in the model: a VM with two vCPUs on each of two pCPUs that blocks all the time.
+//!
+//! The figures in the decision record are simulated, so every machine reproduces them exactly.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// pCPUs that each VM of `scenarios/reweight-hog.toml` received, to three digits.
+/// Returns the pCPUs that each VM of `scenarios/reweight-hog.toml` received, to three decimals.
 fn received(settings: &[&str]) -> Vec<f64> {
     let mut source = Source::read(&root().join("scenarios/reweight-hog.toml")).unwrap();
     for setting in settings {
@@ -27,27 +28,27 @@ const PLACED: &str = "host.eevdf.reweight=\"6.13\"";
 const KEPT: &str = "host.eevdf.reweight=\"reverted\"";
 
 #[test]
-fn it_takes_almost_everything_where_lag_is_inflated_and_not_where_it_is_kept() {
+fn hog_needs_inflated_lag() {
     let (placed, kept) = (received(&[PLACED]), received(&[KEPT]));
     assert!(placed[0] > 1.5 && placed[1] < 0.2 && placed[2] < 0.3, "{placed:?}");
     assert!(kept[0] < 0.7 && kept[1] > 0.4 && kept[2] > 0.7, "{kept:?}");
 }
 
 #[test]
-fn it_takes_both_pcpus_of_a_sibling_on_each_pcpu_only() {
+fn hog_needs_two_vcpus_per_pcpu() {
     let one_each = received(&[PLACED, "vm.barrier.vcpus=2"]);
     assert!(one_each[0] < 0.7 && one_each[1] > 0.4, "{one_each:?}");
 }
 
 #[test]
-fn fair_cures_it_to_a_fifth() {
+fn fair_policy_limits_hog_to_a_fifth() {
     for share in received(&[PLACED, "policies.fair=true"]) {
         assert!((share - 2.0 / 3.0).abs() < 0.145, "{share}");
     }
 }
 
 #[test]
-fn the_figures_of_the_decision_are_what_the_scenario_gives() {
+fn decision_figures_match_scenario() {
     let text = std::fs::read_to_string(root().join("research/data/decisions.json")).unwrap();
     let data: serde_json::Value = serde_json::from_str(&text).unwrap();
     let rows = data["016"]["rows"].as_array().unwrap();

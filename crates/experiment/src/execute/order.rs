@@ -1,8 +1,10 @@
-//! In which order runs are made: the longest first, so that all workers end at about the same time.
+//! Order of runs: the longest first, so that all workers end at about the same time.
 //!
-//! How long a run takes shows only when it has ended. So the first run of each scenario comes before all others, those
-//! scenarios first that simulate most vCPU time; how long it took orders the rest. A scenario whose first run has not ended is
-//! taken to be the longest. The order decides when results are there, never what they are.
+//! The duration of a run is unknown until it has ended.
+//! So the first run of each scenario comes before all others, in descending order of simulated vCPU time.
+//! Its duration then orders the remaining runs.
+//! A scenario whose first run has not ended counts as the longest.
+//! The order does not affect the results.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,26 +15,26 @@ use tandem_sim::Scenario;
 /// The runs of one scenario.
 #[derive(Debug)]
 struct Runs {
-    /// Those that have not begun, last one first.
+    /// Runs that have not started, in reverse order.
     left: Vec<usize>,
-    /// How long the first one took; `None`: it has not ended.
+    /// Duration of the first run that ended; `None`: none has ended.
     took: Option<Duration>,
 }
 
-/// The runs that have not begun.
+/// Queue of runs that have not started.
 #[derive(Debug)]
 pub(super) struct Order {
     scenarios: Vec<Runs>,
-    /// To which scenario each run belongs.
+    /// The scenario of each run.
     scenario_of: Vec<usize>,
-    /// Scenarios of which no run has begun, the longest last.
+    /// Scenarios without a started run, the longest last.
     untried: Vec<usize>,
-    /// The others that have runs left, by how long one took when it was noted down here.
+    /// Other scenarios with runs left, by the duration known at insertion.
     tried: BinaryHeap<(Duration, Reverse<usize>)>,
 }
 
 impl Order {
-    /// The runs of these scenarios, by their places; a scenario is another only if it is another value.
+    /// Creates the queue of these runs, each given by its scenario; references to the same scenario belong together.
     pub fn new<'a>(runs: impl IntoIterator<Item = &'a Scenario>) -> Order {
         let mut numbers: HashMap<*const Scenario, usize> = HashMap::new();
         let mut scenarios: Vec<Runs> = Vec::new();
@@ -55,7 +57,7 @@ impl Order {
         Order { scenarios, scenario_of, untried, tried: BinaryHeap::new() }
     }
 
-    /// The run to be made next.
+    /// Returns the next run to start.
     pub fn next(&mut self) -> Option<usize> {
         if let Some(number) = self.untried.pop() {
             return self.take(number);
@@ -66,12 +68,12 @@ impl Order {
             if takes == noted {
                 return self.take(number);
             }
-            // Its first run has ended since.
+            // The first run has ended since the insertion.
             self.tried.push((takes, Reverse(number)));
         }
     }
 
-    /// A run has ended.
+    /// Records the duration of a run that has ended.
     pub fn ended(&mut self, run: usize, took: Duration) {
         let runs = &mut self.scenarios[self.scenario_of[run]];
         runs.took.get_or_insert(took);
@@ -90,7 +92,7 @@ impl Order {
     }
 }
 
-/// The time that all vCPUs may have together, ns.
+/// Returns the maximum CPU time of all vCPUs together, ns.
 fn vcpu_time(scenario: &Scenario) -> u128 {
     let vcpus: u32 = scenario.vms.iter().map(|vm| vm.vcpus).sum();
     u128::from(scenario.duration.0) * u128::from(vcpus.min(scenario.machine.pcpus))
@@ -106,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn first_runs_come_first_and_then_what_took_longest() {
+    fn first_runs_precede_longest_scenarios() {
         let scenarios = [10, 30, 20].map(scenario);
         let mut order = Order::new(scenarios.iter().flat_map(|one| [one; 3]));
         // The first of each, by simulated time.
         assert_eq!([(); 3].map(|()| order.next()), [3, 6, 0].map(Some));
-        // The one that simulates least takes longest.
+        // The scenario with the least simulated time takes longest.
         order.ended(0, Duration::from_secs(9));
         order.ended(3, Duration::from_secs(1));
         order.ended(6, Duration::from_secs(2));
@@ -120,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_ended_is_taken_to_be_longest() {
+    fn scenario_without_result_counts_as_longest() {
         let scenarios = [20, 10].map(scenario);
         let mut order = Order::new(scenarios.iter().flat_map(|one| [one; 2]));
         assert_eq!([(); 2].map(|()| order.next()), [0, 2].map(Some));
@@ -129,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn every_run_is_made_once_however_runs_are_spread() {
+    fn interleaved_runs_are_made_once() {
         let scenarios = [3, 1, 2].map(scenario);
-        // As in a shard of a grid, where neighbours are of different scenarios.
+        // As in a shard of a grid, where adjacent runs have different scenarios.
         let mut order = Order::new([(); 5].iter().flat_map(|()| &scenarios));
         let mut made: Vec<usize> = Vec::new();
         while let Some(run) = order.next() {

@@ -1,15 +1,15 @@
-//! What the simulator measured, as the times that scalability by utilization efficiency is computed from.
+//! Times of the simulator as inputs of scalability by utilization efficiency.
 //!
-//! Source: Shan's dissertation (NJIT 2018), chapter 4; the formulas are `tandem_policy::scalability`'s.
-//! A physical machine's idle time is what its cores did not run, polling idle loops included; busy-waiting is
-//! all spinning, and waiting for other CPUs to flush their TLBs. A VM's switching is the time that its VM exits
-//! took, with all that the hypervisor does in them, and the time that its vCPUs spun or polled before they
-//! were switched out. Unused is what it did not take of its fair share, because its vCPUs were not runnable
-//! when it was to be had. A VM that received more than its fair share, because others left something over, was
-//! allocated that much.
+//! Source: Shan's dissertation (NJIT 2018), chapter 4; the formulas are those of `tandem_policy::scalability`.
 //!
-//! All times are ns within one measured span. What caches, page tables and the guest's kernel cost counts
-//! as used.
+//! - Idle time of a physical machine: time in which its cores did not run, including polling idle loops.
+//! - Busy-waiting: all spinning, and waiting for other CPUs to flush their TLBs.
+//! - Switching of a VM: time of its VM exits, including the hypervisor's work, and time that its vCPUs spun or polled.
+//! - Unused time of a VM: the part of its allocation that it did not receive because its vCPUs were not runnable.
+//! - Allocation of a VM: its fair share, or the received time if that is more because other VMs left time unused.
+//!
+//! All times are ns within one measured span.
+//! Costs of caches, page tables and the guest's kernel count as used.
 
 use serde::Serialize;
 use tandem_model::{Nanos, Weight};
@@ -21,31 +21,31 @@ use tandem_sim::scenario::Mode;
 
 use crate::metrics;
 
-/// What the CPUs of a machine or VM did.
+/// Use of the CPUs of a machine or VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Usage {
-    /// CPUs or vCPUs, N.
+    /// Number of CPUs or vCPUs, N.
     pub cpus: u32,
     /// Threads of the application.
     pub threads: u32,
-    /// The span, ns.
+    /// The measured span, ns.
     pub measured: Nanos,
-    /// They ran, summed over them.
+    /// CPU time, summed over the CPUs.
     pub received: Nanos,
-    /// Spinning for locks and barriers, waiting for TLB flushes.
+    /// Time spinning for locks and barriers, or waiting for TLB flushes.
     pub spinning: Nanos,
-    /// The idle loop polling.
+    /// Polling time of the idle loop.
     pub idle_polling: Nanos,
-    /// VM exits.
+    /// Time of VM exits.
     pub exits: Nanos,
-    /// Threads that gave up their CPU of their own accord.
+    /// Number of voluntary switches of threads.
     pub voluntary_switches: f64,
-    /// Units of work done.
+    /// Completed units of work.
     pub work: f64,
 }
 
 impl Usage {
-    /// Of a VM, or of the machine in native mode.
+    /// Returns the use of a VM, or of the machine in native mode.
     pub fn of(vm: &VmResults, measured: Nanos) -> Usage {
         let ran = metrics::ran(vm);
         Usage {
@@ -61,7 +61,7 @@ impl Usage {
         }
     }
 
-    /// As a run on a physical machine.
+    /// Returns the use as a run on a physical machine.
     pub fn physical(&self) -> PhysicalRun {
         let all = Nanos(self.measured.0.saturating_mul(u64::from(self.cpus)));
         PhysicalRun {
@@ -72,7 +72,7 @@ impl Usage {
         }
     }
 
-    /// As a run in a VM whose fair share of the host was `fair` in this span.
+    /// Returns the use as a run in a VM whose fair share of the host was `fair` in this span.
     pub fn virtual_run(&self, fair: Nanos) -> VirtualRun {
         let allocated = fair.max(self.received);
         VirtualRun {
@@ -83,7 +83,7 @@ impl Usage {
         }
     }
 
-    /// What the application is like, if this was measured on a physical machine.
+    /// Returns the features of the application, if this is the use of a physical machine.
     pub fn features(&self, timeslice: Nanos) -> Features {
         let seconds = self.measured.as_secs_f64();
         let running = self.received.saturating_sub(self.idle_polling);
@@ -97,13 +97,13 @@ impl Usage {
         }
     }
 
-    /// Units of work in a second.
+    /// Returns the units of work per second.
     pub fn work_rate(&self) -> f64 {
         self.work / self.measured.as_secs_f64()
     }
 }
 
-/// The fair share of each VM in a span: by weight, at most as much as its vCPUs can use.
+/// Returns the fair share of each VM in a span: by weight, up to the capacity of its vCPUs.
 pub fn fair(scenario: &Scenario, span: Nanos) -> Vec<Nanos> {
     let times = |count: u32| Nanos(span.0.saturating_mul(u64::from(count)));
     let claims: Vec<Claim> = scenario
@@ -114,7 +114,7 @@ pub fn fair(scenario: &Scenario, span: Nanos) -> Vec<Nanos> {
     fair_shares(times(scenario.machine.pcpus), span, &claims)
 }
 
-/// The scenario with one of its VMs alone on `cpus` physical CPUs.
+/// Returns the scenario with one of its VMs alone on `cpus` physical CPUs; `None` if its program does not fit.
 pub fn on_hardware(scenario: &Scenario, vm: usize, cpus: u32) -> Option<Scenario> {
     let mut alone = scenario.clone();
     let mut vm = alone.vms.get(vm)?.clone();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_loses_what_it_idles_polls_and_spins() {
+    fn physical_speedup_excludes_idle_and_spinning() {
         let run = usage().physical();
         assert_eq!(run.idle, Nanos::from_millis(3500));
         // 4 − (3.5 s + 1 s) ÷ 2 s.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_loses_exits_and_what_it_leaves_of_its_share() {
+    fn vm_speedup_excludes_switching_and_unused_share() {
         let run = usage().virtual_run(Nanos::from_secs(7));
         assert_eq!(run.unused, Nanos::from_secs(2));
         // 4 − 4 × (1.75 s + 2 s) ÷ 7 s.

@@ -1,12 +1,12 @@
-//! How a grid is divided among many machines: into shards of about a second, each a file in a folder beside the file of the whole.
+//! Division of a grid into shards of about a second for many machines, with one file per shard.
 //!
-//! The folder of `all.parquet` is `all.parquet.shards`, and its files are `0001-of-0120.parquet` and so on. What is there
-//! decides: the same sweep again keeps its division, however fast this machine is today, and needs only the shards that are
-//! missing. Files of another grid, or of two divisions, are never mixed, and damaged ones are not taken for complete. Files with other
-//! names are whoever put them there's, and are left alone.
+//! The folder of `all.parquet` is `all.parquet.shards`, and its files are `0001-of-0120.parquet` and so on.
+//! Existing files take precedence: a repeated sweep keeps its division, whatever the speed of this machine, and runs only the missing shards.
+//! Files of different grids or divisions are never mixed, and damaged files do not count as complete.
+//! Files with other names are left alone.
 //!
-//! How long a shard takes is measured on this machine: a few cells, spread over the grid, run for a moment each. So the number of
-//! shards varies. What is in the merged file does not depend on it.
+//! The duration of a shard is estimated on this machine with short runs of a few cells, spread over the grid.
+//! So the number of shards varies; the merged file does not depend on it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -23,16 +23,16 @@ use crate::execute;
 use crate::execute::ExecuteError;
 use crate::progress::Progress;
 
-/// What a shard should take on one CPU.
+/// Target duration of a shard on one CPU.
 const SHARD: Duration = Duration::from_secs(1);
 
-/// Cells that are tried.
+/// Number of cells that are tried for the estimate.
 const TRIED: u64 = 8;
 
-/// How long one of them is tried.
+/// Maximum duration of a trial.
 const TRIAL: Duration = Duration::from_millis(100);
 
-/// Why the shards that are there cannot be used.
+/// Error of a division.
 #[derive(Debug, Error)]
 pub enum DivisionError {
     /// The folder cannot be read.
@@ -40,32 +40,32 @@ pub enum DivisionError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// A file in it is no shard, or a damaged one.
+    /// A file is not a shard, or is damaged.
     #[error("{} is among the shards and is none: remove it, or name another file for the sweep", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The cause.
         #[source]
         cause: OpenError,
     },
-    /// A file in it is in the way and cannot be removed.
+    /// A file cannot be removed.
     #[error("cannot remove {}", path.display())]
     Remove {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// A file in it cannot be read.
+    /// A file cannot be read.
     #[error(transparent)]
     Read(OpenError),
-    /// A file in it is of another sweep.
+    /// A file is of another sweep.
     #[error(
         "{} is of another sweep: {found}. Asked for is {wanted}. Remove the folder, or name another file for the sweep",
         path.display()
@@ -73,12 +73,12 @@ pub enum DivisionError {
     Other {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Identity of the file.
         found: Box<Identity>,
-        /// What it should.
+        /// Identity of the expected shard.
         wanted: Box<Identity>,
     },
-    /// Files in it are of other divisions.
+    /// A file is of another division.
     #[error(
         "{} is shard {found}, and there are to be {of} shards: remove the folder, or leave the number of shards out",
         path.display()
@@ -86,18 +86,18 @@ pub enum DivisionError {
     Divided {
         /// The file.
         path: PathBuf,
-        /// Which shard it is.
+        /// The shard of the file.
         found: Shard,
-        /// How many there should be.
+        /// The expected number of shards.
         of: u32,
     },
-    /// The shards of one sweep have this number.
+    /// The number of shards is out of range.
     #[error(
         "{0} shards are not possible: 1 … {most}, and not more than there are cells",
         most = SHARDS.end()
     )]
     Number(u32),
-    /// The runs that are to show how long shards take did not end.
+    /// The estimate was interrupted.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
 }
@@ -105,17 +105,19 @@ pub enum DivisionError {
 /// A grid in shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Division {
-    /// Where the shards' files are.
+    /// Folder of the shards' files.
     pub folder: PathBuf,
-    /// How many shards there are.
+    /// Number of shards.
     pub of: u32,
-    /// Those whose files are complete.
+    /// Shards with complete files.
     pub done: Vec<u32>,
 }
 
 impl Division {
-    /// The division of the grid whose file is `out`: as it is found, or else into `of` shards, or else into shards of about a
-    /// second. With `force` shards that are in the way are removed: of something else, of other divisions, damaged.
+    /// Determines the division of the grid whose file is `out`.
+    ///
+    /// The number of shards is `of`, or that of the existing files, or else makes shards of about a second.
+    /// With `force`, files of other grids and divisions and damaged files are removed; otherwise they are an error.
     pub fn of(
         grid: &Grid,
         out: &Path,
@@ -157,35 +159,35 @@ impl Division {
         Ok(Division { folder, of, done })
     }
 
-    /// A shard's file.
+    /// Returns the path of a shard's file.
     pub fn file(&self, number: u32) -> PathBuf {
         self.folder.join(name(Shard { number, of: self.of }))
     }
 
-    /// The files of all shards.
+    /// Returns the paths of all shards' files.
     pub fn files(&self) -> Vec<PathBuf> {
         (1..=self.of).map(|number| self.file(number)).collect()
     }
 
-    /// The shards that are not there yet.
+    /// Returns the shards without a complete file.
     pub fn missing(&self) -> Vec<u32> {
         (1..=self.of).filter(|number| self.done.binary_search(number).is_err()).collect()
     }
 }
 
-/// Where the shards of a file are.
+/// Returns the folder of the shards of a file.
 pub fn folder(out: &Path) -> PathBuf {
     let mut name = out.as_os_str().to_owned();
     name.push(".shards");
     PathBuf::from(name)
 }
 
-/// What a shard's file is called.
+/// Returns the name of a shard's file.
 fn name(shard: Shard) -> String {
     format!("{:04}-of-{:04}.parquet", shard.number, shard.of)
 }
 
-/// Whose file is called so.
+/// Returns the shard of a file name, or `None` for other names.
 fn named(file: &str) -> Option<Shard> {
     let (number, of) = file.strip_suffix(".parquet")?.split_once("-of-")?;
     let shard: Shard = format!("{number}/{of}").parse().ok()?;
@@ -197,7 +199,7 @@ fn remove(path: &Path) -> Result<(), DivisionError> {
         .map_err(|cause| DivisionError::Remove { path: path.to_owned(), cause })
 }
 
-/// The shards' files in a folder, by name; none where there is no folder.
+/// Returns the shards' files in a folder, sorted by name; empty if the folder does not exist.
 fn files(folder: &Path) -> Result<Vec<(PathBuf, Shard)>, DivisionError> {
     let cannot = |cause| DivisionError::Folder { path: folder.to_owned(), cause };
     if !folder.exists() {
@@ -214,11 +216,14 @@ fn files(folder: &Path) -> Result<Vec<(PathBuf, Shard)>, DivisionError> {
     Ok(files)
 }
 
-/// Refuses a file that is not this shard of this grid, whole and as it was written.
+/// Checks that a file is this shard of this grid, complete and undamaged.
 fn check(path: &Path, shard: Shard, grid: &Grid) -> Result<(), DivisionError> {
-    let open_error = |cause: OpenError| match cause.is_of_file() {
-        true => DivisionError::Foreign { path: path.to_owned(), cause },
-        false => DivisionError::Read(cause),
+    let open_error = |cause: OpenError| {
+        if cause.is_of_file() {
+            DivisionError::Foreign { path: path.to_owned(), cause }
+        } else {
+            DivisionError::Read(cause)
+        }
     };
     let reader = Reader::open(path).map_err(open_error)?;
     let (found, wanted) = (reader.identity(), grid.identity(shard));
@@ -233,20 +238,20 @@ fn check(path: &Path, shard: Shard, grid: &Grid) -> Result<(), DivisionError> {
     checked.map_err(|cause| open_error(cause.of(path)))
 }
 
-/// So many shards that each takes about a second on a CPU of this machine.
+/// Estimates the number of shards such that each takes about a second on a CPU of this machine.
 fn measured(grid: &Grid, progress: &dyn Progress) -> Result<u32, ExecuteError> {
     let cells = grid.cells();
     let tried = cells.min(TRIED);
     let (mut simulated, mut took) = (0.0, 0.0);
     for at in 0..tried {
-        // From the middles of so many parts.
+        // The middle of each of `tried` equal parts.
         let number = (2 * at + 1) * cells / (2 * tried);
         let Some(cell) = grid.cell(number) else {
             continue;
         };
         let scenario = Scenario { seed: cell.seed, ..cell.scenario.clone() };
         let watch = Stopwatch::begin(progress);
-        // One that was not done in time says enough.
+        // A run that was stopped at the limit suffices for the estimate.
         let _ = execute::run(&mut World::new(&scenario), scenario.duration, &watch);
         if progress.is_cancelled() {
             return Err(ExecuteError::Cancelled);
@@ -264,7 +269,7 @@ fn measured(grid: &Grid, progress: &dyn Progress) -> Result<u32, ExecuteError> {
     Ok(shards.clamp(1.0, most.max(1.0)) as u32)
 }
 
-/// Ends a run after a while, and says how far it came.
+/// Stops a run after [`TRIAL`], and counts its simulated time.
 struct Stopwatch<'a> {
     outer: &'a dyn Progress,
     began: Instant,
@@ -308,15 +313,15 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_a_moment_is_one_shard_and_what_takes_long_is_many() {
+    fn number_of_shards_follows_duration() {
         assert_eq!(measured(&grid("1ms", 2), &Silent), Ok(1));
-        // Hours of simulated time: more shards than cells there cannot be, nor more than a thousand.
+        // Hours of simulated time: the number of cells and 1000 limit the number of shards.
         assert_eq!(measured(&grid("4000s", 3), &Silent), Ok(6));
         assert_eq!(measured(&grid("4000s", 900), &Silent), Ok(1000));
     }
 
     #[test]
-    fn what_is_there_decides() {
+    fn existing_shards_determine_division() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("all.parquet");
         let small = grid("1ms", 3);
@@ -344,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_goes_only_if_asked_and_nothing_else_with_it() {
+    fn force_removes_conflicting_shards_only() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("all.parquet");
         let (own, other) = (grid("1ms", 3), grid("2ms", 3));
@@ -360,7 +365,7 @@ mod tests {
         std::fs::write(&mine, "a user's own").unwrap();
         write(&own, part(1, 4), &division.file(1));
         write(&other, part(2, 4), &division.file(2));
-        // A shard under another's name is not that one.
+        // Shard 4 under the name of shard 3.
         write(&own, part(4, 4), &division.file(3));
         let five = division.folder.join(name(part(5, 5)));
         write(&own, part(5, 5), &five);
@@ -372,7 +377,7 @@ mod tests {
         assert_eq!(std::fs::read(&mine).unwrap(), b"a user's own");
         let left = std::fs::read_dir(&division.folder).unwrap().count();
         assert_eq!(left, 2, "the shard that is done, and the user's file");
-        // A letter in a page: the footer is intact.
+        // Changes a letter in a page; the footer stays intact.
         let name = b"work_rate";
         let at = bytes.windows(name.len()).position(|part| part == name);
         bytes[at.unwrap()] ^= 1;
@@ -383,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_of_shards_are_shards() {
+    fn shard_names_are_recognized() {
         assert_eq!(named("0003-of-0120.parquet"), Some(Shard { number: 3, of: 120 }));
         for wrong in [
             "3-of-120.parquet",

@@ -1,16 +1,18 @@
-//! The Parquet file of a shard: the table that `compare` writes, with the number of the cell before it, and in
-//! the metadata of which grid it is and a digest of all that it says.
+//! The Parquet file of a shard: the table of `compare` with a column of cell numbers.
 //!
-//! Rows are in the order of cells. A row group ends with the first cell that brings it to
-//! 65,536 rows: where it ends depends on the rows alone, so a merged file has the groups of one that
-//! was written at once. Both writing and reading hold one row group at a time.
+//! The metadata identifies the grid and has a digest of the content.
+//! Rows are in the order of cells.
+//! A row group ends with the first cell that brings it to 65,536 rows.
+//! Its end depends only on the rows, so a merged file has the same groups as a file of the whole grid.
+//! Writing and reading hold one row group at a time.
 //!
-//! What is read may be any file: the schema, the order of cells and the digest are checked, and what is wrong is an error. So it is
-//! where the Parquet library panics, as it does on some damaged pages. The digest (the hash of a grid's fingerprint) is of the metadata, of the
-//! columns of parameters and of every row, and is known to be right once all rows were taken: [`Reader::is_at_end`]. It guards
-//! against damage, not against forgery, and does not see what nobody reads here, such as the least and greatest value of a page.
+//! Input is not trusted: the schema, the order of cells and the digest are checked.
+//! A panic of the Parquet library, which occurs on some damaged pages, is an error too.
+//! The digest (same hash as a grid's fingerprint) covers the metadata, the columns of parameters and every row.
+//! It is verified after the last row: [`Reader::is_at_end`].
+//! It detects damage, not forgery, and does not cover unused data such as the minimum and maximum of a page.
 //!
-//! A reader has its file open only while it reads a row group, so any number of readers needs few file descriptors.
+//! A reader keeps its file open only while it reads a row group, so the number of file descriptors is small.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -36,30 +38,30 @@ use crate::columns;
 use crate::columns::{ColumnError, column};
 use crate::parameters::{Column, FIGURES, Kind, Value};
 
-/// What the schema is called.
+/// Name of the schema.
 const NAME: &str = "sweep";
 
-/// Columns before those of parameters.
+/// Number of columns before those of parameters.
 const BEFORE: usize = 3;
 
-/// The metadata's key of the digest.
+/// Metadata key of the digest.
 const DIGEST: &str = "tandem.digest";
 
-/// What Linux says if the process, or the whole system, has no file descriptor left: EMFILE, ENFILE.
+/// Errors of Linux if the process or the system has no file descriptor left: EMFILE, ENFILE.
 const NO_DESCRIPTOR: [i32; 2] = [24, 23];
 
-/// Rows that make a row group, to the end of their cell.
+/// Minimum number of rows of a row group, except the last.
 const GROUP: usize = 65_536;
 
-/// Why a file cannot be read as a sweep's.
+/// Error in reading a sweep's file.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The system refused it.
+    /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -69,56 +71,56 @@ pub enum OpenError {
         path.display()
     )]
     Descriptors {
-        /// The file, which need not be wrong.
+        /// The file, which may be valid.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
-    /// It is something else, or damaged.
+    /// The file is not a sweep's, or is damaged.
     #[error("{} is no complete file of tandem-sim sweep", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         cause: ContentError,
     },
 }
 
-/// What is wrong with the content of a file.
+/// Error of the content of a file.
 #[derive(Debug, Error)]
 pub enum ContentError {
-    /// It is no Parquet.
+    /// The file is not valid Parquet.
     #[error(transparent)]
     Parquet(ParquetError),
-    /// The system refused it.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// There is no file descriptor left.
     #[error("no file descriptor is left; close files, or raise the limit (ulimit -n)")]
     Descriptors(#[source] io::Error),
-    /// Nobody can tell whether it is what was written.
+    /// The metadata has no digest.
     #[error("its metadata has no {DIGEST}: an earlier version of tandem wrote it")]
     NoDigest,
-    /// It is not what was written.
-    #[error("it is damaged: the digest of what it holds is {found}, and {wanted} was written")]
+    /// The content does not match the digest.
+    #[error("it is damaged: the digest of its content is {found}, and {wanted} was written")]
     Digest {
-        /// That of what is there.
+        /// Digest of the content.
         found: String,
-        /// That in the metadata.
+        /// Digest in the metadata.
         wanted: String,
     },
-    /// It is not of a sweep.
+    /// The metadata is not that of a sweep.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// It has another schema.
+    /// The schema is not that of a sweep.
     #[error("it has other columns than a sweep's")]
     Columns,
-    /// The library panics on it.
+    /// The Parquet library panicked, or a value cannot be decoded.
     #[error("it is damaged: its values cannot be decoded")]
     Damaged,
-    /// A cell's number is below zero.
+    /// A cell's number is negative.
     #[error("row {0} has no possible cell")]
     Cell(usize),
     /// A row group has a negative number of rows.
@@ -127,11 +129,11 @@ pub enum ContentError {
     /// A column has fewer values than there are rows.
     #[error("column {column} of a row group ends after {values} rows of {rows}")]
     Short {
-        /// The column's number.
+        /// Index of the column.
         column: usize,
-        /// Values that are there.
+        /// Number of values.
         values: usize,
-        /// Rows that there should be.
+        /// Number of rows.
         rows: usize,
     },
 }
@@ -150,14 +152,14 @@ impl From<ParquetError> for ContentError {
 }
 
 impl OpenError {
-    /// Whether it says something about the file, and not about this process or machine.
+    /// Returns whether the file is at fault, not this process or machine.
     pub fn is_of_file(&self) -> bool {
         matches!(self, OpenError::Foreign { cause, .. } if cause.is_of_file())
     }
 }
 
 impl ContentError {
-    /// The same, with the file's name.
+    /// Adds the path of the file.
     pub fn of(self, path: &Path) -> OpenError {
         match self {
             ContentError::Io(cause) | ContentError::Descriptors(cause) => open_error(path, cause),
@@ -165,7 +167,7 @@ impl ContentError {
         }
     }
 
-    /// Whether it says something about the file, and not about this process or machine.
+    /// Returns whether the file is at fault, not this process or machine.
     pub fn is_of_file(&self) -> bool {
         !matches!(self, ContentError::Io(_) | ContentError::Descriptors(_))
     }
@@ -176,31 +178,31 @@ fn is_no_descriptor(error: &io::Error) -> bool {
     code.is_some_and(|code| NO_DESCRIPTOR.contains(&code))
 }
 
-/// One figure and whose it is.
+/// One figure with its cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Its number in the grid.
+    /// Number of the cell in the grid.
     pub cell: u64,
     /// The scenario's name.
     pub scenario: ByteArray,
-    /// What was varied; empty: nothing.
+    /// The combination's name; empty for the unchanged scenario.
     pub combination: ByteArray,
-    /// The same, a value for each parameter.
+    /// The combination's value for each parameter.
     pub parameters: Arc<[Value]>,
     /// The run's seed.
     pub seed: u64,
     /// The VM; empty: the host.
     pub vm: ByteArray,
-    /// What was measured.
+    /// The metric.
     pub metric: ByteArray,
-    /// In which unit.
+    /// The unit.
     pub unit: ByteArray,
-    /// How much.
+    /// The value.
     pub value: f64,
 }
 
 impl Row {
-    /// Adds it to a digest, so that no two sequences of rows are the same bytes.
+    /// Adds the row to a digest in an unambiguous encoding.
     fn digest(&self, digest: &mut Fingerprint) {
         let mut text = |text: &[u8]| {
             digest.bytes(&(text.len() as u64).to_le_bytes());
@@ -222,10 +224,10 @@ impl Row {
     }
 }
 
-/// The digest of a file without rows.
+/// Returns the digest of a file without rows.
 fn digest_of(identity: &Identity, parameters: &[Column]) -> Fingerprint {
     let mut digest = Fingerprint::default();
-    // A Fingerprint takes every text; there is no error to be had.
+    // Writing to a `Fingerprint` cannot fail.
     let _ = write!(digest, "{:?} {parameters:?}", identity.to_pairs());
     digest
 }
@@ -270,7 +272,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins; `parameters` are the columns of what was varied.
+    /// Creates a writer; `parameters` are the columns of the varied parameters.
     pub fn new(
         file: File,
         identity: &Identity,
@@ -290,7 +292,7 @@ impl Writer {
         })
     }
 
-    /// Takes a row.
+    /// Adds a row.
     pub fn push(&mut self, row: Row) {
         row.digest(&mut self.digest);
         self.columns.cell.push(row.cell as i64);
@@ -305,12 +307,12 @@ impl Writer {
         self.rows += 1;
     }
 
-    /// The cell has no more rows.
+    /// Ends the current cell.
     pub fn end_cell(&mut self) -> Result<(), ColumnError> {
         if self.columns.cell.len() >= GROUP { self.end_group() } else { Ok(()) }
     }
 
-    /// Ends the file and sees to it that it outlasts a loss of power; how many rows it has.
+    /// Completes the file, syncs it to disk, and returns its number of rows.
     pub fn finish(mut self) -> Result<u64, ColumnError> {
         if !self.columns.cell.is_empty() {
             self.end_group()?;
@@ -344,20 +346,20 @@ pub struct Reader {
     path: PathBuf,
     identity: Identity,
     parameters: Vec<Column>,
-    /// The digest that was written.
+    /// Digest in the metadata.
     wanted: String,
-    /// That of the rows that were taken.
+    /// Digest of the rows so far.
     digest: Fingerprint,
     groups: usize,
     columns: Columns,
-    /// The next row of these.
+    /// Index of the next row in `columns`.
     at: usize,
-    /// The next row group.
+    /// Index of the next row group.
     group: usize,
 }
 
 impl Reader {
-    /// Opens a file and finds out what it is.
+    /// Opens a file and reads its metadata.
     pub fn open(path: &Path) -> Result<Reader, OpenError> {
         let file = File::open(path).map_err(|cause| open_error(path, cause))?;
         Reader::new(path, file).map_err(|cause| cause.of(path))
@@ -386,17 +388,17 @@ impl Reader {
         })
     }
 
-    /// Of which grid it is.
+    /// Returns the identity of the grid and shard.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// The columns of what was varied.
+    /// Returns the columns of the varied parameters.
     pub fn parameters(&self) -> &[Column] {
         &self.parameters
     }
 
-    /// The next row, if it is of this cell.
+    /// Returns the next row if it is of this cell.
     pub fn next_of(&mut self, cell: u64) -> Result<Option<Row>, ContentError> {
         let row = self.peek()?.filter(|row| row.cell == cell);
         if let Some(row) = &row {
@@ -406,19 +408,20 @@ impl Reader {
         Ok(row)
     }
 
-    /// Whether all rows were taken; an error if they are not those that were written.
+    /// Returns whether all rows were read; fails if they do not match the digest.
     pub fn is_at_end(&mut self) -> Result<bool, ContentError> {
         if self.peek()?.is_some() {
             return Ok(false);
         }
         let found = self.digest.to_string();
-        match found == self.wanted {
-            true => Ok(true),
-            false => Err(ContentError::Digest { found, wanted: self.wanted.clone() }),
+        if found == self.wanted {
+            Ok(true)
+        } else {
+            Err(ContentError::Digest { found, wanted: self.wanted.clone() })
         }
     }
 
-    /// Reads all that is left; an error if it is not what was written.
+    /// Reads the remaining rows; fails if the rows do not match the digest.
     pub fn check(mut self) -> Result<(), ContentError> {
         while let Some(row) = self.peek()? {
             row.digest(&mut self.digest);
@@ -432,9 +435,12 @@ impl Reader {
             if self.group >= self.groups {
                 return Ok(None);
             }
-            let file = File::open(&self.path).map_err(|cause| match is_no_descriptor(&cause) {
-                true => ContentError::Descriptors(cause),
-                false => ContentError::Io(cause),
+            let file = File::open(&self.path).map_err(|cause| {
+                if is_no_descriptor(&cause) {
+                    ContentError::Descriptors(cause)
+                } else {
+                    ContentError::Io(cause)
+                }
             })?;
             let (group, parameters) = (self.group, &self.parameters);
             self.columns = guarded(|| {
@@ -456,14 +462,16 @@ impl Reader {
 
 fn open_error(path: &Path, cause: io::Error) -> OpenError {
     let path = path.to_owned();
-    match is_no_descriptor(&cause) {
-        true => OpenError::Descriptors { path, cause },
-        false => OpenError::Read { path, cause },
+    if is_no_descriptor(&cause) {
+        OpenError::Descriptors { path, cause }
+    } else {
+        OpenError::Read { path, cause }
     }
 }
 
-/// Reads; a panic of the library, which says nothing, is an error. No other thread may be at work: the
-/// hook that reports panics is out of force meanwhile.
+/// Calls `read` and turns a panic of the library into an error.
+///
+/// It disables the panic hook of the whole process, so no other thread may run.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ContentError>) -> Result<T, ContentError> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
@@ -475,7 +483,7 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ContentError>) -> Result<T, Conte
     }
 }
 
-/// The columns of parameters in a schema; refuses one that is not a sweep's.
+/// Returns the columns of parameters in a schema; fails if it is not that of a sweep.
 fn parameters_of(schema: &Type) -> Result<Vec<Column>, ContentError> {
     let fields = schema.get_fields();
     let after = FIGURES.len() - BEFORE;
@@ -492,9 +500,10 @@ fn parameters_of(schema: &Type) -> Result<Vec<Column>, ContentError> {
     };
     let between = between.ok_or(ContentError::Columns)?;
     let parameters: Vec<Column> = between.iter().map(column).collect::<Result<_, _>>()?;
-    match *schema == columns::schema(NAME, &columns::columns(true, &parameters))? {
-        true => Ok(parameters),
-        false => Err(ContentError::Columns),
+    if *schema == columns::schema(NAME, &columns::columns(true, &parameters))? {
+        Ok(parameters)
+    } else {
+        Err(ContentError::Columns)
     }
 }
 
@@ -514,7 +523,7 @@ fn read_group(group: &dyn RowGroupReader, parameters: &[Column]) -> Result<Colum
     })
 }
 
-/// For each row the values of its parameters; rows that have the same share them.
+/// Returns the parameter values of each row; consecutive rows with equal values share them.
 fn read_parameters(
     group: &dyn RowGroupReader,
     parameters: &[Column],
@@ -561,8 +570,9 @@ fn read_parameters(
     Ok(all)
 }
 
-/// All values of a column of a group. How many there should be is only what the file claims: room is
-/// made for those that are there.
+/// Returns all values of a column of a group.
+///
+/// The number of rows is untrusted, so memory is allocated only for values that are read.
 fn read_column<T: DataType>(
     group: &dyn RowGroupReader,
     at: usize,
@@ -586,7 +596,7 @@ mod tests {
     use crate::sweep::grid::Shard;
 
     #[test]
-    fn rows_are_read_back_across_row_groups() {
+    fn round_trip_spans_row_groups() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.parquet");
         let pairs = |key: &str| match key {
@@ -610,7 +620,7 @@ mod tests {
             unit: "1".into(),
             value: at as f64 / 3.0,
         };
-        // The first three cells together go beyond a group, the fifth as well.
+        // The first three cells together exceed a group, and so does the fifth.
         let rows = [GROUP / 2, GROUP / 4, GROUP / 2, 1, GROUP + 1];
         let column = |name: &str, kind| Column { name: name.to_owned(), kind };
         let parameters = [
@@ -641,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lack_of_descriptors_is_not_the_fault_of_a_file() {
+    fn lack_of_descriptors_does_not_blame_file() {
         let path = Path::new("s.parquet");
         for code in NO_DESCRIPTOR {
             let error = open_error(path, io::Error::from_raw_os_error(code));

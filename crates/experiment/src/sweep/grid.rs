@@ -1,12 +1,13 @@
-//! Which cells a sweep has, and what tells one grid from another.
+//! The cells of a sweep, and the identity of its grid.
 //!
-//! A grid's fingerprint is FNV-1a of 128 bits (Fowler, Noll, Vo; RFC 9923) over everything that its
-//! figures depend on: the scenario of every combination as it was understood, workload files and
-//! settings included, the names of the combinations, the columns of what is varied, and the seeds. Comments and the order of keys in a
-//! scenario are not part of it. It guards against mistakes, not against forgery.
+//! A grid's fingerprint is FNV-1a of 128 bits (Fowler, Noll, Vo; RFC 9923) over all inputs of its figures.
+//! These are the parsed scenario of every combination with its workloads and settings, the names of the combinations,
+//! the columns of the varied parameters, and the seeds.
+//! Comments and the order of keys in a scenario have no effect.
+//! The fingerprint detects mistakes, not forgery.
 //!
-//! The version of the program is kept beside it and must be the same too: another version may
-//! simulate differently. What it cannot tell apart are two builds of one version.
+//! The version of the program must match too, because another version may simulate differently.
+//! Two builds of one version cannot be distinguished.
 
 use std::fmt;
 use std::fmt::Write;
@@ -21,26 +22,26 @@ use thiserror::Error;
 use crate::parameters::{Parameters, Value};
 use crate::vary::Combination;
 
-/// Shards of one grid.
+/// Valid numbers of shards of a grid.
 pub const SHARDS: RangeInclusive<u32> = 1..=1000;
 
-/// Names of combinations that a message shows.
+/// Number of combinations that a message names.
 const SHOWN: usize = 3;
 
-/// One part of N, from 1.
+/// One part of a grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which, from 1.
+    /// Number of the part, from 1.
     pub number: u32,
-    /// Of how many.
+    /// Number of parts.
     pub of: u32,
 }
 
 impl Shard {
-    /// All of it.
+    /// The whole grid.
     pub const WHOLE: Shard = Shard { number: 1, of: 1 };
 
-    /// Its cells of a grid of so many.
+    /// Returns its cells in a grid of `of_grid` cells.
     pub fn cells(self, of_grid: u64) -> impl Iterator<Item = u64> {
         let first = u64::from(self.number.saturating_sub(1));
         (first..of_grid).step_by(self.of.max(1) as usize)
@@ -53,7 +54,7 @@ impl fmt::Display for Shard {
     }
 }
 
-/// What was written is no shard.
+/// The text is not a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("write I/N, shard I of N, I from 1 to N and N at most {}, such as 2/8", SHARDS.end())]
 pub struct NoShard;
@@ -63,37 +64,41 @@ impl FromStr for Shard {
 
     fn from_str(text: &str) -> Result<Shard, NoShard> {
         let (number, of) = text.split_once('/').ok_or(NoShard)?;
-        let digits = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => text.parse::<u32>().map_err(|_| NoShard),
-            false => Err(NoShard),
+        let digits = |text: &str| {
+            if text.bytes().all(|byte| byte.is_ascii_digit()) {
+                text.parse::<u32>().map_err(|_| NoShard)
+            } else {
+                Err(NoShard)
+            }
         };
         let (number, of) = (digits(number)?, digits(of)?);
-        match SHARDS.contains(&of) && (1..=of).contains(&number) {
-            true => Ok(Shard { number, of }),
-            false => Err(NoShard),
+        if SHARDS.contains(&of) && (1..=of).contains(&number) {
+            Ok(Shard { number, of })
+        } else {
+            Err(NoShard)
         }
     }
 }
 
-/// Why there is no grid, or not that shard of it.
+/// Error of a grid or its shard.
 #[derive(Debug, Error)]
 pub enum GridError {
-    /// A combination's scenario is wrong.
+    /// A combination's scenario is invalid.
     #[error(transparent)]
     Scenario(#[from] LoadError),
     /// There is no combination.
     #[error("there is nothing to sweep")]
     Nothing,
-    /// It is another grid than was expected.
+    /// The grid does not have the expected fingerprint.
     #[error(
         "--expect {expected}: this is {found}, with fingerprint {}. The scenario, its settings or what is varied has changed since; \
          write the script anew, or undo the change",
         found.fingerprint
     )]
     Unexpected {
-        /// What it is.
+        /// Identity of the grid.
         found: Box<Identity>,
-        /// The fingerprint that was expected.
+        /// The expected fingerprint.
         expected: String,
     },
     /// There are fewer cells than shards.
@@ -102,54 +107,54 @@ pub enum GridError {
          most"
     )]
     TooManyShards {
-        /// What was asked for.
+        /// The shard.
         shard: Shard,
-        /// What there is.
+        /// Number of cells.
         cells: u64,
     },
 }
 
-/// Why metadata is not that of a sweep's file.
+/// Error of the metadata of a sweep's file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IdentityError {
-    /// A key is not there.
+    /// A key is missing.
     #[error("its metadata has no {0}: it is not of a sweep")]
     Missing(&'static str),
-    /// A value is no number.
-    #[error("its metadata has {key} = \"{text}\", which is no number")]
+    /// A value is not a number.
+    #[error("its metadata has {key} = \"{text}\", which is not a number")]
     NoNumber {
         /// The key.
         key: &'static str,
-        /// Its value.
+        /// The value.
         text: String,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         cause: ParseIntError,
     },
-    /// More runs than there can be.
+    /// The number of runs is out of range.
     #[error("its metadata has tandem.runs = {runs}")]
     Runs {
-        /// So many.
+        /// The number of runs.
         runs: u64,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         cause: TryFromIntError,
     },
-    /// A shard that there cannot be.
+    /// The shard is invalid.
     #[error("its metadata has tandem.shard = \"{text}\"")]
     Shard {
-        /// What is there.
+        /// The text of the shard.
         text: String,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         cause: NoShard,
     },
-    /// More shards than cells.
+    /// There are more shards than cells.
     #[error("its metadata has {shards} shards of {cells} cells")]
     TooManyShards {
-        /// So many shards.
+        /// Number of shards.
         shards: u32,
-        /// So many cells.
+        /// Number of cells.
         cells: u64,
     },
 }
@@ -159,18 +164,18 @@ pub enum IdentityError {
 pub struct Cell<'a> {
     /// The combination's name.
     pub combination: &'a str,
-    /// A value for each parameter.
+    /// The combination's value for each parameter.
     pub parameters: &'a [Value],
-    /// What is simulated.
+    /// The scenario.
     pub scenario: &'a Scenario,
-    /// With which seed.
+    /// The seed.
     pub seed: u64,
 }
 
-/// Every cell.
+/// A grid of combinations and seeds.
 #[derive(Debug)]
 pub struct Grid {
-    /// A name and what is simulated, for each combination.
+    /// Name and scenario of each combination.
     combinations: Vec<(String, Scenario)>,
     parameters: Parameters,
     runs: u32,
@@ -178,7 +183,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Reads the scenario of every combination, before any runs.
+    /// Reads the scenarios of all combinations without running them.
     pub fn read(
         source: &Source,
         combinations: &[Combination],
@@ -193,17 +198,17 @@ impl Grid {
         Ok(Grid { seed: first.seed, combinations, parameters, runs })
     }
 
-    /// How many cells there are.
+    /// Returns the number of cells.
     pub fn cells(&self) -> u64 {
         self.combinations.len() as u64 * u64::from(self.runs)
     }
 
-    /// What is varied.
+    /// Returns the varied parameters.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// A cell.
+    /// Returns a cell.
     pub fn cell(&self, cell: u64) -> Option<Cell<'_>> {
         let runs = u64::from(self.runs.max(1));
         let at = usize::try_from(cell / runs).ok()?;
@@ -216,16 +221,17 @@ impl Grid {
         })
     }
 
-    /// Refuses a shard of more than there are cells.
+    /// Checks that there are no more shards than cells.
     pub fn check(&self, shard: Shard) -> Result<(), GridError> {
         let cells = self.cells();
-        match u64::from(shard.of) <= cells {
-            true => Ok(()),
-            false => Err(GridError::TooManyShards { shard, cells }),
+        if u64::from(shard.of) <= cells {
+            Ok(())
+        } else {
+            Err(GridError::TooManyShards { shard, cells })
         }
     }
 
-    /// Refuses a grid with another fingerprint than this.
+    /// Checks that the grid has this fingerprint.
     pub fn expect(&self, fingerprint: &str) -> Result<(), GridError> {
         let found = self.identity(Shard::WHOLE);
         if found.fingerprint == fingerprint {
@@ -235,10 +241,10 @@ impl Grid {
         }
     }
 
-    /// What a file of one of its shards says about itself.
+    /// Returns the identity of one of its shards.
     pub fn identity(&self, shard: Shard) -> Identity {
         let mut fingerprint = Fingerprint::default();
-        // A Fingerprint takes every text; there is no error to be had.
+        // Writing to a `Fingerprint` cannot fail.
         let _ = write!(fingerprint, "{} {} ", self.seed, self.runs);
         let _ = write!(fingerprint, "{:?} ", self.parameters.columns());
         for (name, scenario) in &self.combinations {
@@ -261,7 +267,7 @@ impl Grid {
     }
 }
 
-/// The combinations in a few words.
+/// Returns a short description of the combinations.
 fn sample(names: &[&str]) -> String {
     match names {
         [""] => "as it is".to_owned(),
@@ -270,29 +276,29 @@ fn sample(names: &[&str]) -> String {
     }
 }
 
-/// What a file says about itself: of which grid it is, and which part.
+/// Identity of a file: its grid and shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The program's version.
     pub version: String,
     /// The scenario's name.
     pub scenario: String,
-    /// The combinations, for people.
+    /// Description of the combinations for messages.
     pub grid: String,
-    /// Runs of each.
+    /// Runs of each combination.
     pub runs: u32,
-    /// The first run's seed.
+    /// Seed of the first run.
     pub seed: u64,
-    /// Cells of the whole grid.
+    /// Number of cells of the whole grid.
     pub cells: u64,
-    /// Of all that figures depend on.
+    /// Fingerprint of the grid.
     pub fingerprint: String,
-    /// Which part this is.
+    /// The shard.
     pub shard: Shard,
 }
 
 impl Identity {
-    /// Keys of a file's metadata and their values.
+    /// Returns the identity as metadata of a file.
     pub fn to_pairs(&self) -> [(&'static str, String); 8] {
         [
             ("tandem.version", self.version.clone()),
@@ -306,7 +312,7 @@ impl Identity {
         ]
     }
 
-    /// From a file's metadata.
+    /// Reads the identity from a file's metadata.
     pub fn from_pairs(get: impl Fn(&str) -> Option<String>) -> Result<Identity, IdentityError> {
         let text = |key: &'static str| get(key).ok_or(IdentityError::Missing(key));
         let number = |key: &'static str| {
@@ -335,12 +341,12 @@ impl Identity {
         Ok(identity)
     }
 
-    /// The same for another part of the grid.
+    /// Returns the identity of another shard of the grid.
     pub fn with_shard(&self, shard: Shard) -> Identity {
         Identity { shard, ..self.clone() }
     }
 
-    /// Whether both are of one grid, whichever part.
+    /// Returns whether both are shards of the same grid.
     pub fn same_grid(&self, other: &Identity) -> bool {
         *self == other.with_shard(self.shard)
     }
@@ -357,19 +363,19 @@ impl fmt::Display for Identity {
             self.runs,
             self.seed,
             self.cells,
-            // Enough to see that two differ.
+            // A prefix suffices to show a difference.
             self.fingerprint.get(..8).unwrap_or(&self.fingerprint),
             self.version
         )
     }
 }
 
-/// FNV-1a of 128 bits. Two inputs of one length that differ in a single byte never have the same.
+/// FNV-1a of 128 bits; inputs of equal length that differ in one byte have different hashes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint(u128);
 
 impl Fingerprint {
-    /// Takes more.
+    /// Adds bytes.
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         const PRIME: u128 = (1 << 88) + (1 << 8) + 0x3b;
         for &byte in bytes {
@@ -406,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_is_written_i_of_n() {
+    fn shard_is_parsed_as_i_of_n() {
         assert_eq!(shard("2/8"), Some(Shard { number: 2, of: 8 }));
         assert_eq!(shard("1/1"), Some(Shard::WHOLE));
         for wrong in [
@@ -445,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_is_fnv_1a() {
+    fn fingerprint_is_fnv_1a() {
         let of = |text: &str| {
             let mut fingerprint = Fingerprint::default();
             fingerprint.write_str(text).unwrap();
@@ -456,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_metadata_says_is_read_back() {
+    fn metadata_round_trip_keeps_identity() {
         let identity = Identity {
             version: "1.2.3".to_owned(),
             scenario: "s".to_owned(),

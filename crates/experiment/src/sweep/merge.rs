@@ -1,8 +1,8 @@
-//! The files of all shards to the one that the whole grid would have written.
+//! Joins the files of all shards into the file that the whole grid would have written.
 //!
-//! Rows are taken from all files cell by cell, so memory holds a row group of each and no more. A file is open only while a row group
-//! of it is read, so a thousand shards need no more file descriptors than two. Every cell must be there once, in the shard that it
-//! belongs to, and the rows of every shard must be those that were written.
+//! Rows are read from all files cell by cell, so memory holds one row group of each file.
+//! A file is open only while a row group is read, so the number of file descriptors does not grow with the number of shards.
+//! Every cell must occur once, in its shard, and the rows of every shard must match their digest.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::grid::{Identity, Shard};
 use super::place;
 use super::place::WriteError;
 
-/// Why files cannot be merged.
+/// Error of a merge.
 #[derive(Debug, Error)]
 pub enum MergeError {
     /// The file to write is one of those to read.
@@ -23,13 +23,13 @@ pub enum MergeError {
         .0.display()
     )]
     Own(PathBuf),
-    /// A file is no shard.
+    /// A file is not a shard.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is none.
+    /// There are no shards.
     #[error("there are no shards to merge")]
     Nothing,
-    /// Two are of different grids.
+    /// Two files are of different grids.
     #[error(
         "{} and {} are of two grids: {own}; and {others}. Merge shards of one",
         path.display(),
@@ -38,14 +38,14 @@ pub enum MergeError {
     Grids {
         /// One file.
         path: PathBuf,
-        /// What it is of.
+        /// Its identity.
         own: Box<Identity>,
         /// The other file.
         other: PathBuf,
-        /// What that is of.
+        /// The other file's identity.
         others: Box<Identity>,
     },
-    /// Two are of different divisions of one grid.
+    /// Two files are of different divisions of one grid.
     #[error(
         "{} is shard {own} and {} is shard {others}: merge shards of one division",
         path.display(),
@@ -54,14 +54,14 @@ pub enum MergeError {
     Divisions {
         /// One file.
         path: PathBuf,
-        /// Which shard it is.
+        /// Its shard.
         own: Shard,
         /// The other file.
         other: PathBuf,
-        /// Which shard that is.
+        /// The other file's shard.
         others: Shard,
     },
-    /// Two are the same shard.
+    /// Two files are the same shard.
     #[error(
         "shard {shard} is there twice, as {} and {}: name it once",
         one.display(),
@@ -75,7 +75,7 @@ pub enum MergeError {
         /// The other.
         other: PathBuf,
     },
-    /// Two have other columns.
+    /// Two files have different columns.
     #[error(
         "{} and {} have other columns: one of them is damaged, run the shard again with --force",
         path.display(),
@@ -87,35 +87,35 @@ pub enum MergeError {
         /// The other file.
         other: PathBuf,
     },
-    /// Some are not there.
+    /// Some shards are missing.
     #[error(
         "not all shards are there: {} of {identity} {} missing",
         shards.join(", "),
         if shards.len() == 1 { "is" } else { "are" }
     )]
     Missing {
-        /// Which.
+        /// The missing shards.
         shards: Vec<String>,
         /// The grid.
         identity: Box<Identity>,
     },
-    /// It is another grid than was expected.
+    /// The grid does not have the expected fingerprint.
     #[error(
         "--expect {expected}: the shards are of {found}, with fingerprint {}. Remove them, or write the script anew",
         found.fingerprint
     )]
     Unexpected {
-        /// What the shards are of.
+        /// Identity of the shards' grid.
         found: Box<Identity>,
-        /// The fingerprint that was expected.
+        /// The expected fingerprint.
         expected: String,
     },
-    /// Rows of a shard are not those that were written.
+    /// Rows of a shard are damaged.
     #[error("{} cannot be joined: run the shard again with --force", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         cause: ContentError,
     },
@@ -124,7 +124,7 @@ pub enum MergeError {
     Rows {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: ContentError,
     },
@@ -140,7 +140,7 @@ pub enum MergeError {
         /// The cell.
         cell: u64,
     },
-    /// There are rows too many.
+    /// A shard has surplus rows.
     #[error(
         "{} has rows of cells that are not its own: it is damaged, run the shard again with --force",
         .0.display()
@@ -151,21 +151,21 @@ pub enum MergeError {
     Write(#[from] WriteError),
 }
 
-/// A shard's file.
+/// File of a shard.
 struct Part {
     path: PathBuf,
     reader: Reader,
 }
 
-/// Shards that belong together, ready to be joined.
+/// A complete set of shards.
 pub struct Merge {
-    /// From first to last.
+    /// The files in order of the shards.
     parts: Vec<Part>,
     whole: Identity,
 }
 
 impl Merge {
-    /// Opens the files of all shards, named in any order, that are to be joined into `out`.
+    /// Opens the files of all shards, in any order, for a merge into `out`.
     pub fn open(out: &Path, shards: &[PathBuf]) -> Result<Merge, MergeError> {
         if let Ok(out) = out.canonicalize() {
             let same = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path == out);
@@ -181,24 +181,26 @@ impl Merge {
         in_order(parts)
     }
 
-    /// What the merged file says about itself.
+    /// Returns the identity of the merged file.
     pub fn identity(&self) -> &Identity {
         &self.whole
     }
 
-    /// Refuses shards of another grid than that with this fingerprint.
+    /// Checks that the shards are of the grid with this fingerprint.
     pub fn expect(&self, fingerprint: &str) -> Result<(), MergeError> {
-        match self.whole.fingerprint == fingerprint {
-            true => Ok(()),
-            false => Err(MergeError::Unexpected {
+        if self.whole.fingerprint == fingerprint {
+            Ok(())
+        } else {
+            Err(MergeError::Unexpected {
                 found: Box::new(self.whole.clone()),
                 expected: fingerprint.to_owned(),
-            }),
+            })
         }
     }
 
-    /// Writes the merged file, whole or not at all; how many rows it has. Nothing is left once
-    /// `is_interrupted` says so.
+    /// Writes the merged file atomically and returns its number of rows.
+    ///
+    /// If `is_interrupted` returns true, no file is left.
     pub fn write(
         &mut self,
         out: &Path,
@@ -237,14 +239,15 @@ impl Merge {
 fn part_error(path: &Path) -> impl Fn(ContentError) -> MergeError {
     move |cause| {
         let path = path.to_owned();
-        match cause.is_of_file() {
-            true => MergeError::Damaged { path, cause },
-            false => MergeError::Rows { path, cause },
+        if cause.is_of_file() {
+            MergeError::Damaged { path, cause }
+        } else {
+            MergeError::Rows { path, cause }
         }
     }
 }
 
-/// The shards from first to last, and what they make together.
+/// Sorts the shards and checks that they form a complete set.
 fn in_order(mut parts: Vec<Part>) -> Result<Merge, MergeError> {
     let first = parts.first().ok_or(MergeError::Nothing)?;
     let (path, identity) = (first.path.clone(), first.reader.identity().clone());

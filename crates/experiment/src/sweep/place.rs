@@ -1,9 +1,9 @@
-//! What is under a file's name already, and how a complete file comes there.
+//! Checks of existing files, and atomic creation of files.
 //!
-//! A file is written beside its place, under a hidden name that was drawn and that nobody had, and renamed when it is complete and on
-//! the disk; then the folder is brought to the disk too. Until then nothing is under its name, or what was there before.
-//! Whoever turns signals into a flag says so to [`write()`], which then removes what it has written.
-//! A kill -9 in that moment can leave the hidden file, which is in nobody's way.
+//! A file is written in its folder under a random unused hidden name, synced, and then renamed; then the folder is synced.
+//! Until then the name refers to the previous file, if any.
+//! Callers that turn signals into a flag pass it to [`write()`], which removes the hidden file after an interruption.
+//! A SIGKILL can leave the hidden file, which does no harm.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,10 +20,10 @@ use crate::columns::ColumnError;
 use crate::figures::{Format, NoTable};
 use crate::parameters::Column;
 
-/// Why a file may not be replaced.
+/// Error that prevents replacing a file.
 #[derive(Debug, Error)]
 pub enum OccupiedError {
-    /// It is a sweep's, but another's.
+    /// The file is of another sweep.
     #[error(
         "{} holds something else: {found}. Asked for is {wanted}. Name another file, or replace it \
          with --force",
@@ -32,31 +32,31 @@ pub enum OccupiedError {
     Other {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Identity of the file.
         found: Box<Identity>,
-        /// What it should.
+        /// Requested identity.
         wanted: Box<Identity>,
     },
-    /// It cannot be read, whatever it is.
+    /// The file cannot be read.
     #[error(transparent)]
     Read(OpenError),
-    /// It is what was asked for, and damaged.
+    /// The file is the requested one, but damaged.
     #[error("{} is damaged: replace it with --force", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         cause: ContentError,
     },
-    /// Nobody can tell what it is.
+    /// The file is CSV, which has no identity.
     #[error(
         "{} is there, and a CSV file does not say of which grid it is. Name another file, or replace it \
          with --force",
         .0.display()
     )]
     Csv(PathBuf),
-    /// It is no sweep's at all.
+    /// The file is not of a sweep.
     #[error(
         "{} is there and does not hold what is asked for, {wanted}. Name another file, or replace \
          it with --force",
@@ -65,15 +65,15 @@ pub enum OccupiedError {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// Requested identity.
         wanted: Box<Identity>,
-        /// What it is.
+        /// The cause.
         #[source]
         cause: OpenError,
     },
 }
 
-/// Why a file cannot be written.
+/// Error in writing a file.
 #[derive(Debug, Error)]
 pub enum WriteError {
     /// The name is that of a scenario.
@@ -82,13 +82,13 @@ pub enum WriteError {
         .0.display()
     )]
     Scenario(PathBuf),
-    /// There is a directory.
+    /// The path is a directory.
     #[error("{} is a directory; name a file", .0.display())]
     Directory(PathBuf),
-    /// Its name says that it is no table.
+    /// The extension is not that of a table.
     #[error(transparent)]
     Name(#[from] NoTable),
-    /// A shard's file must say which one it is.
+    /// A shard cannot be CSV, which has no identity.
     #[error(
         "{} cannot be shard {shard}: a CSV file does not say of which grid it is. Write shards as Parquet and \
          the merged file as CSV",
@@ -97,27 +97,29 @@ pub enum WriteError {
     CsvShard {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested shard.
         shard: Shard,
     },
-    /// The path ends in no name.
+    /// The path has no file name.
     #[error("{} names no file", .0.display())]
     NoName(PathBuf),
-    /// The system or the library refused it.
+    /// The file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: ColumnError,
     },
-    /// Somebody asked us to stop.
+    /// A signal interrupted the command.
     #[error("{} was not written: interrupted before the end", .0.display())]
     Interrupted(PathBuf),
 }
 
-/// Whether the complete file is there; an error if another is, or a damaged one. With `force` whatever is there may be replaced.
+/// Returns whether the complete file exists; a different or damaged file is an error.
+///
+/// With `force` any existing file may be replaced, so the result is false.
 pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> Result<bool, OccupiedError> {
     if force || !path.exists() {
         return Ok(false);
@@ -128,9 +130,12 @@ pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> Result<bool, Occu
     match Reader::open(path) {
         Ok(reader) if reader.identity() == wanted => {
             let checked = reader.check().map(|()| true);
-            checked.map_err(|cause| match cause.is_of_file() {
-                true => OccupiedError::Damaged { path: path.to_owned(), cause },
-                false => OccupiedError::Read(cause.of(path)),
+            checked.map_err(|cause| {
+                if cause.is_of_file() {
+                    OccupiedError::Damaged { path: path.to_owned(), cause }
+                } else {
+                    OccupiedError::Read(cause.of(path))
+                }
             })
         }
         Ok(reader) => Err(OccupiedError::Other {
@@ -147,7 +152,7 @@ pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> Result<bool, Occu
     }
 }
 
-/// Whether a shard's file may be called so.
+/// Checks that a shard's file may have this path.
 pub fn check_name(path: &Path, shard: Shard) -> Result<(), WriteError> {
     if path.extension().is_some_and(|extension| extension == "toml") {
         return Err(WriteError::Scenario(path.to_owned()));
@@ -162,13 +167,14 @@ pub fn check_name(path: &Path, shard: Shard) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Finds out before anything runs whether a file can be put there; leaves nothing.
+/// Checks that a file can be created at a path, without leaving one.
 pub fn check(path: &Path) -> Result<(), WriteError> {
     Partial::create(path).map(drop)
 }
 
-/// Writes a file whole or not at all; how many rows it has. `parameters` are the columns of what was varied; `is_interrupted`
-/// is asked before the file comes under its name.
+/// Writes a file atomically and returns its number of rows.
+///
+/// `parameters` are the columns of the varied parameters; `is_interrupted` is called before the rename.
 pub fn write<E: From<WriteError>>(
     path: &Path,
     identity: &Identity,
@@ -191,22 +197,22 @@ pub fn write<E: From<WriteError>>(
     Ok(rows)
 }
 
-/// Sees to it that a file's name outlasts a loss of power.
+/// Syncs the folder of a file, so that its name survives a power failure.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     match File::open(folder.unwrap_or(Path::new(".")))?.sync_all() {
-        // File systems that cannot do it say so.
+        // The file system does not support syncing folders.
         Err(cause) if cause.kind() == io::ErrorKind::InvalidInput => Ok(()),
         synced => synced,
     }
 }
 
-/// A number that nobody else draws, on any machine: from the keys with which the standard library guards its hash tables.
+/// Returns a random number from the keys of the standard library's hash tables.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// A file that is not complete yet; goes when dropped, unless it was renamed.
+/// An incomplete file, which is removed on drop unless it was renamed.
 struct Partial(PathBuf);
 
 impl Partial {
@@ -216,7 +222,7 @@ impl Partial {
             .map_err(|cause| WriteError::Write { path: path.to_owned(), cause: cause.into() })
     }
 
-    /// Draws until there is no such file.
+    /// Draws names until one is unused, and creates the file.
     fn drawn(path: &Path, name: &OsStr, draw: impl Fn() -> u64) -> io::Result<(Partial, File)> {
         loop {
             let name = format!(".{}.{:016x}.partial", name.to_string_lossy(), draw());
@@ -232,7 +238,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Not there: it was renamed. Not removable: nothing more can be done.
+        // Fails if the file was renamed; other failures cannot be handled here.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -243,7 +249,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn a_hidden_file_of_another_process_is_left_alone() {
+    fn hidden_file_of_another_process_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.parquet");
         let other = folder.path().join(".s.parquet.0000000000000007.partial");

@@ -1,11 +1,11 @@
-//! The script that has Slurm run a sweep: an array with a task for each shard, then a job that joins their files.
+//! Script that runs a sweep with Slurm: an array with a task for each shard, and a job that joins their files.
 //!
-//! The script is whole: it needs nothing but `sbatch`, the program and a folder that all nodes see. It finds out by itself
-//! which shards are missing, so a failed sweep goes on by running it again (its own text says how). A task runs
-//! `tandem-sim sweep --shard I/N`, whose file appears only once it is complete.
+//! The script needs only `sbatch`, the program and a folder that all nodes share.
+//! It determines the missing shards, so running it again resumes a failed sweep; its header documents the commands.
+//! A task runs `tandem-sim sweep --shard I/N`, whose file appears only when it is complete.
 //!
-//! Nothing here talks to Slurm. The grid's fingerprint is in the script, and whatever runs or joins shards is told to refuse another: a
-//! scenario that was edited since is an error and not another result.
+//! This module does not call Slurm.
+//! The script passes the grid's fingerprint to every command that runs or joins shards, so a scenario edited since is an error.
 
 use std::path::{Path, PathBuf};
 
@@ -14,48 +14,48 @@ use thiserror::Error;
 use super::division::Division;
 use super::grid::{Grid, Shard};
 
-/// What the script is made of.
+/// Template of the script.
 const TEMPLATE: &str = include_str!("slurm.sh");
 
-/// Letters of a job's name that come from the scenario's.
+/// Maximum number of letters of the scenario's name in a job's name.
 const NAME: usize = 40;
 
-/// Why there is no script.
+/// Error in writing a script.
 #[derive(Debug, Error)]
 pub enum ScriptError {
-    /// No script can have such a path.
+    /// The path cannot be quoted in a script.
     #[error("{} cannot stand in a script: a path of UTF-8 without line breaks is needed", .0.display())]
     Path(PathBuf),
-    /// A file is in its place.
+    /// Another file exists at the script's path.
     #[error("{} is there already and is no such script: name another file", .0.display())]
     Occupied(PathBuf),
-    /// The system refused something.
+    /// A file operation failed.
     #[error("cannot {what} {}", path.display())]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
 }
 
-/// What the script's tasks are asked for, as it was given to `tandem-sim sweep`.
+/// Arguments of `tandem-sim sweep` for the script's tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct Script<'a> {
     /// The scenario's file.
     pub scenario: &'a Path,
-    /// What is set in it, `KEY=VALUE`.
+    /// Settings, `KEY=VALUE`.
     pub settings: &'a [String],
-    /// The seed, unless it is the scenario's.
+    /// Seed that replaces the scenario's.
     pub seed: Option<u64>,
-    /// How long is simulated, unless it is as long as the scenario says.
+    /// Duration that replaces the scenario's.
     pub duration: Option<&'a str>,
     /// Policies of the grid.
     pub policies: &'a [String],
-    /// What is varied, `KEY=VALUE,…`.
+    /// Varied parameters, `KEY=VALUE,…`.
     pub vary: &'a [String],
     /// Runs of each combination.
     pub runs: u32,
@@ -64,7 +64,9 @@ pub struct Script<'a> {
 }
 
 impl Script<'_> {
-    /// Writes it, for this program, and makes the shards' folder. A script that is there already is replaced, another file is not.
+    /// Writes the script for this program, and creates the shards' folder.
+    ///
+    /// An existing script is replaced; any other existing file is an error.
     pub fn write(
         &self,
         script: &Path,
@@ -81,7 +83,7 @@ impl Script<'_> {
         std::fs::write(script, text).map_err(cannot("write", script))
     }
 
-    /// Its text, for this place and this program.
+    /// Returns the text for this path and program.
     fn text(
         &self,
         script: &Path,
@@ -108,7 +110,7 @@ impl Script<'_> {
         Ok(filled(TEMPLATE, &values))
     }
 
-    /// What follows `tandem-sim sweep`.
+    /// Returns the arguments of `tandem-sim sweep` in shell syntax.
     fn arguments(&self) -> Result<String, ScriptError> {
         let mut words = vec![word(&absolute(self.scenario)?)?];
         let mut option = |name: &str, value: &str| words.push(quoted(&format!("--{name}={value}")));
@@ -132,7 +134,7 @@ impl Script<'_> {
     }
 }
 
-/// Whether a text is that of such a script.
+/// Returns whether a text is that of a generated script.
 fn is_ours(text: &str) -> bool {
     text.contains("written by `tandem-sim sweep --slurm`")
 }
@@ -142,12 +144,12 @@ fn cannot(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Scr
     move |cause| ScriptError::System { what, path, cause }
 }
 
-/// Jobs run in other folders.
+/// Returns the absolute path, because jobs run in other folders.
 fn absolute(path: &Path) -> Result<PathBuf, ScriptError> {
     std::path::absolute(path).map_err(cannot("find", path))
 }
 
-/// A template with values in the place of their names; what stands in a value is no name.
+/// Replaces names by values in a template; names inside values are not replaced.
 fn filled(template: &str, values: &[(&str, String)]) -> String {
     let mut text = String::new();
     let mut rest = template;
@@ -163,7 +165,7 @@ fn filled(template: &str, values: &[(&str, String)]) -> String {
     text + rest
 }
 
-/// A path as a word of a shell's command.
+/// Quotes a path as a word of a shell command.
 fn word(path: &Path) -> Result<String, ScriptError> {
     match path.to_str() {
         Some(text) if !text.contains(['\n', '\r']) => Ok(quoted(text)),
@@ -171,12 +173,13 @@ fn word(path: &Path) -> Result<String, ScriptError> {
     }
 }
 
-/// A word of a shell's command.
+/// Quotes a text as a word of a shell command.
 fn quoted(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:+@%".contains(letter);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
     }
 }
 
@@ -187,7 +190,7 @@ mod tests {
     use tandem_sim::scenario::load::Source;
 
     #[test]
-    fn words_are_quoted_where_a_shell_would_take_them_apart() {
+    fn words_are_quoted_if_needed() {
         assert_eq!(quoted("vm.0.vcpus=1..4"), "vm.0.vcpus=1..4");
         assert_eq!(quoted("vm.*.idle=poll"), "'vm.*.idle=poll'");
         assert_eq!(quoted("it's"), "'it'\\''s'");
@@ -195,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn values_are_taken_as_they_are() {
+    fn values_are_not_expanded() {
         let values = [("@A@", "@B@".to_owned()), ("@B@", "b".to_owned())];
         assert_eq!(filled("@A@ @B@ @A@.", &values), "@B@ b @B@.");
     }
 
     #[test]
-    fn nothing_of_the_template_is_left() {
+    fn template_is_filled_completely() {
         let text = "duration = \"1ms\"\nname = \"a/b c\"\n[machine]\npcpus = 1\n[[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"burn\"\n";
         let source = Source::from_text("s.toml", text).unwrap();
         let vary = ["vm.*.vcpus=1,2".to_owned()];

@@ -5,14 +5,14 @@
 #SBATCH --output=/dev/null
 # A sweep of @CELLS@ cells in @OF@ shards, written by `tandem-sim sweep --slurm`.
 #
-#   bash THIS [SBATCH OPTION …]   submits the shards that are missing as one array, and a job that joins them once all are there
-#   bash THIS status              says how many are there, and shows the logs of those that failed
-#   bash THIS merge               joins them
+#   bash THIS [SBATCH OPTION …]   submits the missing shards as one array, and a job that joins them when all are complete
+#   bash THIS status              prints the number of complete shards, and the logs of failed jobs
+#   bash THIS merge               joins the shards
 #
-# After a failure the first of these again submits what is missing; where the joined file is complete there is nothing to do. A shard that
-# `merge` finds damaged is to be removed first. `sbatch THIS shard` submits all shards and joins nothing; a shard that is complete already
-# ends at once. Every node needs program, scenario and folder under the names below (TANDEM=PATH is another program). The scenario must be
-# what it was when this was written: its grid has the fingerprint below, and nothing else runs or is joined.
+# After a failure, the first command submits the missing shards again; if the joined file is complete, it only checks that file.
+# Remove a shard that `merge` reports as damaged. `sbatch THIS shard` submits all shards without a merge; complete shards end at once.
+# Every node needs the program, the scenario and the folder at the paths below (TANDEM=PATH selects another program).
+# The scenario must be unchanged: its grid has the fingerprint below, and every command rejects another grid.
 set -euo pipefail
 
 script=@SCRIPT@
@@ -34,7 +34,7 @@ missing() {
     done
 }
 
-# 1 2 3 7 8 9 as 1-3,7-9.
+# Prints 1 2 3 7 8 9 as 1-3,7-9.
 ranges() {
     awk 'function end() { if (last) printf "%s%s", comma, first == last ? first : first "-" last; comma = "," }
          NR == 1 || $1 != last + 1 { if (last) end(); first = $1 }
@@ -42,8 +42,8 @@ ranges() {
          END { end() }'
 }
 
-# What is said goes to a log beside the shards, which is kept only if the job fails. Only for the commands that jobs of this script are
-# given: in somebody's own job (salloc) the others say what they have to say where they are called.
+# Redirects output to a log next to the shards, which is kept only if the job fails. Only the commands of this script's jobs use it:
+# the others may run in a user's own job (salloc) and must print to its terminal.
 log() {
     kept=$folder/$1.log
     exec >"$kept" 2>&1
@@ -78,7 +78,7 @@ status() {
 submit() {
     local numbers array join
     if [[ -e $out ]]; then
-        # It is read, and nothing else is done: of something else, or damaged, it is an error.
+        # Only reads the file; a file of another grid or a damaged file is an error.
         "$tandem" sweep "${arguments[@]}" --expect "$fingerprint" --out "$out"
         return
     fi
@@ -95,7 +95,7 @@ submit() {
     echo "$(wc -l <<<"$numbers") of $of shards are job $array; job ${join%%;*} joins them into $out"
 }
 
-# Said to whoever calls, and to a log for `status`: what a job says is lost.
+# Prints to stderr, and to a log for `status` because the output of a job is lost.
 refuse() {
     echo "$script: $*" | tee "$folder/refused.log" >&2
     exit 2
@@ -112,7 +112,7 @@ case ${1:-} in
         shard "$SLURM_ARRAY_TASK_ID"
         ;;
     *)
-        # Each task would submit everything.
+        # Otherwise each task would submit all shards.
         [[ -z ${SLURM_ARRAY_TASK_ID:-} ]] || refuse "this is a task of an array: call it outside, or sbatch $script shard"
         submit "$@"
         ;;

@@ -1,6 +1,6 @@
-//! The file that a sweep writes, row by row: Parquet, or CSV if its name ends so.
+//! Writer of a sweep's file, row by row: Parquet, or CSV by the file's extension.
 //!
-//! A CSV file cannot say of which grid it is, so shards are never CSV and such a file is replaced only when asked.
+//! A CSV file has no identity, so shards are never CSV, and an existing CSV file is replaced only with `--force`.
 
 use std::fs::File;
 
@@ -20,15 +20,15 @@ pub enum Writer {
     Csv {
         /// The table.
         table: CsvTable<File>,
-        /// Rows of the cell that has not ended.
+        /// Rows of the current cell.
         rows: Vec<Row>,
-        /// Rows so far.
+        /// Number of written rows.
         count: u64,
     },
 }
 
 impl Writer {
-    /// Begins.
+    /// Creates a writer.
     pub fn new(
         file: File,
         format: Format,
@@ -45,7 +45,7 @@ impl Writer {
         })
     }
 
-    /// Takes a row.
+    /// Adds a row.
     pub fn push(&mut self, row: Row) {
         match self {
             Writer::Parquet(writer) => writer.push(row),
@@ -53,7 +53,7 @@ impl Writer {
         }
     }
 
-    /// The cell has no more rows.
+    /// Ends the current cell.
     pub fn end_cell(&mut self) -> Result<(), ColumnError> {
         let (table, rows, count) = match self {
             Writer::Parquet(writer) => return writer.end_cell(),
@@ -74,7 +74,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the file and sees to it that it outlasts a loss of power; how many rows it has.
+    /// Completes the file, syncs it to disk, and returns its number of rows.
     pub fn finish(mut self) -> Result<u64, ColumnError> {
         self.end_cell()?;
         match self {

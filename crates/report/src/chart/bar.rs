@@ -1,6 +1,7 @@
-//! Grouped bar charts: one group per mode or VM, one bar per series; at each bar, if wanted, a marker
-//! line for the value that it should have and a whisker for its interval; across all, if wanted, a
-//! line for a value to compare with.
+//! Grouped bar charts: one group per mode or VM, one bar per series.
+//!
+//! A bar may have a marker line for its target value, and a whisker for its interval.
+//! A chart may have a line across all bars for a reference value.
 
 use maud::{Markup, html};
 
@@ -11,54 +12,54 @@ use crate::figure::NOT_MEASURED;
 
 const TICK_SIZE: f64 = 12.0;
 const LABEL_SIZE: f64 = 12.0;
-/// Bold, and so about as wide as 14 units of the regular face.
+/// Size of a regular font that is about as wide as the bold group labels.
 const GROUP_SIZE: f64 = 14.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 8.0;
 const LEGEND_ROW: f64 = 20.0;
 const UNIT: f64 = 28.0;
 const BELOW: f64 = 38.0;
-/// Widest bar, as a number of view box units: a lone bar must not become a wall.
-const WIDEST: f64 = 64.0;
+/// Maximum width of a bar, in view box units.
+const MAX_WIDTH: f64 = 64.0;
 
 /// One bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// Which series it belongs to: its colour and its place in the legend.
+    /// Index of the series, which determines the colour.
     pub series: usize,
-    /// Its height, in the chart's unit.
+    /// Height, in the chart's unit.
     pub value: f64,
-    /// The value as written above the bar.
+    /// Text above the bar.
     pub label: String,
-    /// Where the marker line stands, if there is one.
+    /// Value of the marker line, if any.
     pub marker: Option<f64>,
-    /// Half the width of its interval, drawn as a whisker.
+    /// Half the width of the interval, drawn as a whisker.
     pub half_width: Option<f64>,
-    /// The bar in words, for tooltips and screen readers.
+    /// Tooltip, also for screen readers.
     pub tooltip: String,
 }
 
-/// Bars that stand together.
+/// A group of bars.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarGroup {
-    /// Written below.
+    /// Text below the group.
     pub label: String,
-    /// The bars, or why there are none.
+    /// The bars, or the reason why there are none.
     pub bars: Result<Vec<Bar>, String>,
 }
 
 /// A grouped bar chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarChart {
-    /// What it shows, for screen readers.
+    /// Title for screen readers.
     pub title: String,
     /// Unit of the values, written above the axis.
     pub unit: String,
-    /// Names of the series; with fewer than two there is no legend for them.
+    /// Names of the series; the legend omits a single series.
     pub series: Vec<String>,
-    /// What the marker lines mean, for the legend.
+    /// Meaning of the marker lines, for the legend.
     pub marker: Option<String>,
-    /// A value to compare with, as a line across the chart.
+    /// Reference value, drawn as a line across the chart.
     pub reference: Option<f64>,
     /// The groups, from left to right.
     pub groups: Vec<BarGroup>,
@@ -66,7 +67,7 @@ pub struct BarChart {
     pub size: (f64, f64),
 }
 
-/// Where things stand in the view box.
+/// Layout in the view box.
 struct Plot {
     top: f64,
     bottom: f64,
@@ -82,7 +83,7 @@ impl Plot {
 }
 
 impl BarChart {
-    /// The chart as an `<svg>` element.
+    /// Returns the chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
         let (width, height) = self.size;
@@ -110,13 +111,14 @@ impl BarChart {
             0.0 => 0.0,
             rows => rows * LEGEND_ROW + 4.0,
         };
-        // The end of a whisker may be NaN: `max` then takes the other.
+        // The end of a whisker may be NaN, which `f64::max` ignores.
         let reach = |bar: &Bar| [Some(bar.value + bar.half_width.unwrap_or(0.0)), bar.marker];
         let values = self.bars().flat_map(reach).flatten();
-        let turned = match self.groups.iter().any(|group| self.is_turned(group)) {
-            // So high a label needs room above the highest bar.
-            true => self.widest_label() * 0.6,
-            false => 0.0,
+        let turned = if self.groups.iter().any(|group| self.is_turned(group)) {
+            // Rotated labels need room above the highest bar.
+            self.widest_label() * 0.6
+        } else {
+            0.0
         };
         Plot {
             top: UNIT + LABEL_SIZE + legend + turned,
@@ -130,9 +132,9 @@ impl BarChart {
         (self.size.0 - RIGHT - LEFT) / self.groups.len().max(1) as f64
     }
 
-    /// The room that a bar of a group has.
+    /// Returns the horizontal space of a bar in a group.
     fn step(&self, bars: &[Bar]) -> f64 {
-        (self.slot() * 0.84 / bars.len().max(1) as f64).min(WIDEST)
+        (self.slot() * 0.84 / bars.len().max(1) as f64).min(MAX_WIDTH)
     }
 
     fn widest_label(&self) -> f64 {
@@ -140,7 +142,7 @@ impl BarChart {
         widths.fold(0.0, f64::max)
     }
 
-    /// Whether the labels of a group's bars are too wide to stand upright.
+    /// Returns whether the labels of a group's bars are too wide and must be rotated.
     fn is_turned(&self, group: &BarGroup) -> bool {
         let Ok(bars) = &group.bars else { return false };
         let widths = bars.iter().map(|bar| text_width(&bar.label, LABEL_SIZE));
@@ -195,7 +197,7 @@ impl BarChart {
     fn bar(&self, plot: &Plot, bar: &Bar, left: f64, step: f64, upright: bool) -> Markup {
         let gap = (step * 0.08).max(1.0);
         let (y, middle) = (plot.y(bar.value), left + step / 2.0);
-        // The label stands clear of whisker and marker line, which may lie above the bar's end.
+        // The label avoids the whisker and the marker line, which may be above the bar's end.
         let y_of = |value: Option<f64>| value.map_or(y, |value| plot.y(value));
         let end = y_of(bar.half_width.map(|half| bar.value + half)).min(y);
         let clear = match y_of(bar.marker) {
@@ -229,7 +231,7 @@ impl BarChart {
         }
     }
 
-    /// Where the legend's entries stand, as many to a row as fit.
+    /// Lays out the legend's entries, with as many in a row as fit.
     fn legend_entries(&self) -> Vec<Entry<'_>> {
         let names = self.series.iter().enumerate();
         let series = names.map(|(i, name)| (Some(i), name.as_str()));
@@ -273,7 +275,7 @@ struct Entry<'a> {
     name: &'a str,
 }
 
-/// An upright interval with caps.
+/// Draws a vertical interval with caps.
 pub(super) fn whisker(x: f64, (top, bottom): (f64, f64), step: f64) -> Markup {
     let cap = (step * 0.18).min(6.0);
     let path = format!(
@@ -287,7 +289,7 @@ pub(super) fn whisker(x: f64, (top, bottom): (f64, f64), step: f64) -> Markup {
     html! { path.whisker d=(path) {} }
 }
 
-/// A text in the middle of its slot, on two lines where one is too short for it.
+/// Draws a text centred in its slot, on two lines if one is too short.
 fn lines(class: &str, text: &str, middle: f64, y: f64, slot: f64) -> Markup {
     let parts = match text.find(['-', ' ']) {
         Some(at) if text_width(text, GROUP_SIZE) > slot => vec![&text[..=at], &text[at + 1..]],
@@ -331,13 +333,13 @@ mod tests {
     }
 
     #[test]
-    fn labels_stand_upright_only_where_they_fit() {
+    fn wide_labels_are_rotated() {
         assert!(chart(4, 16).svg().into_string().contains("rotate(-90)"));
         assert!(!chart(4, 3).svg().into_string().contains("rotate(-90)"));
     }
 
     #[test]
-    fn a_group_without_figures_says_so() {
+    fn group_without_figures_is_marked() {
         let mut chart = chart(2, 1);
         chart.groups[1].bars = Err("no <quota>".to_owned());
         let svg = chart.svg().into_string();
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_breaks_the_picture() {
+    fn extreme_values_are_drawn() {
         let mut chart = chart(1, 3);
         let Ok(bars) = &mut chart.groups[0].bars else {
             return;
@@ -363,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whisker_reaches_as_far_as_the_interval_on_both_sides() {
+    fn whisker_spans_interval() {
         let chart = chart(1, 1);
         let (plot, svg) = (chart.plot(), chart.svg().into_string());
         let top = at(plot.y(0.845));
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_legend_that_is_too_wide_goes_on_below() {
+    fn wide_legend_wraps() {
         let mut chart = chart(1, 8);
         chart.series = (0..8).map(|i| format!("a rather long name of a combination {i}")).collect();
         let entries = chart.legend_entries();

@@ -1,14 +1,14 @@
-//! The colours of series: names of classes that the page's style sheet defines.
+//! Colours of series: CSS classes of the page's style sheet.
 
-/// How many series have a colour of their own; the next ones begin anew.
+/// Number of distinct colours; further series reuse them.
 pub const COLOURS: usize = 8;
 
-/// The CSS class that gives series `index` its colour.
+/// Returns the CSS class for the colour of series `index`.
 pub fn colour(index: usize) -> String {
     format!("s{}", index % COLOURS)
 }
 
-/// The colour of one of so many: its own while there are colours enough, else that of all.
+/// Returns the colour index of one of `count` series: distinct if there are enough colours, else 0 for all.
 pub fn series(index: usize, count: usize) -> usize {
     if count <= COLOURS { index } else { 0 }
 }

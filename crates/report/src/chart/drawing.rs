@@ -1,7 +1,8 @@
-//! Where a picture goes, and in which form: SVG, which is what we draw, or PNG, made of it by `rsvg-convert` (librsvg).
+//! Output file of a picture: SVG, or PNG converted from SVG by `rsvg-convert` (librsvg).
 //!
-//! Whether a PNG can be made is known before anything is measured: [`Drawing::of`] looks for the program. A file's form is its
-//! name's extension; without one it is SVG. A PNG has two pixels for each unit of the picture.
+//! [`Drawing::of`] looks for the program, so a missing converter is an error before any measurement.
+//! The file's extension determines the format; the default is SVG.
+//! A PNG has two pixels per unit of the picture.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,16 +10,16 @@ use std::process::{Command, Stdio};
 
 use thiserror::Error;
 
-/// What makes a PNG of an SVG.
+/// Converter from SVG to PNG.
 const PROGRAM: &str = "rsvg-convert";
 
-/// Pixels for each unit of the picture.
+/// Pixels per unit of the picture.
 const ZOOM: &str = "2";
 
-/// Why a picture cannot be drawn into a file.
+/// Error in drawing a picture to a file.
 #[derive(Debug, Error)]
 pub enum DrawingError {
-    /// Nothing here makes a PNG.
+    /// The converter to PNG is not installed.
     #[error(
         "{} cannot be made: pictures are drawn as SVG, and {PROGRAM}, which makes a PNG of one, is not in PATH. Install it (Debian: \
          librsvg2-bin), or name {}",
@@ -29,40 +30,40 @@ pub enum DrawingError {
         /// The file.
         path: PathBuf,
     },
-    /// Its name says another form.
+    /// The extension is neither SVG nor PNG.
     #[error("{} cannot be made: pictures are SVG or PNG; name a file that ends in .svg or .png", .0.display())]
     Form(PathBuf),
-    /// The system refused it.
+    /// The file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// The program failed.
+    /// The converter failed.
     #[error("cannot write {}: {} says: {said}", path.display(), program.display())]
     Program {
         /// The file.
         path: PathBuf,
-        /// The program.
+        /// The converter.
         program: PathBuf,
-        /// What it said.
+        /// Its error output.
         said: String,
     },
 }
 
-/// Where a picture goes.
+/// Output file of a picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drawing {
     path: PathBuf,
-    /// What makes a PNG of it; `None`: it stays SVG.
+    /// Converter to PNG; `None`: the file is SVG.
     program: Option<PathBuf>,
 }
 
 impl Drawing {
-    /// By the file's name; refuses what cannot be made here.
+    /// Checks that a file of this format can be drawn here.
     pub fn of(path: &Path) -> Result<Drawing, DrawingError> {
         let folders = std::env::var_os("PATH").unwrap_or_default();
         Drawing::with(path, || {
@@ -86,7 +87,7 @@ impl Drawing {
         Ok(Drawing { path, program })
     }
 
-    /// Writes the picture, an SVG file's text; where it is.
+    /// Writes the picture, given as the text of an SVG file, and returns its path.
     pub fn write(&self, svg: &str) -> Result<&Path, DrawingError> {
         let cannot = |cause| DrawingError::Write { path: self.path.clone(), cause };
         let Some(program) = &self.program else {
@@ -101,7 +102,7 @@ impl Drawing {
             .stderr(Stdio::piped())
             .spawn();
         let mut child = child.map_err(cannot)?;
-        // Who reads only a part of it says why on its standard error.
+        // A converter that stops reading early explains the reason on its standard error.
         let fed = child.stdin.take().map(|mut stdin| stdin.write_all(svg.as_bytes()));
         let output = child.wait_with_output().map_err(cannot)?;
         let failed = |said: String| DrawingError::Program {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_is_the_names() {
+    fn extension_determines_format() {
         for name in ["a.svg", "a.SVG", "a"] {
             assert_eq!(with(name, None).unwrap().program, None, "{name}");
         }
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_is_heard() {
+    fn converter_failure_is_reported() {
         let drawing = with("/nowhere/a.png", Some("/bin/false")).unwrap();
         let error = drawing.write("<svg/>").unwrap_err().to_string();
         assert!(error.contains("/nowhere/a.png") && error.contains("/bin/false"), "{error}");

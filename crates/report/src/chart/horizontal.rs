@@ -1,4 +1,4 @@
-//! What charts of horizontal rows share: the frame, the names, the plot beside them, and the axis along its foot.
+//! Common parts of charts with horizontal rows: frame, names, plot, and the axis below the rows.
 
 use maud::{Markup, html};
 
@@ -9,16 +9,16 @@ use super::text::{at, cut};
 pub const SIZE: f64 = 12.0;
 /// Height of a row.
 pub const ROW: f64 = 22.0;
-/// Above the first row: the unit.
+/// Space above the first row, for the unit.
 pub const TOP: f64 = 20.0;
-/// Below the last row: the axis' labels.
+/// Space below the last row, for the axis' labels.
 const BELOW: f64 = 22.0;
-/// Between names, plot and values.
+/// Space between names, plot and values.
 pub const GAP: f64 = 10.0;
 
-/// What is said of a chart.
+/// Title, unit and width of a chart.
 pub struct Frame<'a> {
-    /// What it shows, for screen readers.
+    /// Title for screen readers.
     pub title: &'a str,
     /// Unit of the values, written above the rows.
     pub unit: &'a str,
@@ -27,7 +27,7 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// The chart as an `<svg>` element: what lies under the axis, the axis, and what lies over it.
+    /// Returns the chart as an `<svg>` element, with markup `under` and `over` the axis.
     pub fn svg(&self, plot: &Plot, under: &Markup, over: &Markup) -> Markup {
         html! {
             svg.chart viewBox=(format!("0 0 {} {}", at(self.width), at(plot.bottom + BELOW)))
@@ -40,7 +40,7 @@ impl Frame<'_> {
     }
 }
 
-/// All rows, each as `draw` draws it below its top.
+/// Draws all rows; `draw` receives the top of each.
 pub fn each<R>(rows: &[R], draw: impl Fn(&R, f64) -> Markup) -> Markup {
     html! {
         @for (i, row) in rows.iter().enumerate() {
@@ -49,12 +49,12 @@ pub fn each<R>(rows: &[R], draw: impl Fn(&R, f64) -> Markup) -> Markup {
     }
 }
 
-/// The middle of a row that begins at `top`, and the base of its text.
+/// Returns the middle of a row that begins at `top`, and the baseline of its text.
 pub fn middle_and_base(top: f64) -> (f64, f64) {
     (top + ROW / 2.0, top + ROW / 2.0 + SIZE * 0.35)
 }
 
-/// Where values are drawn.
+/// Plot area.
 pub struct Plot {
     /// Left end of the axis.
     pub left: f64,
@@ -67,14 +67,14 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// Where a value lies; what is beyond the scale lies at its end, what is no number at its beginning.
+    /// Returns the position of a value, clamped to the axis; NaN and infinity are at its left end.
     pub fn x(&self, value: f64) -> f64 {
         let part = value / self.scale.max();
         let part = if part.is_finite() { part } else { 0.0 };
         self.left + (self.right - self.left) * part.clamp(0.0, 1.0)
     }
 
-    /// A row's name, to the left.
+    /// Draws a row's name to the left.
     pub fn name(&self, name: &str, base: f64) -> Markup {
         html! {
             text x=(at(self.left - GAP + 2.0)) y=(at(base)) text-anchor="end" {
@@ -83,7 +83,7 @@ impl Plot {
         }
     }
 
-    /// Grid and labels, with the unit above.
+    /// Draws the grid and labels, with the unit above.
     fn axis(&self, unit: &str) -> Markup {
         html! {
             text.tick x=(at(self.left)) y="12" { (unit) }
@@ -97,7 +97,7 @@ impl Plot {
         }
     }
 
-    /// The line at a value to compare with.
+    /// Draws the line at a reference value.
     pub fn reference(&self, value: f64) -> Markup {
         html! {
             line.reference x1=(at(self.x(value))) x2=(at(self.x(value))) y1=(at(TOP))

@@ -1,4 +1,4 @@
-//! The values' axis of charts of lines, and the names at the ends of lines, of which none covers another.
+//! Value axis of line charts, and non-overlapping names at the ends of lines.
 
 use maud::{Markup, html};
 
@@ -8,10 +8,10 @@ use super::text::at;
 
 /// Size of text.
 const SIZE: f64 = 12.0;
-/// Least distance of two names.
+/// Minimum distance of two names.
 const LINE_HEIGHT: f64 = 14.0;
 
-/// The unit, and a line and a number for each tick, from `left` to `right`, where `y` has it.
+/// Draws the unit, and a line from `left` to `right` with a number for each tick; `y` maps values to positions.
 pub(crate) fn values(
     scale: &Scale,
     unit: &str,
@@ -29,7 +29,7 @@ pub(crate) fn values(
     }
 }
 
-/// Names at the ends of lines, `(y, colour, name)`, pushed apart where lines end close together.
+/// Draws names at the ends of lines, `(y, colour, name)`, moved apart if lines end close together.
 pub(crate) fn names(
     mut ends: Vec<(f64, usize, String)>,
     right: f64,
@@ -45,8 +45,9 @@ pub(crate) fn names(
     }
 }
 
-/// Moves places, in ascending order, as little apart as they need between `top` and `bottom` to keep `distance`; less where
-/// there is no room.
+/// Moves positions, in ascending order, to a minimum `distance` between `top` and `bottom`.
+///
+/// The distance is reduced if there is not enough space.
 fn apart(places: &mut [f64], top: f64, bottom: f64, distance: f64) {
     let spacing = distance.min((bottom - top) / places.len().max(1) as f64);
     let mut lowest = top;

@@ -1,4 +1,4 @@
-//! Line charts over time, with a dashed guide at the value that each line should have.
+//! Line charts over time, with a dashed guide at the target value of each line.
 
 use maud::{Markup, html};
 
@@ -15,30 +15,30 @@ const BELOW: f64 = 36.0;
 /// One line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineSeries {
-    /// Its name, written at its end.
+    /// Name, written at the end of the line.
     pub name: String,
-    /// Its colour.
+    /// Colour index.
     pub colour: usize,
     /// Points (x, y), by ascending x.
     pub points: Vec<(f64, f64)>,
-    /// The value that it should have, drawn dashed.
+    /// Target value, drawn dashed.
     pub guide: Option<f64>,
 }
 
 /// A line chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart {
-    /// What it shows, for screen readers.
+    /// Title for screen readers.
     pub title: String,
-    /// Unit of x, with its name: `seconds`.
+    /// Unit of x, such as `seconds`.
     pub x_unit: String,
     /// Unit of y, written above the axis.
     pub y_unit: String,
     /// The lines.
     pub series: Vec<LineSeries>,
-    /// Largest y to make room for, so that charts side by side have one scale.
+    /// Maximum y of the scale, so that adjacent charts can share a scale.
     pub y_max: f64,
-    /// What lies before x = 0, written on a shaded ground: `settling, not counted`.
+    /// Description of the time before x = 0, which has a shaded ground: `settling, not counted`.
     pub before_zero: Option<String>,
     /// Size of the view box.
     pub size: (f64, f64),
@@ -65,7 +65,7 @@ impl Plot {
 }
 
 impl LineChart {
-    /// The chart as an `<svg>` element.
+    /// Returns the chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
         let (width, height) = self.size;
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// The y of every name, in the order written (top to bottom).
+    /// Returns the y of every name, from top to bottom.
     fn names(svg: &str) -> Vec<f64> {
         svg.split("class=\"name")
             .skip(1)
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn names_of_lines_that_end_together_do_not_overlap() {
+    fn names_of_close_line_ends_do_not_overlap() {
         let ys = names(&chart(&[0.0, 0.0, 0.5, 0.5, 1.0, 1.0]).svg().into_string());
         assert_eq!(ys.len(), 6);
         assert!(ys.windows(2).all(|two| two[1] - two[0] >= 13.8), "{ys:?}");
     }
 
     #[test]
-    fn a_chart_without_points_is_still_a_chart() {
+    fn chart_without_points_is_drawn() {
         let svg = chart(&[]).svg().into_string();
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }

@@ -1,8 +1,9 @@
-//! A table of shades: who has to do with whom, by name, each cell as dark as its value and with the value written in it.
+//! Matrix of shaded cells for relations between named rows and columns; each cell shows its value as shade and text.
 //!
-//! Rows and columns need not be as many. The scale
-//! is linear from nothing to the largest value; a value above nothing is never drawn as nothing, and the darkest shade lets the text on it
-//! be read. A value that does not fit its cell is in the tooltip only.
+//! The matrix need not be square.
+//! The scale is linear from zero to the largest value.
+//! A value above zero is always visible, and text is legible on the darkest shade.
+//! A value that does not fit into its cell is in the tooltip only.
 
 use maud::{Markup, html};
 
@@ -11,61 +12,61 @@ use super::text::{at, column_width, cut, text_width};
 
 const SIZE: f64 = 12.0;
 const ROW: f64 = 26.0;
-/// The widest cell.
-const WIDEST: f64 = 96.0;
-/// The part of the width that names of rows get at most.
+/// Maximum width of a cell.
+const MAX_WIDTH: f64 = 96.0;
+/// Maximum width of the names of rows, as a fraction of the whole width.
 const NAMES: f64 = 0.3;
-/// Names of columns stand aslant; so high at most.
-const HIGHEST: f64 = 130.0;
+/// Maximum height of the slanted names of columns.
+const MAX_HEIGHT: f64 = 130.0;
 const SLANT: f64 = 45.0;
 const GAP: f64 = 8.0;
-/// Room for what rows and columns are.
+/// Space for the descriptions of rows and columns.
 const TITLE: f64 = 18.0;
 const FAINTEST: f64 = 0.06;
 const DARKEST: f64 = 0.62;
 
-/// A value and what it says.
+/// A cell of a matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixCell {
-    /// How much.
+    /// The value, which determines the shade.
     pub value: f64,
-    /// Written in the cell.
+    /// Text in the cell.
     pub label: String,
-    /// In words.
+    /// Tooltip.
     pub tooltip: String,
 }
 
-/// A table of shades.
+/// A matrix of shaded cells.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
-    /// What it shows, for screen readers.
+    /// Title for screen readers.
     pub title: String,
-    /// What rows are.
+    /// Description of the rows.
     pub rows_are: String,
-    /// What columns are.
+    /// Description of the columns.
     pub columns_are: String,
     /// The names of the rows, from top to bottom.
     pub rows: Vec<String>,
     /// The names of the columns, from left to right.
     pub columns: Vec<String>,
-    /// The cells, row by row; `None`: nothing.
+    /// The cells, row by row; `None`: empty.
     pub cells: Vec<Vec<Option<MatrixCell>>>,
-    /// Its colour.
+    /// Colour index.
     pub series: usize,
-    /// Width of the view box; its height follows from the rows.
+    /// Width of the view box; the height follows from the number of rows.
     pub width: f64,
 }
 
 impl Matrix {
-    /// The chart as an `<svg>` element.
+    /// Returns the chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let names = column_width(self.rows.iter().map(String::as_str), SIZE);
         let left = names.min(self.width * NAMES) + GAP;
         let longest = column_width(self.columns.iter().map(String::as_str), SIZE);
-        let head = (longest * SLANT.to_radians().sin() + SIZE).min(HIGHEST);
+        let head = (longest * SLANT.to_radians().sin() + SIZE).min(MAX_HEIGHT);
         let top = TITLE + head;
         let slot = (self.width - left - head) / self.columns.len().max(1) as f64;
-        let slot = slot.clamp(1.0, WIDEST);
+        let slot = slot.clamp(1.0, MAX_WIDTH);
         let height = top + ROW * self.rows.len() as f64 + GAP;
         let fits = (head - SIZE) / SLANT.to_radians().sin();
         html! {
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_is_darkest_and_nothing_is_not_drawn() {
+    fn shade_follows_value_and_empty_cells_are_omitted() {
         let svg = matrix(&[&[0.0, 2.0, 0.5], &[1.0, 0.0, 0.0]]).svg().into_string();
         assert_eq!(svg.matches("class=\"bar s0\"").count(), 3, "{svg}");
         assert!(svg.contains(r#"fill-opacity="0.62"><title>&lt;2&gt;"#), "{svg}");
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_and_no_row_breaks_the_picture() {
+    fn empty_and_infinite_matrices_are_drawn() {
         for svg in [matrix(&[]).svg(), matrix(&[&[f64::INFINITY]]).svg()] {
             let svg = svg.into_string();
             assert!(!svg.contains("NaN") && !svg.contains("\"inf"), "{svg}");
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_in_the_tooltip_only() {
+    fn labels_that_do_not_fit_are_tooltips() {
         let row = vec![1.25; 60];
         let svg = matrix(&[&row]).svg().into_string();
         assert_eq!(svg.matches("&lt;1.25&gt;").count(), 60);

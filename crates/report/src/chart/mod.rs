@@ -1,17 +1,19 @@
-//! Charts as inline SVG: [`BarChart`] and [`RowChart`] compare, [`StackChart`] shows what a whole
-//! consists of, [`LineChart`] and [`TimeStack`] what happens over time, [`Matrix`] who has to do with whom, [`NumberChart`]
-//! figures over a number that was varied. [`picture`] makes a file of its own out of
-//! one, and [`drawing`] writes it.
+//! Charts as inline SVG.
 //!
-//! An SVG here is part of an HTML page: its colours are the page's CSS variables (`--s0` … `--s7`
-//! for series, `--ink`, `--grid`, `--mark`; see [`crate::page`]), so that one picture suits light and
-//! dark. It scales with the page through its view box; text sizes are in the box's units. Every chart
-//! has a title and a description for screen readers, every bar and line a tooltip, every axis its
-//! unit, and colour is never the only way to tell two things apart: bars carry their names, lines
-//! are labelled at their end.
+//! - [`BarChart`] and [`RowChart`]: comparison of values.
+//! - [`StackChart`]: composition of a whole; [`TimeStack`]: composition over time.
+//! - [`LineChart`]: values over time; [`NumberChart`]: values over a varied number.
+//! - [`Matrix`]: relations between rows and columns.
+//! - [`picture`]: charts as a standalone SVG file, which [`drawing`] writes.
 //!
-//! What it does not do: interaction, log scales (but for the numbers of [`NumberChart`]), negative values (a value below zero is drawn as
-//! zero; the label still says it).
+//! A chart is part of an HTML page and uses its CSS variables (`--s0` … `--s7`
+//! for series, `--ink`, `--grid`, `--mark`; see [`crate::page`]), so it suits light and dark pages.
+//! It scales with the page through its view box; text sizes are in the box's units.
+//! Every chart has a title for screen readers, every bar and line a tooltip, and every axis its unit.
+//! Colour is never the only distinction: bars have names, and lines have labels at their ends.
+//!
+//! Out of scope: interaction, log scales (except for the numbers of [`NumberChart`]) and negative values.
+//! A value below zero is drawn as zero, with the value in its label.
 
 pub mod bar;
 pub mod colour;

@@ -1,8 +1,8 @@
-//! Line charts over a number that was varied: a point for each value, with its 95 % interval, and a line for each of what else was
-//! varied.
+//! Line charts over a varied number: a point with its 95 % interval for each value, and a line for each combination of other parameters.
 //!
-//! The axis of numbers is linear, or logarithmic where the values are factors of each other; its ticks are the values
-//! themselves, as they were written, as far as they have room. The other axis begins at zero.
+//! The axis of numbers is linear or logarithmic.
+//! Its ticks are the values as written, as far as there is space.
+//! The other axis begins at zero.
 
 use maud::{Markup, html};
 
@@ -16,50 +16,50 @@ const SIZE: f64 = 12.0;
 const LEFT: f64 = 52.0;
 const TOP: f64 = 26.0;
 const BELOW: f64 = 38.0;
-/// Between the axes and the first and last points.
+/// Space between the axes and the first and last points.
 const INSET: f64 = 14.0;
-/// Names are cut beyond this part of the width.
+/// Maximum width of names, as a fraction of the whole width.
 const NAMES: f64 = 0.4;
-/// Between two ticks' labels.
+/// Space between the labels of two ticks.
 const TICK_GAP: f64 = 6.0;
 const DOT: f64 = 3.0;
-/// What an interval's ends are as wide as: bars so far apart.
+/// Distance of bars whose whiskers have the same caps.
 const STEP: f64 = 12.0;
 
-/// What was measured with one value.
+/// Result for one value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NumberPoint {
-    /// The value that was varied.
+    /// The varied value.
     pub x: f64,
     /// The mean.
     pub y: f64,
-    /// Half the width of its interval; `None`: a single run.
+    /// Half the width of the interval; `None`: a single run.
     pub half_width: Option<f64>,
-    /// In words.
+    /// Tooltip.
     pub tooltip: String,
 }
 
 /// One line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NumberSeries {
-    /// Its name, written at its end; may be empty where there is only one.
+    /// Name, written at the end of the line; may be empty for a single line.
     pub name: String,
-    /// Its colour.
+    /// Colour index.
     pub colour: usize,
     /// Points by ascending x.
     pub points: Vec<NumberPoint>,
 }
 
-/// A chart of such lines.
+/// A chart of lines over a varied number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NumberChart {
-    /// What it shows, for screen readers.
+    /// Title for screen readers.
     pub title: String,
-    /// What was varied, written below its axis.
+    /// Name of the varied parameter, written below its axis.
     pub x_name: String,
-    /// Whether equal factors are equally far apart; then every x is above 0.
+    /// Whether the axis of numbers is logarithmic, which requires every x above 0.
     pub logarithmic: bool,
-    /// The values by ascending x, and how they are written.
+    /// The values by ascending x, with their labels.
     pub ticks: Vec<(f64, String)>,
     /// Unit of y, written above the axis.
     pub y_unit: String,
@@ -98,7 +98,7 @@ impl Plot {
 }
 
 impl NumberChart {
-    /// The chart as an `<svg>` element.
+    /// Returns the chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
         let (width, height) = self.size;
@@ -146,7 +146,7 @@ impl NumberChart {
         }
     }
 
-    /// The ticks' labels that have room, from the first on.
+    /// Returns the labels of ticks that fit, from the first on.
     fn labels(&self, plot: &Plot) -> Vec<(f64, &str)> {
         let mut labels = Vec::new();
         let mut free = f64::NEG_INFINITY;
@@ -168,9 +168,9 @@ impl NumberChart {
         labels::names(ends.collect(), plot.right, (TOP, plot.bottom))
     }
 
-    /// What is written at the end of a line.
+    /// Returns the name at the end of a line, cut to the maximum width.
     fn name(&self, series: &NumberSeries) -> String {
-        // Bold is a quarter wider.
+        // Bold text is a quarter wider.
         cut(&series.name, self.size.0 * NAMES / 1.25, SIZE)
     }
 }
@@ -227,14 +227,14 @@ mod tests {
         }
     }
 
-    /// The places of points of the first line.
+    /// Returns the x positions of the points of the first line.
     fn places(svg: &str) -> Vec<f64> {
         let circles = svg.split("circle class=\"bar s0\" cx=\"").skip(1);
         circles.map(|rest| rest.split('"').next().unwrap().parse().unwrap()).collect()
     }
 
     #[test]
-    fn factors_are_equally_far_apart_on_a_logarithmic_axis_only() {
+    fn logarithmic_axis_spaces_factors_equally() {
         let values = [1.0, 4.0, 16.0];
         let xs = places(&chart(&values, true).svg().into_string());
         assert!(((xs[1] - xs[0]) - (xs[2] - xs[1])).abs() < 0.2, "{xs:?}");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_the_values_as_far_as_they_have_room() {
+    fn ticks_are_values_that_fit() {
         let few = chart(&[2.0, 4.0, 8.0], false).svg().into_string();
         for tick in [">2<", ">4<", ">8<"] {
             assert!(few.contains(tick), "{tick} is not in {few}");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_without_points_is_still_a_chart() {
+    fn chart_without_points_is_drawn() {
         for svg in [chart(&[], false), chart(&[3.0], true)] {
             let svg = svg.svg().into_string();
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -1,7 +1,8 @@
-//! Stacked bars over time: what a whole consists of, moment after moment.
+//! Stacked bars over time: composition of a whole in consecutive intervals.
 //!
-//! Each bar stands where its time is and is as wide; a time without a bar has no picture, so that nobody takes "not looked at" for nothing.
-//! All bars have the same scale, from nothing to [`TimeStack::most`].
+//! The position and width of a bar are those of its interval.
+//! A time without a bar stays empty, so that a gap in the measurement differs from a value of zero.
+//! All bars have the same scale, from zero to [`TimeStack::most`].
 
 use maud::{Markup, html};
 
@@ -19,37 +20,37 @@ const TICKS: usize = 4;
 /// One bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimeBar {
-    /// When it begins and ends, on the axis.
+    /// Begin and end on the axis.
     pub time: (f64, f64),
-    /// How much of each part.
+    /// Value of each part.
     pub values: Vec<f64>,
-    /// In words, for the tooltip.
+    /// Tooltip.
     pub tooltip: String,
 }
 
 /// A chart of stacked bars over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimeStack {
-    /// What it shows, for screen readers.
+    /// Title for screen readers.
     pub title: String,
     /// Unit of the values.
     pub unit: String,
-    /// The parts, from below.
+    /// The parts, from bottom to top.
     pub parts: Vec<Part>,
     /// The bars.
     pub bars: Vec<TimeBar>,
-    /// The axis' begin and end.
+    /// Begin and end of the axis.
     pub time: (f64, f64),
-    /// Moments on the axis, and what is written there.
+    /// Times on the axis with their labels.
     pub ticks: Vec<(f64, String)>,
-    /// The largest value, at the top.
+    /// Maximum of the scale.
     pub most: f64,
     /// Size of the picture without its legend.
     pub size: (f64, f64),
 }
 
 impl TimeStack {
-    /// The chart as an `<svg>` element.
+    /// Returns the chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let (width, height) = self.size;
         let legend = self.legend();
@@ -86,7 +87,7 @@ impl TimeStack {
         }
     }
 
-    /// What is written at the axis' begin would be cut off in the middle of it.
+    /// Returns the text anchor of a tick; a centred label at the begin of the axis would be cut off.
     fn anchor(&self, moment: f64) -> &'static str {
         if moment <= self.time.0 { "start" } else { "middle" }
     }
@@ -118,7 +119,7 @@ impl TimeStack {
         }
     }
 
-    /// Left end, row and part of the legend's entries: the parts of which any bar has something.
+    /// Returns left end, row and part of the legend's entries, which are the parts with a value above 0 in any bar.
     fn legend(&self) -> Vec<(f64, f64, usize)> {
         let (mut x, mut row) = (0.0, 0.0);
         let mut entries = Vec::new();
@@ -172,7 +173,7 @@ mod tests {
         after.split('"').next().unwrap().parse().unwrap()
     }
 
-    /// Left end, width, top and height of the pieces.
+    /// Returns left end, width, top and height of the pieces.
     fn pieces(svg: &str) -> Vec<[f64; 4]> {
         let bars = svg.split("</title><rect").skip(1);
         let rects = bars.flat_map(|bar| bar.split("</g>").next().unwrap().split("<rect"));
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_stand_where_their_time_is_and_gaps_stay_empty() {
+    fn bars_follow_time_and_gaps_stay_empty() {
         let svg = chart(&[(0.0, 1.0, &[50.0, 50.0, 0.0]), (9.0, 10.0, &[25.0, 0.0, 75.0])], 100.0);
         let svg = svg.svg().into_string();
         let pieces = pieces(&svg);
@@ -191,13 +192,13 @@ mod tests {
             assert!((piece[1] - step).abs() < 0.1, "{piece:?}");
         }
         assert!((pieces[2][0] - (LEFT + 9.0 * step)).abs() < 0.1, "{pieces:?}");
-        // Piece upon piece, as high as their values.
+        // Pieces are stacked, with heights proportional to their values.
         assert!((pieces[1][2] + pieces[1][3] - pieces[0][2]).abs() < 0.2, "{pieces:?}");
         assert!((pieces[3][3] / pieces[2][3] - 3.0).abs() < 0.05, "{pieces:?}");
     }
 
     #[test]
-    fn no_value_breaks_the_picture() {
+    fn extreme_values_are_drawn() {
         let bars: &[(f64, f64, &[f64])] = &[(0.0, f64::NAN, &[f64::NAN, -1.0, f64::INFINITY])];
         for most in [0.0, 1.0, f64::NAN] {
             let svg = chart(bars, most).svg().into_string();

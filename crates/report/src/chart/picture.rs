@@ -1,9 +1,8 @@
-//! A chart as an SVG file of its own, for a README: titled, on a white ground with a frame, so that it
-//! reads as well on a dark page.
+//! Charts as a standalone SVG file, for a README: with a title on a framed white ground, so that it is legible on a dark page.
 //!
-//! Charts take their colours from the page's style sheet. A picture carries the rules that concern
-//! charts, with the light colours put in place of the variables, because many programs that draw SVG
-//! know no CSS variables. The source of both is `page.css`.
+//! Charts take their colours from the page's style sheet.
+//! A picture contains the rules for charts with the light colours instead of variables, because many SVG viewers lack CSS variables.
+//! The source of both is `page.css`.
 
 use std::fmt::Write as _;
 
@@ -15,22 +14,22 @@ const STYLE: &str = include_str!("../page.css");
 
 const PADDING: f64 = 20.0;
 const HEADING: f64 = 52.0;
-/// Between charts.
+/// Space between charts.
 const GAP: f64 = 14.0;
 const CAPTION: f64 = 22.0;
 
 /// A chart in a picture.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// Written above it; may be empty.
+    /// Caption above the chart; may be empty.
     pub caption: String,
     /// The chart.
     pub chart: Markup,
-    /// The size of its view box.
+    /// Size of the chart's view box.
     pub size: (f64, f64),
 }
 
-/// Charts under each other as one SVG file.
+/// Returns charts, arranged vertically, as one SVG file.
 pub fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> String {
     let inner = panels.iter().map(|panel| panel.size.0).fold(0.0, f64::max);
     let mut y = HEADING;
@@ -63,7 +62,7 @@ pub fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> String {
         + "\n"
 }
 
-/// The rules for charts, with the light colours.
+/// Returns the style rules for charts with the light colours.
 fn style() -> String {
     let colours = STYLE.split('}').next().unwrap_or_default();
     let colours: Vec<(&str, &str)> = colours
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_needs_no_style_but_its_own() {
+    fn picture_is_self_contained() {
         let panel = Panel {
             caption: "work <rate>".to_owned(),
             chart: html! { svg.chart viewBox="0 0 10 20" {} },

@@ -1,9 +1,8 @@
-//! Bars that lie: one row for each thing compared, its name to the left, its value to the right, and
-//! across all rows a line at a value to compare with.
+//! Horizontal bar charts: one row per item, with its name to the left, its value to the right, and an optional line at a reference value.
 //!
-//! This is the form for many things with long names, and for one VM of several whose values need
-//! scales of their own. Intervals are drawn as whiskers. A name that is too long for its column is cut
-//! with an ellipsis; the tooltip has it whole.
+//! They suit many items with long names, and VMs whose values need separate scales.
+//! Intervals are drawn as whiskers.
+//! A name that is too long for its column is cut with an ellipsis.
 
 use maud::{Markup, html};
 
@@ -14,43 +13,43 @@ use super::text::{at, column_width};
 use crate::figure::NOT_MEASURED;
 
 const BAR: f64 = 14.0;
-/// Names take at most this part of the width.
+/// Maximum width of names, as a fraction of the whole width.
 const NAMES: f64 = 0.38;
 
 /// One row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its colour.
+    /// Colour index.
     pub series: usize,
-    /// Its length; `None`: it was not measured.
+    /// Value; `None`: not measured.
     pub value: Option<f64>,
-    /// Half the width of its interval.
+    /// Half the width of the interval.
     pub half_width: Option<f64>,
-    /// The value as written to the right.
+    /// Text of the value, to the right.
     pub label: String,
-    /// The row in words.
+    /// Tooltip.
     pub tooltip: String,
 }
 
 /// A chart of rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowChart {
-    /// What it shows, for screen readers.
+    /// Title for screen readers.
     pub title: String,
     /// Unit of the values, written above the rows.
     pub unit: String,
     /// The rows, from top to bottom.
     pub rows: Vec<Row>,
-    /// A value to compare with.
+    /// Reference value.
     pub reference: Option<f64>,
-    /// Width of the view box; its height follows from the rows.
+    /// Width of the view box; the height follows from the number of rows.
     pub width: f64,
 }
 
 impl RowChart {
-    /// The chart as an `<svg>` element.
+    /// Returns the chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
         let frame = Frame { title: &self.title, unit: &self.unit, width: self.width };
@@ -99,7 +98,7 @@ fn draw(plot: &Plot, row: &Row, top: f64) -> Markup {
     }
 }
 
-/// A lying interval with caps.
+/// Draws a horizontal interval with caps.
 fn whisker(plot: &Plot, (from, to): (f64, f64), y: f64) -> Markup {
     let (top, bottom) = (at(y - 4.0), at(y + 4.0));
     let (from, to) = (at(plot.x(from)), at(plot.x(to)));
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut_and_leave_room_for_bars() {
+    fn long_names_are_cut() {
         let chart = chart(&[Some(1.0), Some(2.0)]);
         let plot = chart.plot();
         assert!(plot.right - plot.left > 150.0);
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_breaks_the_picture() {
+    fn extreme_values_are_drawn() {
         let svg = chart(&[None, Some(f64::NAN), Some(-1.0), Some(f64::INFINITY)]).svg();
         let svg = svg.into_string();
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -8,7 +8,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The smallest scale of at most `most` steps that holds `max`.
+    /// Returns the smallest scale of at most `most` steps that includes `max`.
     pub fn up_to(max: f64, most: usize) -> Scale {
         let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
         let most = most.max(1);
@@ -16,7 +16,7 @@ impl Scale {
         loop {
             for factor in [1.0, 2.0, 2.5, 5.0] {
                 let step = factor * power;
-                // A hair of slack, so that 0.3 does not need four steps of 0.1.
+                // A tolerance, so that 0.3 does not need four steps of 0.1.
                 let steps = (max / step - 1e-9).ceil().max(1.0) as usize;
                 if steps <= most {
                     return Scale { step, steps };
@@ -26,18 +26,17 @@ impl Scale {
         }
     }
 
-    /// The largest value on the scale.
+    /// Returns the largest value on the scale.
     pub fn max(&self) -> f64 {
         self.step * self.steps as f64
     }
 
-    /// The tick values, from zero to the maximum.
+    /// Returns the tick values, from zero to the maximum.
     pub fn ticks(&self) -> impl Iterator<Item = f64> + '_ {
         (0..=self.steps).map(|i| self.step * i as f64)
     }
 
-    /// A tick value with as many decimals as the step needs, and a decimal prefix on scales that reach
-    /// 10 000 or more.
+    /// Formats a tick value with the decimals of the step, and with a decimal prefix on scales up to 10 000 or more.
     pub fn label(&self, value: f64) -> String {
         let (unit, prefix) = match self.max() {
             max if max >= 1e10 => (1e9, " G"),
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_is_an_axis_all_the_same() {
+    fn scale_without_values_ends_at_one() {
         for max in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(Scale::up_to(max, 4).max(), 1.0);
         }

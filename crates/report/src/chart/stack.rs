@@ -1,7 +1,7 @@
-//! Stacked bars that lie: what a whole consists of, one row for each whole.
+//! Horizontal stacked bars: composition of a whole, one row per whole.
 //!
-//! Parts keep their order and colour from row to row, so that rows can be compared. A part may be
-//! marked as a ghost: it belongs to the row but not to what was received, and is drawn hollow.
+//! Parts have the same order and colour in all rows, so that rows can be compared.
+//! A part may be a ghost: it belongs to the row but not to the received amount, and is drawn hollow.
 
 use maud::{Markup, html};
 
@@ -18,30 +18,30 @@ const BELOW: f64 = 22.0;
 const GAP: f64 = 10.0;
 const NAMES: f64 = 0.3;
 
-/// What rows consist of.
+/// A part of the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its name, for the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its colour; `None`: a ghost.
+    /// Colour index; `None`: a ghost.
     pub series: Option<usize>,
 }
 
-/// One whole.
+/// One row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Whole {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// How much of each part.
+    /// Value of each part.
     pub values: Vec<f64>,
-    /// Each value in words, for tooltips.
+    /// Text of each value, for tooltips.
     pub labels: Vec<String>,
 }
 
 /// A chart of stacked bars.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackChart {
-    /// What it shows, for screen readers.
+    /// Title for screen readers.
     pub title: String,
     /// Unit of the values.
     pub unit: String,
@@ -49,12 +49,12 @@ pub struct StackChart {
     pub parts: Vec<Part>,
     /// The rows, from top to bottom.
     pub wholes: Vec<Whole>,
-    /// Width of the view box; its height follows from the rows.
+    /// Width of the view box; the height follows from the number of rows.
     pub width: f64,
 }
 
 impl StackChart {
-    /// The chart as an `<svg>` element.
+    /// Returns the chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let shown = self.shown();
         let legend = self.legend(&shown);
@@ -116,7 +116,7 @@ impl StackChart {
         }
     }
 
-    /// The parts of which any row has something.
+    /// Returns the parts with a value above 0 in any row.
     fn shown(&self) -> Vec<usize> {
         let has = |&part: &usize| {
             let value = |whole: &Whole| whole.values.get(part).copied().map_or(0.0, length);
@@ -125,7 +125,7 @@ impl StackChart {
         (0..self.parts.len()).filter(has).collect()
     }
 
-    /// Left end, row and part of the legend's entries.
+    /// Returns left end, row and part of the legend's entries.
     fn legend(&self, shown: &[usize]) -> Vec<(f64, f64, usize)> {
         let (mut x, mut row) = (0.0, 0.0);
         let mut entries = Vec::new();
@@ -141,7 +141,7 @@ impl StackChart {
     }
 }
 
-/// A value as a length: nothing where it is none.
+/// Returns a value as a length: 0 for negative and non-finite values.
 pub(super) fn length(value: f64) -> f64 {
     if value.is_finite() { value.max(0.0) } else { 0.0 }
 }
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Left ends and widths of the rectangles with tooltips.
+    /// Returns left ends and widths of the rectangles with tooltips.
     fn pieces(svg: &str) -> Vec<(f64, f64)> {
         let number = |rest: &str, name: &str| -> f64 {
             let after = rest.split(&format!(" {name}=\"")).nth(1).unwrap();
@@ -187,9 +187,9 @@ mod tests {
     }
 
     #[test]
-    fn parts_lie_end_to_end_and_are_as_long_as_their_values() {
+    fn parts_are_adjacent_and_proportional() {
         let pieces = pieces(&chart(&[2.0, 0.0, 1.0, 3.0]).svg().into_string());
-        assert_eq!(pieces.len(), 3, "what is nothing has no piece");
+        assert_eq!(pieces.len(), 3, "no piece for a value of 0");
         for two in pieces.windows(2) {
             assert!((two[0].0 + two[0].1 - two[1].0).abs() < 0.2, "{pieces:?}");
         }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_breaks_the_picture() {
+    fn extreme_values_are_drawn() {
         let svg = chart(&[f64::NAN, -1.0, f64::INFINITY]).svg().into_string();
         assert!(!svg.contains("NaN") && !svg.contains("inf,"), "{svg}");
         assert!(pieces(&svg).is_empty());

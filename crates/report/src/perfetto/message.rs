@@ -1,15 +1,15 @@
-//! The few messages of Perfetto's trace format that are written here, as `prost` derives them.
+//! Messages of Perfetto's trace format that this crate writes, derived with `prost`.
 //!
 //! Numbers and names are those of Perfetto's public definitions (`protos/perfetto/trace/`:
-//! `trace.proto`, `trace_packet.proto`, `track_event/*.proto`, `interned_data/*.proto`). Fields that
-//! are never written are left out; a reader skips what it does not know, and so does this one.
+//! `trace.proto`, `trace_packet.proto`, `track_event/*.proto`, `interned_data/*.proto`).
+//! Unused fields are omitted; readers skip unknown fields.
 
 use prost::{Enumeration, Message, Oneof};
 
 /// A whole trace.
 #[derive(Clone, PartialEq, Message)]
 pub struct Trace {
-    /// Its packets.
+    /// The packets.
     #[prost(message, repeated, tag = "1")]
     pub packet: Vec<TracePacket>,
 }
@@ -17,33 +17,33 @@ pub struct Trace {
 /// One packet.
 #[derive(Clone, PartialEq, Message)]
 pub struct TracePacket {
-    /// When, ns.
+    /// Time, ns.
     #[prost(uint64, optional, tag = "8")]
     pub timestamp: Option<u64>,
-    /// The sequence that interned names belong to.
+    /// The sequence of the interned names.
     #[prost(uint32, optional, tag = "10")]
     pub trusted_packet_sequence_id: Option<u32>,
-    /// Names that later packets of the sequence mean by number.
+    /// Names that later packets of the sequence refer to by number.
     #[prost(message, optional, tag = "12")]
     pub interned_data: Option<InternedData>,
     /// [`CLEARED`] and [`NEEDED`].
     #[prost(uint32, optional, tag = "13")]
     pub sequence_flags: Option<u32>,
-    /// What the packet is.
+    /// Content of the packet.
     #[prost(oneof = "Data", tags = "11, 60")]
     pub data: Option<Data>,
 }
 
-/// The sequence's interned names begin anew with this packet.
+/// The packet resets the interned names of the sequence.
 pub const CLEARED: u32 = 1;
 
 /// The packet needs interned names.
 pub const NEEDED: u32 = 2;
 
-/// What a packet is.
+/// Content of a packet.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Data {
-    /// Something that happened on a track.
+    /// An event on a track.
     #[prost(message, tag = "11")]
     TrackEvent(TrackEvent),
     /// A track.
@@ -54,28 +54,28 @@ pub enum Data {
 /// A track.
 #[derive(Clone, PartialEq, Message)]
 pub struct TrackDescriptor {
-    /// Its number; zero is taken.
+    /// Number; zero is reserved for the root.
     #[prost(uint64, optional, tag = "1")]
     pub uuid: Option<u64>,
-    /// Its name.
+    /// Name.
     #[prost(string, optional, tag = "2")]
     pub name: Option<String>,
-    /// The track it is shown under.
+    /// Parent track.
     #[prost(uint64, optional, tag = "5")]
     pub parent_uuid: Option<u64>,
-    /// How the tracks under it are ordered.
+    /// Order of the child tracks.
     #[prost(enumeration = "ChildOrdering", optional, tag = "11")]
     pub child_ordering: Option<i32>,
-    /// Its place under a parent with [`ChildOrdering::Explicit`].
+    /// Rank under a parent with [`ChildOrdering::Explicit`].
     #[prost(int32, optional, tag = "12")]
     pub sibling_order_rank: Option<i32>,
 }
 
-/// How the tracks under a track are ordered.
+/// Order of child tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub enum ChildOrdering {
-    /// As the viewer likes.
+    /// Chosen by the viewer.
     Unknown = 0,
     /// By name.
     Lexicographic = 1,
@@ -85,50 +85,50 @@ pub enum ChildOrdering {
     Explicit = 3,
 }
 
-/// Something that happened on a track.
+/// An event on a track.
 #[derive(Clone, PartialEq, Message)]
 pub struct TrackEvent {
-    /// Its category, by interned number.
+    /// Category, by interned number.
     #[prost(uint64, repeated, tag = "3")]
     pub category_iids: Vec<u64>,
-    /// More about it.
+    /// Named values.
     #[prost(message, repeated, tag = "4")]
     pub debug_annotations: Vec<DebugAnnotation>,
-    /// What it is.
+    /// The [`Kind`].
     #[prost(enumeration = "Kind", optional, tag = "9")]
     pub r#type: Option<i32>,
-    /// Its name, by interned number.
+    /// Name, by interned number.
     #[prost(uint64, optional, tag = "10")]
     pub name_iid: Option<u64>,
-    /// On which track.
+    /// The track.
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
-    /// Arrows that leave it or pass through it.
+    /// Arrows that leave or pass through the event.
     #[prost(fixed64, repeated, packed = "false", tag = "47")]
     pub flow_ids: Vec<u64>,
-    /// Arrows that end at it.
+    /// Arrows that end at the event.
     #[prost(fixed64, repeated, packed = "false", tag = "48")]
     pub terminating_flow_ids: Vec<u64>,
 }
 
-/// What a [`TrackEvent`] is.
+/// Kind of a [`TrackEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub enum Kind {
-    /// Nothing that was said.
+    /// Not specified.
     Unspecified = 0,
-    /// A slice begins.
+    /// Begin of a slice.
     SliceBegin = 1,
-    /// The newest slice of the track that has not ended ends.
+    /// End of the innermost open slice of the track.
     SliceEnd = 2,
-    /// Something without a length.
+    /// An instant.
     Instant = 3,
 }
 
 /// A named value.
 #[derive(Clone, PartialEq, Message)]
 pub struct DebugAnnotation {
-    /// Its name, by interned number.
+    /// Name, by interned number.
     #[prost(uint64, optional, tag = "1")]
     pub name_iid: Option<u64>,
     /// The value.
@@ -147,7 +147,7 @@ pub enum Value {
     Text(String),
 }
 
-/// Names that are written once.
+/// Interned names.
 #[derive(Clone, PartialEq, Message)]
 pub struct InternedData {
     /// Categories.
@@ -161,10 +161,10 @@ pub struct InternedData {
     pub debug_annotation_names: Vec<Interned>,
 }
 
-/// One name.
+/// An interned name.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Interned {
-    /// The number that means it.
+    /// The number.
     #[prost(uint64, optional, tag = "1")]
     pub iid: Option<u64>,
     /// The name.

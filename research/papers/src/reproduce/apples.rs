@@ -1,9 +1,9 @@
-//! Claims of APPLES (Shan, Ding & Gehani, TPDS 2017): pause-loop windows and whom to yield to.
+//! Claims of APPLES (Shan, Ding & Gehani, TPDS 2017): pause-loop windows and the choice of the yield candidate.
 //!
-//! Two VMs of 16 vCPUs run one program each on 16 pCPUs, vCPU i on pCPU i (`research/scenarios/papers/apples.toml`); everything
-//! is relative to stock KVM. The programs are those of figures 8, 13 and 14; figure 5, whose set is not named, has them here
-//! too. ebizzy's metric is its execution time, and how much it does in it is not published, so epochs of exits are
-//! compared for the same work.
+//! Two VMs of 16 vCPUs run one program each on 16 pCPUs, vCPU i on pCPU i (`research/scenarios/papers/apples.toml`).
+//! All figures are relative to stock KVM.
+//! The programs are those of figures 8, 13 and 14; the paper does not name the set of figure 5, so we use the same set.
+//! The paper reports ebizzy's execution time but not its amount of work, so epochs of exits are compared per unit of work.
 
 use super::claims::{Claim, Figure};
 use super::judge::{Judge, JudgeError};
@@ -33,7 +33,7 @@ const SPINNING: [&str; 7] = [
     "parsec-dedup",
 ];
 
-/// Programs that do not.
+/// Programs that do not spin in the kernel.
 const COMPUTING: [&str; 3] = ["matmul", "parsec-blackscholes", "parsec-swaptions"];
 
 /// Threads in each VM.
@@ -42,7 +42,9 @@ const THREADS: u32 = 32;
 /// The windows of the paper's sweep, cycles.
 const WINDOWS: [u32; 7] = [512, 1024, 2048, 4096, 8192, 16384, 32768];
 
-/// As long as the scenario says, but for a program whose runs differ by how they begin, not by how long they are.
+/// A trial with the scenario's duration, except for hackbench.
+///
+/// Runs of hackbench differ by their start, not by their length, so short runs suffice.
 fn trial(program: &str) -> Trial {
     match program {
         // Millions of messages a second.
@@ -51,8 +53,9 @@ fn trial(program: &str) -> Trial {
     }
 }
 
-/// Where nothing learns (no APLE) a program that does hundreds of units a second does the same all the time: half as long says
-/// as much.
+/// A shorter trial for policies without APLE.
+///
+/// Without a learning policy, a program that completes hundreds of units a second is stationary.
 fn short(program: &str) -> Trial {
     match program {
         "ebizzy" | "dbench" | "parsec-dedup" => {
@@ -62,7 +65,9 @@ fn short(program: &str) -> Trial {
     }
 }
 
-/// With the source's 32 threads in each VM. Profiles of one thread for each vCPU would have 16; dedup has as many in each of two stages.
+/// A trial with the paper's 32 threads in each VM.
+///
+/// Profiles with one thread per vCPU would have 16; dedup's has 16 in each of two stages.
 fn of(program: &str) -> Trial {
     let trial = Trial::of("apples").set("vm.*.workload", program);
     match program {
@@ -73,27 +78,28 @@ fn of(program: &str) -> Trial {
     }
 }
 
-/// Long enough for APLE to find its window.
+/// A trial that is long enough for APLE to find its window.
 fn settled(program: &str) -> Trial {
     of(program).set("duration", "4s").set("warmup", "2s")
 }
 
-/// Work of both VMs relative to stock.
+/// Returns the work rate of both VMs relative to stock.
 fn gain(trials: &mut Trials, stock: &Trial, other: &Trial) -> Result<Sample, JudgeError> {
     let stock = trials.run(stock)?.of("vm", "work_rate")?;
     Ok(trials.run(other)?.of("vm", "work_rate")?.over(&stock))
 }
 
-/// The same with a policy, whose parts are joined by `+`.
+/// Returns the work rate relative to stock under a policy, whose parts are joined by `+`.
 fn with(trials: &mut Trials, program: &str, policy: &str) -> Result<Sample, JudgeError> {
-    let of = match policy.starts_with("aple") || policy == "apples" {
-        true => trial(program),
-        false => short(program),
+    let of = if policy.starts_with("aple") || policy == "apples" {
+        trial(program)
+    } else {
+        short(program)
     };
     gain(trials, &of.clone().policy("stock"), &of.policy(policy))
 }
 
-/// The same with a window for the whole host.
+/// Returns the work rate relative to stock with one fixed window on the whole host.
 fn fixed(trials: &mut Trials, program: &str, window: u32) -> Result<Sample, JudgeError> {
     let other = short(program).policy("fixed").set("host.pause_loop.window", window);
     gain(trials, &short(program).policy("stock"), &other)
@@ -107,18 +113,18 @@ fn f1_ebizzy(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeErr
     window_sweep(trials, claim, "ebizzy")
 }
 
-/// The figure in a place, if there is one.
+/// Returns the sample at an index, or an absent one.
 fn at(samples: &[Sample], place: Option<usize>) -> Sample {
     let found = place.and_then(|at| samples.get(at)).cloned();
     found.unwrap_or_else(Sample::absent)
 }
 
-/// A figure that is not of several runs.
+/// A sample with a single value.
 fn one(value: Option<f64>) -> Sample {
     Sample::Runs(vec![value])
 }
 
-/// The worst, the best, and which window it is.
+/// Returns the least and the largest gain over the windows, and the best window in cycles.
 fn window_sweep(
     trials: &mut Trials,
     claim: &Claim,
@@ -176,7 +182,7 @@ fn f8_mean(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError
             .iter()
             .map(|&window| fixed(trials, program, window))
             .collect::<Result<Vec<Sample>, JudgeError>>()?;
-        // The best window is chosen once, by its mean, not anew for each run.
+        // The best window is chosen once, by its mean over the runs.
         best.push(at(&gains, Sample::largest(&gains)));
     }
     let ebizzy = match (aple.first(), best.first()) {
@@ -195,10 +201,10 @@ fn f11_f12_window(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, Jud
     let mut exits = Vec::new();
     for (policy, of) in [("stock", short("ebizzy")), ("aple", settled("ebizzy"))] {
         let outcome = trials.run(&of.policy(policy))?;
-        // Of one of the two VMs, which are alike.
+        // Per VM: both VMs are alike.
         let window = outcome.of("vm", "ple_window")?.map(|sum| sum / 2.0);
         figures.push(claim.figure(&format!("{policy}_cycles"), &window)?);
-        // Epochs are of equally many exits.
+        // Every epoch has the same number of exits.
         let work = outcome.of("vm", "work_rate")?;
         exits.push(outcome.of("vm", "ple_exits")?.over(&work));
     }
@@ -221,7 +227,7 @@ fn f13_f14_variants(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, J
     Ok(figures)
 }
 
-/// What is lost at most where there is nothing to gain.
+/// The maximum overhead for programs that cannot gain.
 fn overhead(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let lost = |gain: Sample| gain.map(|gain| (1.0 - gain) * 100.0);
     let mut alone = Vec::new();
@@ -234,7 +240,7 @@ fn overhead(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeErro
         .iter()
         .map(|program| Ok(lost(with(trials, program, "apples")?)))
         .collect::<Result<Vec<Sample>, JudgeError>>()?;
-    // Programs differ, runs are noise: the largest of the programs' means.
+    // The largest of the programs' means; the spread between runs is noise.
     let largest = |samples: &[Sample]| {
         let largest = Sample::largest(samples).and_then(|at| samples.get(at));
         one(largest.and_then(Sample::mean))

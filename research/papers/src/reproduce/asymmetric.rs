@@ -1,14 +1,16 @@
-//! Claims of dynamic asymmetric vCPUs: a VM's time to the vCPUs that need it, when they need it.
+//! Claims of dynamic asymmetric vCPUs, which allocate a VM's CPU time to its vCPUs by demand.
 //!
-//! Source: Shan's dissertation (NJIT 2018), chapter 5: four VMs of 16 vCPUs on 16 pCPUs under Linux 3.19.8, PARSEC and SPLASH-2X
-//! programs but for cholesky, which is too short. "Normal" is four VMs that run the same program on the stock host;
-//! performance is the rate of a program's work in one VM.
+//! Source: Shan's dissertation (NJIT 2018), chapter 5.
+//! Four VMs of 16 vCPUs run on 16 pCPUs under Linux 3.19.8, with PARSEC and SPLASH-2X programs except cholesky, which is too short.
+//! "Normal" is four VMs that run the same program on the stock host; performance is a program's work rate in one VM.
 //!
-//! Figure 5.10 adds the parts one after the other. Its four means are taken to be those of the stock host (1.0), of time by demand,
-//! of time and latency, and of all three parts with the resolver, beside VMs that compute, relative to the stock
-//! host there; what the resolver adds is the last against the one before. The source leaves that open.
+//! Figure 5.10 adds the parts one after the other, next to VMs that compute.
+//! We take its four means to be the stock host (1.0), time by demand, time and latency, and all three parts with the resolver.
+//! All are relative to the stock host with the same neighbours.
+//! The resolver's gain is the ratio of the last mean to the one before; the source does not specify it.
 //!
-//! The policy acts every 24 ms, the shortest of the source's periods, as its resolver moves vCPUs it has `placement = "rebalance"`.
+//! The policy acts every 24 ms, the shortest of the source's periods.
+//! Its resolver moves vCPUs, so the placement is `rebalance`.
 //! Means are over all programs that have a profile.
 
 use super::claims::{Claim, Figure};
@@ -19,17 +21,18 @@ use crate::trials::{Trial, Trials};
 
 /// The claims judged here.
 pub const CLAIMS: &[(&str, Judge)] =
-    &[("asym.f5_3", f5_3_beside_computing), ("asym.f5_4", f5_4_alike), ("asym.f5_10", f5_10_parts)];
+    &[("asym.f5_3", f5_3_neighbours), ("asym.f5_4", f5_4_alike), ("asym.f5_10", f5_10_parts)];
 
 /// The parts of the policy.
 const ALL: &str = "{ time = true, latency = true, resolver = true }";
 const TIME: &str = "{ time = true, latency = false, resolver = false }";
 const TIME_AND_LATENCY: &str = "{ time = true, latency = true, resolver = false }";
-/// VMs in the alike set-up, and pCPUs.
+/// VMs in the set-up of identical VMs.
 const VMS: f64 = 4.0;
+/// pCPUs of the host.
 const PCPUS: f64 = 16.0;
 
-fn beside(program: &str) -> Trial {
+fn shared(program: &str) -> Trial {
     Trial::of("asymmetric-beside").set("vm.program.workload", program)
 }
 
@@ -37,7 +40,7 @@ fn alike(program: &str) -> Trial {
     Trial::of("asymmetric-alike").set("vm.program.workload", program)
 }
 
-/// With these parts of the policy.
+/// Enables these parts of the policy.
 fn with(trial: Trial, parts: &str) -> Trial {
     trial
         .set("policies.asymmetric", parts)
@@ -45,23 +48,23 @@ fn with(trial: Trial, parts: &str) -> Trial {
         .set("policies.placement", "rebalance")
 }
 
-/// The rate of the program's work, of all VMs that run it.
+/// Returns the work rate of the program, summed over all VMs that run it.
 fn rate(trials: &mut Trials, trial: &Trial) -> Result<Sample, JudgeError> {
     Ok(trials.run(trial)?.of("program", "work_rate")?)
 }
 
-/// In one of four alike on the stock host.
+/// Returns the program's work rate in one of four identical VMs on the stock host.
 fn normal(trials: &mut Trials, program: &str) -> Result<Sample, JudgeError> {
     Ok(rate(trials, &alike(program))?.map(|all| all / VMS))
 }
 
-fn f5_3_beside_computing(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
+fn f5_3_neighbours(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let (mut symmetric, mut asymmetric) = (Vec::new(), Vec::new());
     let mut dedup = Sample::absent();
     for program in programs() {
         let normal = normal(trials, program)?;
-        let without = rate(trials, &beside(program))?;
-        let with = rate(trials, &with(beside(program), ALL))?;
+        let without = rate(trials, &shared(program))?;
+        let with = rate(trials, &with(shared(program), ALL))?;
         if program == "parsec-dedup" {
             dedup = with.over(&without);
         }
@@ -107,8 +110,8 @@ fn f5_10_parts(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeE
     for parts in [TIME, TIME_AND_LATENCY, ALL] {
         let gains: Vec<Sample> = programs()
             .map(|program| {
-                let without = rate(trials, &beside(program))?;
-                Ok(rate(trials, &with(beside(program), parts))?.over(&without))
+                let without = rate(trials, &shared(program))?;
+                Ok(rate(trials, &with(shared(program), parts))?.over(&without))
             })
             .collect::<Result<_, JudgeError>>()?;
         means.push(Sample::mean_of(&gains));

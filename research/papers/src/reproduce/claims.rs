@@ -1,14 +1,18 @@
-//! The published claims, and when a figure counts as reproduced.
+//! The published claims, and the rule by which a figure counts as reproduced.
 //!
-//! A claim's `value` is a table of figures, lists and tables; a figure is meant by its path, such as
-//! `dedup[0]` or `inefficiency_cut_percent.aple`. It is reproduced within `band` of the value: `{ rel = … }`
-//! is a part of it, `{ abs = … }` so much in its own unit, and without one it is 0.15 of it. With
-//! `bound = "at-least"` or `"at-most"` the value is a bound, which the band widens. Both are said of a whole
-//! claim, or of one figure in `figures`. A claim of kind `shape` holds sentences that must hold.
+//! A claim's `value` is a table of figures, lists and tables.
+//! A figure is named by its path, such as `dedup[0]` or `inefficiency_cut_percent.aple`.
+//! It is reproduced if ours is within `band` of the value.
+//! `{ rel = … }` is a fraction of the value, `{ abs = … }` is in the value's unit; the default is `rel = 0.15`.
+//! With `bound = "at-least"` or `"at-most"` the value is a bound, which the band widens.
+//! Band and bound apply to a whole claim, or to one figure in `figures`.
+//! A claim of kind `shape` consists of sentences that must hold.
 //!
-//! `figures` says three more things of one figure. `reading_of` names what several figures are readings of: the source can
-//! be read in several ways, and one of them is enough. `out_of_reach` is why the figure cannot come out without what
-//! only the authors have; it is judged all the same. `weak` is why it says little.
+//! Three more keys in `figures` annotate a figure:
+//!
+//! - `reading_of`: several figures are alternative readings of the same statement of the source; one in band is enough.
+//! - `out_of_reach`: the reason why the figure depends on something that only the authors have; it is judged all the same.
+//! - `weak`: the reason why the figure has little weight.
 
 use std::collections::BTreeMap;
 
@@ -18,50 +22,50 @@ use thiserror::Error;
 use crate::sample::Sample;
 use tandem_experiment::statistics::Mean;
 
-/// What papers report; the numbers in it are theirs.
+/// The list of claims, with the numbers as published.
 const PUBLISHED: &str = include_str!("../../../targets/published.toml");
 
-/// The band of claims that name none.
+/// Default band.
 const BAND: Band = Band::Rel(0.15);
 
-/// Why the list of claims cannot be used.
+/// Error in the list of claims.
 #[derive(Debug, Error)]
 pub enum PublishedError {
-    /// It is not in its form.
+    /// The file does not parse.
     #[error("research/targets/published.toml")]
     Form(#[source] toml::de::Error),
-    /// A rule is for a figure that there is not.
+    /// A rule names a figure that does not exist.
     #[error("research/targets/published.toml has a rule for a figure that is not there")]
     Rule(#[source] NoNumber),
-    /// A figure is a reading that has no other.
+    /// A figure is the only reading of its statement.
     #[error(
         "research/targets/published.toml: claim {claim} has one reading of {what}: give the others the same reading_of, or leave it out"
     )]
     Reading {
         /// The claim.
         claim: String,
-        /// What it is a reading of.
+        /// The value of `reading_of`.
         what: String,
     },
-    /// A band is no width.
+    /// A band is negative or not finite.
     #[error(
         "research/targets/published.toml: claim {claim} has a band of {width}: write 0 or more"
     )]
     Band {
         /// The claim.
         claim: String,
-        /// What is there.
+        /// The invalid width.
         width: f64,
     },
 }
 
-/// A claim has no such figure.
+/// A claim has no number at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("claim {claim} has no number {path}")]
 pub struct NoNumber {
     /// The claim.
     pub claim: String,
-    /// The figure.
+    /// The path.
     pub path: String,
 }
 
@@ -69,14 +73,14 @@ pub struct NoNumber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Use {
-    /// It may.
+    /// The model may be fitted to the claim.
     Fit,
-    /// It must come out by itself.
+    /// The claim must be reproduced without fitting.
     Check,
 }
 
 impl Use {
-    /// As it is written.
+    /// Returns the name in the list of claims.
     pub fn name(self) -> &'static str {
         match self {
             Use::Fit => "fit",
@@ -85,13 +89,13 @@ impl Use {
     }
 }
 
-/// How far from a published value counts as reproduced.
+/// Tolerance around a published value.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Band {
-    /// So much, in the value's unit.
+    /// Absolute, in the value's unit.
     Abs(f64),
-    /// So large a part of the value.
+    /// Fraction of the value.
     Rel(f64),
 }
 
@@ -109,33 +113,33 @@ impl Band {
     }
 }
 
-/// On which side of a published value everything counts as reproduced.
+/// Direction of a published value that is a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
-    /// Above it.
+    /// The published value is a lower bound.
     AtLeast,
-    /// Below it.
+    /// The published value is an upper bound.
     AtMost,
 }
 
-/// How one figure of a claim is judged, where that differs from the claim's others, and what is to be known of it.
+/// Rule for one figure, which overrides the claim's, with annotations.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// What counts as reproduced.
+    /// Tolerance.
     #[serde(default)]
     pub band: Option<Band>,
-    /// Whether the value is a bound.
+    /// Direction, if the value is a bound.
     #[serde(default)]
     pub bound: Option<Bound>,
-    /// What it is one reading of; of the claim's readings of it one is enough.
+    /// Statement of which the figure is one reading; one reading in band is enough.
     #[serde(default)]
     pub reading_of: Option<String>,
-    /// Why it cannot come out without what only the authors have.
+    /// Reason why the figure depends on something that only the authors have.
     #[serde(default)]
     pub out_of_reach: Option<String>,
-    /// Why it says little.
+    /// Reason why the figure has little weight.
     #[serde(default)]
     pub weak: Option<String>,
 }
@@ -144,22 +148,22 @@ pub struct Rule {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// Its name: paper, figure or table, and what of it.
+    /// Name: paper, figure or table, and quantity.
     pub id: String,
-    /// What is reported.
+    /// The published figures.
     pub value: serde_json::Value,
     /// `ratio`, `percent`, `us`, `count` or `shape`.
     pub kind: String,
-    /// What counts as reproduced.
+    /// Tolerance of its figures.
     #[serde(default)]
     pub band: Option<Band>,
-    /// Whether the values are bounds.
+    /// Direction, if its values are bounds.
     #[serde(default)]
     pub bound: Option<Bound>,
-    /// Figures that are judged differently, by their paths.
+    /// Rules for single figures, by path.
     #[serde(default)]
     pub figures: BTreeMap<String, Rule>,
-    /// For fitting or for checking.
+    /// Fitting or checking.
     #[serde(rename = "use")]
     pub purpose: Use,
 }
@@ -170,7 +174,7 @@ struct Published {
     claim: Vec<Claim>,
 }
 
-/// All published claims.
+/// Returns all published claims.
 pub fn published() -> Result<Vec<Claim>, PublishedError> {
     read(PUBLISHED)
 }
@@ -201,30 +205,30 @@ fn read(text: &str) -> Result<Vec<Claim>, PublishedError> {
     Ok(published.claim)
 }
 
-/// What a figure is held against.
+/// Criterion that a figure must meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wanted {
-    /// A value and how far from it is near enough.
+    /// Within a band around a value.
     Near {
         /// The published value.
         value: f64,
-        /// The least that is near enough.
+        /// Lower end of the band.
         low: f64,
-        /// The most that is near enough.
+        /// Upper end of the band.
         high: f64,
     },
-    /// At least so much.
+    /// At or above a bound.
     AtLeast {
         /// The published value.
         value: f64,
-        /// It with the band taken off.
+        /// The published value minus the band.
         bound: f64,
     },
-    /// At most so much.
+    /// At or below a bound.
     AtMost {
         /// The published value.
         value: f64,
-        /// It with the band added.
+        /// The published value plus the band.
         bound: f64,
     },
     /// A sentence that must hold.
@@ -242,7 +246,7 @@ impl Wanted {
         }
     }
 
-    /// The published value; `None` for a sentence.
+    /// Returns the published value; `None` for a sentence.
     pub fn published(&self) -> Option<f64> {
         match *self {
             Wanted::Near { value, .. }
@@ -252,7 +256,7 @@ impl Wanted {
         }
     }
 
-    /// The least that counts as reproduced; `None`: anything.
+    /// Returns the least value that counts as reproduced; `None`: unbounded.
     pub fn low(&self) -> Option<f64> {
         match *self {
             Wanted::Near { low, .. } => Some(low),
@@ -261,7 +265,7 @@ impl Wanted {
         }
     }
 
-    /// The most that counts as reproduced; `None`: anything.
+    /// Returns the largest value that counts as reproduced; `None`: unbounded.
     pub fn high(&self) -> Option<f64> {
         match *self {
             Wanted::Near { high, .. } => Some(high),
@@ -271,23 +275,23 @@ impl Wanted {
     }
 }
 
-/// A figure of ours against the published one.
+/// A figure of ours and its published counterpart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// Its path in the claim's value, or the sentence.
+    /// Path in the claim's value, or the sentence.
     pub name: String,
-    /// What it is held against.
+    /// The criterion.
     pub wanted: Wanted,
-    /// Ours; for a sentence 1 if it holds, else 0. `None`: not measured.
+    /// Our figure; for a sentence 1 if it holds, else 0. `None`: not measured.
     pub ours: Option<Mean>,
-    /// The same with our settings, where `ours` is with the source's. It is shown beside the verdict and not judged.
+    /// The figure with our settings, if `ours` uses the source's settings; shown next to the verdict, not judged.
     pub with_our_settings: Option<Mean>,
-    /// What the list of claims says of it.
+    /// The rule from the list of claims.
     pub rule: Rule,
 }
 
 impl Figure {
-    /// Its name, and in brackets what is to be known of it.
+    /// Returns the name, followed by the annotations in brackets.
     pub fn label(&self) -> String {
         let remarks = [
             (self.rule.reading_of.is_some(), "one of several readings"),
@@ -299,7 +303,7 @@ impl Figure {
         std::iter::once(self.name.clone()).chain(remarks).collect()
     }
 
-    /// Whether it is reproduced; what was not measured is not.
+    /// Returns whether the figure is reproduced; a figure that was not measured is not.
     pub fn in_band(&self) -> bool {
         let Some(Mean { mean: ours, .. }) = self.ours else {
             return false;
@@ -314,7 +318,7 @@ impl Figure {
 }
 
 impl Claim {
-    /// Our figure against the published one at `path`.
+    /// Pairs our figure with the published one at `path`.
     pub fn figure(&self, path: &str, ours: &Sample) -> Result<Figure, NoNumber> {
         let rule = self.figures.get(path).cloned().unwrap_or_default();
         let band = rule.band.or(self.band).unwrap_or(BAND);
@@ -328,8 +332,8 @@ impl Claim {
         })
     }
 
-    /// The same with the source's settings, judged, and with our own beside it.
-    pub fn figure_beside(
+    /// Pairs our figure with the source's settings, which is judged, and adds the one with our settings.
+    pub fn figure_with_ours(
         &self,
         path: &str,
         theirs: &Sample,
@@ -338,7 +342,7 @@ impl Claim {
         Ok(Figure { with_our_settings: ours.with_interval(), ..self.figure(path, theirs)? })
     }
 
-    /// A sentence that must hold.
+    /// Returns a sentence that must hold as a figure.
     pub fn shape(&self, sentence: &str, holds: bool) -> Figure {
         Figure {
             name: sentence.to_owned(),
@@ -349,7 +353,7 @@ impl Claim {
         }
     }
 
-    /// The number at a path.
+    /// Returns the published number at a path.
     pub fn number(&self, path: &str) -> Result<f64, NoNumber> {
         let pointer: String =
             path.split(['.', '[']).map(|part| format!("/{}", part.trim_end_matches(']'))).collect();
@@ -396,7 +400,7 @@ mod tests {
         assert!(judged("apples.overhead", "undersubscribed_percent_max", -3.0));
         assert!(!judged("apples.overhead", "undersubscribed_percent_max", 2.1));
         assert!(!judged("apples.overhead", "nonspinning_percent_max", f64::NAN));
-        // The largest of several lags is a figure like any other, where the source says how large it was.
+        // The source gives the maximum lags as values, not as bounds.
         assert!(!judged("flex.f6.lag", "xen_max_percent", 5.0));
         assert!(judged("flex.f6.lag", "flex_max_percent", 0.5));
         assert!(!judged("flex.f6.lag", "flex_max_percent", 15.1));
@@ -417,7 +421,7 @@ mod tests {
                          value = { a = 10, b = 2, c_max = 5 }\n";
 
     #[test]
-    fn a_band_is_absolute_or_relative_and_a_bound_is_said_not_guessed() {
+    fn bounds_are_explicit_and_bands_absolute_or_relative() {
         let text = format!(
             "{SMALL}band = {{ abs = 3 }}\nfigures = {{ b = {{ bound = 'at-most', band = {{ rel = 0.5 }} }} }}\n"
         );
@@ -427,7 +431,7 @@ mod tests {
         assert_eq!(wanted("a"), near(10.0, 7.0, 13.0));
         let most = Wanted::AtMost { value: 2.0, bound: 3.0 };
         assert_eq!(wanted("b"), most);
-        // A name says nothing.
+        // The suffix `_max` does not make a bound.
         assert_eq!(wanted("c_max"), near(5.0, 2.0, 8.0));
         let all = read(&format!("{SMALL}bound = 'at-least'\nband = {{ abs = 1 }}\n")).unwrap();
         let least = Wanted::AtLeast { value: 10.0, bound: 9.0 };
@@ -435,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_mean_nothing_are_refused() {
+    fn invalid_rules_are_rejected() {
         let refused = |more: &str| {
             let error = read(&format!("{SMALL}{more}\n")).unwrap_err();
             let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -451,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_known_of_a_figure_stands_behind_its_name() {
+    fn label_appends_annotations() {
         let text = format!(
             "{SMALL}figures = {{ a = {{ out_of_reach = 'their patch' }}, b = {{ weak = 'short', reading_of = 'x' }}, \
              c_max = {{ reading_of = 'x' }} }}\n"

@@ -1,13 +1,15 @@
-//! Claims of the diagnosis of virtualization overhead: where the time of programs in VMs goes.
+//! Claims of the diagnosis of virtualization overhead.
 //!
-//! Source: Shan's dissertation (NJIT 2018), chapter 2: PARSEC and SPLASH-2X programs with a thread for each of
-//! the 16 vCPUs of a VM on 16 pCPUs, against the same without a hypervisor. Factors are switched off one after
-//! the other. A slowdown is how much longer the same work takes, percent.
+//! Source: Shan's dissertation (NJIT 2018), chapter 2.
+//! PARSEC and SPLASH-2X programs run with one thread per vCPU in a VM of 16 vCPUs on 16 pCPUs, compared with the same without a hypervisor.
+//! Factors are switched off one after the other.
+//! A slowdown is the additional time for the same work, percent.
 //!
-//! Which programs the source's means are over is not known to us: here they are all that have a profile but cholesky, which
-//! the source leaves out, as programs that run for less than 0.01 s.
-//! Those "above 20 %" are the ones that our default slowdown puts there, not the source's. "Divided by" of figure 2.2
-//! is taken to be the throughput of all VMs together against that of one; facesim's is said to increase by 74 %.
+//! The source does not list the programs of its means: here they are all programs that have a profile, except cholesky.
+//! The source excludes cholesky because it runs for less than 0.01 s.
+//! Programs "above 20 %" are selected by our default slowdown, not by the source's.
+//! "Divided by" of figure 2.2 is taken as the throughput of one VM relative to that of two VMs together.
+//! The source reports an increase of 74 % for facesim.
 
 use super::claims::{Claim, Figure};
 use super::judge::{Judge, JudgeError};
@@ -19,10 +21,10 @@ use crate::trials::{Trial, Trials};
 pub const CLAIMS: &[(&str, Judge)] =
     &[("diag.f2_1", f2_1_dedicated), ("diag.f2_2", f2_2_several_vms), ("diag.f2_3", f2_3_factors)];
 
-/// Slowdowns above this count as large, percent.
+/// Threshold of a large slowdown, percent.
 const LARGE: f64 = 20.0;
 
-/// A program in its VM, of a scenario with a VM called `program`, on so many CPUs.
+/// A trial of a scenario whose VM `program` runs a program, with this number of vCPUs and pCPUs.
 pub fn with_cpus(scenario: &str, program: &str, cpus: u32) -> Trial {
     Trial::of(scenario)
         .set("vm.program.workload", program)
@@ -31,17 +33,17 @@ pub fn with_cpus(scenario: &str, program: &str, cpus: u32) -> Trial {
         .set("machine.pcpus_per_llc", cpus.min(8))
 }
 
-/// Without a hypervisor.
+/// The same trial without a hypervisor.
 pub fn native(trial: Trial) -> Trial {
     trial.set("machine.mode", "native")
 }
 
-/// How fast the program is.
+/// Returns the work rate of the program.
 pub fn rate(trials: &mut Trials, trial: &Trial) -> Result<Sample, JudgeError> {
     Ok(trials.run(trial)?.of("program", "work_rate")?)
 }
 
-/// The slowdown in a VM that is changed by `change`.
+/// Returns the slowdown in a VM whose trial is modified by `change`.
 fn slowdown(
     trials: &mut Trials,
     program: &str,
@@ -88,7 +90,7 @@ fn f2_2_several_vms(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, J
     Ok(figures)
 }
 
-/// The factors that are switched off.
+/// Settings that switch factors off.
 const NOTHING: [(&str, &str); 0] = [];
 const HALTING: [(&str, &str); 1] = [("vm.*.idle", "poll")];
 const PAUSE_LOOPS: [(&str, &str); 1] = [("host.pause_loop.policy", "off")];

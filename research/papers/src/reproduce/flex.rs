@@ -1,20 +1,20 @@
 //! Claims of Flex (Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014):
-//! fair shares of VMs with different numbers of vCPUs, and parallel programs beside others.
+//! fair shares of VMs with different numbers of vCPUs, and parallel programs with neighbours.
 //!
-//! From the source: Xen 4.0.2 on a host of 16 logical CPUs, all VMs on four of them. Under that Xen the credits of a period
-//! are those of the whole host, so VMs that are confined to a part of it hardly ever run out of them.
+//! The source runs Xen 4.0.2 on a host of 16 logical CPUs, with all VMs on four of them.
+//! That Xen distributes the credits of the whole host in each period, so VMs confined to a part of the host rarely run out of credits.
 //!
-//! Lag of a VM over a run: (fair − received) ÷ fair, taken absolutely, in percent. What is fair comes from
-//! the same water-filling as FlexW's (`tandem_policy::fair_share`): a VM gets its share by weight, but no
-//! more than its vCPUs can use. The number of VMs is varied, and the figures are the largest over the numbers. The VMs have
-//! four, three, two and one vCPUs, mixed as heterogeneously as possible: each size once before one comes twice. How many VMs
-//! the source goes up to is not known to us: here it is eight, each size twice.
+//! The lag of a VM over a run is |fair − received| ÷ fair, in percent.
+//! Fair shares come from the same water-filling as FlexW's (`tandem_policy::fair_share`): by weight, up to the capacity of the VM's vCPUs.
+//! The number of VMs is varied, and the figures are the maxima over the numbers.
+//! The VMs have four, three, two and one vCPUs; each size occurs once before any occurs twice.
+//! The source does not give the maximum number of VMs: here it is eight, each size twice.
 //!
-//! Parallel programs run in turn in a VM of four vCPUs, beside one of three that runs lu over and over, which spins. What
-//! counts is the mean of what both do relative to Xen, compared per program. Which programs the mix has is not known: here
-//! those of PARSEC with their own way of waiting, and those of NPB with spinning waiters.
+//! Parallel programs run in turn in a VM of four vCPUs, next to a VM of three vCPUs that repeats lu, which spins.
+//! The metric is the mean of both VMs' work rates relative to Xen, compared per program.
+//! The source does not list the programs of the mix: here they are PARSEC with its default waiting, and NPB with spinning waiters.
 //!
-//! "Xen" is the credit scheduler by itself; "Flex" is FlexW and FlexS together, as everywhere; "balance+cap" is without
+//! "Xen" is the credit scheduler without a policy; "Flex" is FlexW and FlexS together; "balance+cap" is without
 //! co-scheduling.
 
 use tandem_model::{Nanos, Weight};
@@ -36,13 +36,13 @@ const PCPUS: u32 = 4;
 /// The sizes of the VMs.
 const SIZES: [u32; 4] = [4, 3, 2, 1];
 
-/// The most VMs of a mix.
-const MOST_VMS: usize = 8;
+/// Maximum number of VMs in a mix.
+const MAX_VMS: usize = 8;
 
-/// What a weight of 1 is: Xen's default.
+/// Xen's default weight, which a relative weight of 1 stands for.
 const WEIGHT: u32 = 256;
 
-/// By so much of its share a VM must be off for a drift.
+/// Minimum deviation from the fair share that counts as a drift, as a fraction of the share.
 const DRIFT: f64 = 0.03;
 
 /// Blocking programs, and programs whose waiters spin in user space.
@@ -51,7 +51,7 @@ fn programs() -> impl Iterator<Item = &'static str> {
     PARSEC.into_iter().chain(active)
 }
 
-/// A VM of a mix: its vCPUs and its weight relative to the others.
+/// A VM of a mix: number of vCPUs and relative weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Vm {
     vcpus: u32,
@@ -64,18 +64,18 @@ impl Vm {
     }
 }
 
-/// As the VM in a place is called in the scenario.
+/// Returns the scenario's name for the VM at an index.
 fn name(at: usize) -> String {
     format!("vm{}", at + 1)
 }
 
-/// Mixes of two VMs and more, at equal weights.
+/// Mixes of two to [`MAX_VMS`] VMs of equal weight.
 fn mixes() -> impl Iterator<Item = Vec<Vm>> {
     let mix = |count| SIZES.into_iter().cycle().take(count).map(Vm::of).collect();
-    (2..=MOST_VMS).map(mix)
+    (2..=MAX_VMS).map(mix)
 }
 
-/// The scenario with these VMs, all on the same pCPUs, in guests of their time.
+/// The scenario with these VMs, all on the same pCPUs, with CFS in the guests as in 2014.
 fn mixed(mix: &[Vm]) -> Trial {
     let vm = |(at, vm): (usize, &Vm)| {
         format!(
@@ -90,7 +90,7 @@ fn mixed(mix: &[Vm]) -> Trial {
     Trial::of("flex-lag").set("vm", format!("[{}]", vms.join(", ")))
 }
 
-/// What each VM of a mix is entitled to, pCPUs.
+/// Returns the fair share of each VM of a mix, pCPUs.
 fn fair(mix: &[Vm]) -> Vec<f64> {
     let period = Nanos::from_secs(1);
     let wanted = |vm: &Vm| {
@@ -103,7 +103,7 @@ fn fair(mix: &[Vm]) -> Vec<f64> {
     shares.into_iter().map(pcpus).collect()
 }
 
-/// What each VM received, relative to what is fair.
+/// Returns the CPU time that each VM received, relative to its fair share.
 fn parts(outcome: &Outcome, mix: &[Vm]) -> Result<Vec<Sample>, TrialsError> {
     let part = |(at, fair): (usize, f64)| {
         let received = outcome.of(&name(at), "received")?;
@@ -116,7 +116,7 @@ fn lag_percent(part: &Sample) -> Sample {
     part.map(|part| (1.0 - part).abs() * 100.0)
 }
 
-/// The largest over the mixes of the largest and of the mean lag of a mix.
+/// Returns the maxima, over the mixes, of a mix's maximum lag and of its mean lag.
 fn lags(trials: &mut Trials, policies: &[&str]) -> Result<[Sample; 2], JudgeError> {
     let (mut largest, mut means) = (Vec::new(), Vec::new());
     for mix in mixes() {
@@ -171,13 +171,14 @@ fn f7_weights(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeEr
     ])
 }
 
-/// Whether the first VM has more than its share, and the last one less.
+/// Returns whether the first VM exceeds its share and the last one falls short, each by more than [`DRIFT`].
 fn drifts(parts: &[f64]) -> bool {
     matches!(parts, [most, .., least] if *most > 1.0 + DRIFT && *least < 1.0 - DRIFT)
 }
 
-/// What VMs have beyond their shares, pCPUs, each times its vCPUs: above 0 where time has gone from VMs with fewer vCPUs to
-/// VMs with more.
+/// Returns the sum of the VMs' excess over their fair shares (pCPUs), weighted by their number of vCPUs.
+///
+/// It is positive if time moved from VMs with fewer vCPUs to VMs with more.
 fn drift(mix: &[Vm], parts: &[f64]) -> f64 {
     let beyond = fair(mix).into_iter().zip(parts);
     let beyond = beyond.map(|(fair, part)| fair * (part - 1.0));
@@ -185,7 +186,7 @@ fn drift(mix: &[Vm], parts: &[f64]) -> f64 {
     weighted.map(|(vm, beyond)| f64::from(vm.vcpus) * beyond).sum()
 }
 
-/// What lu and a program beside it do, in this order.
+/// Returns the work rates of lu and of the program next to it, in this order.
 fn both(trials: &mut Trials, program: &str, policies: &[&str]) -> Result<[Sample; 2], JudgeError> {
     let trial = Trial::of("flex-parallel").set("vm.program.workload", program);
     let trial = policies.iter().fold(trial, |t, name| t.policy(name));
@@ -193,7 +194,7 @@ fn both(trials: &mut Trials, program: &str, policies: &[&str]) -> Result<[Sample
     Ok([outcome.of("lu", "work_rate")?, outcome.of("program", "work_rate")?])
 }
 
-/// The mean of what both VMs do relative to Xen.
+/// Returns the mean of both VMs' work rates relative to Xen.
 fn over_xen(trials: &mut Trials, program: &str, policies: &[&str]) -> Result<Sample, JudgeError> {
     let [lu, own] = both(trials, program, policies)?;
     let [xen_lu, xen_own] = both(trials, program, &[])?;
@@ -210,7 +211,7 @@ fn f8_parallel(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeE
         over_balance.push(flex.over(&over_xen(trials, program, &["balance", "cap"])?));
         over_demand.push(flex.over(&over_xen(trials, program, &["demand", "cap"])?));
     }
-    // Nothing waits here, so FlexS can only cost.
+    // These VMs only compute, so the difference is the overhead of FlexS.
     let all = |outcome: &Outcome| -> Result<Sample, TrialsError> {
         let of = |at: usize| outcome.of(&name(at), "work_rate");
         let rates = (0..SIZES.len()).map(of).collect::<Result<Vec<Sample>, _>>()?;
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn mixes_are_of_two_to_eight_vms_as_different_as_they_can_be() {
+    fn mixes_have_two_to_eight_heterogeneous_vms() {
         let sizes: Vec<Vec<u32>> =
             mixes().map(|mix| mix.iter().map(|vm| vm.vcpus).collect()).collect();
         assert_eq!(sizes.len(), 7);
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fair_is_bounded_by_what_a_vm_can_use() {
+    fn fair_share_is_bounded_by_vcpus() {
         assert!(near(&fair(&[Vm::of(4), Vm::of(3)]), &[2.0, 2.0]));
         assert!(near(&fair(&[Vm::of(4), Vm::of(2), Vm::of(1)]), &[1.5, 1.5, 1.0]));
         let weighted = [(4, 1), (3, 2), (2, 3)].map(|(vcpus, weight)| Vm { vcpus, weight });
@@ -264,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn a_drift_is_to_the_first_and_from_the_last() {
+    fn drift_goes_from_last_to_first_vm() {
         assert!(drifts(&[1.2, 1.1, 0.85]));
         assert!(!drifts(&[1.0, 1.2, 0.85]));
         assert!(!drifts(&[1.2, 0.9, 1.0]));
     }
 
     #[test]
-    fn time_that_goes_to_vms_with_more_vcpus_is_a_drift_whoever_loses_it() {
+    fn drift_is_positive_towards_larger_vms() {
         // Shares of 2/3, 2 and 4/3 pCPUs; a tenth of a pCPU moves.
         let mix = [(4, 1), (3, 3), (2, 2)].map(|(vcpus, weight)| Vm { vcpus, weight });
         let moved = |from: usize, to: usize| {

@@ -1,14 +1,17 @@
-//! Claims of Gleaner's problem: what waking a blocked thread costs in a VM, and what programs lose by it.
+//! Claims of Gleaner: the cost of waking a blocked thread in a VM, and its effect on programs.
 //!
 //! Source: Ding, Gibbons, Kozuch and Shan, "Gleaner: Mitigating the Blocked-Waiter Wakeup Problem for
-//! Virtualized Multicore Applications", USENIX ATC 2014: a wake-up's latency in four situations (table 2), run times of
-//! dedup (table 1), slowdowns of programs with 16 threads in a VM that has the host to itself (figure 5).
+//! Virtualized Multicore Applications", USENIX ATC 2014.
+//! Table 2 has wake-up latencies in four situations, table 1 run times of dedup.
+//! Figure 5 has slowdowns of programs with 16 threads in a VM that is alone on the host.
 //!
-//! Gleaner itself is an agent inside the guest, told what one could read there. Claims are judged with the paper's settings
-//! (`control = "paper"`); what comes out with ours (`control = "ours"`) stands beside. It is given three seconds before anything is measured. Run times in table 1 are compared as ratios to the one on one core without a hypervisor:
-//! ours are scaled so that this one is exact. The programs of figure 5's means are not known to us: here they
-//! are all that have a profile. cholesky's own figure is left out, as it ran for less than 0.01 s; SPLASH's mean has it, as
-//! in the source, and says little.
+//! Gleaner is an agent inside the guest and sees only information that a guest can read.
+//! Claims are judged with the paper's settings (`control = "paper"`); results with ours (`control = "ours"`) are shown next to them.
+//! Trials with the agent have a warm-up of three seconds.
+//! Run times of table 1 are compared relative to one core without a hypervisor, for which ours are scaled to match exactly.
+//! The paper does not list the programs of figure 5's means: here they are all programs that have a profile.
+//! The claim excludes cholesky's own figure because it ran for less than 0.01 s.
+//! SPLASH's mean includes cholesky, as in the source, and has little weight.
 
 use super::claims::{Claim, Figure};
 use super::diagnosis::{native, rate, with_cpus};
@@ -29,18 +32,18 @@ pub const CLAIMS: &[(&str, Judge)] = &[
     ("gleaner.f8.mysql", f8_mysql),
 ];
 
-/// What both threads of the scenario compute before they wake the other, µs.
+/// Computation of each of the scenario's two threads before it wakes the other, µs.
 const BETWEEN_US: f64 = 100.0;
 
-/// Connections of the paper's sweep, most first.
+/// Connections of the paper's sweep, in descending order.
 const CONNECTIONS: [u32; 5] = [48, 32, 24, 20, 16];
 
-/// Long enough for the agent to find its setting first.
+/// A trial whose warm-up is long enough for the agent to settle.
 fn long(trial: Trial) -> Trial {
     trial.set("duration", "5s").set("warmup", "3s")
 }
 
-/// With the agent in the program's VM: with the paper's settings, which are judged, and with ours beside them.
+/// Trials with the agent in the program's VM: with the paper's settings, which are judged, and with ours.
 fn with_agents(trial: Trial) -> [Trial; 2] {
     ["paper", "ours"].map(|control| {
         let setting = format!("{{ control = \"{control}\" }}");
@@ -48,7 +51,9 @@ fn with_agents(trial: Trial) -> [Trial; 2] {
     })
 }
 
-/// From waking a thread until it runs, µs: a round is two of them, and two computations.
+/// Returns the latency from the wake-up of a thread until it runs, µs.
+///
+/// A round has two wake-ups and two computations.
 fn latency(trials: &mut Trials, trial: &Trial) -> Result<Sample, JudgeError> {
     let rounds = trials.run(trial)?.of("pair", "work_rate")?;
     Ok(rounds.map(|rate| 1e6 / rate / 2.0 - BETWEEN_US))
@@ -91,7 +96,7 @@ fn t2_d_taken(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeEr
 
 fn t1_dedup(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let alone = |cpus: u32| with_cpus("gleaner-program", "parsec-dedup", cpus);
-    let beside = |other: &str, cpus: u32| {
+    let shared = |other: &str, cpus: u32| {
         with_cpus("gleaner-shared", "parsec-dedup", cpus)
             .set("vm.other.vcpus", cpus)
             .set("vm.other.workload", other)
@@ -105,10 +110,10 @@ fn t1_dedup(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeErro
         ("dedicated.c1", alone(1)),
         ("dedicated.c4", alone(4)),
         ("dedicated.c16", alone(16)),
-        ("shared_streamcluster.c4", beside("parsec-streamcluster", 4)),
-        ("shared_streamcluster.c16", beside("parsec-streamcluster", 16)),
-        ("shared_matmul.c4", beside("matmul", 4)),
-        ("shared_matmul.c16", beside("matmul", 16)),
+        ("shared_streamcluster.c4", shared("parsec-streamcluster", 4)),
+        ("shared_streamcluster.c16", shared("parsec-streamcluster", 16)),
+        ("shared_matmul.c4", shared("matmul", 4)),
+        ("shared_matmul.c16", shared("matmul", 16)),
     ] {
         let takes = one.over(&rate(trials, &trial)?).map(|r| r * one_takes);
         figures.push(claim.figure(path, &takes)?);
@@ -117,7 +122,7 @@ fn t1_dedup(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeErro
 }
 
 fn f5_slowdown(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
-    // Without the agent, with the paper's, with ours.
+    // Without the agent, with the paper's settings, with ours.
     let mut slowdowns = |program: &str| {
         let dedicated = with_cpus("gleaner-program", program, 16);
         let native = rate(trials, &native(dedicated.clone()))?;
@@ -130,7 +135,7 @@ fn f5_slowdown(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeE
     let both = |name: &str, [without, paper, ours]: &[Sample; 3]| {
         Ok::<[Figure; 2], JudgeError>([
             claim.figure(&format!("{name}[0]"), without)?,
-            claim.figure_beside(&format!("{name}[1]"), paper, ours)?,
+            claim.figure_with_ours(&format!("{name}[1]"), paper, ours)?,
         ])
     };
     let mut figures = Vec::new();
@@ -151,25 +156,27 @@ fn f5_slowdown(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeE
     Ok(figures)
 }
 
-/// Beside matmul, which computes all the time. The mean is over the programs that have a profile. An "average speedup of
-/// 203 %" may be a gain, which is three times the throughput, or a ratio, which is twice: both are held against it. Of the
-/// system's throughput each VM counts half.
+/// Speedups next to matmul, which computes all the time.
+///
+/// The mean is over the programs that have a profile.
+/// An "average speedup of 203 %" may be a gain (three times the throughput) or a ratio (twice): both readings are judged.
+/// Each VM has half the weight in the system's throughput.
 fn f7_speedup(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let [paper, ours] = [0, 1].map(|agent| f7_gains(trials, agent));
     let (paper, ours) = (paper?, ours?);
     let paths = ["dedup_max", "mean_gain_percent", "mean_ratio_percent", "system_throughput_mean"];
     let figures = paths.iter().zip(paper.iter().zip(&ours));
-    figures.map(|(path, (paper, ours))| Ok(claim.figure_beside(path, paper, ours)?)).collect()
+    figures.map(|(path, (paper, ours))| Ok(claim.figure_with_ours(path, paper, ours)?)).collect()
 }
 
-/// Dedup's speedup, the mean as a gain and as a ratio, and that of the system, with the paper's agent (0) or ours (1).
+/// Returns dedup's speedup, the mean as a gain and as a ratio, and the system's, with the paper's agent (0) or ours (1).
 fn f7_gains(trials: &mut Trials, agent: usize) -> Result<[Sample; 4], JudgeError> {
     let (mut gains, mut systems) = (Vec::new(), Vec::new());
     let mut of_dedup = None;
     for program in parsec_and_splash() {
-        let beside = with_cpus("gleaner-shared", program, 16).set("vm.other.workload", "matmul");
-        let without = trials.run(&long(beside.clone()))?;
-        let with = trials.run(&with_agents(beside)[agent])?;
+        let shared = with_cpus("gleaner-shared", program, 16).set("vm.other.workload", "matmul");
+        let without = trials.run(&long(shared.clone()))?;
+        let with = trials.run(&with_agents(shared)[agent])?;
         let gain = |vm: &str| -> Result<Sample, TrialsError> {
             let rate = |outcome: &Outcome| outcome.of(vm, "work_rate");
             Ok(rate(&with)?.over(&rate(&without)?))
@@ -191,11 +198,11 @@ fn f7_gains(trials: &mut Trials, agent: usize) -> Result<[Sample; 4], JudgeError
     ])
 }
 
-/// MySQL in two VMs that share the host, a thread for each connection; the agent is in both.
+/// MySQL with one thread per connection in two VMs that share the host, both with the agent.
 fn f8_mysql(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let mut gains: [Vec<Sample>; 2] = Default::default();
     for connections in CONNECTIONS {
-        // The profile has two connections for each vCPU.
+        // The profile has two connections per vCPU.
         let sized = with_cpus("gleaner-program", "oltp", 16)
             .set("vm.program.count", 2)
             .set("vm.program.sized_for", connections / 2);
@@ -209,7 +216,7 @@ fn f8_mysql(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeErro
     let up_to_20 = paper.get(..4).unwrap_or_default().iter();
     let up_to_20: Option<Vec<f64>> = up_to_20.map(Sample::mean).collect();
     Ok(vec![
-        claim.figure_beside("max_percent", &Sample::max_of(&paper), &Sample::max_of(&ours))?,
+        claim.figure_with_ours("max_percent", &Sample::max_of(&paper), &Sample::max_of(&ours))?,
         claim.shape(
             "grows as connections fall from 48 to 20",
             up_to_20.is_some_and(|gains| gains.is_sorted_by(|a, b| a < b)),
@@ -223,7 +230,7 @@ mod tests {
     use tandem_experiment::progress::Silent;
 
     #[test]
-    fn claims_about_gleaner_are_judged_with_the_papers_settings() {
+    fn agents_use_paper_and_own_settings() {
         let [paper, ours] =
             with_agents(Trial::of("gleaner-program")).map(|trial| format!("{trial:?}"));
         assert!(paper.contains("control = \\\"paper\\\""), "{paper}");
@@ -232,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_on_the_same_vcpu_is_cheapest_and_a_halted_one_dearest() {
+    fn wake_latency_grows_from_same_to_halted_vcpu() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../research/scenarios/papers");
         let mut trials = Trials::open(Some(std::path::Path::new(folder)), 1).unwrap();
         let wakes = ["same", "kept-busy", "halted"].map(wake);

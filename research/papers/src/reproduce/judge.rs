@@ -1,21 +1,23 @@
-//! What a judge of published claims is.
+//! The type of a judge of published claims.
 
 use thiserror::Error;
 
 use super::claims::{Claim, Figure, NoNumber};
 use crate::trials::{Trials, TrialsError};
 
-/// Says which figures answer to a claim. It is asked twice: first while all trials are pending, to note
-/// down those that it needs, then for its answer. What it needs must not depend on what comes out.
+/// Maps a claim to its figures.
+///
+/// A judge runs twice: with pending trials, to record the trials that it needs, and with their results.
+/// The set of trials must not depend on the results.
 pub type Judge = fn(&mut Trials, &Claim) -> Result<Vec<Figure>, JudgeError>;
 
-/// Why a claim cannot be judged.
+/// Error of a judge.
 #[derive(Debug, Error)]
 pub enum JudgeError {
-    /// A trial cannot be made, or has not what is asked of it.
+    /// A trial is invalid, or lacks a requested metric or VM.
     #[error(transparent)]
     Trials(#[from] TrialsError),
-    /// The claim has no such figure.
+    /// The claim has no figure at a path.
     #[error(transparent)]
     Claim(#[from] NoNumber),
 }

@@ -1,9 +1,10 @@
-//! Claims of large-vCPU VMs: what many vCPUs on few pCPUs cost, and what three techniques give back.
+//! Claims of large-vCPU VMs: the cost of many vCPUs on few pCPUs, and the gain of three techniques.
 //!
 //! Source: Kilic, Doddamani, Bhat, Bagdi and Gopalan, "Overcoming Virtualization Overheads for Large-vCPU
-//! Virtual Machines", MASCOTS 2018: 255 threads of dedup, vips and canneal in a VM of up to 255 vCPUs on 6
-//! pCPUs (`research/scenarios/papers/large-vm.toml`). The claims are shapes; what we take them to say stands in each
-//! figure's name. Rates of interrupts are compared per unit of the program's work.
+//! Virtual Machines", MASCOTS 2018.
+//! It runs 255 threads of dedup, vips and canneal in a VM of up to 255 vCPUs on 6 pCPUs (`research/scenarios/papers/large-vm.toml`).
+//! The claims are shapes; each figure's name states our reading.
+//! Interrupt rates are compared per unit of the program's work.
 
 use super::claims::{Claim, Figure};
 use super::judge::{Judge, JudgeError};
@@ -13,9 +14,11 @@ use crate::trials::{Outcome, Trial, Trials, TrialsError};
 pub const CLAIMS: &[(&str, Judge)] =
     &[("largevm.f2_7", f2_7_throughput), ("largevm.f8_13", f8_13_interrupts)];
 
-/// As many vCPUs as there are pCPUs, and as many as the paper's largest VM has.
+/// One vCPU per pCPU.
 const SMALL: u32 = 6;
+/// The larger VMs.
 const LARGE: [u32; 3] = [50, 150, 255];
+/// vCPUs of the paper's largest VM.
 const LARGEST: u32 = LARGE[2];
 
 /// The three techniques.
@@ -49,7 +52,7 @@ fn rate(
 
 fn f2_7_throughput(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let mut figures = Vec::new();
-    // What is left of the peak at 255 vCPUs, of each program.
+    // Each program's work rate at 255 vCPUs relative to the peak.
     let mut left = Vec::new();
     for (program, name) in [(VIPS, "vips"), (DEDUP, "dedup"), (CANNEAL, "canneal")] {
         let peak = rate(trials, program, SMALL, &[])?;
@@ -79,12 +82,12 @@ fn f2_7_throughput(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, Ju
     Ok(figures)
 }
 
-/// Whether both were measured and are so.
+/// Returns whether both values were measured and satisfy the predicate.
 fn both(a: Option<f64>, b: Option<f64>, is_so: impl Fn(f64, f64) -> bool) -> bool {
     a.zip(b).is_some_and(|(a, b)| is_so(a, b))
 }
 
-/// Interrupts of a kind for each unit of work.
+/// Returns a metric per unit of work.
 fn per_work(outcome: &Outcome, metric: &str) -> Result<Option<f64>, TrialsError> {
     let work = outcome.of("large", "work_rate")?;
     Ok(outcome.of("large", metric)?.over(&work).mean())
@@ -97,7 +100,7 @@ fn f8_13_interrupts(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, J
     for (program, name) in [(VIPS, "vips"), (DEDUP, "dedup")] {
         let small = per_work(&run(trials, program, SMALL, &[])?, SHOOTDOWN)?;
         let large = per_work(&run(trials, program, LARGEST, &[])?, SHOOTDOWN)?;
-        let cured = run(trials, program, LARGEST, &["hypercall-flush"])?;
+        let flushed = run(trials, program, LARGEST, &["hypercall-flush"])?;
         figures.push(claim.shape(
             &format!("{name}: shootdown IPIs grow by over 10 % from 6 to 255 vCPUs"),
             both(large, small, |large, small| large > 1.1 * small),
@@ -105,8 +108,8 @@ fn f8_13_interrupts(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, J
         figures.push(claim.shape(
             &format!("{name}: a flush by hypercall interrupts no more than 5 pCPUs"),
             both(
-                per_work(&cured, SHOOTDOWN)?,
-                per_work(&cured, "shootdowns")?,
+                per_work(&flushed, SHOOTDOWN)?,
+                per_work(&flushed, "shootdowns")?,
                 |interrupts, flushes| interrupts <= 5.0 * flushes,
             ),
         ));

@@ -1,15 +1,18 @@
-//! Claims of scalability on VMs: what to simulate, and what of it answers to which published figure.
+//! Claims of scalability on VMs.
 //!
 //! Source: Shan's dissertation (NJIT 2018), chapter 4, and Shan, Jia and Ding, "Rethinking Multicore
-//! Application Scalability on Big Virtual Machines", ICPADS 2017: 16 pCPUs, a VM of 16 vCPUs beside three
-//! whose threads increment a counter. Which programs are of which type is table 4.1.
+//! Application Scalability on Big Virtual Machines", ICPADS 2017.
+//! A VM of 16 vCPUs runs on 16 pCPUs next to three VMs whose threads increment a counter.
+//! Table 4.1 assigns the programs to types.
 //!
-//! Speedups are measured: work at a concurrency of 16 over work at 1. At a concurrency of N a program has N threads on N CPUs, or
-//! in a VM of N vCPUs beside three others of N vCPUs on N pCPUs: so a VM's share is a quarter of the host at both, and its
-//! speedup can reach 16. That the host is as large as its VMs also at 1 is our reading.
+//! A speedup is the work at a concurrency of 16 relative to the work at 1.
+//! At a concurrency of N a program has N threads, either on N CPUs or in a VM of N vCPUs.
+//! The VM runs next to three others of N vCPUs on N pCPUs.
+//! So its share is a quarter of the host at both concurrencies, and its speedup can reach 16.
+//! That the host has a single pCPU at a concurrency of 1 is our reading.
 //!
-//! The synthetic program has 8 units of parallel work and a sequential one in each iteration, of 1 ms each; 16 threads have half a
-//! parallel unit each, which is our reading too.
+//! Each iteration of the synthetic program has 8 units of parallel work and one sequential unit, of 1 ms each.
+//! That each of 16 threads has half a parallel unit is our reading too.
 
 use super::claims::{Claim, Figure};
 use super::judge::{Judge, JudgeError};
@@ -23,7 +26,7 @@ pub const CLAIMS: &[(&str, Judge)] =
 /// CPUs, and vCPUs of each VM.
 const CPUS: u32 = 16;
 
-/// CFS' latency on so many CPUs, ms: the allocation period.
+/// CFS' scheduling latency on 16 CPUs, ms: the allocation period.
 const PERIOD_MS: u64 = 24;
 
 /// Table 4.1: high parallelism, seldom synchronizing.
@@ -67,13 +70,13 @@ const TYPE_4: [&str; 8] = [
 
 const TYPES: [&[&str]; 4] = [&TYPE_1, &TYPE_2, &TYPE_3, &TYPE_4];
 
-/// The program alone on so many CPUs, without a hypervisor.
+/// The program alone on `cpus` CPUs without a hypervisor.
 fn on_hardware(program: &str, cpus: u32) -> Trial {
     let trial = Trial::of("scalability-native").set("vm.program.workload", program);
     concurrency(trial, cpus)
 }
 
-/// The program in its VM, beside three others of its size.
+/// The program in its VM, next to three others of the same size.
 fn in_vm(scenario: &str, program: &str, vcpus: u32) -> Trial {
     let trial = Trial::of(scenario).set("vm.program.workload", program).set("vm.*.vcpus", vcpus);
     concurrency(trial, vcpus)
@@ -82,13 +85,13 @@ fn in_vm(scenario: &str, program: &str, vcpus: u32) -> Trial {
 fn concurrency(trial: Trial, cpus: u32) -> Trial {
     let trial = trial.set("machine.pcpus", cpus).set("machine.pcpus_per_llc", cpus.min(8));
     match cpus {
-        // Little is simulated of one CPU in a second, and it is the base of every speedup.
+        // One CPU completes few units in a second, and this trial is the baseline of every speedup.
         1 => trial.set("duration", "10s"),
         _ => trial,
     }
 }
 
-/// With an allocation period of so many ms.
+/// Sets the allocation period, ms.
 fn with_period(trial: Trial, ms: u64) -> Trial {
     trial.set("host.cfs.latency", format!("{ms}ms"))
 }
@@ -97,12 +100,12 @@ fn rate(trials: &mut Trials, trial: &Trial) -> Result<Sample, JudgeError> {
     Ok(trials.run(trial)?.of("program", "work_rate")?)
 }
 
-/// Work at 16 over work at 1.
+/// Returns the work rate at a concurrency of 16 relative to 1.
 fn speedup(trials: &mut Trials, of: impl Fn(u32) -> Trial) -> Result<Sample, JudgeError> {
     Ok(rate(trials, &of(CPUS))?.over(&rate(trials, &of(1))?))
 }
 
-/// The mean speedup of some programs.
+/// Returns the mean speedup of some programs.
 fn mean_speedup(
     trials: &mut Trials,
     programs: &[&str],
@@ -115,7 +118,7 @@ fn mean_speedup(
     Ok(Sample::mean_of(&speedups))
 }
 
-/// A program in its VM with an allocation period.
+/// Returns the trial of a program in its VM with an allocation period in ms.
 fn with(ms: u64) -> impl Fn(&str, u32) -> Trial {
     move |program, cpus| with_period(in_vm("scalability-vm", program, cpus), ms)
 }
@@ -144,10 +147,10 @@ fn f4_5_period(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeE
     Ok(figures)
 }
 
-/// Sequential work that goes round the vCPUs, that does not but vCPU 0 has time for it, and that does not.
+/// Speedups with sequential work that rotates over the vCPUs, that stays on a vCPU 0 of matching weight, and that stays on vCPU 0.
 ///
-/// With matched allocation vCPU 0 weighs three times as much as any other, as it has three times the work: a sequential unit
-/// and half a parallel one.
+/// With matched allocation vCPU 0 has three times the weight of the others.
+/// It also has three times their work: a sequential unit and half a parallel one.
 fn f4_7_balance(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let weights: Vec<u32> = (0..CPUS).map(|vcpu| if vcpu == 0 { 3 * 1024 } else { 1024 }).collect();
     let trial = |program: &str, cpus| in_vm("scalability-synthetic", program, cpus);
@@ -178,15 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_has_a_quarter_of_the_host_at_every_concurrency_so_computing_scales_but_for_far_memory()
-    {
+    fn computing_scales_in_vm_except_for_remote_memory() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../research/scenarios/papers");
         let mut trials = Trials::open(Some(std::path::Path::new(folder)), 1).unwrap();
         let computes = |cpus| with(PERIOD_MS)("burn", cpus).set("duration", "1200ms");
         speedup(&mut trials, computes).unwrap();
         trials.run_all(1, &Silent).unwrap();
         let speedup = speedup(&mut trials, computes).unwrap().mean().unwrap();
-        // Computing costs 4 % more than on the machine itself at 1, and 9 % more at 16, where the VM spans both packages.
+        // Computing costs 4 % more than on the bare machine at 1, and 9 % more at 16, where the VM spans both packages.
         let wanted = 16.0 * 1.04 / 1.09;
         assert!((speedup - wanted).abs() < 0.5, "{speedup}");
     }

@@ -1,9 +1,10 @@
-//! What came out of claims, and the list of it for programs.
+//! Verdicts on claims, and their machine-readable list.
 //!
-//! The list is stable: `{id, use, covered, in_band, ours, published, command}` for each claim, in the
-//! order of `research/targets/published.toml`; `figures` has each figure with its bounds and interval. `in_band` is
-//! null where a claim is not covered, `ours` where nothing was measured. `out_of_reach` has the figures that cannot come out
-//! without what only the authors have, and `in_reach` says whether there are none.
+//! The format of the list is stable: `{id, use, covered, in_band, ours, published, command}` for each claim.
+//! Claims are in the order of `research/targets/published.toml`.
+//! `figures` has each figure with its bounds and interval.
+//! `in_band` is null if a claim is not covered; an entry of `ours` is null if it was not measured.
+//! `out_of_reach` has the figures that depend on something that only the authors have; `in_reach` is true if there are none.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +13,28 @@ use serde_json::Value;
 
 use super::claims::{Claim, Figure, Use, Wanted};
 
-/// A claim and what came out.
+/// A claim with our figures.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// The claim.
     pub claim: Claim,
-    /// Its figures; empty: no judge looks at it.
+    /// The figures; empty if the claim has no judge.
     pub figures: Vec<Figure>,
 }
 
 impl Verdict {
-    /// A claim with its figures; `None`: no judge looks at it.
+    /// Creates a verdict; `figures` is `None` if the claim has no judge.
     pub fn new(claim: Claim, figures: Option<Vec<Figure>>) -> Verdict {
         Verdict { claim, figures: figures.unwrap_or_default() }
     }
 
-    /// Whether all figures are in band, or another reading of them is; `None`: the claim is not covered.
+    /// Returns whether each figure, or another reading of it, is in band; `None` if the claim is not covered.
     pub fn in_band(&self) -> Option<bool> {
         let figures = self.figures.iter();
         figures.map(|figure| self.is_met(figure)).reduce(|a, b| a && b)
     }
 
-    /// Whether one of the claim's figures is in band, or another reading of the same is.
+    /// Returns whether a figure of the claim, or another reading of it, is in band.
     pub fn is_met(&self, figure: &Figure) -> bool {
         let same = |other: &&Figure| {
             other.rule.reading_of.is_some() && other.rule.reading_of == figure.rule.reading_of
@@ -41,50 +42,50 @@ impl Verdict {
         figure.in_band() || self.figures.iter().filter(same).any(Figure::in_band)
     }
 
-    /// Whether a figure of it is out of reach.
+    /// Returns whether any figure is out of reach.
     pub fn is_out_of_reach(&self) -> bool {
         let mut figures = self.figures.iter();
         figures.any(|figure| figure.rule.out_of_reach.is_some())
     }
 
-    /// How many of its figures are in band, and of how many.
+    /// Returns the number of figures in band and the number of figures.
     pub fn hits(&self) -> (usize, usize) {
         let hits = self.figures.iter().filter(|figure| figure.in_band());
         (hits.count(), self.figures.len())
     }
 
-    /// The command that shows it.
+    /// Returns the command that reproduces the claim.
     pub fn command(&self) -> String {
         format!("tandem-lab reproduce --claims {}", self.claim.id)
     }
 }
 
-/// How many claims of a use are in band, and of how many that are covered.
+/// Returns the number of claims of a use that are in band, and that are covered.
 pub fn count(verdicts: &[Verdict], purpose: Use) -> (usize, usize) {
     let of_use = verdicts.iter().filter(|v| v.claim.purpose == purpose);
     let judged: Vec<bool> = of_use.filter_map(Verdict::in_band).collect();
     (judged.iter().filter(|&&hit| hit).count(), judged.len())
 }
 
-/// The same of those that have no figure out of reach.
+/// Returns the same counts for claims without figures out of reach.
 pub fn count_in_reach(verdicts: &[Verdict], purpose: Use) -> (usize, usize) {
     let in_reach = verdicts.iter().filter(|v| !v.is_out_of_reach());
     count(&in_reach.cloned().collect::<Vec<Verdict>>(), purpose)
 }
 
-/// How many figures are in band, and of how many.
+/// Returns the number of figures in band and the number of figures.
 pub fn count_figures(verdicts: &[Verdict]) -> (usize, usize) {
     let hits = verdicts.iter().map(Verdict::hits);
     hits.fold((0, 0), |(a, b), (c, d)| (a + c, b + d))
 }
 
-/// How many claims no judge looks at.
+/// Returns the number of claims without a judge.
 pub fn count_uncovered(verdicts: &[Verdict]) -> usize {
     let open = verdicts.iter().filter(|verdict| verdict.figures.is_empty());
     open.count()
 }
 
-/// A claim in the list.
+/// A claim in the machine-readable list.
 #[derive(Debug, Serialize)]
 pub struct Listed {
     id: String,
@@ -127,7 +128,7 @@ struct ListedFigure {
     weak: Option<String>,
 }
 
-/// The list for programs.
+/// Returns the machine-readable list.
 pub fn list(verdicts: &[Verdict]) -> Vec<Listed> {
     let listed = |verdict: &Verdict| Listed {
         id: verdict.claim.id.clone(),
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_in_band_when_all_its_figures_are() {
+    fn claim_is_in_band_if_all_figures_are() {
         let both = verdict("scal.f4_5", &[("mean[0]", 9.6), ("mean[1]", 11.0)]);
         assert_eq!(both.in_band(), Some(true));
         let one = verdict("scal.f4_5", &[("mean[0]", 9.6), ("mean[1]", 5.0)]);
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_with_figures_out_of_reach_are_counted_apart() {
+    fn claims_out_of_reach_are_counted_separately() {
         let all = [
             verdict("flex.f8.parallel", &[("bodytrack_over_xen", 2.0)]),
             verdict("scal.f4_5", &[("mean[0]", 9.6)]),
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_keeps_its_form() {
+    fn list_format_is_stable() {
         let out = verdict("scal.f4_5", &[("mean[0]", 9.6), ("mean[1]", f64::NAN)]);
         let json = serde_json::to_value(list(&[out])).unwrap();
         let claim = &json[0];

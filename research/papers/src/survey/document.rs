@@ -1,7 +1,7 @@
-//! The survey's tables as a Markdown document, beneath what people wrote about them.
+//! Markdown document with the survey's tables below hand-written text.
 //!
-//! In a file that is there and has the line [`MARK`], the tables take the place of all that follows it;
-//! what is above stays. Any other file gets a heading, the line and the tables.
+//! In an existing file, the tables replace everything below the line [`MARK`]; the text above it stays.
+//! A new or empty file gets a heading, the line and the tables.
 
 use std::path::{Path, PathBuf};
 
@@ -10,25 +10,25 @@ use thiserror::Error;
 use crate::section::Section;
 use tandem_report::table::Look;
 
-/// Below this line all is written by `tandem-lab survey --markdown`.
+/// Line below which `tandem-lab survey --markdown` writes.
 pub const MARK: &str = "<!-- Below this line: written by tandem-lab survey --markdown -->";
 
-/// Above it in a new document.
+/// Heading of a new document.
 const HEAD: &str = "# Every policy with every program\n";
 
-/// Why a document may not be written.
+/// Error that prevents writing a document.
 #[derive(Debug, Error)]
 pub enum DocumentError {
-    /// The system refused it.
+    /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// It has no place for tables.
+    /// The file lacks the line [`MARK`].
     #[error(
         "{} holds something else: name a new file, or put the line {MARK} where the tables are to \
          begin",
@@ -37,7 +37,7 @@ pub enum DocumentError {
     Foreign(PathBuf),
 }
 
-/// The document: `before` is what the file held.
+/// Returns the document; `before` is the previous content of the file.
 pub fn document(before: &str, parts: &[Section]) -> String {
     let head = match before.split_once(MARK) {
         Some((head, _)) => head.trim_end(),
@@ -56,7 +56,9 @@ pub fn document(before: &str, parts: &[Section]) -> String {
     text
 }
 
-/// What is in the file now: empty if there is none. A file without the line is somebody's own.
+/// Returns the content of the file, or an empty text if it does not exist.
+///
+/// A file that has other content and no line [`MARK`] is an error, because it was not written by this command.
 pub fn before(path: &Path) -> Result<String, DocumentError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -66,9 +68,10 @@ pub fn before(path: &Path) -> Result<String, DocumentError> {
             return Err(DocumentError::Read { path, cause });
         }
     };
-    match text.is_empty() || text.contains(MARK) {
-        true => Ok(text),
-        false => Err(DocumentError::Foreign(path.to_owned())),
+    if text.is_empty() || text.contains(MARK) {
+        Ok(text)
+    } else {
+        Err(DocumentError::Foreign(path.to_owned()))
     }
 }
 
@@ -78,7 +81,7 @@ mod tests {
     use tandem_report::table::Table;
 
     #[test]
-    fn what_people_wrote_stays_and_tables_are_replaced() {
+    fn document_keeps_text_and_replaces_tables() {
         let mut table = Table::new(&["a"]);
         table.row(["1"]);
         let part = Section { title: "T".to_owned(), remark: "R".to_owned(), table: Some(table) };

@@ -1,4 +1,4 @@
-//! What a survey found: one policy in one place each, and what is asked of all of them.
+//! Entries of a survey, one policy in one place each, and aggregates over them.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use tandem_model::averages::geometric_mean;
 
-/// What everything is relative to.
+/// The policy that is the baseline.
 pub const STOCK: &str = "stock";
 
-/// Below this a VM's work counts as hurt.
+/// Work relative to stock below which a VM counts as hurt.
 pub const HURT: f64 = 0.95;
 
 /// One policy in one place.
@@ -21,27 +21,27 @@ pub struct Entry {
     /// The host's pCPUs.
     #[serde(default = "usual", skip_serializing_if = "is_usual")]
     pub pcpus: u32,
-    /// How often the host is overcommitted.
+    /// Overcommit of the host.
     pub overcommit: u32,
     /// The policy.
     pub policy: String,
     /// Geometric mean over the VMs of work relative to stock; null: not measured.
     pub throughput: Option<f64>,
-    /// Largest over least slowdown against alone.
+    /// Largest slowdown relative to the least, each compared with the VM alone.
     pub unfairness: Option<f64>,
     /// The least work of a VM relative to stock.
     pub worst: Option<f64>,
-    /// Which VM that is.
+    /// The VM of `worst`.
     pub victim: Option<String>,
-    /// The least work of a VM relative to what stock does of it with no more than the VM is due ([`due`](super::due)).
+    /// The least work of a VM relative to stock's work scaled to the VM's fair share ([`due`](super::due)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst_by_due: Option<f64>,
-    /// Which VM that is.
+    /// The VM of `worst_by_due`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim_by_due: Option<String>,
 }
 
-/// pCPUs of the host unless others are asked for.
+/// Default number of pCPUs of the host.
 pub const PCPUS: u32 = 16;
 
 fn usual() -> u32 {
@@ -54,42 +54,42 @@ fn is_usual(pcpus: &u32) -> bool {
 }
 
 impl Entry {
-    /// Where it was: the program and the overcommit.
+    /// Returns the place: the program and the overcommit.
     pub fn place(&self) -> String {
         format!("{} {}×", self.workload, self.overcommit)
     }
 }
 
-/// What is in a survey, and in which order.
+/// A survey; the lists give the order of its tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Survey {
-    /// What was found.
+    /// The entries.
     pub entries: Vec<Entry>,
     /// The policies.
     pub policies: Vec<String>,
     /// The programs.
     pub workloads: Vec<String>,
-    /// How often the host is overcommitted.
+    /// Overcommits of the host.
     pub overcommit: Vec<u32>,
     /// The host's pCPUs.
     pub pcpus: u32,
 }
 
 impl Survey {
-    /// A policy's throughput over all programs at one overcommit.
+    /// Returns the geometric mean of a policy's throughput over all programs at one overcommit.
     pub fn mean_of(&self, policy: &str, times: u32) -> Option<f64> {
         let there =
             self.entries.iter().filter(|entry| entry.policy == policy && entry.overcommit == times);
         geometric_mean(there.filter_map(|entry| entry.throughput))
     }
 
-    /// Whether victims were also held against what they are due.
+    /// Returns whether the survey has `worst_by_due`.
     pub fn is_by_due(&self) -> bool {
         let mut entries = self.entries.iter();
         entries.any(|entry| entry.worst_by_due.is_some())
     }
 
-    /// The entry with the highest throughput of each place.
+    /// Returns the entry with the highest throughput in each place.
     pub fn winners(&self) -> BTreeMap<(&str, u32), &Entry> {
         let mut best: BTreeMap<(&str, u32), &Entry> = BTreeMap::new();
         for entry in self.entries.iter().filter(|e| e.throughput.is_some()) {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_of_each_place_is_found() {
+    fn winners_have_highest_throughput_of_place() {
         let entry = |workload: &str, policy: &str, throughput: Option<f64>| Entry {
             workload: workload.to_owned(),
             overcommit: 2,

@@ -1,8 +1,7 @@
-//! The survey's figures in a file: what `--json` wrote is read again by `--from`.
+//! Stored figures of a survey: `--from` reads the file that `--json` wrote.
 //!
-//! A file is not trusted: a figure that is not above zero, the same place twice or a policy without stock
-//! beside it is refused with its place. Which policies, programs and overcommits there are is what the file
-//! has, in its order, or those of them that were asked for.
+//! A file is not trusted: a figure that is not above zero, a duplicate entry or a place without stock is an error that names the place.
+//! The policies, programs and overcommits are those of the file, in its order, or the selected ones of them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,80 +10,80 @@ use thiserror::Error;
 
 use super::entry::{Entry, PCPUS, STOCK, Survey};
 
-/// Why a file's figures cannot be shown.
+/// Error of a file with stored figures.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// The system refused it.
+    /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// It is something else.
+    /// The file does not parse as a survey.
     #[error("{} holds no figures of a survey", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         cause: serde_json::Error,
     },
-    /// What it says is impossible.
-    #[error("{} cannot be right", path.display())]
+    /// The entries are invalid.
+    #[error("{} has invalid figures", path.display())]
     Wrong {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         cause: EntriesError,
     },
-    /// It has not what was asked for.
+    /// The file lacks a selected policy, program or overcommit.
     #[error("--{option} {asked}: {} has {}", path.display(), known.join(", "))]
     Missing {
-        /// What it was asked by.
+        /// The option.
         option: &'static str,
-        /// What was asked for.
+        /// The value of the option.
         asked: String,
         /// The file.
         path: PathBuf,
-        /// What it has.
+        /// Values in the file.
         known: Vec<String>,
     },
 }
 
-/// Why entries cannot be those of a survey.
+/// Error of a file's entries.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum EntriesError {
-    /// There are none.
-    #[error("it holds no figure at all")]
+    /// The file has no entries.
+    #[error("it holds no figures")]
     Nothing,
-    /// A policy in a place is there twice.
+    /// A policy has two entries in a place.
     #[error("{0} is there twice")]
     Twice(String),
     /// A figure is not above zero.
-    #[error("{name} {value} of {at} is not possible: above 0")]
+    #[error("{name} {value} of {at} is invalid: must be above 0")]
     NotAboveZero {
-        /// Which.
+        /// Name of the figure.
         name: &'static str,
-        /// What it is.
+        /// Value of the figure.
         value: f64,
         /// The policy and its place.
         at: String,
     },
-    /// Hosts of different sizes, which no table has beside each other.
+    /// The entries are of hosts of different sizes, which have no common table.
     #[error("{at} is on {pcpus} pCPUs, others are on {others}: a file holds one size of host")]
     Sizes {
         /// The policy and its place.
         at: String,
         /// Its pCPUs.
         pcpus: u32,
-        /// Those of the first.
+        /// pCPUs of the first entry.
         others: u32,
     },
-    /// There is nothing to hold a policy against.
+    /// A place lacks the baseline.
     #[error("{place} has {policy} and no {STOCK}")]
     NoStock {
         /// The place.
@@ -94,7 +93,7 @@ pub enum EntriesError {
     },
 }
 
-/// Reads figures, and leaves those that were not asked for.
+/// Reads figures and keeps the selected ones; an empty selection keeps all.
 pub fn read(
     path: &Path,
     policies: &[String],
@@ -163,7 +162,7 @@ fn check(entries: &[Entry]) -> Result<(), EntriesError> {
     Ok(())
 }
 
-/// What there is of something, as first seen, or what was asked for.
+/// Returns the selected names, or all names of the entries in order of their first occurrence.
 fn chosen<T: Clone + PartialEq + std::fmt::Display>(
     entries: &[Entry],
     asked: &[T],
@@ -214,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_place() {
+    fn invalid_entries_are_rejected_with_place() {
         let refused = |entries: &[Entry]| check(entries).unwrap_err().to_string();
         assert!(check(&[entry("stock", 1.0), entry("hvs", 1.1)]).is_ok());
-        assert_eq!(refused(&[]), "it holds no figure at all");
+        assert_eq!(refused(&[]), "it holds no figures");
         let twice = [entry("stock", 1.0), entry("stock", 1.0)];
         assert_eq!(refused(&twice), "a 2× stock is there twice");
         let negative = [entry("stock", 1.0), entry("hvs", -0.5)];
-        assert_eq!(refused(&negative), "throughput -0.5 of a 2× hvs is not possible: above 0");
+        assert_eq!(refused(&negative), "throughput -0.5 of a 2× hvs is invalid: must be above 0");
         let larger = Entry { pcpus: 64, ..entry("hvs", 1.0) };
         assert_eq!(
             refused(&[entry("stock", 1.0), larger]),

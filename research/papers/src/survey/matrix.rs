@@ -1,9 +1,9 @@
-//! The whole survey, cell by cell: for each measure and each overcommit a table of programs by policies.
+//! Tables of the whole survey, programs by policies, one for each measure and overcommit.
 //!
-//! What the measures are is said at the head of `crate::survey`. A cell of *worst* names its VM by the first
-//! letter of its name and its number: p2 is `program-2`, m the only `matmul`. Where a VM is alone it is as
-//! fast as itself, so there is no table of unfairness at 1×. What was not measured is a dash.
-//!
+//! `crate::survey` defines the measures.
+//! A cell of *worst* names its VM by the first letter of its name and its number: p2 is `program-2`, m the only `matmul`.
+//! At 1× the VM is alone and unfairness is 1 by definition, so that table is omitted.
+//! A figure that was not measured is a dash.
 //! Stock has no column of throughput and worst, as both are 1 by definition.
 
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use crate::survey::entry::{Entry, HURT, STOCK, Survey};
 use crate::section::Section;
 use tandem_report::table::{Align, Cell, Table, Tone};
 
-/// In place of what was not measured.
+/// Mark of a figure that was not measured.
 const DASH: &str = "–";
 
-/// From here on a program counts as faster.
+/// Threshold from which a figure relative to stock counts as a gain.
 const GAIN: f64 = 1.05;
 
-/// What a cell tells.
+/// Measure of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
     Throughput,
@@ -45,13 +45,13 @@ impl Measure {
         match self {
             Measure::Throughput => "Geometric mean over all VMs.",
             Measure::Unfairness => {
-                "Slowdown against itself alone, of the VM that is slowed down most over that of the least."
+                "Largest slowdown of a VM relative to the least; the baseline of a slowdown is the VM alone."
             }
             Measure::Worst => {
-                "Which VM that is: p the program, m the VM that only computes (matmul), p2 the second of its kind."
+                "Names of VMs: p the program, m the VM that only computes (matmul), p2 the second of its kind."
             }
             Measure::WorstByDue => {
-                "What stock gave a VM beyond what it is due is left out of what it is held against."
+                "The baseline excludes the time that stock gave a VM beyond its fair share."
             }
         }
     }
@@ -64,12 +64,12 @@ impl Measure {
     }
 
     fn cell(self, entry: &Entry) -> Cell {
-        let beside = |victim: Option<&str>| format!(" {}", short(victim.unwrap_or_default()));
+        let suffix = |victim: Option<&str>| format!(" {}", short(victim.unwrap_or_default()));
         let (value, name) = match self {
             Measure::Throughput => (entry.throughput, String::new()),
             Measure::Unfairness => (entry.unfairness, String::new()),
-            Measure::Worst => (entry.worst, beside(entry.victim.as_deref())),
-            Measure::WorstByDue => (entry.worst_by_due, beside(entry.victim_by_due.as_deref())),
+            Measure::Worst => (entry.worst, suffix(entry.victim.as_deref())),
+            Measure::WorstByDue => (entry.worst_by_due, suffix(entry.victim_by_due.as_deref())),
         };
         let Some(value) = value else {
             return Cell::toned(DASH, Tone::Faint);
@@ -84,13 +84,13 @@ impl Measure {
     }
 }
 
-/// A VM's name, as short as can be: its first letter and its number.
+/// Abbreviates a VM's name to its first letter and its number.
 fn short(vm: &str) -> String {
     let number = vm.rsplit_once('-').map_or("", |(_, number)| number);
     vm.chars().take(1).chain(number.chars()).collect()
 }
 
-/// Each table; `most` policies beside each other at most.
+/// Returns the tables, each with at most `most` policies.
 pub fn tables(survey: &Survey, most: usize) -> Vec<Section> {
     let at: BTreeMap<(&str, u32, &str), &Entry> = survey
         .entries
@@ -196,11 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn too_many_policies_for_a_line_go_into_more_tables() {
+    fn wide_tables_are_split() {
         let policies = ["stock", "aple", "hvs", "flexw"];
         let entries = policies.map(|policy| entry(policy, 1, Some(1.0)));
         let tables = tables(&survey(entries.to_vec(), &policies, &[1]), 2);
-        // Three policies besides stock, of two measures.
+        // Two measures of three policies other than stock.
         assert_eq!(tables.len(), 2 * 2);
         let second = tables[1].table.as_ref().map(|table| table.text(Look::Plain));
         assert!(second.is_some_and(|text| text.contains("flexw")));

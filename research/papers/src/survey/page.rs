@@ -1,8 +1,8 @@
-//! A survey of policies as a page: how each does over all programs, as bars, and every table beneath.
+//! HTML page of a survey: a bar chart of each policy's mean over all programs, and every table below.
 //!
-//! There is a chart for each overcommit, so that a policy that gains on a host twice overcommitted and
-//! loses on one four times overcommitted is seen to. Bars are relative to stock, whose bar is 1; what
-//! a mean hides is in the tables, where losses are red and gains green.
+//! There is one chart per overcommit, because a policy may gain at 2× and lose at 4×.
+//! Bars are relative to stock, whose bar is 1.
+//! The tables show the single figures behind the means, with losses in red and gains in green.
 
 use crate::survey::entry::Survey;
 use maud::{Markup, html};
@@ -18,7 +18,7 @@ const TITLE: &str = "Every policy with every program";
 /// Width of a chart.
 const WIDTH: f64 = 760.0;
 
-/// The whole page; `command` made it.
+/// Returns the whole page; `command` is the command line that produced it.
 pub fn html(survey: &Survey, command: &str, footer: &str) -> String {
     let body = html! {
         h1 { (TITLE) }
@@ -41,7 +41,7 @@ pub fn html(survey: &Survey, command: &str, footer: &str) -> String {
     page::page(TITLE, body, footer)
 }
 
-/// The best policy where there is most overcommit.
+/// Returns a sentence about the best policy at the last overcommit.
 fn lead(survey: &Survey) -> Option<String> {
     let &times = survey.overcommit.last()?;
     let policies = survey.policies.iter();
@@ -82,7 +82,7 @@ mod tests {
     use crate::survey::entry::Entry;
 
     #[test]
-    fn the_best_is_named_and_every_table_is_there() {
+    fn page_names_winner_and_has_all_tables() {
         let entry = |policy: &str, overcommit: u32, throughput: Option<f64>| Entry {
             workload: "ebizzy".to_owned(),
             overcommit,

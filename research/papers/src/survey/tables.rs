@@ -1,8 +1,9 @@
-//! A survey as tables: each policy over all programs, the best policy of each program, and every cell.
+//! Tables of a survey: each policy over all programs, the best policy of each program, and every cell.
 //!
-//! What the measures are is said at the head of `crate::survey`. A policy hurts where some VM
-//! does less than nineteen parts of twenty of what it does under stock; by due it hurts where that is less than so much of what stock
-//! does with no more than the VM is due. Figures that were kept before the second was measured say so.
+//! `crate::survey` defines the measures.
+//! A policy hurts in a place if some VM does less than 95 % of its work under stock ([`HURT`]).
+//! By due it hurts if some VM does less than 95 % of stock's work scaled to the VM's fair share.
+//! Stored figures without the second measure are marked as such.
 
 use crate::survey::entry::{Entry, HURT, Survey};
 use tandem_model::averages::geometric_mean;
@@ -11,13 +12,13 @@ use super::matrix;
 use crate::section::Section;
 use tandem_report::table::{Cell, Table, Tone};
 
-/// So many policies of the matrix are printed beside each other.
-const BESIDE: usize = 8;
+/// Maximum number of policies in a printed table.
+const MAX_COLUMNS: usize = 8;
 
-/// So many places are named where a policy hurts.
+/// Number of places that are named where a policy hurts.
 const NAMED: usize = 3;
 
-/// The tables for people.
+/// Returns the tables as text.
 pub fn show(survey: &Survey) -> String {
     let part = |part: &Section| {
         let remark = match part.remark.as_str() {
@@ -27,17 +28,17 @@ pub fn show(survey: &Survey) -> String {
         let table = part.table.as_ref().map(|table| format!("{table}\n"));
         format!("{}\n\n{remark}{}", part.title, table.unwrap_or_default())
     };
-    let parts: Vec<String> = parts(survey, BESIDE).iter().map(part).collect();
+    let parts: Vec<String> = parts(survey, MAX_COLUMNS).iter().map(part).collect();
     parts.join("\n")
 }
 
-/// All there is to say, with so many policies of the matrix beside each other at most.
-pub fn parts(survey: &Survey, beside: usize) -> Vec<Section> {
+/// Returns all sections, with at most `columns` policies in a table of the matrix.
+pub fn parts(survey: &Survey, columns: usize) -> Vec<Section> {
     let places = survey.workloads.len() * survey.overcommit.len();
     let by_due = if survey.is_by_due() {
-        "\"By due\" is against what stock does with no more than the VM is due: what stock gave it beyond that is no loss."
+        "\"By due\" is relative to stock's work scaled to the VM's fair share: a loss of time beyond that share does not count."
     } else {
-        "Against what a VM is due it was not measured."
+        "Fair shares were not measured."
     };
     let mut parts = vec![
         Section {
@@ -55,7 +56,7 @@ pub fn parts(survey: &Survey, beside: usize) -> Vec<Section> {
             table: Some(by_workload(survey)),
         },
     ];
-    parts.extend(matrix::tables(survey, beside));
+    parts.extend(matrix::tables(survey, columns));
     let missing: Vec<String> = survey
         .entries
         .iter()
@@ -66,7 +67,7 @@ pub fn parts(survey: &Survey, beside: usize) -> Vec<Section> {
         parts.push(Section {
             title: "Not measured".to_owned(),
             remark: format!(
-                "Some VM did no unit of work in the time that was simulated: {}.",
+                "A VM completed no unit of work in the simulated time: {}.",
                 missing.join(", ")
             ),
             table: None,
@@ -112,7 +113,7 @@ fn by_policy(survey: &Survey) -> Table {
     table
 }
 
-/// In how many places a victim is hurt, and the worst of them.
+/// Returns the number of places with a hurt VM, and the worst of them.
 fn hurt<'a>(victims: impl Iterator<Item = (&'a Entry, Option<f64>, Option<&'a str>)>) -> String {
     let mut hurt: Vec<(&Entry, f64, &str)> = victims
         .filter_map(|(entry, worst, victim)| Some((entry, worst?, victim.unwrap_or_default())))
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_and_the_hurt_are_found() {
+    fn tables_show_winners_and_hurt_places() {
         let entries = vec![
             entry_of("a", "stock", 1.0, 1.0),
             entry_of("a", "hvs", 1.2, 0.9),
@@ -203,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_only_what_it_had_beyond_its_due_is_not_hurt_by_due() {
+    fn loss_above_fair_share_hurts_only_without_due() {
         let mut entries = vec![entry_of("a", "stock", 1.0, 1.0), entry_of("a", "hvs", 1.2, 0.7)];
         let text = show(&survey_of(entries.clone()));
-        assert!(text.contains("is due it was not measured"), "{text}");
+        assert!(text.contains("Fair shares were not measured."), "{text}");
         assert!(!text.contains("by due"), "{text}");
         for (entry, worst) in entries.iter_mut().zip([1.0, 0.96]) {
             entry.worst_by_due = Some(worst);
@@ -220,10 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_said() {
+    fn unmeasured_entries_are_listed() {
         let mut entry = entry_of("a", "stock", 1.0, 1.0);
         (entry.throughput, entry.worst) = (None, None);
         let text = show(&survey_of(vec![entry]));
-        assert!(text.contains("simulated: a 2× stock."), "{text}");
+        assert!(text.contains("simulated time: a 2× stock."), "{text}");
     }
 }

@@ -1,11 +1,11 @@
-//! APLE and HVS in the simulator: the kernel's code is told what happens, and what it decides is done.
+//! APLE and HVS in the simulator: events reach the kernel's code, and its decisions take effect.
 //!
-//! What they decide is tested where they are (`crates/kpolicy`).
+//! `crates/kpolicy` tests the decisions themselves.
 
 use crate::common::{run, traced};
 use tandem_sim::trace::TraceEvent;
 
-/// Two VMs with one ticket lock each, whose holders need `hold`.
+/// A VM with a ticket lock, held for `hold` on average, and a VM that computes.
 fn locks(hold: &str) -> String {
     format!(
         "duration = \"2s\"\n[machine]\npcpus = 4\n[host]\nscheduler = \"cfs\"
@@ -24,7 +24,7 @@ fn locks(hold: &str) -> String {
 }
 
 #[test]
-fn aple_tries_windows_a_step_apart_for_the_vm_that_spins_and_for_no_other() {
+fn aple_adapts_window_of_spinning_vm_only() {
     let results = run(&locks("4us"), &[]);
     let [spins, computes] = results.vms.as_slice() else {
         panic!("{results:?}");
@@ -42,8 +42,8 @@ fn aple_tries_windows_a_step_apart_for_the_vm_that_spins_and_for_no_other() {
 }
 
 #[test]
-fn aple_goes_up_where_waiting_is_worth_it() {
-    // Three waiters of 4 µs: exits before 30,000 cycles stop vCPUs whose turn is about to come.
+fn aple_widens_window_if_exits_are_expensive() {
+    // Three waiters of 4 µs: exits before 30,000 cycles stop vCPUs shortly before they get the lock.
     let mean = |exit: u32, seed: u32| {
         let settings = [
             "vm.b.vcpus=2".to_owned(),
@@ -56,19 +56,19 @@ fn aple_goes_up_where_waiting_is_worth_it() {
         sum / windows.len().max(1) as u32
     };
     let of = |exit: u32| (1..=4).map(|seed| mean(exit, seed)).sum::<u32>() / 4;
-    let (dear, cheap) = (of(20_000), of(200));
-    assert!(dear > 10_000, "{dear} where an exit is dear");
-    assert!(cheap < 8_000, "{cheap} where it costs next to nothing");
+    let (expensive, cheap) = (of(20_000), of(200));
+    assert!(expensive > 10_000, "{expensive} with expensive exits");
+    assert!(cheap < 8_000, "{cheap} with cheap exits");
 }
 
 #[test]
-fn without_exits_the_window_stays() {
+fn window_stays_without_exits() {
     let results = run(&locks("100ns"), &["machine.pcpus=8"]);
     let vm = &results.vms[0];
     assert!(vm.counts.ple_exits < 100 && vm.windows.is_empty(), "{:?}", vm.counts);
 }
 
-/// When and to whom the vCPUs of VM `a` yield, and when its vCPUs were last taken off their pCPUs.
+/// Counts the yields of VM `a` to its most recently descheduled vCPU, and to other vCPUs.
 fn yields_to_the_latest(settings: &[&str]) -> (u32, u32) {
     let text = locks("4us").replacen("vcpus = 4", "vcpus = 8", 1);
     let (_, events) = traced(&text, settings);
@@ -85,10 +85,10 @@ fn yields_to_the_latest(settings: &[&str]) -> (u32, u32) {
             _ => {}
         }
     }
-    // At one time: who leaves, then who comes, then the choices, which see what was before them.
-    ordered.sort_by_key(|&(at, what, _)| (at, if what == 2 { 0 } else { what + 1 }));
-    for (at, what, vcpu) in ordered {
-        match what {
+    // At equal times: yields, which see the state before, then descheduled vCPUs, then scheduled ones.
+    ordered.sort_by_key(|&(at, kind, _)| (at, if kind == 2 { 0 } else { kind + 1 }));
+    for (at, kind, vcpu) in ordered {
+        match kind {
             0 => off_since[vcpu as usize] = Some(at),
             1 => off_since[vcpu as usize] = None,
             _ => {
@@ -101,8 +101,8 @@ fn yields_to_the_latest(settings: &[&str]) -> (u32, u32) {
 }
 
 #[test]
-fn lock_waiters_are_resumed_in_the_order_of_hvs_or_of_its_variant() {
-    // Nearly all who are off a pCPU here were stopped while they spun: lock-waiters.
+fn candidate_order_decides_lock_waiter_to_resume() {
+    // Nearly all descheduled vCPUs here were stopped while they spun: lock-waiters.
     let of = |candidate: &str| {
         let setting = format!("host.pause_loop.candidate={candidate}");
         let (latest, others) = yields_to_the_latest(&[&setting]);
@@ -113,7 +113,7 @@ fn lock_waiters_are_resumed_in_the_order_of_hvs_or_of_its_variant() {
 }
 
 #[test]
-fn every_variant_yields_and_gets_more_done_than_no_yield() {
+fn every_variant_yields_and_gains_work() {
     let none = run(&locks("4us"), &["host.pause_loop.candidate=none"]);
     let (none, counts) = (none.vms[0].work, none.vms[0].counts.yields);
     assert_eq!(counts, 0);

@@ -3,7 +3,7 @@
 use crate::common::run;
 use tandem_sim::Results;
 
-/// Four vCPUs between spinning barriers with uneven work, beside two that compute.
+/// Four vCPUs with uneven work between spinning barriers, next to two vCPUs that compute.
 const TEXT: &str = "duration = \"4s\"\n[machine]\npcpus = 4
     [host]\nscheduler = \"credit\"\nplacement = \"no-stacking\"
     [[workload]]\nname = \"meet\"
@@ -16,7 +16,7 @@ const TEXT: &str = "duration = \"4s\"\n[machine]\npcpus = 4
     [[vm]]\nname = \"a\"\nvcpus = 4\nworkload = \"meet\"
     [[vm]]\nname = \"b\"\nvcpus = 2\nworkload = \"hog\"\n";
 
-/// Work of the first VM over some seeds, and swaps.
+/// Returns the work and the swaps of the first VM, summed over five seeds.
 fn work(settings: &[&str]) -> (u64, u64) {
     (1..=5)
         .map(|seed| {
@@ -29,7 +29,7 @@ fn work(settings: &[&str]) -> (u64, u64) {
 }
 
 #[test]
-fn vcpus_that_spin_give_their_place_to_siblings_with_work() {
+fn spinning_vcpus_swap_with_working_siblings() {
     let (without, none) = work(&[]);
     let (with, swaps) = work(&["policies.flexs=true"]);
     assert_eq!(none, 0);
@@ -49,7 +49,7 @@ fn swaps_are_made_under_every_host_scheduler() {
 }
 
 #[test]
-fn each_swap_costs_nobody_else_his_share() {
+fn swaps_keep_share_of_other_vm() {
     let (with, without) = (run(TEXT, &["policies.flexs=true"]), run(TEXT, &[]));
     assert!(with.vms[0].counts.swaps > 20);
     let of_b = |results: &Results| results.vms[1].received.0 as f64;
@@ -58,8 +58,8 @@ fn each_swap_costs_nobody_else_his_share() {
 }
 
 #[test]
-fn tight_loops_that_look_like_spinning_cost_no_work() {
-    // VM a only computes, in loops that look like spinning for half of the time.
+fn false_alarms_cost_no_work() {
+    // VM a only computes; half of its time is in loops that look like spinning.
     let tight = ["vm.a.workload=hog", "vm.a.vcpus=4", "workload.hog.branches={ tight = 0.5 }"];
     let received = |more: &[&str]| {
         let settings: Vec<&str> = tight.iter().chain(more).copied().collect();

@@ -1,5 +1,4 @@
-//! Gleaner in simulated guests: which threads are consolidated, what retention is worth, that no work is lost, and how the
-//! paper's settings differ.
+//! Gleaner in simulated guests: consolidation, retention, no loss of work, and the paper's settings.
 
 use std::path::Path;
 
@@ -8,7 +7,7 @@ use tandem_sim::World;
 use tandem_sim::results::{AgentChoice, VmResults};
 use tandem_sim::scenario::load::{Setting, Source};
 
-/// Two threads that hand each other a token.
+/// Two threads that pass a token back and forth, and other workloads.
 const TOKEN: &str = "duration = \"4s\"\nwarmup = \"2s\"\n[machine]\npcpus = 2
     [host]\nhalt_poll = 0\napicv = false
     [[workload]]\nname = \"token\"
@@ -34,7 +33,7 @@ fn vm(settings: &[&str]) -> VmResults {
     results.vms.remove(0)
 }
 
-/// With Gleaner, more than `factor` times the work.
+/// Asserts that Gleaner yields more than `factor` times the work.
 #[track_caller]
 fn assert_gains(factor: f64, without: &VmResults, with: &VmResults) {
     assert!(
@@ -51,7 +50,7 @@ fn last_choice(vm: &VmResults) -> u32 {
 }
 
 #[test]
-fn a_token_is_faster_on_one_vcpu() {
+fn token_passing_gains_from_consolidation() {
     let (without, with) = (vm(&[]), vm(&["vm.a.gleaner={ retain = false }"]));
     assert!(without.gleaner.is_empty());
     assert_eq!(last_choice(&with), 1, "{:?}", with.gleaner);
@@ -61,7 +60,7 @@ fn a_token_is_faster_on_one_vcpu() {
 }
 
 #[test]
-fn retention_alone_helps_too_and_costs_cpu_time() {
+fn retention_alone_gains_and_costs_cpu_time() {
     let (without, with) = (vm(&[]), vm(&["vm.a.gleaner={ consolidate = false }"]));
     assert!(with.gleaner.last().unwrap().retention.0 > 0);
     assert_gains(1.5, &without, &with);
@@ -69,7 +68,7 @@ fn retention_alone_helps_too_and_costs_cpu_time() {
 }
 
 #[test]
-fn threads_that_compute_are_left_alone() {
+fn computing_threads_are_not_consolidated() {
     let of = |gleaner: &str| vm(&["vm.a.workload=computes", gleaner]);
     let (without, with) = (of("vm.a.gleaner=false"), of("vm.a.gleaner=true"));
     assert_eq!(last_choice(&with), 2);
@@ -83,8 +82,8 @@ fn long_phases_lose_nothing() {
     assert_gains(0.98, &without, &with);
 }
 
-/// A token that is retained only, by this controller, beside a VM that computes on the same pCPUs from 2 s on.
-fn beside_a_vm_that_computes(control: &str) -> VmResults {
+/// Token passing with retention only under a controller, next to a VM that computes on the same pCPUs from 2 s on.
+fn with_computing_neighbour(control: &str) -> VmResults {
     let vms = format!(
         "vm=[{{ name = \"a\", vcpus = 2, workload = \"token\", \
          gleaner = {{ control = \"{control}\", consolidate = false }} }}, \
@@ -94,9 +93,9 @@ fn beside_a_vm_that_computes(control: &str) -> VmResults {
 }
 
 #[test]
-fn retention_stands_back_while_the_host_has_others_to_run() {
+fn retention_ends_when_host_is_contended() {
     for control in ["ours", "agent"] {
-        let with = beside_a_vm_that_computes(control);
+        let with = with_computing_neighbour(control);
         let begins = with.gleaner.iter().find(|choice| choice.retention.0 > 0);
         assert!(begins.is_some_and(|choice| choice.at.0 < 2_000_000_000));
         let last = with.gleaner.last().unwrap();
@@ -106,7 +105,7 @@ fn retention_stands_back_while_the_host_has_others_to_run() {
 }
 
 #[test]
-fn many_vcpus_are_given_up_by_halves() {
+fn consolidation_halves_vcpus() {
     let settings =
         ["machine.pcpus=8", "vm.a.vcpus=8", "vm.a.gleaner={ retain = false, confirm = 1 }"];
     let with = vm(&settings);
@@ -119,7 +118,7 @@ fn many_vcpus_are_given_up_by_halves() {
 const AGENT: &str = "vm.a.gleaner={ control = \"agent\" }";
 
 #[test]
-fn the_live_agents_controller_consolidates_a_token_and_lets_it_be() {
+fn live_controller_consolidates_token_and_stays() {
     let (without, with) = (vm(&[]), vm(&[AGENT]));
     assert_gains(4.0, &without, &with);
     let last = with.gleaner.last().unwrap();
@@ -128,7 +127,7 @@ fn the_live_agents_controller_consolidates_a_token_and_lets_it_be() {
 }
 
 #[test]
-fn the_live_agents_controller_retains_where_it_may_not_consolidate() {
+fn live_controller_retains_without_consolidation() {
     let with = vm(&["vm.a.gleaner={ control = \"agent\", consolidate = false }"]);
     let without = vm(&[]);
     assert!(with.gleaner.iter().all(|choice| choice.vcpus == 2));
@@ -136,7 +135,7 @@ fn the_live_agents_controller_retains_where_it_may_not_consolidate() {
 }
 
 #[test]
-fn the_live_agents_controller_harms_nobody() {
+fn live_controller_loses_no_work() {
     for workload in ["computes", "phases"] {
         let of = |gleaner: &str| vm(&[&format!("vm.a.workload={workload}"), gleaner]);
         let (without, with) = (of("vm.a.gleaner=false"), of(AGENT));
@@ -146,8 +145,8 @@ fn the_live_agents_controller_harms_nobody() {
 }
 
 #[test]
-fn the_live_agents_controller_takes_back_what_gained_nothing() {
-    // There is room for both by the rule, and work for more than one vCPU.
+fn live_controller_reverts_changes_without_gain() {
+    // The rule permits both changes, but the work needs more than one vCPU.
     let (without, with) = (vm(&["vm.a.workload=naps"]), vm(&["vm.a.workload=naps", AGENT]));
     let tried = |of: fn(&AgentChoice) -> bool| with.gleaner.iter().filter(|c| of(c)).count();
     assert!(tried(|choice| choice.vcpus == 1) > 0, "{:?}", with.gleaner);
@@ -158,7 +157,7 @@ fn the_live_agents_controller_takes_back_what_gained_nothing() {
 }
 
 #[test]
-fn the_paper_takes_one_vcpu_at_a_time() {
+fn paper_removes_one_vcpu_at_a_time() {
     let settings = |control: &str| {
         let gleaner = format!("vm.a.gleaner={{ control = \"{control}\", retain = false }}");
         let with = vm(&["machine.pcpus=8", "vm.a.vcpus=8", &gleaner]);
@@ -168,16 +167,16 @@ fn the_paper_takes_one_vcpu_at_a_time() {
 }
 
 #[test]
-fn the_papers_retention_is_one_round_trip_whoever_else_wants_the_pcpus() {
-    let with = beside_a_vm_that_computes("paper");
+fn paper_retention_ignores_contention() {
+    let with = with_computing_neighbour("paper");
     let retention: Vec<u64> = with.gleaner.iter().map(|choice| choice.retention.0).collect();
     assert_eq!(retention, [50_000]);
-    let with = beside_a_vm_that_computes("ours");
+    let with = with_computing_neighbour("ours");
     assert_eq!(with.gleaner.last().unwrap().retention.0, 0);
 }
 
 #[test]
-fn the_papers_consolidation_gives_a_full_vcpu_up_again() {
+fn paper_consolidation_oscillates_on_full_vcpu() {
     let with = vm(&["vm.a.gleaner={ control = \"paper\", retain = false }"]);
     let counts: Vec<u32> = with.gleaner.iter().map(|choice| choice.vcpus).collect();
     assert!(counts.len() > 4, "{counts:?}");
@@ -185,8 +184,8 @@ fn the_papers_consolidation_gives_a_full_vcpu_up_again() {
 }
 
 #[test]
-fn vcpus_that_are_woken_for_nothing_do_not_confuse_the_agent() {
-    // Connections that mostly wait for disk and network: a vCPU that was woken for one finds another took it.
+fn agent_handles_spurious_wake_ups() {
+    // Connections mostly wait for disk and network, so a woken vCPU often finds that another one took the thread.
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/papers/gleaner-program.toml");
     let mut source = Source::read(Path::new(file)).unwrap();
     for (key, value) in [

@@ -1,19 +1,18 @@
-//! APLE: the worked cases of its source by name, and the whole against a plain model.
+//! APLE: worked cases of its source, and a comparison with a plain model.
 //!
-//! The cases give each epoch an inefficiency, by making its handling cycles up to a cost and letting
-//! the VM consume what that cost is divided by; then they look which threshold comes next. Thresholds
-//! are those of the paper: from 8192, between 4096 and 32768, in steps of 1024.
+//! A case sets the inefficiency of each epoch through its handling cycles and the cycles that the VM consumed.
+//! Then it checks the next threshold.
+//! Thresholds are those of the paper: from 8192, between 4096 and 32768, in steps of 1024.
 //!
-//! The model is written from the description, with 128-bit products and a list of the round's epochs,
-//! and shares nothing with the C. It is compared after each of random epochs, extreme numbers among
-//! them.
+//! The model follows the description, with 128-bit products and a list of the round's epochs, and shares no code with the C.
+//! It is compared after each of a series of random epochs, including extreme values.
 //!
-//! Not here: layouts and 128-bit arithmetic (beside the code), undefined behaviour (the fuzzer).
+//! Not covered here: layouts and 128-bit arithmetic (unit tests), undefined behaviour (the fuzzer).
 
 use proptest::prelude::*;
 use tandem_kpolicy::{Aple, ApleConfig, AplePolicyError};
 
-/// A VM under APLE, and what it has consumed, cycles.
+/// A VM under APLE, and the cycles that it has consumed.
 struct ApleVm {
     aple: Aple,
     consumed: u64,
@@ -28,7 +27,7 @@ impl ApleVm {
         ApleVm::new(ApleConfig { initial, ..ApleConfig::default() })
     }
 
-    /// An epoch in which `cost` cycles were wasted of the `consumed` ones. What follows.
+    /// Runs an epoch that wastes `cost` cycles of the `consumed` ones, and returns the next threshold.
     fn epoch(&mut self, cost: u64, consumed: u64) -> u32 {
         let exits = self.aple.config().epoch_exits;
         let spun = u64::from(self.aple.threshold()) * u64::from(exits);
@@ -41,7 +40,7 @@ impl ApleVm {
         self.aple.epoch(self.consumed)
     }
 
-    /// A round with these inefficiencies in percent at T_d, above and below. The next T_d.
+    /// Runs a round with these inefficiencies in percent at T_d, above and below, and returns the next T_d.
     fn round(&mut self, percent: [u64; 3]) -> u32 {
         let before = self.aple.rounds();
         let mut next = 0;
@@ -55,7 +54,7 @@ impl ApleVm {
 }
 
 #[test]
-fn a_round_tries_the_base_then_above_then_below() {
+fn round_tries_base_then_above_then_below() {
     let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.aple.threshold(), 8192);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 8192 + 1024);
@@ -66,7 +65,7 @@ fn a_round_tries_the_base_then_above_then_below() {
 }
 
 #[test]
-fn the_base_wins_and_the_next_round_tries_the_same_thresholds() {
+fn winning_base_repeats_thresholds() {
     let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.round([5, 6, 7]), 8192);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 9216);
@@ -74,7 +73,7 @@ fn the_base_wins_and_the_next_round_tries_the_same_thresholds() {
 }
 
 #[test]
-fn above_wins_and_the_next_round_is_around_it() {
+fn winning_upper_threshold_becomes_base() {
     let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.round([6, 5, 7]), 9216);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 10240);
@@ -82,7 +81,7 @@ fn above_wins_and_the_next_round_is_around_it() {
 }
 
 #[test]
-fn below_wins_and_the_next_round_is_around_it() {
+fn winning_lower_threshold_becomes_base() {
     let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.round([7, 6, 5]), 7168);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 8192);
@@ -90,30 +89,30 @@ fn below_wins_and_the_next_round_is_around_it() {
 }
 
 #[test]
-fn below_wins_over_above_that_won_over_the_base() {
+fn least_of_three_wins() {
     assert_eq!(ApleVm::new(ApleConfig::default()).round([9, 8, 7]), 7168);
     assert_eq!(ApleVm::new(ApleConfig::default()).round([9, 7, 8]), 9216);
 }
 
 #[test]
-fn a_tie_with_the_base_keeps_it() {
+fn tie_with_base_keeps_base() {
     assert_eq!(ApleVm::new(ApleConfig::default()).round([5, 5, 6]), 8192);
     assert_eq!(ApleVm::new(ApleConfig::default()).round([5, 6, 5]), 8192);
     assert_eq!(ApleVm::new(ApleConfig::default()).round([5, 5, 5]), 8192);
 }
 
 #[test]
-fn a_tie_of_above_and_below_keeps_the_base() {
+fn tie_of_above_and_below_keeps_base() {
     assert_eq!(ApleVm::new(ApleConfig::default()).round([6, 5, 5]), 8192);
 }
 
 #[test]
-fn a_tie_is_of_fractions_not_of_costs() {
+fn ties_compare_fractions_not_costs() {
     let mut vm = ApleVm::new(ApleConfig::default());
     vm.epoch(50_000_000, 1_000_000_000);
     vm.epoch(25_000_000, 500_000_000);
     assert_eq!(vm.epoch(60_000_000, 1_000_000_000), 8192);
-    // One cycle in 10^12 more was wasted at T_d: no tie, though floating point would see one.
+    // T_d wastes more by a relative 2 × 10^-14: no tie, although single precision would see one.
     let mut vm = ApleVm::new(ApleConfig::default());
     vm.epoch(50_000_000_000_001, 1_000_000_000_000_000_000);
     vm.epoch(50_000_000_000_000, 1_000_000_000_000_000_000);
@@ -121,7 +120,7 @@ fn a_tie_is_of_fractions_not_of_costs() {
 }
 
 #[test]
-fn at_the_lower_bound_below_is_tried_at_the_bound() {
+fn lower_threshold_is_clamped_at_bound() {
     let mut vm = ApleVm::starting_with(4096);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 5120);
     assert_eq!(vm.epoch(60_000_000, 1_000_000_000), 4096);
@@ -131,7 +130,7 @@ fn at_the_lower_bound_below_is_tried_at_the_bound() {
 }
 
 #[test]
-fn at_the_upper_bound_above_is_tried_at_the_bound() {
+fn upper_threshold_is_clamped_at_bound() {
     let mut vm = ApleVm::starting_with(32768);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 32768);
     assert_eq!(vm.epoch(40_000_000, 1_000_000_000), 31744);
@@ -140,7 +139,7 @@ fn at_the_upper_bound_above_is_tried_at_the_bound() {
 }
 
 #[test]
-fn less_than_a_step_from_a_bound_the_bound_is_tried() {
+fn step_near_bound_is_clamped() {
     let mut vm = ApleVm::starting_with(4500);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 5524);
     assert_eq!(vm.epoch(60_000_000, 1_000_000_000), 4096);
@@ -150,7 +149,7 @@ fn less_than_a_step_from_a_bound_the_bound_is_tried() {
 }
 
 #[test]
-fn bounds_and_steps_at_the_ends_of_32_bits_do_not_wrap() {
+fn extreme_bounds_and_steps_do_not_wrap() {
     let mut vm = ApleVm::new(ApleConfig {
         initial: u32::MAX - 1,
         lower: 1,
@@ -165,7 +164,7 @@ fn bounds_and_steps_at_the_ends_of_32_bits_do_not_wrap() {
 }
 
 #[test]
-fn an_epoch_is_a_thousand_exits_of_the_vm() {
+fn epoch_has_a_thousand_exits() {
     let mut aple = Aple::new(ApleConfig::default()).unwrap();
     for exit in 1..1000 {
         assert!(!aple.exit(3000_u32), "exit {exit} ends no epoch");
@@ -181,20 +180,20 @@ fn an_epoch_is_a_thousand_exits_of_the_vm() {
 }
 
 #[test]
-fn a_silent_vm_keeps_its_threshold() {
+fn vm_without_exits_keeps_threshold() {
     let mut vm = ApleVm::new(ApleConfig::default());
     vm.round([6, 5, 7]);
     for _ in 0..999 {
         assert!(!vm.aple.exit(1_u32));
     }
-    // It may compute on for as long as it likes.
+    // Consumption without exits has no effect.
     vm.consumed += 1 << 50;
     assert_eq!(vm.aple.threshold(), 9216);
     assert!(vm.aple.exit(1_u32));
 }
 
 #[test]
-fn an_epoch_without_exits_measures_nothing() {
+fn epoch_without_exits_is_discarded() {
     let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.aple.epoch(1_000_000_000_u64), 8192);
     assert_eq!((vm.aple.discarded(), vm.aple.rounds()), (1, 0));
@@ -203,7 +202,7 @@ fn an_epoch_without_exits_measures_nothing() {
 }
 
 #[test]
-fn an_epoch_in_which_nothing_was_consumed_is_run_again() {
+fn epoch_without_consumption_is_repeated() {
     let mut vm = ApleVm::new(ApleConfig::default());
     vm.epoch(60_000_000, 1_000_000_000);
     assert_eq!(vm.epoch(50_000_000, 0), 9216, "above is tried again");
@@ -213,7 +212,7 @@ fn an_epoch_in_which_nothing_was_consumed_is_run_again() {
 }
 
 #[test]
-fn cycles_that_shrink_are_counted_from_anew() {
+fn decreasing_cycles_restart_the_count() {
     let mut vm = ApleVm::new(ApleConfig::default());
     vm.epoch(60_000_000, 1_000_000_000);
     vm.consumed = 0;
@@ -224,7 +223,7 @@ fn cycles_that_shrink_are_counted_from_anew() {
 }
 
 #[test]
-fn what_a_vm_consumed_before_does_not_count() {
+fn earlier_consumption_does_not_count() {
     let mut aple =
         Aple::starting_at(ApleConfig { epoch_exits: 1, ..ApleConfig::default() }, 1_u64 << 60)
             .unwrap();
@@ -234,9 +233,9 @@ fn what_a_vm_consumed_before_does_not_count() {
 }
 
 #[test]
-fn costs_that_do_not_fit_stop_at_the_most() {
+fn costs_saturate() {
     let mut vm = ApleVm::new(ApleConfig::default());
-    // A thousand times this is 0 in 64 bits.
+    // A thousand times this wraps to 0 in 64 bits.
     for exit in 1..=1000 {
         assert_eq!(vm.aple.exit(1_u64 << 63), exit == 1000);
     }
@@ -248,7 +247,7 @@ fn costs_that_do_not_fit_stop_at_the_most() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused_with_the_reason() {
+fn invalid_configs_are_rejected_with_reason() {
     let good = ApleConfig::default();
     let cases = [
         (ApleConfig { lower: 0, ..good }, AplePolicyError::LowerIsZero),
@@ -274,7 +273,7 @@ fn settings_that_cannot_work_are_refused_with_the_reason() {
     );
 }
 
-/// Inefficiency in parts per million that is least at `least`: 2 % there, 1 % more at 4096 from it.
+/// Returns an inefficiency in parts per million with its minimum at `least`: 2 % there, 1 % more at a distance of 4096.
 fn convex(threshold: u32, least: u32) -> u64 {
     let distance = u64::from(threshold.abs_diff(least));
     20_000 + distance * distance * 10_000 / (4096 * 4096)
@@ -289,7 +288,7 @@ fn rounds_on_the_curve(vm: &mut ApleVm, least: u32, rounds: u32) {
 }
 
 #[test]
-fn on_a_convex_curve_it_ends_within_a_step_of_the_least() {
+fn converges_within_a_step_on_convex_curve() {
     for step in [512, 1024, 2048] {
         for least in (4096..=32768).step_by(487) {
             for initial in [4096, 8192, 32768] {
@@ -313,7 +312,7 @@ fn on_a_convex_curve_it_ends_within_a_step_of_the_least() {
 }
 
 #[test]
-fn it_follows_when_the_least_moves() {
+fn base_follows_moving_minimum() {
     let mut vm = ApleVm::new(ApleConfig::default());
     for least in [20_000, 5_000, 30_000] {
         rounds_on_the_curve(&mut vm, least, 28);
@@ -321,7 +320,7 @@ fn it_follows_when_the_least_moves() {
     }
 }
 
-/// The description, plainly: a list of the round's epochs as (threshold, cost, consumed).
+/// Plain model of the description: a list of the round's epochs as (threshold, cost, consumed).
 struct Model {
     config: ApleConfig,
     base: u32,
@@ -372,9 +371,9 @@ impl Model {
 
 #[derive(Clone, Debug)]
 enum Epoch {
-    /// Wasted and consumed exactly in this ratio, so that ties are frequent.
+    /// Exact ratio of wasted to consumed cycles, so that ties are frequent.
     Ratio(u64),
-    /// What each exit cost, and what the VM's cycles are set to.
+    /// Cost of each exit, and the new value of the VM's cycles.
     Exits(Vec<u64>, u64),
 }
 
@@ -402,7 +401,7 @@ fn configs() -> impl Strategy<Value = ApleConfig> {
 
 proptest! {
     #[test]
-    fn random_epochs_go_as_in_the_model(config in configs(), epochs in epochs()) {
+    fn random_epochs_match_the_model(config in configs(), epochs in epochs()) {
         let mut aple = Aple::new(config).unwrap();
         let mut model = Model {
             config,

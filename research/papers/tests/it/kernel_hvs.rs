@@ -1,21 +1,21 @@
-//! HVS and its variants: the worked cases of their source by name, and the whole against a plain
-//! model.
+//! HVS and its variants: worked cases of their source, and a comparison with a plain model.
 //!
-//! The cases preempt a few vCPUs at chosen times and look who is chosen. The model keeps the three
-//! lists as lists, which it sorts, and the marks as a set; random events go to both, with times that
-//! often tie. It is written from the description and shares nothing with the C.
+//! The cases preempt a few vCPUs at fixed times and check the chosen candidate.
+//! The model keeps the three lists as sorted lists and the marks as a set; it shares no code with the C.
+//! Both receive the same random events, with frequently tied times.
 //!
-//! Not here: layouts (beside the code), undefined behaviour and records out of range (the fuzzer).
+//! Not covered here: layouts (unit tests), undefined behaviour and records out of range (the fuzzer).
 
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tandem_kpolicy::{Cause, Hvs, HvsError, List, MOST_VCPUS, Order};
+use tandem_kpolicy::{Cause, Hvs, HvsError, List, MAX_VCPUS, Order};
 
 const ORDERS: [Order; 4] = [Order::Hvs, Order::CpthR, Order::CpthL, Order::Cch];
 
-/// vCPU 0 spins; 1 and 2 are resource-waiters, 3 and 4 lock-waiters, of 10, 20, 30 and 40; 5 and 6
-/// are on the yielded list of 50 and 60, 7 runs.
+/// vCPU 0 spins; 1 and 2 are resource-waiters since 10 and 20, 3 and 4 lock-waiters since 30 and 40.
+///
+/// 5 and 6 are on the yielded list since 50 and 60; 7 runs.
 fn all_lists(order: Order) -> Hvs {
     let mut hvs = Hvs::new(8, order).unwrap();
     for yielded in [6, 5] {
@@ -32,7 +32,7 @@ fn all_lists(order: Order) -> Hvs {
     hvs
 }
 
-/// Whom vCPU 0 chooses, each of whom then runs, until there is nobody.
+/// Returns the candidates of vCPU 0 in order; each chosen vCPU then runs, until no candidate is left.
 fn chosen_in_turn(hvs: &mut Hvs) -> Vec<usize> {
     std::iter::from_fn(|| {
         let chosen = hvs.candidate(0)?;
@@ -43,7 +43,7 @@ fn chosen_in_turn(hvs: &mut Hvs) -> Vec<usize> {
 }
 
 #[test]
-fn the_three_lists_come_in_order() {
+fn lists_are_used_in_order() {
     let mut hvs = all_lists(Order::Hvs);
     let lists: Vec<_> = (0..8).map(|vcpu| hvs.list(vcpu)).collect();
     let (resource, lock, yielded) =
@@ -71,7 +71,7 @@ fn cch_takes_lock_waiters_before_resource_waiters() {
 }
 
 #[test]
-fn who_was_chosen_goes_on_the_yielded_list_when_its_slice_runs_out() {
+fn expired_candidate_joins_yielded_list() {
     let mut hvs = Hvs::new(3, Order::Hvs).unwrap();
     hvs.preempted(1, Cause::Slice, 10);
     assert_eq!(hvs.candidate(0), Some(1));
@@ -79,7 +79,7 @@ fn who_was_chosen_goes_on_the_yielded_list_when_its_slice_runs_out() {
     hvs.running(1);
     hvs.preempted(1, Cause::Slice, 20);
     assert_eq!(hvs.list(1), Some(List::Yielded), "not the resource list");
-    assert!(!hvs.is_marked(1), "and the mark is off");
+    assert!(!hvs.is_marked(1), "and the mark is cleared");
     // An older resource-waiter and a lock-waiter are preferred to it.
     hvs.preempted(2, Cause::Slice, 5);
     assert_eq!(hvs.candidate(0), Some(2));
@@ -91,36 +91,36 @@ fn who_was_chosen_goes_on_the_yielded_list_when_its_slice_runs_out() {
 }
 
 #[test]
-fn who_gave_way_to_a_chosen_one_is_not_chosen_in_its_place() {
+fn displaced_vcpu_joins_yielded_list() {
     let mut hvs = Hvs::new(4, Order::Hvs).unwrap();
     hvs.preempted(1, Cause::Slice, 10);
     hvs.preempted(2, Cause::Slice, 20);
     assert_eq!(hvs.candidate(0), Some(2));
-    // 3 ran where 2 runs now.
+    // 3 ran on the pCPU that 2 runs on now.
     hvs.preempted(3, Cause::Displaced, 21);
     hvs.running(2);
     assert_eq!(hvs.list(3), Some(List::Yielded));
     assert_eq!(hvs.candidate(0), Some(1), "not 3, the latest of all");
     hvs.running(1);
-    assert_eq!(hvs.candidate(0), Some(3), "before nobody at all");
+    assert_eq!(hvs.candidate(0), Some(3), "the only candidate left");
 }
 
 #[test]
-fn off_the_yielded_list_it_is_a_resource_waiter_again() {
+fn unmarked_vcpu_returns_to_resource_waiters() {
     let mut hvs = Hvs::new(2, Order::Hvs).unwrap();
     hvs.preempted(1, Cause::Slice, 10);
     assert_eq!(hvs.candidate(0), Some(1));
     hvs.running(1);
     hvs.preempted(1, Cause::Slice, 20);
     assert_eq!(hvs.list(1), Some(List::Yielded));
-    // It runs by itself, not chosen.
+    // It runs without having been chosen.
     hvs.running(1);
     hvs.preempted(1, Cause::Slice, 30);
     assert_eq!(hvs.list(1), Some(List::ResourceWaiter));
 }
 
 #[test]
-fn chosen_from_the_yielded_list_it_comes_back_to_it() {
+fn candidate_from_yielded_list_returns_to_it() {
     let mut hvs = Hvs::new(2, Order::Hvs).unwrap();
     hvs.preempted(1, Cause::Slice, 10);
     for now in [20, 30, 40] {
@@ -132,7 +132,7 @@ fn chosen_from_the_yielded_list_it_comes_back_to_it() {
 }
 
 #[test]
-fn a_mark_outlasts_spinning_and_blocking_until_the_slice_runs_out() {
+fn mark_persists_until_slice_expires() {
     let mut hvs = Hvs::new(2, Order::Hvs).unwrap();
     hvs.preempted(1, Cause::Slice, 10);
     assert_eq!(hvs.candidate(0), Some(1));
@@ -150,7 +150,7 @@ fn a_mark_outlasts_spinning_and_blocking_until_the_slice_runs_out() {
 }
 
 #[test]
-fn within_the_yielded_list_the_earliest_comes_first_in_every_order() {
+fn yielded_list_is_earliest_first() {
     for order in ORDERS {
         let chosen = chosen_in_turn(&mut all_lists(order));
         assert_eq!(chosen[4..], [5, 6], "{order:?}");
@@ -158,10 +158,10 @@ fn within_the_yielded_list_the_earliest_comes_first_in_every_order() {
 }
 
 #[test]
-fn the_spinner_is_never_chosen() {
+fn spinner_is_never_chosen() {
     for order in ORDERS {
         let mut hvs = Hvs::new(2, order).unwrap();
-        // Where events race, the spinner may still be on a list.
+        // If events race, the spinner may still be on a list.
         hvs.preempted(0, Cause::Slice, 10);
         assert_eq!(hvs.candidate(0), None, "{order:?}");
         assert!(!hvs.is_marked(0));
@@ -171,7 +171,7 @@ fn the_spinner_is_never_chosen() {
 }
 
 #[test]
-fn where_nobody_is_ready_nobody_is_chosen() {
+fn no_candidate_without_ready_vcpu() {
     for order in ORDERS {
         let mut hvs = Hvs::new(4, order).unwrap();
         assert_eq!(hvs.candidate(0), None);
@@ -188,7 +188,7 @@ fn where_nobody_is_ready_nobody_is_chosen() {
 }
 
 #[test]
-fn the_lowest_index_wins_a_tie() {
+fn lowest_index_wins_tie() {
     for order in ORDERS {
         for cause in [Cause::Slice, Cause::Spinning, Cause::Displaced] {
             let mut hvs = Hvs::new(5, order).unwrap();
@@ -201,7 +201,7 @@ fn the_lowest_index_wins_a_tie() {
 }
 
 #[test]
-fn a_list_comes_before_another_at_whatever_time() {
+fn list_order_precedes_time() {
     let in_turn = [
         (Order::Hvs, [2, 1, 4, 3]),
         (Order::CpthR, [1, 2, 4, 3]),
@@ -219,12 +219,12 @@ fn a_list_comes_before_another_at_whatever_time() {
 }
 
 #[test]
-fn among_1024_vcpus_the_last_can_be_chosen_and_more_are_refused() {
-    let mut hvs = Hvs::new(MOST_VCPUS, Order::Hvs).unwrap();
-    for vcpu in 1..MOST_VCPUS {
+fn vcpu_limit_is_1024() {
+    let mut hvs = Hvs::new(MAX_VCPUS, Order::Hvs).unwrap();
+    for vcpu in 1..MAX_VCPUS {
         hvs.preempted(vcpu, Cause::Slice, vcpu as u64);
     }
-    let in_turn: Vec<usize> = (1..MOST_VCPUS).rev().collect();
+    let in_turn: Vec<usize> = (1..MAX_VCPUS).rev().collect();
     assert_eq!(chosen_in_turn(&mut hvs), in_turn);
     let refused = Hvs::new(1025, Order::Hvs);
     assert_eq!(refused, Err(HvsError::TooManyVcpus { vcpus: 1025 }));
@@ -235,7 +235,7 @@ fn among_1024_vcpus_the_last_can_be_chosen_and_more_are_refused() {
 }
 
 #[test]
-fn indices_of_no_vcpu_are_ignored() {
+fn out_of_range_indices_are_ignored() {
     let mut hvs = Hvs::new(2, Order::Hvs).unwrap();
     let before = hvs.clone();
     for vcpu in [2, 1 << 32, usize::MAX] {
@@ -251,7 +251,7 @@ fn indices_of_no_vcpu_are_ignored() {
     assert_eq!(hvs.candidate(1 << 32), Some(0), "which is not vCPU 0 by its low bits");
 }
 
-/// The description, plainly.
+/// Plain model of the description.
 #[derive(Default)]
 struct Model {
     resource: Vec<(u64, usize)>,
@@ -277,7 +277,7 @@ impl Model {
         }
     }
 
-    /// All that can be chosen, best first.
+    /// Returns all candidates, best first.
     fn in_order(&self, order: Order) -> Vec<usize> {
         let earliest = |list: &[(u64, usize)]| {
             let mut list = list.to_vec();
@@ -312,7 +312,7 @@ enum Event {
     Preempted(usize, Cause, u64),
     Running(usize),
     Blocked(usize),
-    /// vCPU so-and-so chooses, and whom it chose runs or not.
+    /// A spinning vCPU chooses a candidate, which runs if the flag is set.
     Choice(usize, bool),
 }
 
@@ -328,7 +328,7 @@ fn events(vcpus: usize) -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..400)
 }
 
-fn goes_as_in_the_model(
+fn matches_the_model(
     vcpus: usize,
     order: Order,
     began: u64,
@@ -376,12 +376,12 @@ fn goes_as_in_the_model(
 
 proptest! {
     #[test]
-    fn random_events_go_as_in_the_model(
+    fn random_events_match_the_model(
         began in prop::sample::select(&[0, u64::MAX / 2 - 200, u64::MAX - 1200][..]),
         (vcpus, order, events) in (1_usize..20, prop::sample::select(&ORDERS[..]))
             .prop_flat_map(|(vcpus, order)| (Just(vcpus), Just(order), events(vcpus))),
     ) {
-        goes_as_in_the_model(vcpus, order, began, events)?;
+        matches_the_model(vcpus, order, began, events)?;
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Many vCPUs on few pCPUs: a thread to a vCPU, flushes by hypercall, fast reactivation.
+//! Many vCPUs on few pCPUs: one thread per vCPU, flushes by hypercall, fast reactivation.
 
 use crate::common::run;
 use tandem_sim::results::VmResults;
@@ -35,26 +35,26 @@ fn mean_flush(vcpus: u32, how: &str) -> f64 {
 }
 
 #[test]
-fn a_flush_by_hypercall_waits_for_running_vcpus_alone() {
+fn hypercall_flush_waits_for_running_vcpus_only() {
     let (ipi, hypercall) = (mean_flush(32, "ipi"), mean_flush(32, "hypercall"));
     assert!(hypercall * 5.0 < ipi, "{hypercall} against {ipi} ns");
 }
 
 #[test]
-fn a_flush_by_hypercall_interrupts_at_most_the_other_pcpus() {
+fn hypercall_flush_interrupts_at_most_other_pcpus() {
     let vm = vm(&["vm.a.vcpus=32", "vm.a.tlb=hypercall"]);
     let ipis = vm.counts.shootdown_ipis as f64 / vm.counts.shootdowns as f64;
     assert!(ipis > 1.0 && ipis <= 3.0, "{ipis}");
 }
 
 #[test]
-fn the_time_of_a_flush_by_hypercall_does_not_grow_with_vcpus() {
+fn hypercall_flush_time_is_independent_of_vcpus() {
     let (few, many) = (mean_flush(8, "hypercall"), mean_flush(64, "hypercall"));
     assert!((many / few - 1.0).abs() < 0.2, "{few} and {many} ns");
 }
 
 #[test]
-fn threads_have_vcpus_of_their_own_and_stay_there() {
+fn per_thread_vcpus_prevent_thread_migration() {
     let settings = ["vm.a.vcpus=4", "vm.a.sized_for=6"];
     let free = vm(&settings);
     let pinned = vm(&["vm.a.per_thread=true", settings[0], settings[1]]);
@@ -64,13 +64,13 @@ fn threads_have_vcpus_of_their_own_and_stay_there() {
 }
 
 #[test]
-fn a_woken_vcpu_runs_next_with_fast_reactivation() {
+fn fast_reactivation_reduces_ipi_latency() {
     let run = |fast: &str| {
         vm(&[
             "vm.a.workload=pairs",
             "vm.a.vcpus=40",
             "vm.a.per_thread=true",
-            // In half a second the gain of a hundredth or more is less than what seeds differ by.
+            // In half a second the gain of 1 % or more is below the spread between seeds.
             "duration=2s",
             fast,
         ])
@@ -79,13 +79,13 @@ fn a_woken_vcpu_runs_next_with_fast_reactivation() {
     let with = run("host.fast_reactivation=true");
     let mean = |vm: &VmResults| vm.ipi_latency.mean().unwrap().0 as f64;
     assert!(mean(&with) < 0.99 * mean(&without));
-    // And those who are not woken so lose nothing.
+    // Other vCPUs lose no work.
     assert!(with.work as f64 > 0.97 * without.work as f64);
 }
 
 #[test]
-fn a_kernels_paravirtual_lock_does_not_wait_for_who_comes_next_to_run() {
-    // 64 threads and vCPUs on four pCPUs, all at one lock of the address space that is spun for.
+fn paravirtual_lock_outperforms_ticket_lock() {
+    // 64 threads and vCPUs on four pCPUs contend for the spinning lock of one address space.
     let rate = |locks: &str| {
         let vm = vm(&[
             "vm.a.vcpus=64",
@@ -97,5 +97,5 @@ fn a_kernels_paravirtual_lock_does_not_wait_for_who_comes_next_to_run() {
     };
     let ((ticket, _), (paravirtual, halts)) = (rate("ticket"), rate("paravirtual"));
     assert!(paravirtual > 2 * ticket, "{paravirtual} against {ticket}");
-    assert!(halts > 100, "who waits long halts");
+    assert!(halts > 100, "long waiters halt");
 }

@@ -1,5 +1,4 @@
-//! The figures that are kept in `research/data` are judged now as they were when they were made: what a bound or a band is
-//! written like must change no verdict.
+//! The stored figures in `research/data` keep their verdicts: the notation of a bound or band must not change a verdict.
 
 use std::path::Path;
 
@@ -14,7 +13,7 @@ fn kept(name: &str) -> Value {
 }
 
 #[test]
-fn kept_figures_are_judged_as_they_were() {
+fn stored_figures_keep_their_verdicts() {
     let kept = kept("reproduction");
     let claims = published().unwrap();
     let mut judged = 0;
@@ -32,14 +31,15 @@ fn kept_figures_are_judged_as_they_were() {
                 (Some(now), Some(then)) => (now - then).abs() <= 1e-9 * then.abs(),
                 (now, then) => now == then,
             };
-            let said = |text: &Option<String>, key: &str| text.as_deref() == figure[key].as_str();
+            let same_text =
+                |text: &Option<String>, key: &str| text.as_deref() == figure[key].as_str();
             let same = now.wanted.published() == Some(value)
                 && near(now.wanted.low(), &figure["low"])
                 && near(now.wanted.high(), &figure["high"])
                 && figure["in_band"] == now.in_band()
-                && said(&now.rule.reading_of, "reading_of")
-                && said(&now.rule.out_of_reach, "out_of_reach")
-                && said(&now.rule.weak, "weak");
+                && same_text(&now.rule.reading_of, "reading_of")
+                && same_text(&now.rule.out_of_reach, "out_of_reach")
+                && same_text(&now.rule.weak, "weak");
             assert!(same, "{} {name}: {now:?}, but was {figure}", claim.id);
             judged += 1;
         }
@@ -47,7 +47,7 @@ fn kept_figures_are_judged_as_they_were() {
     assert!(judged > 90, "only {judged} figures were compared");
 }
 
-/// What a corrected figure is now held against is in the list of claims, and its verdict is the one that the list gives.
+/// Asserts that the published value, bound and verdict of a corrected figure match the list of claims.
 fn check_corrected(claim: &Claim, figure: &Value) {
     let after = &figure["after"];
     let Some(value) = after["published"].as_f64() else {
@@ -69,7 +69,7 @@ fn check_corrected(claim: &Claim, figure: &Value) {
 }
 
 #[test]
-fn corrected_figures_are_judged_as_they_were() {
+fn corrected_figures_match_claims_and_verdicts() {
     let kept = kept("reproduction-corrections");
     let claims = published().unwrap();
     let figures = kept["figures"].as_array().unwrap();
@@ -78,7 +78,7 @@ fn corrected_figures_are_judged_as_they_were() {
         let claim = claims.iter().find(|claim| claim.id == id);
         check_corrected(claim.unwrap_or_else(|| panic!("no claim {id}")), figure);
     }
-    // Every corrected claim has a figure, so that nothing is corrected whose effect is not shown.
+    // Every corrected claim has a figure that shows the effect of the correction.
     for correction in kept["corrections"].as_array().unwrap() {
         for claim in correction["claims"].as_str().unwrap().split(", ") {
             let shown = |figure: &Value| {

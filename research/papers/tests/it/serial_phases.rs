@@ -1,5 +1,6 @@
-//! Serial phases of profiles are as long as measured in the real programs (research/data/serial-phases.json): a profile is run by one thread on
-//! one CPU, as it is and without its serial phase, and the part of the time that is missing is the share that was measured.
+//! Serial phases of profiles match those measured in the real programs (`research/data/serial-phases.json`).
+//!
+//! One thread on one CPU runs a profile with and without its serial phase; the difference in time must be the measured share.
 
 use std::path::Path;
 
@@ -19,7 +20,7 @@ name = "program"
 workload = "profile"
 "#;
 
-/// Work in so many seconds by one thread.
+/// Returns the work of one thread in `seconds` of simulated time.
 fn work(profile: &str, seconds: u32) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let workloads = folder.path().join("workloads");
@@ -31,7 +32,7 @@ fn work(profile: &str, seconds: u32) -> f64 {
     World::new(&scenario).run().vms[0].work as f64
 }
 
-/// A profile as it is, and without its serial phase, which comes first in each round: a step of one thread and a barrier.
+/// Returns a profile with and without its serial phase, which starts each round: a step of one thread and a barrier.
 fn with_and_without(root: &Path, name: &str) -> (String, String) {
     let text = std::fs::read_to_string(root.join(format!("workloads/{name}.toml"))).unwrap();
     let begin = "program = [{ forever = [\n";
@@ -46,7 +47,7 @@ fn with_and_without(root: &Path, name: &str) -> (String, String) {
 }
 
 #[test]
-fn serial_phases_are_as_long_as_measured() {
+fn serial_phases_match_measurements() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let data = std::fs::read(root.join("research/data/serial-phases.json")).unwrap();
     let data: Value = serde_json::from_slice(&data).unwrap();
@@ -61,12 +62,12 @@ fn serial_phases_are_as_long_as_measured() {
         let share = cpu("outside_seconds") / cpu("cpu_seconds");
         assert!((share - serial).abs() < 0.001, "{name}: {share}, {serial}");
         if program["used"] == false {
-            // Too short, but for cholesky, whose tasks have no barrier to wait at.
+            // Too short, except cholesky, whose tasks have no barrier.
             assert!(serial < 0.005 || name == "splash-cholesky", "{name}");
             continue;
         }
         let (with, without) = with_and_without(&root, name);
-        // A round that is cut off at the end counts less the more rounds there are.
+        // With more rounds, the incomplete last round has less weight.
         let seconds = if serial > 0.1 { 20 } else { 6 };
         let simulated = 1.0 - work(&with, seconds) / work(&without, seconds);
         assert!(

@@ -1,4 +1,4 @@
-//! The survey with policies that take turns, at both sizes of host: one program of it, for the whole takes hours.
+//! Survey of policies with turns at both host sizes, for single programs because the whole survey takes hours.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use tandem_experiment::progress::Silent;
 use tandem_papers::survey::Plan;
 use tandem_papers::survey::entry::Entry;
 
-/// The entries of a program twice overcommitted, under these policies and stock.
+/// Returns the entries of a program at 2× overcommit under these policies and stock.
 fn entries(policies: &[&str], workload: &str, pcpus: u32, workers: usize) -> Vec<Entry> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../research/scenarios/papers");
     let policies: Vec<String> = policies.iter().map(|&name| name.to_owned()).collect();
@@ -17,7 +17,7 @@ fn entries(policies: &[&str], workload: &str, pcpus: u32, workers: usize) -> Vec
 }
 
 #[test]
-fn turns_gain_where_threads_spin_at_16_and_64_pcpus_and_take_from_nobody_what_is_his() {
+fn turns_gain_for_spinning_threads_and_keep_shares() {
     for pcpus in [16, 64] {
         let entries = entries(&["eevdf+fair", "eevdf+fair+turns"], "npb-cg", pcpus, 2);
         let [stock, without, with] = entries.as_slice() else {
@@ -32,8 +32,8 @@ fn turns_gain_where_threads_spin_at_16_and_64_pcpus_and_take_from_nobody_what_is
 }
 
 #[test]
-fn a_loss_of_what_was_beyond_the_due_is_no_hurt_by_due() {
-    // Threads that meet at passive barriers sleep, so stock gives the VM that computes more than half of the host.
+fn loss_above_fair_share_is_no_hurt() {
+    // Threads sleep at passive barriers, so stock gives the VM that computes more than half of the host.
     let entries = entries(&["eevdf+fair+turns"], "npb-ft-passive", 16, 2);
     let with = entries.last().unwrap();
     assert_eq!(with.victim.as_deref(), Some("matmul"));
@@ -42,13 +42,13 @@ fn a_loss_of_what_was_beyond_the_due_is_no_hurt_by_due() {
 }
 
 #[test]
-fn figures_do_not_depend_on_the_number_of_workers() {
+fn figures_are_independent_of_workers() {
     let by = |workers: usize| entries(&["fair+turns"], "splash-radiosity", 16, workers);
     assert_eq!(by(1), by(3));
 }
 
 #[test]
-fn nobody_is_put_apart_where_each_vcpu_has_a_pcpu() {
+fn vcpus_with_own_pcpus_are_not_separated() {
     let entries = entries(&["fair+turns", "fair+turns+apart"], "npb-cg", 16, 2);
     let [_, without, with] = entries.as_slice() else {
         panic!("{entries:?}");
@@ -59,7 +59,7 @@ fn nobody_is_put_apart_where_each_vcpu_has_a_pcpu() {
 }
 
 #[test]
-fn other_sizes_are_refused() {
+fn other_host_sizes_are_rejected() {
     let error = Plan::new(&[], &[], &[], 32).unwrap_err().to_string();
     assert_eq!(error, "--pcpus 32 is not possible: 16 or 64");
 }

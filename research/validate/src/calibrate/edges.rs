@@ -1,16 +1,19 @@
-//! Who makes whom wait: on this machine and in the simulator.
+//! Wait edges between VMs, on this machine and in the simulator.
 //!
-//! A few mixes of microVMs run on two pCPUs of this machine while a source of observation looks, and in the simulator, which answers with the
-//! same kind of interval. Three VMs or more are in each mix, so that a wait can be charged to the wrong one. Compared is, for each VM:
+//! A few mixes of microVMs run on two pCPUs of this machine under an observation source.
+//! The same mixes run in the simulator, which returns the same kind of interval.
+//! Each mix has at least three VMs, so that a wait can be attributed to the wrong one.
+//! Two figures of each VM are compared:
 //!
-//! - RDY: which part of its vCPUs' time it waited for a pCPU;
-//! - its edges: which part of what it waited for the VMs of the mix each of them caused, itself among them.
+//! - RDY: the fraction of its vCPUs' time that it waited for a pCPU;
+//! - its edges: the fraction of its waits for VMs of the mix that each VM caused, itself included.
 //!
-//! Ratios, so it does not matter how fast the machine is. Of the real runs the mean counts, with its 95 % interval; of the simulated ones
-//! the mean over some seeds.
+//! Both are ratios, so the speed of the machine does not matter.
+//! Real figures are means over the runs with 95 % intervals; simulated figures are means over seeds.
 //!
-//! What else runs on the host makes VMs wait too, and is not simulated: it is left out of the shares on both sides, its part of the
-//! real waits is said, and a quiet machine is needed to keep that small. Costs are those of the simulator's table.
+//! Background load of the host also makes VMs wait.
+//! It is excluded from the shares on both sides, and the report has its fraction of the real waits.
+//! Costs are those of the simulator's table.
 
 mod compared;
 
@@ -41,33 +44,33 @@ use crate::rest::{Rest, Waits};
 use crate::this_kernel;
 use crate::this_kernel::UnknownRelease;
 
-/// What is to be measured, and what its report says of where.
+/// Options of a comparison, and facts for its report.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What looks at the real VMs.
+    /// The observation source for the real VMs.
     pub source: Choice,
     /// Rounds of real runs.
     pub runs: u32,
     /// Length of each run, s.
     pub seconds: f64,
-    /// The command that asked for it.
+    /// The command line.
     pub command: String,
-    /// The release of the kernel that runs here.
+    /// The release of the running kernel.
     pub kernel: String,
-    /// The model of its CPU.
+    /// The model of the CPU.
     pub cpu: String,
 }
 
-/// Why edges were not compared.
+/// Error of a comparison of edges.
 #[derive(Debug, Error)]
 pub enum EdgesError {
-    /// Nothing can look.
+    /// The observation source failed.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// Which scheduler the kernel has cannot be told.
+    /// The scheduler of the kernel is unknown.
     #[error(transparent)]
     Release(#[from] UnknownRelease),
-    /// The machine cannot be prepared, or a mix not run.
+    /// The machine cannot be prepared, or a mix cannot run.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// A mix cannot be simulated.
@@ -75,40 +78,40 @@ pub enum EdgesError {
     Simulated(#[from] SimulatedError),
 }
 
-/// All figures, as they are kept as JSON.
+/// All figures, as stored in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedEdges {
-    /// The command that made it.
+    /// The command line.
     pub command: String,
-    /// The kernel.
+    /// The kernel release.
     pub kernel: String,
-    /// The CPU.
+    /// The model of the CPU.
     pub cpu: String,
-    /// What looked at the real VMs.
+    /// The observation source for the real VMs.
     pub source: SourceName,
-    /// The scheduler of the kernel, and so of the simulated host.
+    /// The scheduler of the kernel and of the simulated host.
     pub scheduler: &'static str,
-    /// What becomes of lag when a group's weight changes, as simulated.
+    /// Treatment of lag when a group's weight changes, as simulated.
     pub reweight: &'static str,
-    /// Its tick, ns.
+    /// The tick of the kernel, ns.
     pub tick_ns: u64,
-    /// What else ran on the host. `None`: nothing was seen.
+    /// Background load of the host. `None`: no load was seen.
     pub rest: Option<Rest>,
-    /// The load of the machine before.
+    /// The load average before the measurement.
     pub load_average: String,
-    /// Real runs of each mix, and simulated ones.
+    /// Number of real and of simulated runs of each mix.
     pub runs: u32,
-    /// Their length, s.
+    /// Length of a run, s.
     pub seconds: f64,
-    /// By how much a simulated part may be off its real one, as a part of that.
+    /// Maximum difference of a simulated fraction, relative to the real one.
     pub tolerance: f64,
-    /// How many VMs' RDY is compared.
+    /// Number of VMs whose RDY is compared.
     pub waits: usize,
-    /// How many of them are within the tolerance.
+    /// Number of these within the tolerance.
     pub waits_within: usize,
-    /// How many edges are compared.
+    /// Number of edges that are compared.
     pub edges: usize,
-    /// How many of them are within the tolerance.
+    /// Number of these within the tolerance.
     pub edges_within: usize,
     /// The mixes.
     pub mixes: Vec<Mix>,
@@ -117,34 +120,34 @@ pub struct ComparedEdges {
 /// The figures of a mix.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mix {
-    /// Its VMs and where they run.
+    /// The VMs and their placement.
     pub mix: String,
-    /// How much each VM waited.
+    /// The ready time of each VM.
     pub waits: Vec<ComparedWait>,
-    /// Each victim and culprit.
+    /// Each pair of victim and culprit.
     pub edges: Vec<ComparedEdge>,
 }
 
-/// How much a VM waited.
+/// The ready time of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedWait {
-    /// Which: its letter in the mix, and what it does.
+    /// The VM: its letter in the mix, and its workload.
     pub victim: String,
-    /// RDY: the part of its vCPUs' time, and simulated.
+    /// RDY as a fraction of its vCPUs' time, real and simulated.
     #[serde(flatten)]
     pub rdy: Compared,
-    /// Which part of the real wait the rest of the host caused. `None`: it never waited.
+    /// Fraction of the real wait that background load caused. `None`: the VM never waited.
     pub rest: Option<f64>,
 }
 
-/// Whom a VM waited for.
+/// The share of one culprit in the waits of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedEdge {
-    /// Who waited.
+    /// The VM that waited.
     pub victim: String,
-    /// Who had the pCPU.
+    /// The VM that had the pCPU.
     pub culprit: String,
-    /// Which part of the victim's waits for VMs of the mix the culprit caused, and simulated.
+    /// Fraction of the victim's waits for VMs of the mix that the culprit caused, real and simulated.
     #[serde(flatten)]
     pub share: Compared,
 }
@@ -153,7 +156,7 @@ fn guest(workload: Workload, settings: &'static [&'static str], vcpus: u32, weig
     Guest { workload, settings, vcpus, weight }
 }
 
-/// The mixes.
+/// Returns the mixes.
 pub fn mixes() -> Vec<Setup> {
     let burn = |weight| guest(Workload::Burn, &[], 2, weight);
     let mutex = || guest(Workload::Mutex, &["spin=0"], 2, 1);
@@ -171,18 +174,18 @@ pub fn mixes() -> Vec<Setup> {
     ]
 }
 
-/// What one interval says of a victim.
+/// The waits of a VM in one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Waited {
-    /// RDY as a part of its vCPUs' time. `None`: not measured.
+    /// RDY as a fraction of its vCPUs' time. `None`: not measured.
     rdy: Option<f64>,
-    /// The part of its waits that was for none of the mix's VMs. `None`: it never waited.
+    /// Fraction of its waits that no VM of the mix caused. `None`: it never waited.
     rest: Option<f64>,
-    /// Of the others, the part of each VM of the mix. `None`: it never waited for them.
+    /// Each VM's fraction of the waits that the mix caused. `None`: it never waited for the mix.
     shares: Option<Vec<f64>>,
 }
 
-/// Each VM's waits, by VM; VMs are numbered from 0.
+/// Returns the waits of each VM; VMs are numbered from 0.
 fn waits(interval: &Interval, vms: usize) -> Vec<Waited> {
     let edges = interval.edges.by_vm();
     let of_vm = |number: usize| {
@@ -212,7 +215,7 @@ fn waits(interval: &Interval, vms: usize) -> Vec<Waited> {
     (0..vms).map(of_vm).collect()
 }
 
-/// A VM's name: its letter, and what it does.
+/// Returns the name of a VM: its letter and its workload.
 fn name(setup: &Setup, at: usize) -> String {
     let workload = setup.guests.get(at).map(|guest| guest.workload);
     let workload = workload.map_or_else(String::new, |workload| workload.to_string());
@@ -237,7 +240,7 @@ fn compare(setup: &Setup, real: &[Vec<Waited>], simulated: &[Vec<Waited>]) -> Mi
         });
         for culprit in 0..vms {
             let share = compared(&|waited| Some(waited.shares.as_ref()?[culprit]));
-            // What neither has is no edge.
+            // An edge exists if it was measured or simulated.
             if share.is_some() {
                 edges.push(ComparedEdge {
                     victim: name(setup, victim),
@@ -250,17 +253,17 @@ fn compare(setup: &Setup, real: &[Vec<Waited>], simulated: &[Vec<Waited>]) -> Mi
     Mix { mix: setup.to_string(), waits, edges }
 }
 
-/// How many are compared, and how many of them are within the tolerance.
+/// Returns the number of compared figures, and the number of these within the tolerance.
 fn count<'a>(all: impl Iterator<Item = &'a Compared>) -> (usize, usize) {
     let compared: Vec<bool> = all.filter_map(|one| one.is_within).collect();
     let within = compared.iter().filter(|is_within| **is_within);
     (compared.len(), within.count())
 }
 
-/// What was seen of a mix: where its vCPUs began, and what its VMs waited for.
+/// Observation of a mix: the initial placement of its vCPUs, and the waits of its VMs.
 type Seen = (Places, Vec<Waited>);
 
-/// A mix in the simulator, once for each real run of it, from where its vCPUs began.
+/// Simulates a mix once for each real run, from the initial placement of its vCPUs.
 fn simulate(
     host: &Host,
     setup: &Setup,
@@ -277,7 +280,7 @@ fn simulate(
         let vms = setup.guests.len();
         Ok(interval.map_or_else(|| vec![Waited::default(); vms], |interval| waits(&interval, vms)))
     };
-    // Each run by itself: what comes out does not depend on how many go on at once.
+    // Runs are independent, so results do not depend on their parallelism.
     std::thread::scope(|scope| {
         let of_run = &of_run;
         let places = real.iter().map(|(places, _)| places);
@@ -287,8 +290,9 @@ fn simulate(
     })
 }
 
-/// Runs all mixes here and in the simulator. What is changed meanwhile is in a journal in `state_dir` first, and put back in the end, or
-/// after `interrupt`.
+/// Runs all mixes here and in the simulator.
+///
+/// Changes to the host are first recorded in a journal in `state_dir`, and reverted at the end or after `interrupt`.
 pub fn measure(
     options: Options,
     state_dir: &Path,
@@ -339,8 +343,9 @@ pub fn measure(
     })
 }
 
-/// What was seen in each round of each mix, every other round in the reverse order; and what else ran on the host meanwhile, by what it took from VMs
-/// that compute alone, which run once in each round, too.
+/// Runs all rounds, every other one in reverse order, and returns the observations and the background load.
+///
+/// The background load is measured with VMs that compute alone, once in each round.
 fn rounds(
     machine: &mut Machine,
     mixes: &[Setup],
@@ -417,7 +422,7 @@ impl fmt::Display for ComparedEdges {
             self.load_average,
             self.runs,
             self.seconds,
-            Rest::say(self.rest),
+            Rest::describe(self.rest),
             self.tolerance * 100.0,
             self.waits_within,
             self.waits,
@@ -443,7 +448,7 @@ mod tests {
         Host::new(kernel(), 256.0, calibration)
     }
 
-    /// A real run whose vCPUs began one to a pCPU, or where they are pinned.
+    /// A real run whose vCPUs start on their pinned pCPUs, or alternate over the two pCPUs.
     fn spread(setup: &Setup) -> Vec<Seen> {
         let of_guest = |guest: &Guest| {
             let place = |vcpu| setup.pinning.pcpu(vcpu).unwrap_or(vcpu % 2);
@@ -453,7 +458,7 @@ mod tests {
         vec![(places, Vec::new())]
     }
 
-    /// A second of two VMs of one vCPU on one pCPU; VM 0 waited so long for these, in ms.
+    /// A second of two VMs of one vCPU on one pCPU; `waits` has the waits of VM 0 by culprit, ms.
     fn interval(waits: &[(Party, u64)]) -> Interval {
         let all: u64 = waits.iter().map(|(_, ms)| ms).sum();
         let ready = |number| match number {
@@ -498,13 +503,13 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_a_part_of_what_the_victim_waited_for_the_vms_of_the_mix() {
+    fn shares_divide_waits_for_the_mix() {
         let process = Party::Process { name: "cc1".to_owned(), cgroup: None };
         let seen = interval(&[
             (Party::Vm(VmId(0)), 75),
             (Party::Vm(VmId(1)), 225),
             (process, 60),
-            // No VM of the mix: one that was there already.
+            // A VM outside the mix.
             (Party::Vm(VmId(9)), 20),
             (Party::Unseen, 20),
         ]);
@@ -515,11 +520,11 @@ mod tests {
         assert_eq!(shares.len(), 2);
         assert!((shares[0] - 0.25).abs() < 1e-9 && (shares[1] - 0.75).abs() < 1e-9);
         let never = Waited { rdy: Some(0.0), ..Waited::default() };
-        assert_eq!(waited[1], never, "who never waited has no shares");
+        assert_eq!(waited[1], never, "a VM that never waited has no shares");
     }
 
     #[test]
-    fn what_both_have_is_compared_and_what_neither_has_is_left_out() {
+    fn edges_without_waits_are_omitted() {
         let setup = &mixes()[0];
         let of = |rdy: f64, shares: [f64; 3]| {
             let one = Waited { rdy: Some(rdy), rest: Some(0.1), shares: Some(shares.to_vec()) };
@@ -545,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mix_is_simulated_and_has_several_culprits_and_the_weights_are_the_shares() {
+    fn simulated_mixes_have_several_culprits() {
         let all = mixes();
         assert!((3..=5).contains(&all.len()));
         for setup in &all {
@@ -564,10 +569,10 @@ mod tests {
                     most = most.max(others.count());
                     assert!(waited.rdy.unwrap() > 0.0, "{setup}");
                 }
-                assert!(most >= 2, "{setup}: nobody has two culprits: {run:?}");
+                assert!(most >= 2, "{setup}: no victim has two culprits: {run:?}");
             }
         }
-        // The lightest of 1, 2 and 4 waits a third for the second and two thirds for the heaviest.
+        // With weights 1, 2 and 4, the lightest VM waits 1/3 of the time for the second and 2/3 for the heaviest.
         let last = all.last().unwrap();
         let simulated = simulate(&host(), last, &spread(last), 5.0).unwrap();
         let shares = simulated[0][0].shares.as_ref().unwrap();

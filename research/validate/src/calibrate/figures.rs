@@ -1,8 +1,8 @@
-//! The figures of a calibration: ratios with their intervals, errors, and who judges what.
+//! The figures of a calibration: ratios with their intervals and errors.
 //!
-//! A ratio is taken within each round of real runs, so that what makes the machine slower for a while
-//! makes both of its sides slower; its mean and interval are those of the rounds. The error is the
-//! simulated ratio over the mean of the real ones, less one.
+//! A ratio is taken within each round of real runs, so a temporary slowdown of the machine affects both of its sides.
+//! Its mean and interval are over the rounds.
+//! The error is the simulated ratio ÷ the mean of the real ratios − 1.
 
 use serde::Serialize;
 use tandem_experiment::statistics::Mean;
@@ -12,48 +12,47 @@ use super::fit::Found;
 use super::setup::Use;
 use crate::rest::Rest;
 
-/// A ratio may be off by so much.
+/// Maximum error of a ratio.
 pub const TOLERANCE: f64 = 0.15;
 
 /// Everything measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Calibrated {
-    /// The command that measured it.
+    /// The command line.
     pub command: String,
-    /// The kernel that ran.
+    /// The kernel release.
     pub kernel: String,
-    /// The model of its CPU.
+    /// The model of the CPU.
     pub cpu: String,
     /// The KVM module in use.
     pub kvm: String,
     /// The host's scheduler as simulated.
     pub scheduler: &'static str,
-    /// What becomes of lag when a group's weight changes, as simulated.
+    /// Treatment of lag when a group's weight changes, as simulated.
     pub reweight: &'static str,
     /// The clock tick, ns.
     pub tick_ns: u64,
-    /// The longest halt polling, ns.
+    /// Maximum halt polling, ns.
     pub halt_poll_ns: u64,
-    /// What else ran on the host. `None`: nothing was seen.
+    /// Background load of the host. `None`: no load was seen.
     pub rest: Option<Rest>,
     /// Frequency of the TSC, kHz.
     pub tsc_khz: u64,
-    /// What the kernel said of the load before the measurement.
+    /// The load average before the measurement.
     pub load_average: String,
-    /// The pCPUs' speed while they computed alone, lowest over highest round: 1 on a quiet machine.
+    /// Lowest ÷ highest speed of computing alone over the rounds: 1 on a quiet machine.
     pub steadiness: f64,
     /// Rounds of real runs.
     pub runs: u32,
     /// Length of each run, s.
     pub seconds: f64,
-    /// What virtualization costs here.
+    /// The fitted costs of virtualization.
     pub costs: Vec<Found>,
     /// The same as a scenario's `[machine.costs]`.
     pub machine_costs: String,
     /// The ratios.
     pub ratios: Vec<Ratio>,
-    /// How many are within the tolerance, and of how many: all, those of workloads that helped to
-    /// find the costs, and those kept out.
+    /// Counts of ratios within the tolerance.
     pub within: Within,
     /// The tolerance.
     pub tolerance: f64,
@@ -64,29 +63,30 @@ pub struct Calibrated {
 pub struct Ratio {
     /// The workload.
     pub workload: String,
-    /// What is set against what.
+    /// The two sides of the ratio.
     pub what: &'static str,
     /// The setup of the numerator.
     pub over: String,
     /// The setup of the denominator.
     pub under: String,
-    /// Whether the workload helped to find the costs.
+    /// Whether the workload was used in the fit.
     pub used: Use,
     /// Mean of the real ratios.
     pub real: Mean,
     /// Mean of the simulated ratios.
     pub simulated: f64,
-    /// In how many rounds the numerator's VM had two vCPUs on one pCPU when counting began.
+    /// Number of rounds in which the numerator's VM started with two vCPUs on one pCPU.
     pub stacked: usize,
-    /// Simulated over real, less one.
+    /// Simulated ÷ real − 1.
     pub error: f64,
-    /// Whether it is within the tolerance.
+    /// Whether the error is within the tolerance.
     pub within: bool,
 }
 
 impl Ratio {
-    /// Of pairs of real speeds and pairs of simulated ones; `None` where a VM that others are set against got nothing done, or all real ones:
-    /// their ratio would mean nothing.
+    /// Returns the mean real ratio, the mean simulated ratio and the error, from pairs of real and of simulated speeds.
+    ///
+    /// Returns `None` if a denominator is 0, or the mean real ratio is 0.
     pub fn figures(real: &[(f64, f64)], simulated: &[(f64, f64)]) -> Option<(Mean, f64, f64)> {
         let ratio = |&(over, under): &(f64, f64)| (under > 0.0).then(|| over / under);
         let mean = |pairs: &[(f64, f64)]| {
@@ -99,19 +99,19 @@ impl Ratio {
     }
 }
 
-/// How many of how many.
+/// Counts of ratios: within the tolerance, and in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Within {
-    /// Of all: within, and in all.
+    /// All ratios.
     pub all: (usize, usize),
-    /// Of those that helped to find the costs.
+    /// Ratios of workloads that were used in the fit.
     pub fitted: (usize, usize),
-    /// Of those kept out.
+    /// Ratios of workloads that were kept out of the fit.
     pub kept_out: (usize, usize),
 }
 
 impl Within {
-    /// Counts them.
+    /// Counts the ratios.
     pub fn of(ratios: &[Ratio]) -> Within {
         let count = |wanted: Option<Use>| {
             let mine = ratios.iter().filter(|r| wanted.is_none_or(|w| r.used == w));
@@ -126,7 +126,7 @@ impl Within {
     }
 }
 
-/// The report for a terminal, and for a page of documentation.
+/// Returns the report for a terminal and for documentation.
 pub fn text(calibrated: &Calibrated) -> String {
     let mut costs = Table::new(&["cost, ns", "table", "here", "found by", "real", "simulated"]);
     for found in &calibrated.costs {
@@ -166,10 +166,10 @@ pub fn text(calibrated: &Calibrated) -> String {
     let Within { all, fitted, kept_out } = calibrated.within;
     format!(
         "Linux {}, {}, {}; {}, tick {} ms, halt polling up to {} µs\nload average before: {}; \
-         slowest round of computing alone: {:.0} % of the fastest; {}\n\nWhat virtualization costs here, \
-         by the speed of probes relative to computing:\n\n{costs}\n\n{} runs of {} s of each setup, \
-         interleaved; stacked: how often two vCPUs began on one pCPU.\n\n{ratios}\n\nWithin {:.0} %: {} of {}; of workloads that served to find the \
-         costs {} of {}, of those kept out {} of {}.",
+         slowest round of computing alone: {:.0} % of the fastest; {}\n\nCosts of virtualization on this machine, \
+         fitted to the speed of probes relative to computing:\n\n{costs}\n\n{} runs of {} s of each setup, \
+         interleaved; stacked: rounds that started with two vCPUs on one pCPU.\n\n{ratios}\n\nWithin {:.0} %: {} of {}; of workloads used in the \
+         fit {} of {}, of those kept out {} of {}.",
         calibrated.kernel,
         calibrated.cpu,
         calibrated.kvm,
@@ -178,7 +178,7 @@ pub fn text(calibrated: &Calibrated) -> String {
         calibrated.halt_poll_ns as f64 / 1e3,
         calibrated.load_average,
         calibrated.steadiness * 100.0,
-        Rest::say(calibrated.rest),
+        Rest::describe(calibrated.rest),
         calibrated.runs,
         calibrated.seconds,
         calibrated.tolerance * 100.0,
@@ -196,8 +196,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ratio_is_taken_round_by_round() {
-        // Half as fast in every round, however fast the machine was.
+    fn ratios_are_taken_per_round() {
+        // The ratio is 0.5 in every round, at different speeds of the machine.
         let real = [(50.0, 100.0), (20.0, 40.0), (35.0, 70.0)];
         let (mean, simulated, error) = Ratio::figures(&real, &[(6.0, 10.0), (3.0, 5.0)]).unwrap();
         assert_eq!((mean.mean, mean.ci95), (0.5, Some(0.0)));
@@ -206,17 +206,17 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_got_nothing_done_has_no_ratio() {
+    fn ratio_needs_work_of_denominator() {
         assert_eq!(Ratio::figures(&[(0.0, 1.0)], &[(1.0, 1.0)]), None);
         assert_eq!(Ratio::figures(&[(1.0, 1.0)], &[(1.0, 0.0)]), None);
         assert_eq!(Ratio::figures(&[], &[(1.0, 1.0)]), None);
-        // In one round of two it stood still: that is a measurement.
+        // A numerator of 0 in one of two rounds is a valid measurement.
         let (mean, _, _) = Ratio::figures(&[(0.0, 1.0), (1.0, 1.0)], &[(1.0, 1.0)]).unwrap();
         assert_eq!(mean.mean, 0.5);
     }
 
     #[test]
-    fn kept_out_workloads_are_judged_by_themselves() {
+    fn kept_out_workloads_are_counted_separately() {
         let ratio = |used, within| Ratio {
             workload: "burn".to_owned(),
             what: "a ÷ b",

@@ -1,19 +1,19 @@
-//! What virtualization costs on this machine, found by probes.
+//! Fit of the costs of virtualization on this machine with probes.
 //!
-//! A probe is a microVM whose speed depends on one cost above all. How fast it is relative to a VM that
-//! only computes is measured for real; then the cost is sought (by halving, for a dearer machine is
-//! a slower one) at which the simulator's relative speed is the same. Costs are found in an order in
-//! which each probe needs those before it, and three times over, since each depends a little on the
-//! others.
+//! A probe is a microVM whose speed depends mainly on one cost.
+//! Its speed relative to a VM that only computes is measured on the real machine.
+//! A bisection then finds the cost at which the simulator has the same relative speed; speed falls monotonically with the cost.
+//! Each probe depends on the costs before it, which sets their order.
+//! Three passes account for the weaker dependencies.
 //!
-//! The two costs of an interrupt show in one VM. It interrupts rarely, so that what the receiver loses
-//! depends little on what the sender pays: were it busy with nothing else, finding one after the other
-//! would lead ever further away.
+//! One VM has the probes for both costs of an interrupt.
+//! It interrupts rarely, so that the receiver's loss depends little on the sender's cost.
+//! If it only sent interrupts, fitting the two costs in turn would diverge.
 //!
-//! The probes' workloads are those marked *fitted* in [`super::setup`]; none of the ratios compared is
-//! among the probes. What the probes cannot tell apart stays as in the table: leaving a pCPU
-//! (`halt_exit`) and changing vCPUs (`vcpu_switch`) always come with a wake-up, and `halt_wake` is found
-//! as what the three take together, less the other two.
+//! The probes' workloads are those marked *fitted* in [`super::setup`]; the compared ratios do not include the probes.
+//! Costs that the probes cannot separate keep the table's value.
+//! Leaving a pCPU (`halt_exit`) and switching vCPUs (`vcpu_switch`) always occur with a wake-up.
+//! So `halt_wake` is the sum of the three minus the table's value of the other two.
 
 use serde::Serialize;
 use tandem_microvm::Workload;
@@ -23,27 +23,27 @@ use super::setup::{Count, Guest, Pinning, Quantity, first_of, reference};
 use super::simulated;
 use super::simulated::{Host, SimulatedError};
 
-/// The most that a cost may be, ns.
-const MOST: u64 = 1_000_000;
+/// Maximum cost, ns.
+const MAX_COST: u64 = 1_000_000;
 
-/// How often all costs are found.
+/// Passes over all costs.
 const PASSES: usize = 3;
 
 /// Simulated time of a probe, s.
 const SECONDS: f64 = 0.1;
 
-/// One cost and what it shows in.
+/// A cost and the quantity that depends on it.
 pub struct Probe {
-    /// Its key in the table of costs.
+    /// Key in the table of costs.
     pub cost: &'static str,
     field: fn(&mut Costs) -> &mut u64,
-    /// Whose speed shows it.
+    /// The quantity that depends on the cost.
     pub quantity: Quantity,
-    /// What it is, in words.
+    /// Description of the probe.
     pub what: &'static str,
 }
 
-/// All probes, in the order in which their costs are found.
+/// Returns all probes in the order of the fit.
 pub fn probes() -> Vec<Probe> {
     let vm = |workload, settings, pinning, count| {
         let guest = Guest { workload, settings, vcpus: 2, weight: 1 };
@@ -101,25 +101,24 @@ pub fn probes() -> Vec<Probe> {
     ]
 }
 
-/// A cost that was found.
+/// A fitted cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
-    /// Its key in the table of costs.
+    /// Key in the table of costs.
     pub cost: &'static str,
-    /// In the table, ns.
+    /// Value in the table, ns.
     pub table: u64,
-    /// Found here, ns.
+    /// Fitted value, ns.
     pub found: u64,
-    /// What it was found by.
+    /// Description of the probe.
     pub probe: &'static str,
-    /// The probe's speed relative to computing, for real.
+    /// The probe's real speed relative to computing.
     pub real: f64,
-    /// And in the simulator, in the end.
+    /// The same in the simulator with the fitted costs.
     pub simulated: f64,
 }
 
-/// Finds the costs at which the simulator is as fast as `real`, the probes' relative speeds, and puts
-/// them into the host.
+/// Fits the costs so that the simulator matches `real`, the probes' relative speeds, and stores them in the host.
 pub fn fit(host: &mut Host, real: &[f64]) -> Result<Vec<Found>, SimulatedError> {
     let probes = probes();
     let table = Costs::default();
@@ -149,10 +148,11 @@ pub fn fit(host: &mut Host, real: &[f64]) -> Result<Vec<Found>, SimulatedError> 
     found.collect()
 }
 
-/// The least cost, to 1 %, at which the speed is no longer above `wanted`; 0 if it never is, [`MOST`] if
-/// it always is.
+/// Returns the least cost, to 1 % or 10 ns, at which the speed is at most `wanted`.
+///
+/// Returns 0 if the speed is never above `wanted`, and [`MAX_COST`] if it always is.
 fn seek<E>(wanted: f64, mut speed: impl FnMut(u64) -> Result<f64, E>) -> Result<u64, E> {
-    let (mut low, mut high) = (0, MOST);
+    let (mut low, mut high) = (0, MAX_COST);
     if speed(low)? <= wanted {
         return Ok(low);
     }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cost_is_found_to_one_percent() {
+    fn seek_finds_cost_to_one_percent() {
         for cost in [25_u64, 700, 12_345, 400_000] {
             let wanted = 1.0 / (10_000.0 + cost as f64);
             let found = seek(wanted, |cost| Ok::<_, ()>(1.0 / (10_000.0 + cost as f64))).unwrap();
@@ -187,15 +187,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_ends_at_the_bounds() {
+    fn unreachable_speed_yields_bounds() {
         let speed = |cost: u64| Ok::<_, ()>(1.0 / (1000.0 + cost as f64));
         assert_eq!(seek(1.0, speed).unwrap(), 0);
-        assert_eq!(seek(0.0, speed).unwrap(), MOST);
+        assert_eq!(seek(0.0, speed).unwrap(), MAX_COST);
     }
 
-    /// A machine whose costs are known: its probes, simulated, give the costs back.
+    /// The simulated probes of a machine with known costs yield these costs.
     #[test]
-    fn the_costs_of_a_known_machine_are_found_again() {
+    fn fit_recovers_known_costs() {
         let calibration = Calibration { tsc_khz: 2_000_000, steps_per_mebicycle: 300_000 };
         let unknown = Host::new(kernel(), 256.0, calibration);
         let mut known = unknown.clone();

@@ -1,10 +1,10 @@
 //! The setups on this machine: real vCPUs, a cgroup for each VM, two pCPUs.
 //!
-//! All VMs run in this process, whose threads are bound to the two pCPUs before any is started, so that
-//! vCPUs that are not pinned stay there as well. Each VM's vCPU threads are in a cgroup of its own with
-//! its weight, as on most hosts, and as the simulator has it; the journaled actuator of the host crate
-//! makes the cgroups, and takes them away when this ends, however it ends. All weights are the same large
-//! multiple of the host's usual one, so that what else runs there gets little of the pCPUs.
+//! All VMs run in this process.
+//! The process is bound to the two pCPUs before it starts a VM, so unpinned vCPUs stay there as well.
+//! Each VM's vCPU threads are in a cgroup with the VM's weight, as on most hosts and in the simulator.
+//! The journaled actuator creates the cgroups, and removes them at the end, even after a failure.
+//! All weights are the same large multiple of the host's default, so that background load gets little time.
 
 use std::io;
 use std::num::TryFromIntError;
@@ -29,116 +29,116 @@ use super::setup;
 use super::setup::{Count, Guest, PCPUS, Places, Quantity, Setup};
 use crate::rest::Waits;
 
-/// Why this machine cannot be prepared, or a setup not run on it.
+/// Error in preparing this machine or running a setup.
 #[derive(Debug, Error)]
 pub enum MachineError {
-    /// The pCPUs that are open to this process cannot be found out.
-    #[error("cannot tell which pCPUs this process may use: {0}")]
+    /// The affinity of this process cannot be read.
+    #[error("cannot read which pCPUs this process may use: {0}")]
     Affinity(#[source] AffinityError),
-    /// They are too few.
+    /// This process may use too few pCPUs.
     #[error("calibration needs {PCPUS} pCPUs; this process may use pCPUs {0}")]
     Pcpus(PcpuSet),
-    /// This process cannot be bound to two of them.
+    /// This process cannot be bound to two pCPUs.
     #[error("cannot bind this process to pCPUs {pcpus:?}: {source}")]
     Bind {
-        /// Which.
+        /// The pCPUs.
         pcpus: Vec<u32>,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Cgroups cannot be used.
+    /// Cgroups are not usable.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// They cannot be changed.
+    /// Cgroups cannot be changed.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// Somebody asked us to stop.
+    /// A signal interrupted the measurement.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// A setup could not be run.
+    /// A setup failed.
     #[error("{setup}: {source}")]
     Setup {
-        /// Which.
+        /// The setup.
         setup: String,
-        /// Why.
+        /// The cause.
         source: Box<SetupError>,
     },
-    /// Something that was changed is still so.
-    #[error("could not put back {what}: {error}")]
-    PutBack {
-        /// What.
+    /// A change could not be reverted.
+    #[error("could not revert {what}: {error}")]
+    Revert {
+        /// The change.
         what: String,
-        /// Why.
+        /// The cause.
         error: String,
     },
 }
 
-/// Why a setup could not be run.
+/// Error of a setup.
 #[derive(Debug, Error)]
 pub enum SetupError {
-    /// A guest cannot be.
+    /// A guest's configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its settings are not its workload's.
+    /// A guest's settings do not match its workload.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
-    /// It did not start.
+    /// A guest did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A vCPU has no number of a thread.
+    /// A vCPU has no valid thread ID.
     #[error("a vCPU without a thread: {0}")]
     NoThread(#[from] TryFromIntError),
-    /// A vCPU's thread is not to be found.
+    /// A vCPU's thread was not found.
     #[error(transparent)]
     Thread(#[from] ThreadError),
-    /// Its cgroup cannot be found.
+    /// The cgroup was not found.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// Its cgroup cannot be made, weighed or filled.
+    /// The cgroup cannot be created, weighted or filled.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// How long a vCPU waited cannot be read.
-    #[error("cannot tell how long a vCPU waited: {0}")]
+    /// The wait time of a vCPU cannot be read.
+    #[error("cannot read how long a vCPU waited: {0}")]
     Account(#[source] io::Error),
     /// A vCPU is not on the pCPUs that this process was bound to.
-    #[error("a vCPU is on pCPU {}, which is none of {pcpus:?}: something has moved it", pcpu.map_or("?".to_owned(), |pcpu| pcpu.to_string()))]
+    #[error("a vCPU is on pCPU {}, not on one of {pcpus:?}: another process has moved it", pcpu.map_or("?".to_owned(), |pcpu| pcpu.to_string()))]
     Moved {
-        /// Where it is.
+        /// The current pCPU.
         pcpu: Option<u32>,
-        /// Where it should be.
+        /// The permitted pCPUs.
         pcpus: Vec<u32>,
     },
-    /// Its vCPUs cannot be observed.
+    /// The vCPUs cannot be observed.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// Somebody asked us to stop.
+    /// A signal interrupted the measurement.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// A VM stopped by itself.
+    /// A VM failed.
     #[error("the VM stopped: {0}")]
     Stopped(String),
-    /// No time went by between two looks at the clock.
+    /// The clock did not advance between two snapshots.
     #[error("the clock stands still")]
     Clock,
-    /// A VM saw what may not happen.
+    /// A VM detected broken invariants.
     #[error("VM {vm} saw {violations} broken invariants: a bug of Tandem or of this host")]
     Broken {
-        /// Which, from 0.
+        /// The VM, from 0.
         vm: usize,
-        /// How many.
+        /// Number of violations.
         violations: u64,
     },
 }
 
-/// Not counted at the beginning: first entries, page faults, and vCPUs that are placed.
+/// Start-up time that is not counted: first entries, page faults and placement of vCPUs.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What each vCPU of each VM of a setup got done per second.
+/// Work rate of each vCPU of each VM of a setup, items per second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rates(Vec<Vec<f64>>);
 
 impl Rates {
-    /// A quantity of the setup, items per second.
+    /// Returns a quantity of the setup, items per second.
     pub fn of(&self, quantity: &Quantity) -> f64 {
         let vcpus = self.0.get(quantity.guest).map_or(&[][..], Vec::as_slice);
         let counted = match quantity.count {
@@ -150,14 +150,14 @@ impl Rates {
     }
 }
 
-/// What a setup did here.
+/// Result of a real run of a setup.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
-    /// What its VMs got done.
+    /// Work rates of the vCPUs.
     pub rates: Rates,
-    /// Where their vCPUs were when counting began.
+    /// Placement of the vCPUs at the start of the measurement.
     pub began: Places,
-    /// What its vCPUs waited for their pCPUs.
+    /// Waits of the vCPUs for their pCPUs.
     pub waits: Waits,
 }
 
@@ -167,14 +167,14 @@ pub struct Machine {
     interrupt: Interrupt,
     /// The pCPUs in use.
     pcpus: Vec<u32>,
-    /// What the sizes of all VMs' work follow.
+    /// Calibration that determines the sizes of all VMs' work.
     pub calibration: Calibration,
 }
 
 impl Machine {
-    /// Binds this thread, and so those it starts, to two pCPUs; and measures how fast they are.
+    /// Binds this thread and its future children to two pCPUs, and measures their speed.
     pub fn prepare(state_dir: &Path, interrupt: Interrupt) -> Result<Machine, MachineError> {
-        // To the kernel, thread 0 is whoever asks.
+        // The kernel takes thread ID 0 for the calling thread.
         let usable = affinity(Tid(0)).map_err(MachineError::Affinity)?;
         let pcpus: Vec<u32> = usable.iter().take(PCPUS as usize).map(|p| p.0).collect();
         if pcpus.len() != PCPUS as usize {
@@ -190,7 +190,7 @@ impl Machine {
         Ok(Machine { actuator, interrupt, pcpus, calibration: Calibration::measure() })
     }
 
-    /// Runs a setup for some time.
+    /// Runs a setup for a time.
     pub fn run(&mut self, setup: &Setup, time: Duration) -> Result<Ran, MachineError> {
         self.within(setup, |machine, vms| {
             let began = machine.places(vms)?;
@@ -211,13 +211,13 @@ impl Machine {
         })
     }
 
-    /// How many times as large as the host's usual weight its largest one is.
+    /// Returns the host's largest cgroup weight relative to its default weight.
     pub fn weight_range(&self) -> f64 {
         let controller = self.actuator.controller();
         controller.weight_range().1.value() / controller.default_weight().value()
     }
 
-    /// The pCPU on which each vCPU is, or was last.
+    /// Returns the current or last pCPU of each vCPU.
     fn places(&self, vms: &[Microvm]) -> Result<Places, SetupError> {
         let place = |tid: i32| {
             let folder = format!("/proc/self/task/{tid}");
@@ -231,7 +231,7 @@ impl Machine {
         vms.iter().map(of_vm).collect()
     }
 
-    /// Runs a setup and observes it for some time; where its vCPUs were when that began, too. Its VMs are numbered from 0.
+    /// Runs a setup and observes it for a time; returns the initial placement and the interval, with VMs numbered from 0.
     pub fn observe(
         &mut self,
         setup: &Setup,
@@ -247,7 +247,7 @@ impl Machine {
         })
     }
 
-    /// Starts a setup's VMs, lets somebody look at them once they are placed, and stops them.
+    /// Starts a setup's VMs, calls `look` once they are placed, and stops them.
     fn within<T>(
         &mut self,
         setup: &Setup,
@@ -295,7 +295,7 @@ impl Machine {
         Ok(config)
     }
 
-    /// Moves a VM's vCPUs into a cgroup of its weight, beside VMs of which none is heavier than `heaviest`.
+    /// Moves a VM's vCPUs into a cgroup of its weight; `heaviest` is the largest relative weight of the setup.
     fn enclose(
         &mut self,
         i: usize,
@@ -305,7 +305,7 @@ impl Machine {
     ) -> Result<(), SetupError> {
         let pid = Pid(std::process::id());
         let procfs = ProcFs::host();
-        // The group of this process itself, not of a vCPU: those will have moved.
+        // The cgroup of the main thread, because vCPU threads may have been moved.
         let own = ThreadRef::read(&procfs, pid, Tid(pid.0))?;
         let times = setup::times(self.weight_range(), heaviest);
         let controller = self.actuator.controller();
@@ -323,12 +323,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes the cgroups away.
+    /// Removes the cgroups.
     pub fn leave(mut self) -> Result<(), MachineError> {
         let report = self.actuator.restore();
         match report.failures.first() {
             None => Ok(()),
-            Some(failure) => Err(MachineError::PutBack {
+            Some(failure) => Err(MachineError::Revert {
                 what: failure.what.clone(),
                 error: failure.error.clone(),
             }),
@@ -336,7 +336,7 @@ impl Machine {
     }
 }
 
-/// What the vCPUs have waited for their pCPUs.
+/// Returns the waits of the vCPUs for their pCPUs so far.
 fn waits(vms: &[Microvm]) -> Result<Waits, SetupError> {
     let mut sum = Waits::default();
     for tid in vms.iter().flat_map(Microvm::tids) {
@@ -346,7 +346,7 @@ fn waits(vms: &[Microvm]) -> Result<Waits, SetupError> {
     Ok(sum)
 }
 
-/// VMs of this process as a source of observation knows them, numbered from 0.
+/// Returns VMs of this process in the form of an observation source, numbered from 0.
 fn watched(vms: &[Microvm]) -> Result<Vec<WatchedVm>, SetupError> {
     let (pid, procfs) = (Pid(std::process::id()), ProcFs::host());
     let process = ThreadRef::of_process(&procfs, pid)?;
@@ -364,7 +364,7 @@ fn watched(vms: &[Microvm]) -> Result<Vec<WatchedVm>, SetupError> {
     watched.collect()
 }
 
-/// What each vCPU did per second.
+/// Returns the work rate of each vCPU, items per second.
 fn rates(before: &Snapshot, after: &Snapshot) -> Result<Vec<f64>, SetupError> {
     if let Some(failure) = &after.failure {
         return Err(SetupError::Stopped(failure.clone()));
@@ -377,14 +377,16 @@ fn rates(before: &Snapshot, after: &Snapshot) -> Result<Vec<f64>, SetupError> {
     Ok(vcpus.map(|(a, b)| b.work.saturating_sub(a.work) as f64 / seconds).collect())
 }
 
-/// What tests of real VMs begin with.
+/// Fixtures for tests with real VMs.
 #[cfg(test)]
 pub mod testing {
     use tempfile::TempDir;
 
     use super::*;
 
-    /// This machine, prepared, and the folder of its journal; `None`, and why, where there is no KVM or it cannot be.
+    /// Prepares this machine and returns it with the folder of its journal.
+    ///
+    /// Prints the reason and returns `None` if KVM is not available or the preparation fails.
     pub fn machine() -> Option<(Machine, TempDir)> {
         if let Err(error) = tandem_microvm::kvm::available() {
             eprintln!("skipped: {error}");
@@ -400,7 +402,7 @@ pub mod testing {
         }
     }
 
-    /// What ran. A user who may not make cgroups skips the test.
+    /// Unwraps a result; for a user without root, prints the error and returns `None` to skip the test.
     pub fn unless_not_root<T>(ran: Result<T, MachineError>) -> Option<T> {
         match ran {
             Ok(ran) => Some(ran),
@@ -419,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quantity_counts_the_vcpus_it_names() {
+    fn quantity_counts_selected_vcpus() {
         let rates = Rates(vec![vec![1.0, 20.0, 300.0], vec![4000.0]]);
         let of = |guest, count| {
             let quantity = Quantity { guest, ..first_of(Vec::new(), Pinning::Free, count) };
@@ -433,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn real_vcpus_get_work_done_and_leave_nothing_behind() {
+    fn real_vcpus_work_and_remove_cgroups() {
         let Some((mut machine, _dir)) = testing::machine() else {
             return;
         };

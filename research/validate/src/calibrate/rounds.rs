@@ -1,4 +1,4 @@
-//! What the real runs gave: round by round, how fast each VM of each setup worked.
+//! Results of the real runs: the work rate of each VM of each setup in each round.
 
 use std::time::Duration;
 
@@ -8,17 +8,16 @@ use super::{fit, setup};
 use crate::event::{Event, Tell};
 use crate::rest::{Rest, Waits};
 
-/// What every setup did in every round.
+/// Results of every setup in every round.
 #[derive(Debug)]
 pub struct Rounds {
     setups: Vec<Setup>,
-    /// For each round and setup.
+    /// Results by round and setup.
     rounds: Vec<Vec<Ran>>,
 }
 
 impl Rounds {
-    /// Runs the setups of the probes and of the comparisons, `seconds` each, every other round in the
-    /// reverse order.
+    /// Runs the setups of the probes and of the comparisons for `seconds` each, every other round in reverse order.
     pub fn take(
         machine: &mut Machine,
         comparisons: &[Comparison],
@@ -52,18 +51,18 @@ impl Rounds {
         Ok(Rounds { setups, rounds })
     }
 
-    /// A quantity in each round.
+    /// Returns a quantity in each round.
     pub fn of(&self, quantity: &Quantity) -> Vec<f64> {
         let of_setup = self.of_setup(&quantity.setup);
         of_setup.map(|ran| ran.rates.of(quantity)).collect()
     }
 
-    /// Where the vCPUs of a setup were when counting began, in each round.
+    /// Returns the placement of a setup's vCPUs at the start of the measurement in each round.
     pub fn places(&self, setup: &Setup) -> Vec<&Places> {
         self.of_setup(setup).map(|ran| &ran.began).collect()
     }
 
-    /// What else ran on the host, by what kept vCPUs from their pCPUs that compute alone; `None`: nothing did.
+    /// Returns the background load, from the waits of vCPUs that compute alone; `None` if they were never preempted.
     pub fn rest(&self) -> Option<Rest> {
         let reference = setup::reference().setup;
         let waits = self.of_setup(&reference).map(|ran| ran.waits);
@@ -76,12 +75,12 @@ impl Rounds {
         rounds.filter_map(move |ran| ran.get(at?))
     }
 
-    /// A quantity in the round where it was largest.
+    /// Returns the largest value of a quantity over the rounds.
     pub fn fastest(&self, quantity: &Quantity) -> f64 {
         self.of(quantity).into_iter().fold(0.0, f64::max)
     }
 
-    /// The lowest speed of computing alone over the highest.
+    /// Returns the lowest ÷ the highest speed of computing alone over the rounds.
     pub fn steadiness(&self) -> f64 {
         let mut speeds = self.of(&setup::reference());
         speeds.sort_by(f64::total_cmp);

@@ -1,13 +1,13 @@
-//! What is compared: microVMs on two pCPUs, and the ratios of what they get done.
+//! Setups of microVMs on two pCPUs, and the ratios that are compared.
 //!
-//! A [`Setup`] is a handful of microVMs that run at the same time. A [`Quantity`] is how fast one of
-//! them works in a setup, a [`Comparison`] the ratio of two quantities. Ratios only: how fast the
-//! machine computes cancels out, how it schedules stays.
+//! A [`Setup`] is a set of microVMs that run at the same time.
+//! A [`Quantity`] is the work rate of one of them in a setup, and a [`Comparison`] is the ratio of two quantities.
+//! In a ratio the speed of the machine cancels out; the effect of scheduling remains.
 //!
-//! Every workload of the microVM is here, in the form that the simulator has a counterpart for:
-//! waiters that block do so at once (`spin=0`), those that spin never give up. Some workloads, in
-//! other sizes and settings, also serve to find the machine's costs (see [`super::fit`]): they are
-//! marked *fitted*, and all others were *kept out*.
+//! Workloads have the settings for which the simulator has a counterpart.
+//! Waiters either block at once (`spin=0`) or spin without a limit.
+//! Some workloads, in other sizes and settings, also serve to fit the machine's costs ([`super::fit`]).
+//! These are *fitted*, all others are *kept out*.
 
 use std::fmt;
 
@@ -17,14 +17,15 @@ use tandem_microvm::{ParameterError, Parameters, Workload};
 /// pCPUs of every setup.
 pub const PCPUS: u32 = 2;
 
-/// Spinning for so many cycles is spinning for ever: minutes, in a run of seconds.
+/// A `spin` parameter, in cycles, that exceeds any run: minutes.
 pub const FOR_EVER: &str = "1000G";
 
 /// The largest weight of a VM.
 pub const HEAVIEST: u32 = 3;
 
-/// How many times the host's usual weight a VM of weight 1 has beside VMs of which none is heavier than `heaviest`, where the host's largest
-/// weight is `range` times its usual one.
+/// Returns the host weight of a VM of weight 1, as a multiple of the host's default weight.
+///
+/// `range` is the host's largest weight relative to its default; `heaviest` is the largest relative weight of the setup.
 pub fn times(range: f64, heaviest: u32) -> f64 {
     (range / f64::from(heaviest.max(HEAVIEST))).floor().max(1.0)
 }
@@ -35,18 +36,18 @@ pub type Places = Vec<Vec<u32>>;
 /// A microVM of a setup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// What it does.
+    /// The workload.
     pub workload: Workload,
-    /// The workload's parameters that are not the default, as `key=value`.
+    /// Non-default parameters of the workload, as `key=value`.
     pub settings: &'static [&'static str],
-    /// How many vCPUs.
+    /// Number of vCPUs.
     pub vcpus: u32,
-    /// Its weight relative to other VMs.
+    /// Weight relative to other VMs.
     pub weight: u32,
 }
 
 impl Guest {
-    /// Its parameters; an error would be one in the tables below, which a test reads.
+    /// Returns the parameters; an error would be a mistake in the tables below, which a test reads.
     pub fn parameters(&self) -> Result<Parameters, ParameterError> {
         let mut parameters = Parameters::defaults(self.workload);
         for setting in self.settings {
@@ -56,19 +57,19 @@ impl Guest {
     }
 }
 
-/// Where the vCPUs run.
+/// Pinning of vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pinning {
     /// vCPU v on pCPU v modulo 2.
     Spread,
     /// All on one pCPU.
     OnePcpu,
-    /// Wherever the host's scheduler puts them.
+    /// Not pinned.
     Free,
 }
 
 impl Pinning {
-    /// The pCPU of a vCPU, if it is pinned.
+    /// Returns the pCPU of a vCPU, if it is pinned.
     pub fn pcpu(self, vcpu: u32) -> Option<u32> {
         match self {
             Pinning::Spread => Some(vcpu % PCPUS),
@@ -83,7 +84,7 @@ impl Pinning {
 pub struct Setup {
     /// The VMs.
     pub guests: Vec<Guest>,
-    /// Where they run.
+    /// Their pinning.
     pub pinning: Pinning,
 }
 
@@ -108,40 +109,40 @@ impl fmt::Display for Setup {
     }
 }
 
-/// Whose work counts.
+/// The vCPUs whose work counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// All vCPUs'.
+    /// All vCPUs.
     All,
-    /// vCPU 0's: a shootdown's initiator.
+    /// vCPU 0, the initiator of shootdowns.
     First,
-    /// All others'.
+    /// All vCPUs except vCPU 0.
     Others,
 }
 
-/// How fast one VM of a setup works.
+/// The work rate of one VM of a setup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantity {
     /// The setup.
     pub setup: Setup,
-    /// Which of its VMs.
+    /// Index of the VM.
     pub guest: usize,
-    /// Which of its vCPUs.
+    /// The vCPUs of the VM that count.
     pub count: Count,
 }
 
-/// Whether a workload helped to find the machine's costs.
+/// Whether a workload was used to fit the machine's costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Use {
-    /// It did, with other sizes.
+    /// It was used, with other sizes.
     Fitted,
-    /// It did not.
+    /// It was not used.
     KeptOut,
 }
 
 impl Use {
-    /// As the tables have it.
+    /// Returns the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Use::Fitted => "fitted",
@@ -150,10 +151,10 @@ impl Use {
     }
 }
 
-/// Workloads that the probes of [`super::fit`] consist of.
+/// Workloads of the probes of [`super::fit`].
 pub const FITTED: [Workload; 3] = [Workload::Spinlock, Workload::Barrier, Workload::Shootdown];
 
-/// Workloads that the simulator has a counterpart of: not the server, whose phases stand on the clock.
+/// Workloads with a counterpart in the simulator: all except the server, whose phases follow the clock.
 pub const COMPARED: [Workload; 8] = [
     Workload::Burn,
     Workload::Spinlock,
@@ -168,9 +169,9 @@ pub const COMPARED: [Workload; 8] = [
 /// The ratio of two quantities.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The workload it is about.
+    /// The workload.
     pub workload: Workload,
-    /// What is set against what.
+    /// Description of the two sides.
     pub what: &'static str,
     /// The numerator.
     pub over: Quantity,
@@ -179,7 +180,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether the workload was kept out of the fit.
+    /// Returns whether the workload was used in the fit.
     pub fn kept(&self) -> Use {
         if FITTED.contains(&self.workload) { Use::Fitted } else { Use::KeptOut }
     }
@@ -189,12 +190,12 @@ fn guest(workload: Workload, settings: &'static [&'static str], vcpus: u32) -> G
     Guest { workload, settings, vcpus, weight: 1 }
 }
 
-/// How fast the first VM of some works.
+/// Returns the quantity of the first VM of a setup.
 pub fn first_of(guests: Vec<Guest>, pinning: Pinning, count: Count) -> Quantity {
     Quantity { setup: Setup { guests, pinning }, guest: 0, count }
 }
 
-/// The settings of a workload whose waiters block.
+/// Returns the settings for which waiters of a workload block.
 fn blocking(workload: Workload) -> &'static [&'static str] {
     match workload {
         Workload::Mutex | Workload::Forkjoin | Workload::Pipeline => &["spin=0"],
@@ -207,7 +208,7 @@ fn blocking(workload: Workload) -> &'static [&'static str] {
     }
 }
 
-/// The settings of a workload whose waiters spin, where it can be had either way.
+/// Returns the settings for which waiters of a workload spin, if it also has a blocking form.
 fn spinning(workload: Workload) -> Option<&'static [&'static str]> {
     match workload {
         Workload::Mutex => Some(&["spin=1000G"]),
@@ -216,7 +217,7 @@ fn spinning(workload: Workload) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Everything compared of one workload.
+/// Returns all comparisons of a workload.
 pub fn comparisons_of(workload: Workload) -> Vec<Comparison> {
     let count = match workload {
         Workload::Shootdown => Count::First,
@@ -228,7 +229,7 @@ pub fn comparisons_of(workload: Workload) -> Vec<Comparison> {
         let vm = guest(workload, settings, 2);
         first_of(vec![vm.clone(), vm], pinning, count)
     };
-    let beside_burn = |pinning| {
+    let with_burn = |pinning| {
         let burn = guest(Workload::Burn, &[], 2);
         first_of(vec![guest(workload, block, 2), burn], pinning, count)
     };
@@ -241,7 +242,7 @@ pub fn comparisons_of(workload: Workload) -> Vec<Comparison> {
     add("two VMs ÷ one, not pinned", two(block, Free), alone(block, Free));
     add("not pinned ÷ pinned, two VMs", two(block, Free), two(block, Spread));
     if workload != Workload::Burn {
-        add("beside a VM that computes ÷ alone, pinned", beside_burn(Spread), alone(block, Spread));
+        add("beside a VM that computes ÷ alone, pinned", with_burn(Spread), alone(block, Spread));
     }
     if workload.least_vcpus() == 1 && workload != Workload::Pipeline {
         let one = first_of(vec![guest(workload, block, 1)], Spread, count);
@@ -260,12 +261,12 @@ pub fn comparisons_of(workload: Workload) -> Vec<Comparison> {
     list
 }
 
-/// Everything compared of some workloads.
+/// Returns all comparisons of some workloads.
 pub fn comparisons(workloads: &[Workload]) -> Vec<Comparison> {
     workloads.iter().copied().flat_map(comparisons_of).collect()
 }
 
-/// Each setup of some quantities once, in their order.
+/// Returns the distinct setups of some quantities in order of their first occurrence.
 pub fn setups<'a>(quantities: impl IntoIterator<Item = &'a Quantity>) -> Vec<Setup> {
     let mut setups: Vec<Setup> = Vec::new();
     for quantity in quantities {
@@ -276,7 +277,7 @@ pub fn setups<'a>(quantities: impl IntoIterator<Item = &'a Quantity>) -> Vec<Set
     setups
 }
 
-/// A VM that computes on each pCPU: what the probes are set against.
+/// Returns the reference of the probes: a VM that computes on each pCPU.
 pub fn reference() -> Quantity {
     let burn = guest(Workload::Burn, &[], PCPUS);
     first_of(vec![burn], Pinning::Spread, Count::All)
@@ -287,14 +288,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_stay_within_what_the_host_has_and_are_as_large_as_they_can_be() {
+    fn weights_use_whole_host_range() {
         assert_eq!(times(256.0, 1), 85.0);
         assert_eq!(times(256.0, 4), 64.0);
         assert_eq!(times(2.0, 3), 1.0);
     }
 
     #[test]
-    fn every_workload_is_compared_in_three_ways_at_least_and_its_settings_are_known() {
+    fn workloads_have_three_comparisons_with_valid_settings() {
         for workload in COMPARED {
             let list = comparisons_of(workload);
             assert!(list.len() >= 3, "{workload}: {}", list.len());
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn two_workloads_at_least_are_kept_out_of_the_fit() {
+    fn mutex_and_pipeline_are_kept_out() {
         let all = comparisons(&COMPARED);
         let kept =
             |workload| all.iter().any(|c| c.workload == workload && c.kept() == Use::KeptOut);
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setup_that_several_ratios_need_is_measured_once() {
+    fn shared_setups_are_measured_once() {
         let list = comparisons_of(Workload::Burn);
         let quantities: Vec<&Quantity> = list.iter().flat_map(|c| [&c.over, &c.under]).collect();
         let distinct = setups(quantities.iter().copied());

@@ -1,14 +1,14 @@
 //! The same setups in the simulator.
 //!
-//! [`text`] writes a setup as a scenario, the way a person would; [`Host`] is the machine it runs on:
-//! the running kernel's scheduler, tick and halt polling, and the costs that [`super::fit`] finds. The
-//! guests have no operating system: one thread on each vCPU, and what a guest kernel's work costs is
-//! nothing ([`Host::new`]).
+//! [`text`] writes a setup as a scenario.
+//! [`Host`] describes the machine: the running kernel's scheduler, tick and halt polling, and the costs that [`super::fit`] finds.
+//! The guests have no operating system: each vCPU has one thread, and the work of a guest kernel costs nothing ([`Host::new`]).
 //!
-//! Sizes are TSC cycles in the microVM and times here; the calibration that the VMs got says how many
-//! make a ns. What else runs on the host is a VM, too ([`Rest`]). What a workload does not have here: periods on the clock. A bursty vCPU's timer is a
-//! thread that sleeps from one period to the next, so that what it is late adds up instead of being
-//! caught up with.
+//! Sizes are TSC cycles in the microVM and times here; the VMs' calibration converts them.
+//! The background load of the host is a VM ([`Rest`]).
+//!
+//! Periods do not follow the clock here.
+//! The timer of a bursty vCPU is a thread that sleeps for one period at a time, so its delays accumulate.
 
 use std::fmt::Write;
 
@@ -25,72 +25,72 @@ use crate::rest::Rest;
 use crate::this_kernel;
 use crate::this_kernel::UnknownRelease;
 
-/// Not counted at the beginning, in ms.
+/// Start-up time that is not counted, ms.
 const WARM_UP_MS: u64 = 100;
 
-/// Why a setup cannot be simulated.
+/// Error of a simulated setup.
 #[derive(Debug, Error)]
 pub enum SimulatedError {
-    /// A guest's settings are not its workload's.
+    /// A guest's settings do not match its workload.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
     /// The workload lacks a parameter that its counterpart needs.
     #[error("{workload} has no {parameter}")]
     NoParameter {
-        /// Which workload.
+        /// The workload.
         workload: Workload,
-        /// Which parameter.
+        /// The parameter.
         parameter: String,
     },
-    /// Its waiters do what the simulator's do not.
+    /// The simulator has no waiters that spin for a limited time.
     #[error(
         "{workload} with spin={spin}: the simulator's {workload} has no waiters that spin for a \
          while; write spin=0 or spin={FOR_EVER}"
     )]
     SpinForAWhile {
-        /// Which workload.
+        /// The workload.
         workload: Workload,
-        /// For how many cycles.
+        /// Cycles of spinning.
         spin: u64,
     },
-    /// The simulator has a part of the workload only.
+    /// The simulator supports only some settings of the workload.
     #[error("{workload} is compared with {settings} only")]
     Settings {
-        /// Which workload.
+        /// The workload.
         workload: Workload,
-        /// With which settings.
+        /// The supported settings.
         settings: &'static str,
     },
-    /// The simulator has no such workload.
-    #[error("{0} has no counterpart in the simulator: its phases stand on the clock")]
+    /// The simulator has no counterpart of the workload.
+    #[error("{0} has no counterpart in the simulator: its phases follow the clock")]
     NoCounterpart(Workload),
-    /// Its scenario is none.
+    /// The scenario does not load.
     #[error("the scenario of {setup}: {source}")]
     Load {
-        /// Which setup.
+        /// The setup.
         setup: String,
-        /// What is wrong with it.
+        /// The cause.
         source: LoadError,
     },
 }
 
-/// A kernel as the simulator is told of it.
+/// Description of a kernel for the simulator.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     /// `eevdf` or `cfs`.
     pub scheduler: &'static str,
-    /// What becomes of lag when a group's weight changes, as a scenario's `eevdf.reweight` has it.
+    /// Treatment of lag when a group's weight changes, as in a scenario's `eevdf.reweight`.
     pub reweight: &'static str,
-    /// Its scheduler's settings, as a scenario's `[host]` has them.
+    /// Settings of the scheduler, as in a scenario's `[host]`.
     pub fair: String,
-    /// Its clock tick, ns.
+    /// Clock tick, ns.
     pub tick_ns: u64,
-    /// How long KVM polls for a halted vCPU at most, ns.
+    /// Maximum halt polling of KVM, ns.
     pub halt_poll_ns: u64,
 }
 
 impl Kernel {
-    /// The one that runs here, whose release this is.
+    /// Describes the running kernel, given its release.
     pub fn here(release: &str) -> Result<Kernel, UnknownRelease> {
         Ok(Kernel {
             scheduler: this_kernel::scheduler(release)?,
@@ -102,25 +102,26 @@ impl Kernel {
     }
 }
 
-/// The machine as the simulator is told of it.
+/// Description of the machine for the simulator.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Its kernel.
+    /// The kernel.
     pub kernel: Kernel,
-    /// How many times as large as the usual weight the largest one is.
+    /// Largest cgroup weight relative to the default.
     pub weight_range: f64,
-    /// What else runs there. `None`: nothing.
+    /// Background load. `None`: no load.
     pub rest: Option<Rest>,
-    /// How many cycles the sizes of the work mean.
+    /// Calibration of the VMs, which converts sizes of work.
     pub calibration: Calibration,
-    /// What things cost.
+    /// Costs of the machine.
     pub costs: Costs,
 }
 
 impl Host {
-    /// A machine with the table's costs, but for those of a guest's operating system: there is none.
-    /// An interrupt's cost is `posted_interrupt` alone, which the fit finds; the probes cannot tell it
-    /// from others. Nothing else runs there yet.
+    /// Creates a machine with the default costs and without background load.
+    ///
+    /// Costs of a guest's operating system are 0, because the guests have none.
+    /// `posted_interrupt` is the whole cost of an interrupt, because the probes cannot separate its parts.
     pub fn new(kernel: Kernel, weight_range: f64, calibration: Calibration) -> Host {
         let costs = Costs {
             timer_exit: 0,
@@ -139,13 +140,13 @@ impl Host {
         Host { kernel, weight_range, rest: None, calibration, costs }
     }
 
-    /// TSC cycles in ns.
+    /// Converts TSC cycles to ns.
     fn nanos(&self, cycles: u64) -> u64 {
         let khz = u128::from(self.calibration.tsc_khz.max(1));
         (u128::from(cycles) * 1_000_000 / khz) as u64
     }
 
-    /// A size that varies by some percent, as a scenario has it.
+    /// Returns a size that varies by `jitter` percent, in a scenario's syntax.
     fn size(&self, cycles: u64, jitter: u64) -> String {
         let spread = cycles * jitter / 100;
         let (least, most) = (self.nanos(cycles - spread), self.nanos(cycles + spread));
@@ -156,7 +157,9 @@ impl Host {
     }
 }
 
-/// A setup as a scenario of some seconds, whose vCPUs begin where these are; `None`: spread.
+/// Returns a setup as the text of a scenario.
+///
+/// `places` is the initial placement of the vCPUs; `None`: spread.
 pub fn text(
     host: &Host,
     setup: &Setup,
@@ -179,7 +182,7 @@ pub fn text(
             .map_while(|v| setup.pinning.pcpu(v))
             .map(|p| format!("\"{p}\""))
             .collect();
-        // On writing to a text: it cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             out,
             "\n[[vm]]\nname = \"vm{i}\"\nvcpus = {}\nweight = {}\nworkload = \"work{i}\"\n\
@@ -202,7 +205,7 @@ pub fn text(
     Ok(out)
 }
 
-/// A role of one vCPU, or of a number of them.
+/// Returns a workload role with a thread on each of these vCPUs.
 fn role(name: &str, vcpus: std::ops::Range<u32>, before: &str, turn: &str) -> String {
     let pins: Vec<String> = vcpus.clone().map(|v| v.to_string()).collect();
     format!(
@@ -226,7 +229,7 @@ fn workload(host: &Host, guest: &Guest, name: &str) -> Result<String, SimulatedE
     };
     let jitter = value("jitter")?;
     let size = |wanted: &str| Ok::<_, SimulatedError>(host.size(value(wanted)?, jitter));
-    // Waiting has two forms here: at once, or never.
+    // Waiters either block at once or never.
     let never_blocks = |spin: u64| match spin {
         0 => Ok(false),
         spin if host.nanos(spin) > 60_000_000_000 => Ok(true),
@@ -329,7 +332,7 @@ fn forkjoin(serial: &str, parallel: &str, n: u32) -> (String, String) {
     (objects, roles)
 }
 
-/// A stage on each vCPU, with queues between them.
+/// A pipeline with a stage on each vCPU and queues in between.
 fn pipeline(work: &str, capacity: u64, n: u32) -> (String, String) {
     let mut objects = String::new();
     let mut roles = String::new();
@@ -350,7 +353,7 @@ fn pipeline(work: &str, capacity: u64, n: u32) -> (String, String) {
     (objects, roles)
 }
 
-/// A setup as a scenario with this host's costs.
+/// Returns a setup as a scenario with this host's costs.
 pub fn scenario(
     host: &Host,
     setup: &Setup,
@@ -365,7 +368,7 @@ pub fn scenario(
     Ok(scenario)
 }
 
-/// What the vCPUs of each VM of a setup got done per second, and what they all computed.
+/// Simulates a setup with a seed.
 pub fn run(
     host: &Host,
     setup: &Setup,
@@ -378,7 +381,7 @@ pub fn run(
     Ok(World::new(&scenario).run())
 }
 
-/// A quantity in what a setup's simulation measured, items per second.
+/// Returns a quantity from the results of a simulation, items per second.
 pub fn rate(quantity: &Quantity, results: &Results) -> f64 {
     let seconds = results.measured.0 as f64 / 1e9;
     let Some(vm) = results.vms.get(quantity.guest) else {
@@ -393,7 +396,7 @@ pub fn rate(quantity: &Quantity, results: &Results) -> f64 {
     work as f64 / seconds.max(1e-9)
 }
 
-/// The mean of a quantity over some seeds, whose vCPUs begin where these are; `None`: spread.
+/// Returns the mean of a quantity over some seeds; `places` is as in [`text`].
 pub fn mean_rate(
     host: &Host,
     quantity: &Quantity,
@@ -408,12 +411,12 @@ pub fn mean_rate(
     Ok(sum / count.max(1) as f64)
 }
 
-/// What tests simulate on.
+/// Fixtures for tests.
 #[cfg(test)]
 pub mod testing {
     use super::Kernel;
 
-    /// A kernel before lag was inflated.
+    /// A kernel before 6.13, which does not inflate lag when a weight changes.
     pub fn kernel() -> Kernel {
         Kernel {
             scheduler: "eevdf",
@@ -436,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scenario_of_every_setup_is_read_and_gets_work_done() {
+    fn every_setup_loads_and_does_work() {
         let comparisons = setup::comparisons(&setup::COMPARED);
         let quantities: Vec<&Quantity> =
             comparisons.iter().flat_map(|c| [&c.over, &c.under]).collect();
@@ -447,10 +450,10 @@ mod tests {
     }
 
     #[test]
-    fn what_else_runs_is_a_vm_after_the_others_that_takes_what_was_measured() {
+    fn background_load_is_last_vm_with_measured_share() {
         let quantity = setup::reference();
         let mut host = host();
-        // Of VMs of large weights it would not get so much.
+        // With large weights of the VMs it would receive less.
         host.weight_range = 1.0;
         host.rest = Some(Rest { every_ns: 10_000_000, for_ns: 1_000_000 });
         let results = run(&host, &quantity.setup, None, 4.0, 1).unwrap();
@@ -461,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn spinning_vms_that_begin_stacked_stay_so_and_do_next_to_nothing() {
+    fn stacked_spinning_vms_stay_stacked() {
         let two = setup::comparisons_of(Workload::Spinlock).remove(1).over;
         assert!(two.setup.to_string().ends_with("not pinned"));
         let rate = |places: [[u32; 2]; 2]| {
@@ -473,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn pcpus_whose_ticks_are_in_step_switch_together() {
+    fn pcpus_with_ticks_in_step_switch_together() {
         let shootdowns = setup::comparisons_of(Workload::Shootdown).remove(0).over;
         assert!(shootdowns.setup.to_string().ends_with(", pinned"));
         let rate = |ticks: &str| {
@@ -483,20 +486,20 @@ mod tests {
             scenario.machine.costs = host().costs;
             super::rate(&shootdowns, &World::new(&scenario).run())
         };
-        // Who interrupts its sibling needs both at once: half of the time, or a quarter of it.
+        // The initiator needs its sibling to run as well: half of the time in step, a quarter otherwise.
         let (in_step, spread) = (rate("\"in-step\""), rate("\"spread\""));
         assert!(in_step > 1.6 * spread, "{in_step}, {spread}");
     }
 
     #[test]
-    fn a_vm_alone_computes_as_many_items_as_its_cycles_say() {
-        // 100 000 cycles are 50 µs at 2 GHz: 20 000 items a second on each of two pCPUs.
+    fn vm_alone_computes_items_by_cycles() {
+        // An item of 100 000 cycles takes 50 µs at 2 GHz: 20 000 items a second on each of two pCPUs.
         let rate = mean_rate(&host(), &setup::reference(), None, 0.2, 1..2).unwrap();
         assert!((rate / 40_000.0 - 1.0).abs() < 0.001, "{rate}");
     }
 
     #[test]
-    fn a_server_has_no_counterpart_and_all_others_have() {
+    fn only_server_has_no_counterpart() {
         for workload in Workload::ALL {
             let has = setup::COMPARED.contains(&workload);
             assert_eq!(has, workload != Workload::Server, "{workload}");
@@ -507,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_that_spin_for_a_while_have_no_counterpart() {
+    fn limited_spinning_has_no_counterpart() {
         let guest =
             Guest { workload: Workload::Mutex, settings: &["spin=10k"], vcpus: 2, weight: 1 };
         let error = workload(&host(), &guest, "w").unwrap_err().to_string();

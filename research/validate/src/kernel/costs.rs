@@ -1,12 +1,12 @@
-//! What the kernel's own work costs on this machine, measured by small programs.
+//! Costs of the kernel's own work on this machine, measured with small programs.
 //!
-//! Each program consists of one kind of kernel work. It is run for real, and in the simulator with the
-//! cost in question at zero and at 20 µs; simulated time is linear in a cost, so the line through these
-//! two gives the cost at which the simulated time is the real one. Costs are found in an order in
-//! which each program needs only those before it, twice over, since a few depend on each other.
+//! Each program consists of one kind of kernel work.
+//! It runs on the real machine, and in the simulator with the cost at zero and at 20 µs.
+//! Simulated time is linear in a cost, so the line through these two points gives the cost that matches the real time.
+//! Each program depends only on the costs before it; a second pass handles the few mutual dependencies.
 //!
-//! This is calibration: the programs here are not among those that are compared, though naps are much like some. It finds what a
-//! machine costs, not how its scheduler decides.
+//! This is calibration: the compared programs do not include these, although naps resemble some of them.
+//! It determines costs of the machine, not decisions of its scheduler.
 
 use std::time::Duration;
 
@@ -23,32 +23,32 @@ use super::real;
 use super::real::RealError;
 use super::simulated::{Machine, SimulatedError};
 
-/// Why a cost was not found.
+/// Error in measuring a cost.
 #[derive(Debug, Error)]
 pub enum CostError {
-    /// Its program is no workload.
+    /// The program is not a valid workload.
     #[error("calibration of {cost}: {source}")]
     Load {
-        /// Which cost.
+        /// The cost.
         cost: &'static str,
-        /// What is wrong with it.
+        /// The cause.
         source: LoadError,
     },
-    /// How fast the CPUs are could not be measured.
+    /// The speed of the CPUs could not be measured.
     #[error(transparent)]
     Cpu(#[from] CpuError),
-    /// Its program did not run here.
+    /// The real run failed.
     #[error(transparent)]
     Real(#[from] RealError),
-    /// Its program did not run in the simulator.
+    /// The simulated run failed.
     #[error(transparent)]
     Simulated(#[from] SimulatedError),
-    /// Its cgroups could not be made.
+    /// The cgroups could not be created.
     #[error(transparent)]
     Place(#[from] PlaceError),
 }
 
-/// The upper of the two values that the line goes through, ns.
+/// The larger of the two simulated costs, ns.
 const PROBE: u64 = 20_000;
 
 /// Real runs of each program.
@@ -60,7 +60,7 @@ struct Probe {
     program: &'static str,
 }
 
-/// In the order in which they are found.
+/// The probes, in the order of measurement.
 const PROBES: [Probe; 7] = [
     Probe {
         cost: "syscall",
@@ -116,18 +116,18 @@ const PROBES: [Probe; 7] = [
     },
 ];
 
-/// A cost that was found.
+/// A measured cost.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Found {
-    /// Its key in the table of costs.
+    /// Key in the table of costs.
     pub cost: &'static str,
-    /// In the table, ns.
+    /// Value in the table, ns.
     pub table: u64,
-    /// Measured here, ns; none where the simulated program does not depend on it.
+    /// Measured value, ns; `None` if the simulated program does not depend on the cost.
     pub measured: Option<u64>,
 }
 
-/// Finds the costs and puts them into the simulated machine.
+/// Measures the costs and stores them in the simulated machine.
 pub fn find(machine: &mut Machine) -> Result<Vec<Found>, CostError> {
     let table = *machine.costs();
     let mut programs = Vec::new();
@@ -149,7 +149,7 @@ pub fn find(machine: &mut Machine) -> Result<Vec<Found>, CostError> {
             let high = simulated(machine, probe, workload, PROBE)?;
             let per_ns = (high - low) / PROBE as f64;
             *found = (per_ns > 0.0).then(|| ((real - low) / per_ns).max(0.0).round() as u64);
-            // Where nothing depends on it, the table's value is as good as any.
+            // Keeps the table's value if the program does not depend on the cost.
             let cost = found.unwrap_or(*(probe.field)(&mut table.clone()));
             *(probe.field)(machine.costs()) = cost;
         }
@@ -162,7 +162,7 @@ pub fn find(machine: &mut Machine) -> Result<Vec<Found>, CostError> {
     Ok(found.collect())
 }
 
-/// When the last role ended, ns.
+/// Returns the end time of the last role, ns.
 fn last(finished: &[Duration]) -> f64 {
     finished.iter().max().map_or(0.0, |t| t.as_nanos() as f64)
 }

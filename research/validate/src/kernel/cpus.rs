@@ -1,4 +1,4 @@
-//! The CPUs of the comparison: threads are bound to them, and how fast they compute is measured.
+//! The CPUs of the comparison: binding of threads, and measurement of the computing speed.
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -13,25 +13,26 @@ use thiserror::Error;
 /// CPUs of the comparison.
 pub const CPUS: u32 = 2;
 
-/// Why a thread is not where it should be.
+/// Error of a thread on the CPUs of the comparison.
 #[derive(Debug, Error)]
 pub enum CpuError {
-    /// The kernel refused.
+    /// The kernel rejected the affinity.
     #[error("cannot bind a thread to CPUs 0 and 1: {0}")]
     Bind(#[source] io::Error),
-    /// It ended before it was done.
+    /// The thread panicked.
     #[error("a thread panicked")]
     Panicked,
 }
 
-/// How fast the computing loop is, in turns per ns.
+/// Speed of the computing loop, turns per ns.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed(f64);
 
 impl Speed {
-    /// Measures it with as many CPUs busy as the workload can keep busy: CPUs that share a core, or
-    /// a virtual machine's host, slow each other, which is no matter of scheduling. The median of
-    /// short pieces on each CPU.
+    /// Measures the speed with as many busy CPUs as the workload can use.
+    ///
+    /// CPUs that share a core or a VM's host slow each other down, which is not an effect of scheduling.
+    /// The speed is the mean over the CPUs of the median of short pieces.
     pub fn measure(workload: &Workload) -> Result<Speed, CpuError> {
         let pinned = workload.roles.iter().flat_map(|role| &role.pins);
         let free = workload.roles.iter().any(|role| role.pins.is_empty());
@@ -49,7 +50,7 @@ impl Speed {
         })
     }
 
-    /// Turns per ns on one CPU.
+    /// Measures the speed on one CPU, turns per ns.
     fn on(cpu: u32) -> Result<f64, CpuError> {
         const TURNS: u64 = 500_000;
         bind([cpu])?;
@@ -61,7 +62,7 @@ impl Speed {
         Ok(averages::median(pieces).unwrap_or(0.0))
     }
 
-    /// Computes for as long as `ns` are on a CPU of its own.
+    /// Computes the amount of work that takes `ns` on an uncontended CPU.
     pub fn compute(self, ns: u64) {
         turn((ns as f64 * self.0) as u64);
     }

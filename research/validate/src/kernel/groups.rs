@@ -1,7 +1,7 @@
-//! Programs in cgroups beside each other: a file with `[[group]]`s, each of which is a workload of its own, and the cgroup's weight.
+//! Files with several cgroups: each `[[group]]` has a workload and a weight.
 //!
 //! ```toml
-//! about = "a group that sleeps beside one that computes"
+//! about = "a group that sleeps and one that computes"
 //! [[group]]
 //! name = "blocking"
 //! weight = 1024           # 2 … 262144, 1024 is the kernel's default
@@ -20,26 +20,26 @@ use toml::{Table, Value};
 
 use crate::rest::Waits;
 
-/// The weight of a cgroup whose weight nobody has set.
+/// The default weight of a cgroup.
 pub const USUAL_WEIGHT: u32 = 1024;
 
-/// Weights that a cgroup may have, in shares of v1 (MIN_SHARES and MAX_SHARES of kernel/sched/sched.h).
+/// Valid weights of a cgroup, in shares of v1 (MIN_SHARES and MAX_SHARES of kernel/sched/sched.h).
 const WEIGHTS: std::ops::RangeInclusive<i64> = 2..=262_144;
 
-/// Why a file has no groups that can run.
+/// Error of a file with groups.
 #[derive(Debug, Error)]
 pub enum GroupsError {
-    /// A group's workload is none.
+    /// A workload is invalid.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A group says something that cannot be.
+    /// A group is invalid.
     #[error("{file}, {group}: {what}")]
     Wrong {
         /// The file.
         file: String,
-        /// Which group.
+        /// The group.
         group: String,
-        /// What, and what would be right.
+        /// The error and the valid form.
         what: String,
     },
 }
@@ -47,31 +47,31 @@ pub enum GroupsError {
 /// Threads of a cgroup.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Its weight; 1024 is the kernel's default.
+    /// The weight; 1024 is the kernel's default.
     pub weight: u32,
-    /// What its threads do.
+    /// The workload of its threads.
     pub workload: Workload,
 }
 
-/// What a role did, here or in the simulator.
+/// Result of a role, real or simulated.
 #[derive(Clone, Debug, Default)]
 pub struct RoleRun {
-    /// When its last thread ended.
+    /// End time of its last thread.
     pub finished: Nanos,
-    /// From the end of each sleep to the thread's next instruction, ns.
+    /// Time from the end of each sleep to the thread's next instruction, ns.
     pub wakes: Vec<u64>,
-    /// What its threads waited for their CPUs; nothing in the simulator.
+    /// Waits of its threads for their CPUs; empty in the simulator.
     pub waits: Waits,
 }
 
-/// What is compared: a workload, or several in cgroups of their own.
+/// A compared case: a workload, or several workloads in separate cgroups.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Case {
-    /// Threads where this process is.
+    /// Threads in the cgroup of this process.
     Threads(Workload),
-    /// Cgroups beside each other.
+    /// Threads in separate cgroups.
     Groups {
-        /// Its name.
+        /// Name of the case.
         name: String,
         /// The cgroups.
         groups: Vec<Group>,
@@ -79,7 +79,7 @@ pub enum Case {
 }
 
 impl Case {
-    /// All that runs.
+    /// Returns all workloads.
     pub fn workloads(&self) -> Vec<&Workload> {
         match self {
             Case::Threads(workload) => vec![workload],
@@ -112,7 +112,9 @@ pub fn from_text(file: &str, text: &str) -> Result<Case, GroupsError> {
     })
 }
 
-/// The groups, if that is a file with groups. What is no TOML is left to who reads workloads.
+/// Returns the groups of a file with groups; `None` for other files.
+///
+/// The parser of workloads reports invalid TOML.
 fn groups_of(text: &str) -> Option<Vec<Value>> {
     if too_deep(text).is_some() {
         return None;
@@ -132,7 +134,7 @@ fn one(file: &str, number: usize, value: Value) -> Result<Group, GroupsError> {
         what: what.to_owned(),
     };
     let Value::Table(mut table) = value else {
-        return Err(wrong("it is no table: write [[group]] with name, weight and roles"));
+        return Err(wrong("it is not a table: write [[group]] with name, weight and roles"));
     };
     if !table.get("name").is_some_and(Value::is_str) {
         return Err(wrong("it needs a name, such as name = \"blocking\""));
@@ -142,7 +144,7 @@ fn one(file: &str, number: usize, value: Value) -> Result<Group, GroupsError> {
         Some(Value::Integer(weight)) if WEIGHTS.contains(&weight) => weight as u32,
         Some(weight) => {
             return Err(wrong(&format!(
-                "weight = {weight} is not possible: {} … {}, where {USUAL_WEIGHT} is the kernel's default",
+                "weight = {weight} is invalid: must be {} … {}; {USUAL_WEIGHT} is the kernel's default",
                 WEIGHTS.start(),
                 WEIGHTS.end()
             )));
@@ -151,7 +153,7 @@ fn one(file: &str, number: usize, value: Value) -> Result<Group, GroupsError> {
     let workload = parse::from_text(&format!("{file}, {group}"), &table.to_string())?;
     if workload.roles.iter().any(|role| role.weight != USUAL_WEIGHT) {
         return Err(wrong(
-            "weights of threads within a group are not compared: leave out those of its roles",
+            "weights of threads within a group are not compared: remove those of its roles",
         ));
     }
     Ok(Group { weight, workload })
@@ -165,7 +167,7 @@ mod tests {
                        [[group]]\nname = \"b\"\nweight = 2048\n[[group.role]]\nprogram = [{ compute = \"1ms\" }]\n";
 
     #[test]
-    fn each_group_is_a_workload_with_a_weight() {
+    fn groups_have_workloads_and_weights() {
         let Case::Groups { name, groups } = from_text("x/beside.toml", TWO).unwrap() else {
             panic!("it has groups");
         };
@@ -176,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_groups_is_a_workload() {
+    fn file_without_groups_is_a_workload() {
         let text = "[[role]]\nprogram = [{ compute = \"1ms\" }]\n";
         let case = from_text("x/alone.toml", text).unwrap();
         assert!(matches!(case, Case::Threads(workload) if workload.name == "alone"));
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_groups_are_rejected() {
         let error = |from: &str, to: &str| {
             let text = TWO.replace(from, to);
             assert_ne!(text, TWO);
@@ -195,13 +197,13 @@ mod tests {
             ("name = \"b\"", "name = \"a\"", "names must differ"),
             ("name = \"b\"\n", "", "needs a name"),
             ("weight = 2048", "wait = 1", "wait"),
-            ("program = [{ compute", "weight = 335\nprogram = [{ compute", "leave out those"),
+            ("program = [{ compute", "weight = 335\nprogram = [{ compute", "remove those"),
         ];
         for (from, to, wanted) in cases {
-            let said = error(from, to);
-            assert!(said.contains("x.toml, group[1]") && said.contains(wanted), "{said}");
+            let error = error(from, to);
+            assert!(error.contains("x.toml, group[1]") && error.contains(wanted), "{error}");
         }
-        let said = from_text("x.toml", "group = 3").unwrap_err().to_string();
-        assert!(said.contains("it is no table"), "{said}");
+        let error = from_text("x.toml", "group = 3").unwrap_err().to_string();
+        assert!(error.contains("it is not a table"), "{error}");
     }
 }

@@ -1,9 +1,10 @@
-//! What the kernel's work for a timer that wakes a thread takes here: measured by a thread that naps, and given to the simulator as times one of
-//! which is drawn for each timer.
+//! Cost of the kernel's work for a timer that wakes a thread, measured with a thread that naps.
 //!
-//! A thread sleeps for as long as those of the case that is compared do, since the longer it sleeps the colder are its caches and the kernel's:
-//! once on a CPU on which a thread of another cgroup computes, and once on a CPU of its own beside that one's, which it leaves idle. What it waits
-//! beyond what waking and switching cost in the simulator is the timer's. A simulated run has the times of a real one, measured just before it.
+//! The thread sleeps as long as those of the compared case, because caches get colder during a longer sleep.
+//! It runs once on a CPU on which a thread of another cgroup computes, and once on a CPU that is otherwise idle.
+//! The cost of the timer is its wake-up latency minus the cost of waking and switching in the simulator.
+//! The simulator draws one of the measured times for each timer.
+//! Each simulated run uses the times of one real run, measured just before it.
 
 use tandem_model::Nanos;
 use tandem_model::averages;
@@ -18,33 +19,33 @@ use super::real;
 use super::report::LATE;
 use super::simulated::Machine;
 
-/// So often does the thread nap in one run, if that does not take longer than [`LONGEST`].
+/// Naps of the thread in one run, if they fit into [`MAX_SLEEP`].
 const NAPS: u64 = 100;
 
-/// Longer naps are fewer, down to one.
-const LONGEST: Nanos = Nanos::from_secs(2);
+/// Maximum total sleep of a run, except for a single longer nap.
+const MAX_SLEEP: Nanos = Nanos::from_secs(2);
 
-/// What it computes in between, ns.
+/// Computation between naps, ns.
 const WORK: u64 = 20_000;
 
-/// What the other thread computes at a time, ns.
+/// Computation of the other thread per turn, ns.
 const HOG: u64 = 4_000_000;
 
-/// What the costs are called: on a busy CPU and on an idle one.
+/// Names of the costs: on a busy CPU and on an idle one.
 const COSTS: [&str; 2] = ["timer_late", "timer_late_idle"];
 
-/// Groups that show how much later than it is due a timer wakes a thread.
+/// Groups that measure the delay of a thread's wake-up after its timer expires.
 pub struct Naps {
     /// On a busy CPU and on an idle one.
     groups: [[Group; 2]; 2],
 }
 
-/// What wake-ups took, ns: on a busy CPU and on an idle one.
+/// Wake-up latencies, ns: on a busy CPU and on an idle one.
 #[derive(Clone, Debug, Default)]
 pub struct Napped([Vec<u64>; 2]);
 
 impl Naps {
-    /// As long as the longest sleep of these groups; none where nobody sleeps.
+    /// Creates naps as long as the longest sleep of these groups; `None` if none of them sleeps.
     pub fn like(groups: &[Group]) -> Result<Option<Naps>, CostError> {
         let roles = groups.iter().flat_map(|group| &group.workload.roles);
         let ops = roles.flat_map(|role| &role.program);
@@ -59,7 +60,7 @@ impl Naps {
         }
     }
 
-    /// Naps of this length.
+    /// Creates naps of this length.
     fn of(sleep: Nanos) -> Result<Naps, CostError> {
         let group = |name: &str, cpu: u32, turns: u64, turn: &str| -> Result<Group, CostError> {
             let text = format!(
@@ -72,17 +73,17 @@ impl Naps {
             })
         };
         let nap = format!("{{ compute = \"{WORK}ns\" }}, {{ sleep = \"{}ns\" }}", sleep.0);
-        let naps = (LONGEST.0 / sleep.0.max(1)).clamp(1, NAPS);
-        // Of four naps one may end only when the other one's slice does.
+        let naps = (MAX_SLEEP.0 / sleep.0.max(1)).clamp(1, NAPS);
+        // One in four naps may last until the end of the other thread's slice.
         let turns = naps * (sleep.0 + 4 * WORK) / HOG * 5 / 4 + naps.div_ceil(4);
         let turn = format!("{{ compute = \"{HOG}ns\" }}");
-        let beside = |cpu: u32| -> Result<[Group; 2], CostError> {
+        let pair = |cpu: u32| -> Result<[Group; 2], CostError> {
             Ok([group("sleeper", cpu, naps, &nap)?, group("hog", 0, turns, &turn)?])
         };
-        Ok(Naps { groups: [beside(0)?, beside(1)?] })
+        Ok(Naps { groups: [pair(0)?, pair(1)?] })
     }
 
-    /// What wake-ups take here in one run. Its cgroups are made as those of a case of this number.
+    /// Measures wake-up latencies in one run; its cgroups are named like those of case `number`.
     pub fn run(&self, places: &mut Places, number: usize) -> Result<Napped, CostError> {
         let mut napped = Napped::default();
         for (groups, all) in self.groups.iter().zip(&mut napped.0) {
@@ -95,7 +96,9 @@ impl Naps {
         Ok(napped)
     }
 
-    /// What that is in each of some runs beyond what waking and switching cost in this machine, which has to have no times of its own.
+    /// Returns the cost of timers in each run: the latency minus the cost of waking and switching in this machine.
+    ///
+    /// The machine must not have timer costs yet.
     pub fn steals(
         &self,
         machine: &Machine,
@@ -109,7 +112,7 @@ impl Naps {
         };
         let simulated = [simulated(0)?, simulated(1)?];
         let beyond = |napped: &Napped, cpu: usize| -> Vec<u64> {
-            // Who waits for another's slice does not wait for the timer. On an idle CPU nobody of the two is in the way.
+            // Excludes waits for the other thread's slice, which occur only on the busy CPU.
             let real = napped.0[cpu].iter().filter(|&&wake| cpu == 1 || wake < LATE);
             real.map(|wake| wake.saturating_sub(simulated[cpu])).collect()
         };
@@ -120,7 +123,7 @@ impl Naps {
     }
 }
 
-/// The medians of all that was measured, as costs.
+/// Returns the medians of all measured times as costs.
 pub fn found<'a>(all: impl Iterator<Item = &'a TimerSteals> + Clone) -> Vec<Found> {
     let median = |of: fn(&TimerSteals) -> &Vec<u64>| {
         let times = all.clone().flat_map(of).map(|&time| time as f64);
@@ -134,7 +137,7 @@ pub fn found<'a>(all: impl Iterator<Item = &'a TimerSteals> + Clone) -> Vec<Foun
         .collect()
 }
 
-/// What the first role waited after its sleeps, ns.
+/// Returns the wake-up latencies of the first role, ns.
 fn wakes(ran: &[Vec<RoleRun>]) -> Vec<u64> {
     let first = ran.first().and_then(|roles| roles.first());
     first.map(|role| role.wakes.clone()).unwrap_or_default()
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_are_as_long_as_the_longest_sleep_and_none_where_nobody_sleeps() {
+    fn naps_match_longest_sleep() {
         assert!(Naps::like(&groups("{ compute = \"1ms\" }")).unwrap().is_none());
         let naps = Naps::like(&groups("{ sleep = \"1ms\" }, { sleep = \"4ms\" }"));
         let naps = naps.unwrap().unwrap();
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn long_naps_are_few_and_the_other_thread_computes_for_longer_than_naps_last() {
+    fn hog_outlasts_naps_within_sleep_limit() {
         let machine = Machine::new("6.12.0").unwrap();
         for sleep in [Nanos(100_000), Nanos::from_millis(3), Nanos::from_secs(30)] {
             let naps = Naps::of(sleep).unwrap();
@@ -171,13 +174,16 @@ mod tests {
                 let runs = machine.run_groups("naps", groups, 1).unwrap();
                 let [sleeper, hog] = [0, 1].map(|group: usize| runs[0][group][0].finished);
                 assert!(sleeper < hog, "{sleep}: {sleeper} {hog}");
-                assert!(sleeper <= LONGEST.max(sleep) + Nanos::from_secs(1), "{sleep}: {sleeper}");
+                assert!(
+                    sleeper <= MAX_SLEEP.max(sleep) + Nanos::from_secs(1),
+                    "{sleep}: {sleeper}"
+                );
             }
         }
     }
 
     #[test]
-    fn what_is_measured_comes_out_again_in_the_simulator() {
+    fn simulator_reproduces_measured_latencies() {
         let naps = Naps::of(Nanos::from_millis(3)).unwrap();
         let mut machine = Machine::new("6.12.0").unwrap();
         let base = |machine: &Machine, cpu: usize| {
@@ -185,7 +191,7 @@ mod tests {
             averages::median(wakes(&runs[0]).iter().map(|&wake| wake as f64)).unwrap() as u64
         };
         let bases = [base(&machine, 0), base(&machine, 1)];
-        // On a busy CPU a slice of another is no timer's work.
+        // On a busy CPU, the wait for another thread's slice does not count as work of the timer.
         let napped = Napped([
             vec![bases[0] + 5_000, bases[0] + 5_000, 4_000_000],
             vec![bases[1] + 30_000, bases[1] + 30_000, 300_000],

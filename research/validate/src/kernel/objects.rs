@@ -1,11 +1,12 @@
-//! What threads share on the real kernel: the simulator's objects, built on futexes and pipes.
+//! Shared objects of threads on the real kernel: the simulator's objects, built on futexes and pipes.
 //!
-//! They have the fast paths that the simulator models: a free mutex or semaphore, and a signal that
-//! nobody waits for, need no system call; whoever must wait sleeps in the kernel at once, without
-//! spinning first. A queue is a pipe whose items are a page each, so that a pipe of n pages holds n
-//! of them. After Drepper, "Futexes Are Tricky".
+//! They have the fast paths that the simulator models.
+//! A free mutex or semaphore, and a signal without waiters, need no system call.
+//! A waiter sleeps in the kernel at once, without spinning first.
+//! A queue is a pipe whose items are one page each, so that a pipe of n pages holds n items.
+//! The futex algorithms follow Drepper, "Futexes Are Tricky".
 //!
-//! Not here: what only a kernel can have (kernel spin locks, TLB flushes, devices).
+//! Objects that exist only in a kernel (kernel spin locks, TLB flushes, devices) are out of scope.
 
 use std::io;
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -19,21 +20,21 @@ use rustix::thread::futex;
 pub const ITEM: usize = 4096;
 
 fn wait(word: &AtomicU32, value: u32) {
-    // Woken, changed meanwhile, interrupted: in each case the caller looks again.
+    // The caller rechecks the word, whether it was woken, interrupted or the value had changed.
     let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
 }
 
 fn wake(word: &AtomicU32, count: u32) {
-    // It fails only for an address that is not mapped.
+    // Fails only for an unmapped address.
     let _ = futex::wake(word, futex::Flags::PRIVATE, count);
 }
 
-/// Something that threads share.
+/// An object that threads share.
 #[derive(Debug)]
 pub enum Object {
     /// A futex mutex.
     Mutex(Mutex),
-    /// A condition variable: how often it was signalled, and how many wait.
+    /// A condition variable: count of signals, and number of waiters.
     Condition(AtomicU32, AtomicU32),
     /// A barrier.
     Barrier(Barrier),
@@ -45,12 +46,12 @@ pub enum Object {
     Spin(AtomicBool),
 }
 
-/// Free (0), taken (1), taken and somebody may wait (2).
+/// Free (0), locked (1), locked with possible waiters (2).
 #[derive(Debug, Default)]
 pub struct Mutex(AtomicU32);
 
 impl Mutex {
-    /// Takes it.
+    /// Locks the mutex.
     pub fn lock(&self) {
         if self.0.compare_exchange(0, 1, SeqCst, SeqCst).is_ok() {
             return;
@@ -60,7 +61,7 @@ impl Mutex {
         }
     }
 
-    /// Lets go of it.
+    /// Unlocks the mutex.
     pub fn unlock(&self) {
         if self.0.swap(0, SeqCst) == 2 {
             wake(&self.0, 1);
@@ -68,7 +69,7 @@ impl Mutex {
     }
 }
 
-/// Waits for a condition without the mutex; the mutex is held before and after.
+/// Releases the mutex, waits for a signal, and takes the mutex again.
 pub fn wait_condition(signals: &AtomicU32, waiting: &AtomicU32, mutex: &Mutex) {
     waiting.fetch_add(1, SeqCst);
     let before = signals.load(SeqCst);
@@ -86,7 +87,7 @@ pub fn signal(signals: &AtomicU32, waiting: &AtomicU32, count: u32) {
     }
 }
 
-/// A barrier for the same threads again and again.
+/// A reusable barrier for a fixed number of threads.
 #[derive(Debug)]
 pub struct Barrier {
     parties: u32,
@@ -96,12 +97,12 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// For so many; waiters spin or block.
+    /// Creates a barrier for `parties` threads; waiters spin or block.
     pub fn new(parties: u32, spin: bool) -> Barrier {
         Barrier { parties, spin, come: AtomicU32::new(0), round: AtomicU32::new(0) }
     }
 
-    /// Waits until all have come.
+    /// Waits until all threads have arrived.
     pub fn pass(&self) {
         let round = self.round.load(SeqCst);
         if self.come.fetch_add(1, SeqCst) + 1 == self.parties {
@@ -118,12 +119,12 @@ impl Barrier {
     }
 }
 
-/// A counting semaphore: units, and how many wait.
+/// A counting semaphore: units, and number of waiters.
 #[derive(Debug)]
 pub struct Semaphore(AtomicU32, AtomicU32);
 
 impl Semaphore {
-    /// With so many units.
+    /// Creates a semaphore with `units` units.
     pub fn new(units: u32) -> Semaphore {
         Semaphore(AtomicU32::new(units), AtomicU32::new(0))
     }
@@ -138,7 +139,7 @@ impl Semaphore {
         }
     }
 
-    /// Gives one back.
+    /// Releases a unit.
     pub fn release(&self) {
         self.0.fetch_add(1, SeqCst);
         if self.1.load(SeqCst) > 0 {
@@ -152,12 +153,11 @@ impl Semaphore {
 pub struct Queue(PipeReader, PipeWriter);
 
 impl Queue {
-    /// For so many items.
+    /// Creates a queue for `capacity` items.
     pub fn new(capacity: u32) -> io::Result<Queue> {
         let (reader, writer) = io::pipe()?;
         let bytes = libc::c_int::try_from(capacity as usize * ITEM).unwrap_or(libc::c_int::MAX);
-        // SAFETY: an fcntl with an integer argument on a descriptor that is open as long as `writer`
-        // lives; it touches no memory of this process.
+        // SAFETY: fcntl with an integer argument on a descriptor that `writer` keeps open; it accesses no memory of this process.
         let given = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) };
         match given {
             -1 => Err(io::Error::last_os_error()),
@@ -165,12 +165,12 @@ impl Queue {
         }
     }
 
-    /// Puts an item in, or waits for room.
+    /// Puts an item into the queue; waits while it is full.
     pub fn put(&self) -> io::Result<()> {
         (&self.1).write_all(&[0; ITEM])
     }
 
-    /// Takes one out, or waits for one.
+    /// Takes an item from the queue; waits while it is empty.
     pub fn get(&self) -> io::Result<()> {
         (&self.0).read_exact(&mut [0; ITEM])
     }

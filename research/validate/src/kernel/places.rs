@@ -1,4 +1,4 @@
-//! The cgroups of a comparison on this machine: made for the threads that run in them, journaled, and taken away in the end.
+//! The cgroups of a comparison on this machine, journaled and removed at the end.
 
 use std::path::Path;
 
@@ -12,39 +12,39 @@ use thiserror::Error;
 use super::groups::{Group, USUAL_WEIGHT};
 use super::real::{RealError, Settled};
 
-/// The largest of a case's groups weighs so many times the kernel's default, so that what else runs here gets little.
+/// Weight of a case's largest group relative to the kernel's default, so that background load gets little time.
 const TIMES: f64 = 50.0;
 
-/// Why there are no cgroups.
+/// Error of the cgroups of a comparison.
 #[derive(Debug, Error)]
 pub enum PlaceError {
-    /// They cannot be used.
+    /// Cgroups are not usable.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// They cannot be changed.
+    /// Cgroups cannot be changed.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// This process cannot be found among others.
+    /// A thread of this process cannot be read.
     #[error(transparent)]
     Thread(#[from] ThreadError),
-    /// Something that was changed is still so.
-    #[error("could not put back {what}: {error}")]
-    PutBack {
-        /// What.
+    /// A change could not be reverted.
+    #[error("could not revert {what}: {error}")]
+    Revert {
+        /// The change.
         what: String,
-        /// Why.
+        /// The cause.
         error: String,
     },
 }
 
-/// Where cgroups are made.
+/// Parent of the cgroups of a comparison.
 pub struct Places {
     actuator: Actuator,
     parent: CgroupPath,
 }
 
 impl Places {
-    /// Beside this process. What is changed is in a journal in `state_dir` first.
+    /// Uses the cgroup of this process as the parent; changes are first recorded in a journal in `state_dir`.
     pub fn open(state_dir: &Path) -> Result<Places, PlaceError> {
         let (actuator, _) = Actuator::open(cgroup::open(&ProcFs::host())?, state_dir)?;
         let pid = Pid(std::process::id());
@@ -53,7 +53,7 @@ impl Places {
         Ok(Places { actuator, parent })
     }
 
-    /// Makes the cgroups of a case, or finds those that were made for it before.
+    /// Creates the cgroups of a case, or reuses those that exist.
     pub fn of(&mut self, case: usize, groups: &[Group]) -> Result<Inside<'_>, PlaceError> {
         let controller = self.actuator.controller();
         let usual = controller.default_weight().value();
@@ -71,20 +71,19 @@ impl Places {
         Ok(Inside { actuator: &mut self.actuator, groups: made })
     }
 
-    /// Takes them all away.
+    /// Removes all cgroups.
     pub fn leave(mut self) -> Result<(), PlaceError> {
         let report = self.actuator.restore();
         match report.failures.first() {
             None => Ok(()),
-            Some(failure) => Err(PlaceError::PutBack {
-                what: failure.what.clone(),
-                error: failure.error.clone(),
-            }),
+            Some(failure) => {
+                Err(PlaceError::Revert { what: failure.what.clone(), error: failure.error.clone() })
+            }
         }
     }
 }
 
-/// Has threads run in the cgroups of a case.
+/// Moves threads into the cgroups of a case.
 pub struct Inside<'a> {
     actuator: &'a mut Actuator,
     groups: Vec<CgroupPath>,
@@ -112,7 +111,7 @@ mod tests {
     use crate::kernel::real::run_together;
 
     #[test]
-    fn threads_run_in_cgroups_of_their_own_that_are_gone_in_the_end() {
+    fn threads_run_in_cgroups_that_are_removed() {
         let state_dir = tempfile::tempdir().unwrap();
         let places = match std::thread::available_parallelism().map_or(1, usize::from) {
             cpus if cpus < CPUS as usize => Err("needs CPUs 0 and 1".to_owned()),

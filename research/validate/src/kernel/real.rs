@@ -1,13 +1,14 @@
-//! The simulator's thread programs as threads of the kernel that runs here.
+//! The simulator's thread programs as threads of the running kernel.
 //!
-//! Each thread interprets the same list of operations as a simulated one. Computing is a loop of a
-//! fixed number of turns, so that it is work and not time: a thread that loses its CPU takes longer.
-//! How many turns a ns is was measured just before, on the same CPUs ([`Speed::measure`]). Threads
-//! run on CPUs 0 and 1, or where their role pins them; weights become nice values; all threads wait
-//! at a gate before the clock starts.
+//! Each thread interprets the same list of operations as a simulated one.
+//! Computing is a loop with a fixed number of turns, so a thread that loses its CPU takes longer.
+//! The number of turns per ns is measured just before, on the same CPUs ([`Speed::measure`]).
+//! Threads run on CPUs 0 and 1, or on the CPUs to which their role pins them.
+//! Weights become nice values.
+//! All threads wait at a gate before the clock starts.
 //!
-//! Programs that never end, and what a program cannot do without a kernel of its own (kernel spin
-//! locks, kernel work, TLB flushes, devices), are refused before anything runs.
+//! Programs that never end, and operations that need a kernel (kernel spin locks, kernel work, TLB flushes, devices),
+//! are rejected before any program runs.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -40,86 +41,86 @@ const NICE_WEIGHTS: [u32; 40] = [
     70, 56, 45, 36, 29, 23, 18, 15,
 ];
 
-/// Why a program cannot run here, or did not.
+/// Error of a real run.
 #[derive(Debug, Error)]
 pub enum RealError {
-    /// It does what no thread can.
+    /// An operation has no counterpart in user space.
     #[error(
         "workload {workload}: role {role} {what}, which has no counterpart here: use compute, locks, \
          queues, sleep, yield and loops that end"
     )]
     Operation {
-        /// Which workload.
+        /// The workload.
         workload: String,
-        /// Which role.
+        /// The role.
         role: String,
-        /// What it does.
+        /// The operation.
         what: &'static str,
     },
-    /// It wants a CPU that the comparison does not have.
+    /// A role is pinned to a CPU outside the comparison.
     #[error(
         "workload {workload}: role {role} is pinned to CPU {pin}: the comparison has CPUs 0 … {last}",
         last = CPUS - 1
     )]
     Pin {
-        /// Which workload.
+        /// The workload.
         workload: String,
-        /// Which role.
+        /// The role.
         role: String,
-        /// Which CPU.
+        /// The CPU.
         pin: u32,
     },
-    /// It wants a weight that no thread can have.
+    /// A weight has no nice value.
     #[error(
-        "role {role}: weight {weight} is that of no nice value: use 1024 (nice 0), 820 (1), 335 (5), \
+        "role {role}: weight {weight} is not that of a nice value: use 1024 (nice 0), 820 (1), 335 (5), \
          110 (10) …"
     )]
     Weight {
-        /// Which role.
+        /// The role.
         role: String,
-        /// Which weight.
+        /// The weight.
         weight: u32,
     },
-    /// It has a barrier of another kind.
+    /// A barrier's kind is not supported.
     #[error(
         "workload {0}: barriers whose waiters spin for a while, or wake each other, have no \
          counterpart here: use wait = \"block\" or \"spin\", and no wake"
     )]
     Barrier(String),
-    /// It has a semaphore of another kind.
-    #[error("workload {0}: a semaphore whose waiters spin has no counterpart here: leave wait out")]
+    /// A semaphore's kind is not supported.
+    #[error("workload {0}: a semaphore whose waiters spin has no counterpart here: omit wait")]
     Semaphore(String),
-    /// It has a queue of a size that no pipe has.
+    /// A queue's capacity is not a power of two.
     #[error(
-        "workload {workload}: a queue of {capacity} is a pipe here, which holds a power of two"
+        "workload {workload}: a queue of {capacity} is a pipe here, whose capacity is a power of two"
     )]
     Queue {
-        /// Which workload.
+        /// The workload.
         workload: String,
-        /// The queue's size.
+        /// The queue's capacity.
         capacity: u32,
     },
-    /// It has a lock of the kernel.
-    #[error("workload {0}: kernel spin locks cannot be taken from here: use space = \"user\"")]
+    /// A lock is a kernel spin lock.
+    #[error("workload {0}: kernel spin locks are not available to threads: use space = \"user\"")]
     KernelLock(String),
-    /// The kernel gave no pipe.
-    #[error("cannot make a pipe: {0}")]
+    /// A pipe cannot be created.
+    #[error("cannot create a pipe: {0}")]
     Pipe(#[source] io::Error),
-    /// A thread could not be bound, or ended too early.
+    /// A thread could not be bound, or panicked.
     #[error(transparent)]
     Cpu(#[from] CpuError),
-    /// The kernel refused a thread its weight.
-    #[error("cannot give a thread the nice value {nice}: {source}")]
+    /// The kernel rejected a nice value.
+    #[error("cannot set a thread's nice value {nice}: {source}")]
     Nice {
         /// The nice value.
         nice: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A pipe failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Threads could not be put into their cgroups.
+    /// A thread could not be moved into its cgroup.
     #[error(transparent)]
     Place(#[from] ActuatorError),
     /// A thread cannot be read.
@@ -127,16 +128,16 @@ pub enum RealError {
     Thread(#[from] ThreadError),
 }
 
-/// When the last thread of each role ended.
+/// End time of the last thread of each role.
 pub type Finished = Vec<Duration>;
 
-/// Threads that run together, and what becomes of them before the clock starts.
+/// Hook that runs before the clock starts.
 pub trait Settled {
-    /// All threads are where they should be, by workload.
+    /// All threads, by workload, are bound and wait at the gate.
     fn settled(&mut self, threads: &[Vec<Tid>]) -> Result<(), RealError>;
 }
 
-/// Nothing becomes of them.
+/// An empty hook.
 pub struct Nothing;
 
 impl Settled for Nothing {
@@ -145,7 +146,7 @@ impl Settled for Nothing {
     }
 }
 
-/// Refuses what cannot run here.
+/// Rejects workloads that cannot run here.
 pub fn check(workload: &Workload) -> Result<(), RealError> {
     for role in &workload.roles {
         nice(role)?;
@@ -238,8 +239,9 @@ pub fn run(workload: &Workload, speed: Speed) -> Result<Finished, RealError> {
     Ok(roles.map(|role| Duration::from_nanos(role.finished.0)).collect())
 }
 
-/// Runs workloads beside each other until all have ended; for each its roles. `on_time`: sleeps end when they are due, and not up to
-/// 50 µs later, as the kernel may have it to spare itself an interrupt.
+/// Runs workloads at the same time until all have ended, and returns the results of each one's roles.
+///
+/// With `on_time` the timer slack is 1 ns instead of the kernel's default of 50 µs, which coalesces timers.
 pub fn run_together(
     workloads: &[&Workload],
     speed: Speed,
@@ -278,9 +280,10 @@ pub fn run_together(
                         gate.wait();
                         gate.wait();
                         ready?;
-                        match is_off.load(Ordering::SeqCst) {
-                            true => Ok(Ended::default()),
-                            false => thread.main(),
+                        if is_off.load(Ordering::SeqCst) {
+                            Ok(Ended::default())
+                        } else {
+                            thread.main()
                         }
                     };
                     threads.push((w, r, scope.spawn(main)));
@@ -291,7 +294,7 @@ pub fn run_together(
         let known = tids.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let outcome = settled.settled(&known);
         is_off.store(outcome.is_err(), Ordering::SeqCst);
-        // All threads have reached the gate, or are on the way to it.
+        // Gives all threads time to reach the second gate.
         std::thread::sleep(Duration::from_millis(5));
         let begin = Instant::now();
         gate.wait();
@@ -317,35 +320,35 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a thread did.
+/// Result of a thread.
 #[derive(Default)]
 struct Ended {
-    /// When it ended. `None`: it never began.
+    /// End time. `None`: the program did not run.
     at: Option<Instant>,
-    /// How late it ran after each sleep, ns.
+    /// Wake-up latency after each sleep, ns.
     wakes: Vec<u64>,
-    /// What it waited for its CPUs.
+    /// Waits for its CPUs.
     waits: Waits,
 }
 
 /// One thread.
 struct Thread<'a> {
     role: &'a Role,
-    /// Its number within its role.
+    /// Index within its role.
     own: u32,
     objects: &'a [Object],
     speed: Speed,
     stream: Stream,
     /// Locks held, newest last.
     held: Vec<usize>,
-    /// How late it ran after each sleep, ns.
+    /// Wake-up latency after each sleep, ns.
     wakes: Vec<u64>,
 }
 
 impl Thread<'_> {
     fn main(mut self) -> Result<Ended, RealError> {
         const OWN: &str = "/proc/thread-self";
-        // What cannot be read stays unknown: others may wait for this thread, and would for ever if it ended here.
+        // A read error is ignored, because other threads would wait forever for a thread that ended here.
         let (begin, before) = (Instant::now(), Waits::of_task(OWN).ok());
         self.interpret()?;
         let end = Instant::now();
@@ -355,7 +358,7 @@ impl Thread<'_> {
         Ok(Ended { at: Some(end), wakes: self.wakes, waits: waits.unwrap_or_default() })
     }
 
-    /// Goes where the role says, with its weight.
+    /// Applies the role's pins and weight to the calling thread.
     fn settle(&self, on_time: bool) -> Result<(), RealError> {
         if on_time {
             set_current_timer_slack(NonZeroU64::new(1)).map_err(io::Error::from)?;
@@ -366,7 +369,7 @@ impl Thread<'_> {
         }
         let nice = nice(self.role)?;
         if nice != 0 {
-            // On Linux this concerns the calling thread only.
+            // On Linux this changes the calling thread only.
             setpriority_process(None, nice)
                 .map_err(|error| RealError::Nice { nice, source: error.into() })?;
         }
@@ -464,7 +467,7 @@ impl Thread<'_> {
                     }
                 }
             }
-            // Counted by the simulator only; the others were refused by `check`.
+            // `Request` and `Work` have no effect here; `interpret` handles control flow; `check` rejected the others.
             Op::Request
             | Op::Work
             | Op::ComputeKernel(_)
@@ -497,7 +500,7 @@ impl Thread<'_> {
         (family.first + offset) as usize
     }
 
-    /// The newest lock held of a family, as a place in `held`.
+    /// Returns the index in `held` of the newest lock of a family.
     fn newest(&self, family: ObjectRef) -> Option<usize> {
         let range = family.first as usize..(family.first + family.count) as usize;
         self.held.iter().rposition(|object| range.contains(object))

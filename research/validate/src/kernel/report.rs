@@ -7,102 +7,102 @@ use tandem_report::Table;
 use super::costs::Found;
 use crate::rest::Rest;
 
-/// A ratio may be off by so much.
+/// Maximum difference of a ratio.
 pub const TOLERANCE: f64 = 0.10;
 
-/// A reference that takes so many times as long as alone had not both CPUs to itself.
+/// Run time of the reference relative to the simulated one above which the machine counts as busy.
 const BUSY: f64 = 1.15;
 
-/// A quantile of how long waking up takes may be off by so much.
+/// Maximum difference of a quantile of wake-up latency.
 pub const WAKE_TOLERANCE: f64 = 0.25;
 
 /// Everything measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// The kernel's release.
+    /// The kernel release.
     pub kernel: String,
-    /// Its clock tick, ns.
+    /// Clock tick of the kernel, ns.
     pub tick_ns: u64,
-    /// What it said of the load before the measurement.
+    /// The load average before the measurement.
     pub load_average: String,
     /// Real runs of each program.
     pub runs: u32,
-    /// How long the reference took, ns: the median of its real runs.
+    /// Run time of the reference, ns: median of its real runs.
     pub reference_real_ns: f64,
-    /// And in the simulator.
+    /// Simulated run time of the reference, ns.
     pub reference_simulated_ns: f64,
-    /// What the kernel's work costs here.
+    /// Costs of the kernel's work on this machine.
     pub calibration: Vec<Found>,
     /// The programs.
     pub programs: Vec<Program>,
-    /// How many of them are within the tolerance.
+    /// Number of programs within the tolerance.
     pub within: usize,
-    /// How long threads took to run after their sleeps, where that was measured.
+    /// Wake-up latencies after sleeps, where measured.
     pub wakes: Vec<WakeRatio>,
-    /// What else ran on the machine, as simulated beside cgroups. `None`: nothing was seen, or the kernel keeps no account of it.
+    /// Background load, as simulated next to cgroups. `None`: no load was seen, or the kernel does not account for it.
     pub rest: Option<Rest>,
-    /// Why cases were left out.
+    /// Reason for omitted cases.
     pub left_out: Option<String>,
 }
 
 /// One program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Program {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
-    /// Its roles.
+    /// Roles of the program.
     pub roles: Vec<RoleRatio>,
-    /// Whether all its roles are within the tolerance.
+    /// Whether all roles are within the tolerance.
     pub within: bool,
 }
 
 /// One role of a program.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoleRatio {
-    /// Its name.
+    /// Name of the role.
     pub role: String,
-    /// How long it took, ns: the median of the real runs.
+    /// Run time, ns: median of the real runs.
     pub real_ns: f64,
-    /// The same over the reference's time.
+    /// Median over the real runs of the run time relative to the reference.
     pub real_ratio: f64,
     /// Smallest and largest ratio of the real runs.
     pub real_range: (f64, f64),
     /// The simulated ratio.
     pub simulated_ratio: f64,
-    /// Simulated over real, less one.
+    /// Simulated ÷ real − 1.
     pub difference: f64,
 }
 
-/// From when a sleep was over to the thread's next instruction.
+/// Wake-up latency: time from the end of a sleep to the thread's next instruction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WakeRatio {
-    /// Which program.
+    /// The program.
     pub program: String,
-    /// Which of its roles.
+    /// The role.
     pub role: String,
-    /// The median in the real runs, ns: that of each, and of these the median.
+    /// Median over the real runs of each run's median, ns.
     pub real_p50_ns: f64,
-    /// And in the simulator.
+    /// The same in the simulator.
     pub simulated_p50_ns: f64,
-    /// The 99th percentile in the real runs, ns.
+    /// Median over the real runs of each run's 99th percentile, ns.
     pub real_p99_ns: f64,
-    /// And in the simulator.
+    /// The same in the simulator.
     pub simulated_p99_ns: f64,
-    /// How many took 0.2 ms and more in a real run, the mean: who waits for another's slice or the tick.
+    /// Mean number per real run of latencies of at least 0.2 ms, which are waits for a slice or the tick.
     pub real_late: f64,
-    /// And in the simulator.
+    /// The same in the simulator.
     pub simulated_late: f64,
-    /// Of so many in a real run, the mean.
+    /// Mean number of wake-ups per real run.
     pub of: f64,
-    /// Whether both are within the tolerance.
+    /// Whether both quantiles are within the tolerance.
     pub within: bool,
 }
 
-/// Wake-ups that take so long count as late, ns: hardly any does where nobody is waited for.
+/// Latency from which a wake-up counts as late, ns; on an uncontended CPU hardly any is.
 pub(super) const LATE: u64 = 200_000;
 
 impl WakeRatio {
-    /// Of the real runs and the simulated ones; none where one of them woke nobody.
+    /// Compares real and simulated runs; `None` if one of them has no wake-ups.
     pub(super) fn of(
         program: &str,
         role: &str,
@@ -136,7 +136,7 @@ impl WakeRatio {
     }
 }
 
-/// The smallest of them that so large a part does not exceed.
+/// Returns the `part` quantile (nearest rank).
 fn quantile(times: &[u64], part: f64) -> Option<f64> {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
@@ -144,7 +144,7 @@ fn quantile(times: &[u64], part: f64) -> Option<f64> {
     sorted.get(place.max(1) - 1).map(|&time| time as f64)
 }
 
-/// The report for a terminal.
+/// Returns the report for a terminal.
 pub fn text(comparison: &Comparison) -> String {
     let mut costs = Table::new(&["cost, ns", "table", "measured here"]);
     for found in &comparison.calibration {
@@ -179,8 +179,8 @@ pub fn text(comparison: &Comparison) -> String {
     let wakes = wakes(comparison);
     let busy = match comparison.reference_real_ns / comparison.reference_simulated_ns {
         longer if longer > BUSY => format!(
-            " **The machine was busy: the reference took {longer:.1} times what it takes with both CPUs to itself. What follows says little; \
-             stop what else runs, and run this again.**"
+            " **The machine was busy: the reference took {longer:.1} times its run time on two idle CPUs. The figures below are unreliable; \
+             stop other programs and repeat the measurement.**"
         ),
         _ => String::new(),
     };
@@ -196,14 +196,14 @@ pub fn text(comparison: &Comparison) -> String {
         comparison.reference_real_ns / 1e6,
         comparison.reference_simulated_ns / 1e6,
         comparison.runs,
-        Rest::say(comparison.rest),
+        Rest::describe(comparison.rest),
         comparison.within,
         comparison.programs.len(),
         TOLERANCE * 100.0,
     )
 }
 
-/// How long waking up takes, where that was measured.
+/// Returns the table of wake-up latencies, or an empty text if there are none.
 fn wakes(comparison: &Comparison) -> String {
     let mut table = Table::new(&[
         "program",
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_of_what_was_measured() {
+    fn quantiles_are_measured_values() {
         let hundred: Vec<u64> = (1..=100).rev().collect();
         assert_eq!(quantile(&hundred, 0.5), Some(50.0));
         assert_eq!(quantile(&hundred, 0.99), Some(99.0));
@@ -250,8 +250,8 @@ mod tests {
         assert_eq!(quantile(&[], 0.5), None);
     }
 
-    /// Whether a machine on which the reference took so many times as long as alone is called busy.
-    fn is_called_busy(times: f64) -> bool {
+    /// Returns whether the report marks a machine as busy on which the reference took `times` its simulated run time.
+    fn is_marked_busy(times: f64) -> bool {
         let comparison = Comparison {
             kernel: "6.12".to_owned(),
             tick_ns: 4_000_000,
@@ -270,13 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_called_so() {
-        assert!(!is_called_busy(0.9) && !is_called_busy(1.1));
-        assert!(is_called_busy(1.2) && is_called_busy(3.0));
+    fn busy_machine_is_marked() {
+        assert!(!is_marked_busy(0.9) && !is_marked_busy(1.1));
+        assert!(is_marked_busy(1.2) && is_marked_busy(3.0));
     }
 
     #[test]
-    fn both_quantiles_have_to_be_near() {
+    fn both_quantiles_must_be_within_tolerance() {
         let real = [vec![100, 100, 1000], vec![120, 120, 1000], vec![110, 110, 1000]];
         let real: Vec<&[u64]> = real.iter().map(|run| &**run).collect();
         let of = |simulated: &[u64]| WakeRatio::of("a", "b", &real, &[simulated]);

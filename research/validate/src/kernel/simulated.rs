@@ -1,7 +1,7 @@
 //! The same workloads in the simulator, as one operating system on two CPUs without a hypervisor.
 //!
-//! Cgroups are VMs there, whose weight is the group's, with a vCPU for each thread and nothing that exits or has to be emulated: so the
-//! host's scheduler has the same entities in the same groups.
+//! A cgroup is a VM with the group's weight, one vCPU per thread, and no costs of exits or emulation.
+//! So the host's scheduler has the same entities in the same groups.
 
 use std::fmt::Write;
 
@@ -19,43 +19,43 @@ use super::groups::{Group, RoleRun};
 use crate::rest::Rest;
 use crate::this_kernel::{UnknownRelease, fair, scheduler, tick};
 
-/// Why a workload did not run in the simulator.
+/// Error of a simulated run.
 #[derive(Debug, Error)]
 pub enum SimulatedError {
-    /// Which scheduler the kernel has cannot be told.
+    /// The scheduler of the kernel is unknown.
     #[error(transparent)]
     Release(#[from] UnknownRelease),
-    /// The machine's scenario is none.
+    /// The machine's scenario is invalid.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// It goes on and on.
-    #[error("workload {workload} does not end within {MOST} of simulated time")]
+    /// The workload does not end.
+    #[error("workload {workload} does not end within {MAX_TIME} of simulated time")]
     Endless {
-        /// Which.
+        /// The workload.
         workload: String,
     },
 }
 
-/// Longer than any of the programs.
-const MOST: Nanos = Nanos::from_secs(120);
+/// Maximum simulated time, longer than any of the programs.
+const MAX_TIME: Nanos = Nanos::from_secs(120);
 
-/// So many events of a run are looked at.
-const MOST_EVENTS: usize = 10_000_000;
+/// Maximum number of recorded events in a run.
+const MAX_EVENTS: usize = 10_000_000;
 
-/// The machine as the simulator is told of it.
+/// Description of the machine for the simulator.
 #[derive(Clone, Debug)]
 pub struct Machine {
     base: Scenario,
-    /// Its scheduler and the like, as a scenario's `[host]` has it.
+    /// Scheduler and other settings, as in a scenario's `[host]`.
     host: String,
-    /// What the kernel's work for timers takes in cgroups, run by run. None: nothing.
+    /// Costs of the kernel's work for timers in cgroups, by run. Empty: no costs.
     pub steals: Vec<TimerSteals>,
-    /// What else runs beside groups. `None`: nothing.
+    /// Background load next to groups. `None`: no load.
     pub rest: Option<Rest>,
 }
 
 impl Machine {
-    /// Two CPUs under the scheduler of a kernel of this release (EEVDF since 6.6), with its tick.
+    /// Creates two CPUs under the scheduler of a kernel of this release (EEVDF since 6.6), with the running kernel's tick.
     pub fn new(release: &str) -> Result<Machine, SimulatedError> {
         let (scheduler, fair) = (scheduler(release)?, fair(release)?);
         let text = format!(
@@ -63,7 +63,7 @@ impl Machine {
              name = \"machine\"\nworkload = \"none\"\nscheduler = \"{scheduler}\"\n\
              tick = \"{}ns\"\n{fair}[[workload]]\nname = \"none\"\n[[workload.role]]\n\
              program = [{{ compute = \"1ns\" }}]\n",
-            MOST.0 / 1_000_000_000,
+            MAX_TIME.0 / 1_000_000_000,
             CPUS,
             tick().0,
         );
@@ -76,12 +76,12 @@ impl Machine {
         Ok(Machine { base, host, steals: Vec::new(), rest: None })
     }
 
-    /// The costs now in use.
+    /// Returns the costs in use.
     pub fn costs(&mut self) -> &mut Costs {
         &mut self.base.machine.costs
     }
 
-    /// Runs a workload; when the last thread of each role ended.
+    /// Runs a workload and returns the end time of the last thread of each role.
     pub fn run(&self, workload: &Workload) -> Result<Vec<Nanos>, SimulatedError> {
         let mut scenario = self.base.clone();
         scenario.vms[0].workload = workload.clone();
@@ -94,8 +94,9 @@ impl Machine {
         }
     }
 
-    /// Runs the workloads of cgroups beside each other, as often as given: they begin at as many evenly
-    /// spaced times between two ticks. What the roles of each did, run by run.
+    /// Runs the workloads of cgroups at the same time, `runs` times, and returns the role results by run and group.
+    ///
+    /// The runs start at evenly spaced times between two ticks.
     pub fn run_groups(
         &self,
         case: &str,
@@ -125,12 +126,12 @@ impl Machine {
             vm.workload = on_own_vcpus(&group.workload);
         }
         let mut world = World::new(&scenario);
-        world.record_trace(MOST_EVENTS);
+        world.record_trace(MAX_EVENTS);
         let results = world.run();
         let mut runs: Vec<Vec<RoleRun>> = Vec::new();
-        // Threads are numbered through, role by role.
+        // Thread numbers are consecutive over all roles.
         let mut of_thread = Vec::new();
-        // What else runs there comes after the groups, and never ends.
+        // The VM of the background load follows the groups and never ends.
         for (g, vm) in results.vms.iter().take(groups.len()).enumerate() {
             let mut roles = Vec::new();
             for (r, role) in vm.roles.iter().enumerate() {
@@ -155,8 +156,11 @@ impl Machine {
         Ok(runs)
     }
 
-    /// Switching between vCPUs costs what switching between threads does, and so does waking an idle pCPU; all else is as without a
-    /// hypervisor. What makes a timer late is its interrupt's work, as measured.
+    /// Returns the costs for groups.
+    ///
+    /// Switching vCPUs costs as much as switching threads, and waking an idle pCPU as much as natively.
+    /// All other costs are those without a hypervisor.
+    /// `steals` has the measured work of timer interrupts.
     fn group_costs(&self) -> Costs {
         let costs = self.base.machine.costs;
         Costs {
@@ -174,14 +178,14 @@ impl Machine {
         let mut out = format!(
             "duration = \"{}s\"\n[machine]\npcpus = {CPUS}\n{}[[workload]]\nname = \"none\"\n\
              [[workload.role]]\nprogram = [{{ compute = \"1ns\" }}]\n",
-            MOST.0 / 1_000_000_000,
+            MAX_TIME.0 / 1_000_000_000,
             self.host,
         );
         for (g, group) in groups.iter().enumerate() {
             let roles = &group.workload.roles;
             let pins = roles.iter().flat_map(pins);
             let pins: Vec<String> = pins.map(|pin| format!("\"{pin}\"")).collect();
-            // On writing to a text: it cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(
                 out,
                 "[[vm]]\nname = \"group{g}\"\nvcpus = {}\nweight = {}\npins = [{}]\n\
@@ -199,12 +203,12 @@ impl Machine {
     }
 }
 
-/// The numbers of a role's threads.
+/// Returns the indices of a role's threads.
 fn threads(role: &Role) -> std::ops::Range<u32> {
     0..role.threads.count(CPUS)
 }
 
-/// Where each of a role's threads may run.
+/// Returns the pins of each of a role's threads.
 fn pins(role: &Role) -> impl Iterator<Item = String> + '_ {
     threads(role).map(|thread| match role.pins.as_slice() {
         [] => format!("0-{}", CPUS - 1),
@@ -212,7 +216,7 @@ fn pins(role: &Role) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// The same workload with a vCPU for each thread.
+/// Returns the workload with one vCPU per thread.
 fn on_own_vcpus(workload: &Workload) -> Workload {
     let mut workload = workload.clone();
     let mut first = 0;
@@ -243,13 +247,13 @@ mod tests {
         let runs =
             machine.run_groups("weights", &[group(2048, work), group(1024, work)], 1).unwrap();
         let ends: Vec<u64> = runs[0].iter().map(|roles| roles[0].finished.0).collect();
-        // The heavy one has its 300 ms when the light one has 150.
+        // The heavy group completes its 300 ms when the light one has 150 ms.
         assert!((440_000_000..465_000_000).contains(&ends[0]), "{ends:?}");
         assert!((600_000_000..605_000_000).contains(&ends[1]), "{ends:?}");
     }
 
     #[test]
-    fn who_sleeps_is_woken_for_what_that_costs() {
+    fn wake_up_has_configured_cost() {
         let mut machine = Machine::new("6.12.0").unwrap();
         machine.costs().native_idle_wake = 7_000;
         let naps = "{ repeat = 20, do = [{ compute = \"100us\" }, { sleep = \"1ms\" }] }";
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_has_the_times_of_its_round() {
+    fn runs_use_timer_costs_of_their_round() {
         let mut machine = Machine::new("6.12.0").unwrap();
         let naps = "{ repeat = 20, do = [{ compute = \"100us\" }, { sleep = \"1ms\" }] }";
         let late = |idle: u64| TimerSteals { busy: Vec::new(), idle: vec![idle] };
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_is_said() {
+    fn endless_workload_is_an_error() {
         let machine = Machine::new("6.1.0").unwrap();
         let long = "{ repeat = 1000, do = [{ compute = \"1s\" }] }";
         let error = machine.run_groups("long", &[group(1024, long)], 1);

@@ -1,4 +1,4 @@
-//! The workload files of a comparison: read, and refused where they cannot be compared.
+//! Reads the workload files of a comparison, and rejects workloads that cannot be compared.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,42 +11,42 @@ use super::groups::{Case, GroupsError};
 use super::real::RealError;
 use super::{groups, real};
 
-/// Why there are no workloads to compare.
+/// Error of workload files.
 #[derive(Debug, Error)]
 pub enum WorkloadsError {
     /// A file or folder cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// There is none.
+    /// The paths contain no workloads.
     #[error("there are no workloads (*.toml) in {0:?}")]
     None(Vec<PathBuf>),
-    /// A file has no workload, or none in one of its groups.
+    /// A workload or group is invalid.
     #[error(transparent)]
     Groups(#[from] GroupsError),
-    /// A workload is not for so few CPUs.
+    /// A workload does not fit the number of CPUs.
     #[error("{path}: {message}")]
     Size {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         message: String,
     },
-    /// A workload does what has no counterpart.
+    /// A workload has no counterpart in user space.
     #[error("{path} cannot be compared: {source}")]
     Refused {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: RealError,
     },
 }
 
-/// Reads workload files, and all those in folders in the order of their names.
+/// Reads workload files, and those in folders in order of their names.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Case>, WorkloadsError> {
     let mut files: Vec<PathBuf> = Vec::new();
     for path in paths {

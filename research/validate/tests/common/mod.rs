@@ -3,7 +3,7 @@
 use tandem_sim::scenario::load::{Setting, Source};
 use tandem_sim::{Results, World};
 
-/// A machine on which nothing costs anything: what is left is scheduling.
+/// A machine without costs, so that only scheduling has an effect.
 pub const FREE: &str = "
 [machine.costs]
 vm_exit = 0
@@ -41,7 +41,7 @@ refill_kernel_per_kib = 0
 refill_far_per_kib = 0
 ";
 
-/// Threads that compute for ever, in steps of 1 ms.
+/// Threads that compute forever, in steps of 1 ms.
 pub const HOG: &str = "
 [[workload]]
 name = \"hog\"
@@ -64,12 +64,12 @@ pub fn run(text: &str, settings: &[&str]) -> Results {
     World::new(&scenario(text, settings)).run()
 }
 
-/// CPU time of a VM as a number of pCPUs.
+/// Returns the CPU time of a VM in pCPUs.
 pub fn pcpus(results: &Results, vm: usize) -> f64 {
     results.vms[vm].received.0 as f64 / results.measured.0 as f64
 }
 
-/// Fails unless `value` is within `part` of `wanted`.
+/// Asserts that `value` is within `part` of `wanted`.
 #[track_caller]
 pub fn near(what: &str, value: f64, wanted: f64, part: f64) {
     let off = (value / wanted - 1.0).abs();

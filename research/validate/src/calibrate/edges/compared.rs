@@ -1,36 +1,36 @@
-//! A part of something, as measured and as simulated.
+//! Comparison of a measured fraction with a simulated one.
 
 use serde::Serialize;
 use tandem_experiment::statistics::Mean;
 
-/// Of smaller parts, real and simulated, no difference is said: they may be a single wait.
-const LEAST: f64 = 0.01;
+/// Minimum fraction that is compared; a smaller one may be a single wait.
+const MIN_COMPARED: f64 = 0.01;
 
-/// By so much a part may be off.
+/// Maximum difference relative to the real fraction.
 pub const TOLERANCE: f64 = 0.15;
 
-/// A part of something, real and simulated.
+/// A fraction, real and simulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Compared {
-    /// Real, the mean of the runs. `None`: not measured, or a part of nothing.
+    /// Mean of the real runs. `None`: not measured, or the whole is zero.
     pub real: Option<f64>,
-    /// Its 95 % interval, to both sides; `None` from one run.
+    /// Half width of the 95 % interval of `real`; `None` for a single run.
     pub ci95: Option<f64>,
-    /// Simulated, the mean of the seeds.
+    /// Mean of the simulated seeds.
     pub simulated: Option<f64>,
-    /// Simulated ÷ real − 1. `None` where both are below 1 %, or one is not there.
+    /// Simulated ÷ real − 1. `None` if both are below 1 %, one is missing, or the real one is 0.
     pub difference: Option<f64>,
-    /// Whether that is within the tolerance; `None` where nothing is compared.
+    /// Whether the difference is within the tolerance; `None` if both are below 1 % or one is missing.
     pub is_within: Option<bool>,
 }
 
 impl Compared {
-    /// Of what runs and seeds say, those that say something.
+    /// Compares the values of the real runs with those of the seeds.
     pub fn of(real: &[f64], simulated: &[f64]) -> Compared {
         let (real, simulated) = (Mean::of(real), Mean::of(simulated));
         let simulated = simulated.map(|mean| mean.mean);
         let both = real.as_ref().map(|mean| mean.mean).zip(simulated);
-        let both = both.filter(|(real, simulated)| real.max(*simulated) >= LEAST);
+        let both = both.filter(|(real, simulated)| real.max(*simulated) >= MIN_COMPARED);
         Compared {
             ci95: real.as_ref().and_then(|mean| mean.ci95),
             real: real.map(|mean| mean.mean),
@@ -42,7 +42,7 @@ impl Compared {
         }
     }
 
-    /// Whether either has any.
+    /// Returns whether either fraction is above 0.
     pub fn is_some(&self) -> bool {
         let any = |part: Option<f64>| part.is_some_and(|part| part > 0.0);
         any(self.real) || any(self.simulated)
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_that_only_the_simulator_has_is_not_within() {
+    fn one_sided_wait_is_out_of_tolerance() {
         let compared = Compared::of(&[0.0, 0.0], &[0.2]);
         assert_eq!((compared.difference, compared.is_within), (None, Some(false)));
         let compared = Compared::of(&[0.002], &[0.2]);
