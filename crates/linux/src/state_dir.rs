@@ -61,9 +61,9 @@ fn walk(dir: &Path, is_above: bool) -> Result<PathBuf, JournalError> {
         }
         let target = fs::read_link(&real).map_err(looking)?;
         if target.is_absolute() {
-            real = PathBuf::from("/")
+            real = PathBuf::from("/");
         } else {
-            drop(real.pop())
+            real.pop();
         }
         rest.extend(parts(&target));
     }
