@@ -455,7 +455,7 @@ mod tests {
         let error = ask("{\"hello\": 1}\n", &[]).unwrap_err();
         assert!(error.contains("does not begin with a QMP greeting"), "{error}");
         let error = ask("SSH-2.0\n", &[]).unwrap_err();
-        assert!(error.contains("no JSON"), "{error}");
+        assert!(error.contains("not JSON"), "{error}");
         let error = ask(GREETING, &["{\"error\": {\"class\": \"Nope\"}}\n"]).unwrap_err();
         assert!(error.contains("Nope"), "{error}");
         let answers = &["{\"return\": {}}\n", "{\"return\": [{\"cpu-index\": 0}]}\n"];

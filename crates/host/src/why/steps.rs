@@ -442,7 +442,7 @@ mod tests {
         let both = [300, 301].map(|tid| Target::Thread(thread(300, tid)));
         assert_eq!(tids, both, "all of its threads");
         let other = calm(true, "cc1").unwrap_err();
-        assert!(other.contains("gone"), "the PID was reused: {other}");
+        assert!(other.contains("have ended"), "the PID was reused: {other}");
         // The same name, but started later.
         let stat = dir.path().join("proc/300/task/300/stat");
         let later = fs::read_to_string(&stat).unwrap().replace(" 1 0 0\n", " 2 0 0\n");

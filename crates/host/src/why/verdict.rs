@@ -454,6 +454,6 @@ mod tests {
         let before = figures(1000, 1000, &[]);
         let gone = Figures { waits: None, share: None, ..figures(0, 0, &[]) };
         let verdict = judged(&before, &gone);
-        assert!(!verdict.helped && verdict.because.contains("not measured"), "{verdict:?}");
+        assert!(!verdict.helped && verdict.because.contains("no longer measured"), "{verdict:?}");
     }
 }
