@@ -252,7 +252,7 @@ impl Fleet {
         self.throttling.forget_quotas(&self.vms);
         // On a quiet host nothing else is journaled.
         if let Backend::Live(actuator) = &mut self.backend {
-            actuator.compact_if_due_at((self.now)());
+            actuator.compact_if_due();
         }
         self.summed.end(&mut notes);
         (notes, refused)

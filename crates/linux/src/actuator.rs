@@ -521,14 +521,10 @@ impl Actuator {
         Ok(())
     }
 
-    fn compact_if_due(&mut self) {
-        self.compact_if_due_at(Instant::now());
-    }
-
-    /// Compacts the journal's file if that is due at this time.
+    /// Compacts the journal's file if that is due, or writes it again if it was removed.
     /// Each change does this, too; callers that may change nothing for long must call it.
-    pub fn compact_if_due_at(&mut self, now: Instant) {
-        if self.journal.wants_compaction_at(now) {
+    pub fn compact_if_due(&mut self) {
+        if self.journal.wants_compaction() {
             self.forget_ended();
             // If the disk is full, the old file keeps growing while it can.
             let _ = self.journal.compact();

@@ -20,13 +20,9 @@
 //! **Torn ends.** A last line without a line end belongs to a change that was never made, so readers ignore it.
 //! Any other line that does not parse is an error, and the restore changes nothing.
 //!
-//! **Versions.** A version that predates the later records undoes all lines in reverse order and also ends at the originals.
-//! For created objects ([`Entry::removes_on_undo`]), it would remove what others have created there since.
-//! A forgotten record is therefore cut off if it is the last line, as after a failed change.
-//! Otherwise, for created objects, the file is compacted, at most once in 10 s.
-//! A caller that may journal nothing for long must poll [`Journal::wants_compaction`].
-//! A journal of such a version lacks the written values, so a restore from it always writes the original.
+//! **Versions.** A journal of a version before the later records lacks the written values, so a restore from it always writes the original.
 //! Readers skip unknown fields; [`Stamp::tandem_journal`] is the format that a reader must support.
+//! An older version need not read the journal of a newer one: stop the daemon, which restores everything, before a downgrade.
 //!
 //! **Disk failures.** A restore only needs to read; without a lock file, the directory itself is locked.
 //! A journal that cannot be emptied stays, because undoing its records again changes nothing.
@@ -74,9 +70,6 @@ use crate::state_dir::{check_dir, check_file};
 /// Bytes by which the file may exceed 1.25 times the length of its live records before it is compacted.
 const SLACK: u64 = 64 << 10;
 
-/// Minimum time between compactions that remove closed records which the previous version would undo.
-const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
-
 /// Delay before a failed replacement of the file is retried: on a full disk, each attempt writes up to the whole journal.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -98,10 +91,6 @@ pub struct Journal<R: Entry = Record> {
     compact_at: u64,
     /// Key and offset of the last line; `None` if unknown.
     last: Option<(R::Key, u64)>,
-    /// Whether the file has a closed record that the previous version would undo.
-    misleads: bool,
-    /// When the file was last compacted for that reason.
-    last_cleanup: Option<Instant>,
     /// Whether bytes beyond `length` must be truncated before the next write.
     needs_trim: bool,
     /// Whether the file must be replaced before the next write: it has a torn end, or records that no longer count.
@@ -183,8 +172,6 @@ impl<R: Entry> Journal<R> {
             length: 0,
             compact_at: 0,
             last: None,
-            misleads: false,
-            last_cleanup: None,
             needs_trim: false,
             needs_replacing: false,
             not_replaced: None,
@@ -360,16 +347,14 @@ impl<R: Entry> Journal<R> {
     /// Drops the records of a key, so that a restore skips it.
     /// After an error, they still count.
     pub fn forget(&mut self, key: &R::Key) -> Result<(), JournalError> {
-        let Some(record) = self.record(key) else {
+        if !self.knows(key) {
             return Ok(());
-        };
-        let removes_on_undo = record.removes_on_undo();
+        }
         if !self.cut_off(key) {
             self.write(&self.closing(key), false)?;
-            self.misleads |= removes_on_undo;
         }
         self.drop_record(key);
-        if self.known.is_empty() || self.needs_cleanup(Instant::now()) {
+        if self.known.is_empty() {
             // If this fails, the closing lines have the same effect.
             let _ = self.compact();
         }
@@ -388,13 +373,6 @@ impl<R: Entry> Journal<R> {
             self.last = None;
         }
         is_cut
-    }
-
-    /// Whether to compact now because of closed records that the previous version would undo.
-    /// The interval bounds the cost if such records recur.
-    fn needs_cleanup(&self, now: Instant) -> bool {
-        let is_due = |at| now.saturating_duration_since(at) >= CLEANUP_INTERVAL;
-        self.misleads && self.last_cleanup.is_none_or(is_due)
     }
 
     /// The lines that close a key.
@@ -425,16 +403,9 @@ impl<R: Entry> Journal<R> {
         }
     }
 
-    /// Whether the file is far longer than its live records, was removed, or is due for a cleanup for the previous version.
+    /// Whether the file is far longer than its live records, or was removed.
     pub fn wants_compaction(&self) -> bool {
-        self.wants_compaction_at(Instant::now())
-    }
-
-    /// Like [`Journal::wants_compaction`], at this time.
-    pub fn wants_compaction_at(&self, now: Instant) -> bool {
-        self.length >= self.compact_at
-            || self.needs_cleanup(now)
-            || !self.known.is_empty() && self.is_unlinked()
+        self.length >= self.compact_at || !self.known.is_empty() && self.is_unlinked()
     }
 
     /// Whether the file was removed from its directory.
@@ -479,9 +450,6 @@ impl<R: Entry> Journal<R> {
     /// Rewrites the file with live records only.
     /// After an error the file keeps growing; the next attempt comes when it has doubled.
     pub fn compact(&mut self) -> Result<(), JournalError> {
-        if self.misleads {
-            self.last_cleanup = Some(Instant::now());
-        }
         let outcome = self.replace();
         match &outcome {
             Ok(()) => {
@@ -630,7 +598,7 @@ impl<R: Entry> Journal<R> {
             _ => self.file = Ok(self.fresh()?),
         }
         self.length = self.live_length();
-        (self.last, self.misleads, self.needs_trim) = (None, false, false);
+        (self.last, self.needs_trim) = (None, false);
         Ok(())
     }
 

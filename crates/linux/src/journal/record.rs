@@ -56,11 +56,6 @@ pub trait Entry:
         KEPT
     }
 
-    /// Whether the undo removes an object without comparing a value that would identify it as Tandem's.
-    fn removes_on_undo(&self) -> bool {
-        false
-    }
-
     /// Whether the value in this record, read from the system, can result from writing the one in `written`.
     fn results_from(&self, written: &Self) -> bool {
         self == written
@@ -184,10 +179,6 @@ impl Entry for Record {
             Record::Affinity { .. } => KEPT_AFFINITIES,
             _ => KEPT,
         }
-    }
-
-    fn removes_on_undo(&self) -> bool {
-        matches!(self, Record::Created { .. })
     }
 
     /// The kernel clamps slices to its range.

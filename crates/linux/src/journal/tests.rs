@@ -485,42 +485,20 @@ fn closed_key_starts_over() {
     }
 }
 
-/// The previous version would take another cgroup of that name for ours.
 #[test]
-fn forgotten_creations_are_compacted_with_rate_limit() {
-    use std::os::unix::fs::MetadataExt;
+fn forgotten_last_line_is_truncated() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    for name in ["/a", "/b", "/c", "/d", "/e"] {
+    for name in ["/a", "/b", "/c"] {
         journal.append(created(name)).unwrap();
     }
-    let path = dir.path().join("journal");
-    let has = |name: &str| {
-        let text = fs::read_to_string(&path).unwrap();
-        text.contains(&format!("\"{name}\""))
-    };
-    let file = || fs::metadata(&path).unwrap().ino();
-    // The last line is truncated.
-    let first = file();
-    journal.forget(&created("/e").key()).unwrap();
-    assert!(!has("/e") && has("/d") && file() == first);
+    journal.forget(&created("/c").key()).unwrap();
+    let text = fs::read_to_string(dir.path().join("journal")).unwrap();
+    assert!(!text.contains("/c") && text.contains("/b"));
     journal.forget(&created("/a").key()).unwrap();
-    assert!(!has("/a") && has("/b"));
-    let second = file();
-    assert_ne!(second, first);
-    for name in ["/b", "/c"] {
-        journal.forget(&created(name).key()).unwrap();
-    }
-    assert_eq!(file(), second);
-    assert!(!journal.wants_compaction());
-    let long_ago = Instant::now().checked_sub(2 * CLEANUP_INTERVAL);
-    journal.last_cleanup = Some(long_ago.expect("the machine is up for longer"));
-    assert!(journal.wants_compaction());
-    journal.compact().unwrap();
-    assert!(!has("/b") && !has("/c") && has("/d") && !journal.wants_compaction());
     drop(journal);
     let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    assert_eq!(records(&journal), [created("/d")]);
+    assert_eq!(records(&journal), [created("/b")]);
 }
 
 /// If the file ends after the closing line, before the new original, the key has no record.

@@ -1,20 +1,15 @@
-//! Upgrade and downgrade: this version restores from journals of the previous one, and vice versa.
+//! Upgrades: this version restores from journals of earlier ones.
 //!
-//! The fixtures are journals of the previous version, with a record of every kind.
-//! `previous` is a copy of that version's reader and undo.
-//! Both stay unchanged when the format evolves.
-
-#[allow(dead_code, reason = "not every test uses all of it")]
-mod previous;
+//! The fixtures are journals of the first version, with a record of every kind.
+//! They stay unchanged when the format evolves.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use crate::fake_host::Fake;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::affinity::Threads;
 use tandem_linux::cgroup::{CgroupPath, CpuController, Knob, Quota, Version};
-use tandem_linux::journal::{Entry, Journal, Record, Stamp, is_pending};
+use tandem_linux::journal::is_pending;
 use tandem_linux::thread::Tid;
 use tandem_model::{Nanos, Nice, PcpuId, Weight};
 
@@ -65,18 +60,6 @@ fn previous_versions_journals_are_restored() {
     }
 }
 
-#[test]
-fn previous_version_restores_its_fixtures() {
-    for (version, text) in [(Version::V1, V1), (Version::V2, V2)] {
-        let dir = tempfile::tempdir().unwrap();
-        let host = changed(version);
-        let file = dir.path().join("journal");
-        std::fs::write(&file, text).unwrap();
-        assert_eq!(previous::restore(&host, &file), Vec::<String>::new());
-        assert_eq!(host.now(), host.wanted(), "{version}");
-    }
-}
-
 /// Makes changes of every kind, some repeatedly, and is killed.
 fn change_and_die(host: &Fake, dir: &Path) {
     let (mut actuator, _) =
@@ -100,88 +83,6 @@ fn change_and_die(host: &Fake, dir: &Path) {
     actuator.prepare_idle(&own, Weight::constant(606.0)).unwrap();
     actuator.set_idle(&own, true).unwrap();
     actuator.abandon();
-}
-
-#[test]
-fn previous_version_restores_current_journals() {
-    for version in [Version::V1, Version::V2] {
-        let dir = tempfile::tempdir().unwrap();
-        let host = Fake::new(version);
-        change_and_die(&host, dir.path());
-        assert_ne!(host.now(), host.wanted());
-        let failed = previous::restore(&host, &dir.path().join("journal"));
-        assert_eq!(failed, Vec::<String>::new());
-        assert_eq!(host.now(), host.wanted(), "{version}");
-    }
-}
-
-/// Creates a foreign cgroup with a thread at the path of a failed or forgotten group, which the previous version must leave alone.
-fn assert_previous_version_ignores(host: &Fake, dir: &Path, cgroup: &CgroupPath) {
-    host.make_cgroup(cgroup);
-    host.start_in(cgroup);
-    let failed = previous::restore(host, &dir.join("journal"));
-    assert_eq!(failed, Vec::<String>::new());
-    assert_eq!(host.now(), host.wanted());
-}
-
-#[test]
-fn previous_version_ignores_failed_creation() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = Fake::new(Version::V1);
-    let (mut actuator, _) =
-        Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
-    let own = path("/vms/own.scope");
-    actuator.set_weight(&own, Weight::constant(101.0)).unwrap();
-    // The fake host refuses this name.
-    actuator.create_group(&own, "tandem-3").unwrap_err();
-    actuator.set_weight(&own, Weight::constant(102.0)).unwrap();
-    actuator.abandon();
-    assert_previous_version_ignores(&host, dir.path(), &own.child("tandem-3"));
-}
-
-#[test]
-fn previous_version_ignores_forgotten_creation() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = Fake::new(Version::V1);
-    let stamp = Stamp::new("boot".to_owned(), Version::V1, host.mount().to_owned());
-    let mut journal = Journal::<Record>::open(dir.path(), stamp).unwrap();
-    let cgroup = path("/vms/shared/tandem-x");
-    let made = Record::Created { cgroup: cgroup.clone() };
-    let nice = Record::Nice { thread: host.thread(1).unwrap(), original: Nice(2) };
-    journal.append(made.clone()).unwrap();
-    journal.append(nice).unwrap();
-    journal.forget(&made.key()).unwrap();
-    drop(journal);
-    assert_previous_version_ignores(&host, dir.path(), &cgroup);
-}
-
-/// Two failed creations in quick succession, and then no more records.
-#[test]
-fn previous_version_ignores_creations_after_cleanup() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = Fake::new(Version::V1);
-    let (mut actuator, _) =
-        Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
-    let own = path("/vms/own.scope");
-    // The fake host refuses these names.
-    let names = ["tandem-3", "tandem-13"];
-    for name in names {
-        actuator.prepare_group(&own.child(name)).unwrap();
-    }
-    actuator.set_weight(&own, Weight::constant(101.0)).unwrap();
-    for name in names {
-        actuator.create_group(&own, name).unwrap_err();
-    }
-    let has = |name: &str| {
-        let text = std::fs::read_to_string(dir.path().join("journal")).unwrap();
-        text.contains(&format!("/{name}\""))
-    };
-    assert!(!has("tandem-3") && has("tandem-13"), "the file is rewritten once");
-    actuator.compact_if_due_at(Instant::now() + Duration::from_secs(5));
-    assert!(has("tandem-13"), "it is not due");
-    actuator.compact_if_due_at(Instant::now() + Duration::from_secs(11));
-    actuator.abandon();
-    assert_previous_version_ignores(&host, dir.path(), &own.child("tandem-13"));
 }
 
 #[test]
