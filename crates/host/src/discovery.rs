@@ -29,7 +29,6 @@ use crate::qmp::{QmpAnswer, QmpError, SocketPattern};
 use crate::vmm::{PatternError, ThreadPattern, Vmm};
 use tandem_linux::cpu_clock::process_cpu_time;
 use tandem_linux::procfs::{ProcFs, user_of};
-use tandem_linux::tenants::{Owner, Tenants};
 use tandem_linux::thread::{Pid, ThreadStat};
 
 mod bounds;
@@ -133,8 +132,6 @@ pub struct Discovery {
     qmp: QmpSockets,
     others: HashMap<Pid, Other>,
     hosts: BTreeMap<Pid, Host>,
-    /// Groups of uids that count as one user.
-    tenants: Tenants,
     /// Users whose processes hold very many descriptors, found by this scan.
     hoarders: BTreeSet<Option<u32>>,
     /// The VM refreshed last and the process inspected last; the next scan continues after them.
@@ -151,7 +148,8 @@ struct Other {
     readable: bool,
     vmm: Vmm,
     look: Look,
-    owner: Owner,
+    /// The real user of the process, if it could be read.
+    user: Option<u32>,
     /// Progress of counting its descriptors, if that is unfinished.
     count: Option<Count>,
     /// The exceeded limit, and the number of its VMs beyond it.
@@ -159,14 +157,14 @@ struct Other {
 }
 
 impl Other {
-    fn new(inode: u64, kernel: bool, owner: Owner, now: Instant) -> Other {
+    fn new(inode: u64, kernel: bool, user: Option<u32>, now: Instant) -> Other {
         Other {
             inode,
             kernel,
             readable: true,
             vmm: Vmm::Other,
             look: Look::due(now),
-            owner,
+            user,
             count: None,
             left_out: None,
         }
@@ -180,7 +178,7 @@ impl Other {
             vmm: host.program(),
             look,
             left_out: Some(left_out),
-            ..Other::new(host.inode, false, host.owner, now)
+            ..Other::new(host.inode, false, host.user, now)
         }
     }
 
@@ -203,7 +201,6 @@ impl Discovery {
                 options.qmp_by_pid,
                 procfs.resolve("/"),
             ),
-            tenants: Tenants::new(procfs.resolve("/etc/subuid")),
             has_clocks: procfs == ProcFs::host(),
             me: (procfs == ProcFs::host()).then(|| Pid(std::process::id())),
             procfs,
@@ -230,7 +227,6 @@ impl Discovery {
     /// Like [`Self::scan_within`], at the given time, which must not run backwards.
     fn scan_at(&mut self, now: Instant, time: Duration) -> Result<Scan, DiscoveryError> {
         self.scans += 1;
-        self.tenants.refresh();
         let path = self.procfs.resolve("/proc");
         let listed = numbered_folders(&path)
             .map_err(|source| DiscoveryError::Proc { path, source })?
@@ -266,7 +262,7 @@ impl Discovery {
                 return;
             }
             self.last_refreshed = pid;
-            let user = self.hosts.get(&pid).and_then(|host| host.owner.tenant);
+            let user = self.hosts.get(&pid).and_then(|host| host.user);
             if budget.is_over_for(user) {
                 continue;
             }
@@ -299,7 +295,7 @@ impl Discovery {
                 return;
             }
             self.last_looked_into = pid;
-            let known = self.others.get(&pid).map(|other| other.owner.tenant);
+            let known = self.others.get(&pid).map(|other| other.user);
             if let Some(user) = known
                 && budget.is_over_for(user)
             {
@@ -319,11 +315,10 @@ impl Discovery {
             return;
         };
         let mut other = known.unwrap_or_else(|| {
-            let owner = self.owner(&stat, &folder);
-            Other::new(inode, stat.kernel_thread, owner, now)
+            let user = if stat.kernel_thread { Some(0) } else { user_of(&folder) };
+            Other::new(inode, stat.kernel_thread, user, now)
         });
-        let owner = other.owner;
-        let user = owner.tenant;
+        let user = other.user;
         if other.kernel || budget.is_over_for(user) {
             self.others.insert(pid, other);
             return;
@@ -342,9 +337,9 @@ impl Discovery {
         };
         if !is_unfinished || count.vcpus > 0 {
             let mut host = Host::new(inode, pid, &stat, kvm_vcpus, now);
-            host.owner = owner;
+            host.user = user;
             host.strict = self.strict;
-            host.is_named = self.named.includes(pid, owner.uid, &folder);
+            host.is_named = self.named.includes(pid, user, &folder);
             host.look = other.look;
             host.count = is_unfinished.then_some(count);
             // Names matter only in processes that may have vCPUs.
@@ -366,11 +361,6 @@ impl Discovery {
             other.look.again(now);
         }
         self.others.insert(pid, other);
-    }
-
-    /// Returns the owner of a process. `folder` is its folder in `/proc`.
-    fn owner(&self, stat: &ThreadStat, folder: &Path) -> Owner {
-        self.tenants.owner(if stat.kernel_thread { Some(0) } else { user_of(folder) })
     }
 
     /// Refreshes a known VM's threads, and drops the VM when it has ended.
@@ -406,7 +396,7 @@ impl Discovery {
             for vm in host.vms(&mut self.next_id) {
                 let size =
                     Size { vms: 1, vcpus: vm.vcpus.len(), threads: std::mem::take(&mut threads) };
-                claims.push(Claim { user: host.owner.tenant, vm: vm.id, size });
+                claims.push(Claim { user: host.user, vm: vm.id, size });
                 vms.push(vm);
             }
         }
@@ -428,7 +418,7 @@ impl Discovery {
         }
         let others = self.others.values();
         for (other, (bound, vms)) in others.filter_map(|other| Some((other, other.left_out?))) {
-            full.insert((bound, other.owner.tenant));
+            full.insert((bound, other.user));
             scan.left_out += vms;
         }
         for (pid, left_out) in left_out {
@@ -446,15 +436,11 @@ impl Discovery {
         if !self.qmp.is_used() || !self.hosts.values().any(|host| host.qmp_wanted) {
             return;
         }
-        let (hosts, tenants) = (&mut self.hosts, &self.tenants);
+        let hosts = &mut self.hosts;
         let waiting = hosts.values().filter(|host| host.qmp_wanted);
-        let waiting: BTreeSet<u32> = waiting.filter_map(|host| host.owner.tenant).collect();
-        let maker = |uid| {
-            let tenant = tenants.of(uid);
-            (uid == 0 || waiting.contains(&tenant)).then_some(tenant)
-        };
+        let waiting: BTreeSet<u32> = waiting.filter_map(|host| host.user).collect();
         let wants = |pid| hosts.get(&pid).map(|host| host.qmp_wanted);
-        for socket in self.qmp.due(now, wants, maker) {
+        for socket in self.qmp.due(now, wants, |user| user == 0 || waiting.contains(&user)) {
             let path = &socket.path;
             let opened = self.qmp.open(&socket);
             let asked = opened.and_then(|opened| qmp::query_vcpus(&opened, qmp::DEADLINE));

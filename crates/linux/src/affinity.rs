@@ -9,7 +9,6 @@
 //! Source: sched_setaffinity(2); kernel/sched/syscalls.c.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_model::units::PcpuId;
 use tandem_model::{Nanos, Nice, PcpuSet};
@@ -19,7 +18,6 @@ use crate::ids::{Pid, Tid};
 use crate::procfs::{ProcFs, user_of};
 use crate::sched_attr;
 use crate::sched_attr::SchedAttrError;
-use crate::tenants::Tenants;
 use crate::thread::ThreadRef;
 
 /// Bytes of a mask with room for the kernel's largest NR_CPUS, 8192.
@@ -101,7 +99,6 @@ pub trait Threads: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct HostThreads {
     procfs: ProcFs,
-    tenants: Arc<Mutex<Tenants>>,
 }
 
 impl Default for HostThreads {
@@ -113,8 +110,7 @@ impl Default for HostThreads {
 impl HostThreads {
     /// The threads in this tree's `/proc`.
     pub fn new(procfs: ProcFs) -> HostThreads {
-        let tenants = Tenants::new(procfs.resolve("/etc/subuid"));
-        HostThreads { procfs, tenants: Arc::new(Mutex::new(tenants)) }
+        HostThreads { procfs }
     }
 }
 
@@ -124,11 +120,7 @@ impl Threads for HostThreads {
     }
 
     fn user(&self, pid: Pid) -> Option<u32> {
-        let uid = user_of(&self.procfs.process(pid))?;
-        // A panic of another holder leaves the value consistent.
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        tenants.refresh();
-        Some(tenants.of(uid))
+        user_of(&self.procfs.process(pid))
     }
 
     fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError> {
@@ -248,23 +240,6 @@ mod tests {
             let pcpus: PcpuSet = list.parse().unwrap();
             assert_eq!(pcpus_of(&mask_of(&pcpus)), pcpus);
         }
-    }
-
-    #[test]
-    fn hostile_subuids_count_as_one_user() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("etc")).unwrap();
-        for (pid, uid) in [(1, 100_000), (2, 165_535), (3, 1000)] {
-            let process = dir.path().join(format!("proc/{pid}"));
-            std::fs::create_dir_all(&process).unwrap();
-            std::fs::write(process.join("status"), format!("Uid:\t{uid}\t0\t0\t0\n")).unwrap();
-        }
-        let threads = HostThreads::new(ProcFs::at(dir.path()));
-        assert_eq!(threads.user(Pid(2)), Some(165_535), "there is no file");
-        let subuid = dir.path().join("etc/subuid");
-        std::fs::write(subuid, "alice:100000:65536\n").unwrap();
-        let users = [1, 2, 3, 4].map(|pid| threads.user(Pid(pid)));
-        assert_eq!(users, [Some(100_000), Some(100_000), Some(1000), None]);
     }
 
     #[test]

@@ -9,7 +9,6 @@
 //! A long-running command reads its settings with [`settings`] and waits with [`signals`].
 //! It reports through [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs).
 //! [`senders`] identifies the writers of a socket, and [`mod@printable`] escapes names that they chose.
-//! [`tenants`] maps user IDs to the users that limits apply to.
 
 pub mod actuator;
 pub mod affinity;
@@ -36,7 +35,6 @@ pub mod settings;
 pub mod signals;
 mod state_dir;
 pub mod status_file;
-pub mod tenants;
 pub mod thread;
 mod undo;
 

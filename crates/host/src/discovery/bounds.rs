@@ -1,7 +1,7 @@
 //! Limits on managed VMs, per user and per host.
 //!
-//! A tenant with many uids could multiply a user's limit ([`tandem_linux::tenants`] covers the usual case).
-//! Managed VMs take memory, of which the service has 256 MB, so the host has limits of its own.
+//! Users are user IDs: a tenant with several (subuid(5)) has the limit of each, so the host has limits of its own.
+//! They also bound the memory of managed VMs, of which the service has 256 MB.
 //! If these do not suffice for all, the users with the least go first.
 //! A VM precedes another if its user holds less with it, in that user's largest part of the three limits.
 //! This is dominant resource fairness (Ghodsi et al., NSDI 2011).

@@ -15,7 +15,6 @@ use super::vm::{VcpuThread, Vm};
 use crate::vmm::{ThreadPattern, VcpuName, Vmm};
 use tandem_linux::printable::printable;
 use tandem_linux::procfs::{ProcFs, read_head};
-use tandem_linux::tenants::Owner;
 use tandem_linux::thread::{Pid, ThreadRef, ThreadStat, Tid};
 
 /// Maximum number of managed vCPUs of a process: KVM's limit per VM on x86 (KVM_MAX_VCPUS).
@@ -37,8 +36,8 @@ const CHUNK: usize = 16;
 pub(super) struct Host {
     pub(super) inode: u64,
     pub(super) process: ThreadRef,
-    /// Its owner.
-    pub(super) owner: Owner,
+    /// Its real user, if it could be read.
+    pub(super) user: Option<u32>,
     /// Whether the operator named it: thread names then count without KVM vCPUs.
     pub(super) is_named: bool,
     /// Whether names count only with visible KVM vCPUs.
@@ -89,7 +88,7 @@ impl Host {
         Host {
             inode,
             process: ThreadRef { pid, tid: pid.main_thread(), start: stat.start },
-            owner: Owner::default(),
+            user: None,
             is_named: false,
             strict: false,
             comm: stat.comm.clone(),
@@ -293,7 +292,7 @@ impl Host {
                 known => known,
             };
             found.push(Vm {
-                tenant: self.owner.tenant,
+                tenant: self.user,
                 id,
                 process: self.process,
                 name: prefix.unwrap_or_else(|| self.vm_name(vmm)),

@@ -5,9 +5,7 @@
 //! A scan queries only a few sockets, since each may exhaust its deadline in silence.
 //!
 //! Any user with write access to a folder of sockets may create any number of them.
-//! The makers of sockets therefore take turns, and so do the folders of each.
-//! Makers with a turn of their own are root, which opens sockets for VMs, and each user with a VM that waits for a query.
-//! All others share one turn.
+//! Only sockets of root and of users with a VM that waits for a query are queried, and these users take turns.
 //! The number of remembered sockets is limited, too.
 
 use std::collections::BTreeMap;
@@ -24,9 +22,6 @@ const MAX_QUERIES_PER_SCAN: usize = 4;
 /// Maximum number of sockets whose last answer is remembered.
 const MAX_KNOWN: usize = 8192;
 
-/// The maker of a socket, which has turns of its own; `None` for all users without a VM that waits.
-pub(super) type Maker = Option<u32>;
-
 /// The QMP sockets and their schedule.
 pub(super) struct QmpSockets {
     walk: SocketWalk,
@@ -40,7 +35,8 @@ pub(super) struct QmpSockets {
 struct Socket {
     owner: Option<Pid>,
     look: Option<Look>,
-    maker: Maker,
+    /// The user that owns the socket; root for one that the operator named.
+    user: u32,
     /// Turn of the last query; 0 if there was none.
     turn: u64,
 }
@@ -49,7 +45,7 @@ struct Socket {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DueSocket {
     pub(super) path: PathBuf,
-    maker: Maker,
+    user: u32,
 }
 
 impl QmpSockets {
@@ -74,12 +70,12 @@ impl QmpSockets {
 
     /// Returns the sockets to query now: those of processes that want it, and those without a known process.
     /// `wants` returns whether a process wants it, or `None` for one that holds no VM.
-    /// `maker` returns the maker whose turns a user's sockets use.
+    /// `may_have` returns whether a socket of this user may belong to such a process.
     pub(super) fn due(
         &mut self,
         now: Instant,
         wants: impl Fn(Pid) -> Option<bool>,
-        maker: impl Fn(u32) -> Maker,
+        may_have: impl Fn(u32) -> bool,
     ) -> Vec<DueSocket> {
         let walked = self.walk.go_on();
         if walked.is_round_over {
@@ -100,9 +96,10 @@ impl QmpSockets {
         let known = self.sockets.iter().filter(|(_, socket)| is_wanted(socket));
         let known = known.filter_map(|(path, _)| FoundSocket::at(path.clone()));
         let found = known.chain(walked.sockets);
-        let mut due: BTreeMap<PathBuf, Maker> =
-            found.map(|socket| (socket.path, maker(socket.user))).collect();
-        due.extend(self.by_pid.values().map(|path| (path.clone(), Some(0))));
+        let found = found.filter(|socket| may_have(socket.user));
+        let mut due: BTreeMap<PathBuf, u32> =
+            found.map(|socket| (socket.path, socket.user)).collect();
+        due.extend(self.by_pid.values().map(|path| (path.clone(), 0)));
         due.retain(|path, _| {
             self.sockets.get(path).is_none_or(|socket| {
                 socket.owner.is_none_or(|pid| wants(pid) == Some(true))
@@ -110,36 +107,28 @@ impl QmpSockets {
             })
         });
         let due = due.into_iter();
-        self.choose(due.map(|(path, maker)| DueSocket { path, maker }).collect())
+        self.choose(due.map(|(path, user)| DueSocket { path, user }).collect())
     }
 
-    /// Chooses the sockets whose turn it is: the maker with the oldest turn, its folder with the oldest turn, then the longest wait.
+    /// Chooses the sockets whose turn it is: of the user with the oldest turn, the socket with the longest wait.
     fn choose(&self, mut due: Vec<DueSocket>) -> Vec<DueSocket> {
-        let mut makers: BTreeMap<Maker, u64> = BTreeMap::new();
-        let mut folders: BTreeMap<&Path, u64> = BTreeMap::new();
-        for (path, socket) in self.sockets.iter().filter(|(_, socket)| socket.turn > 0) {
-            let of_maker = makers.entry(socket.maker).or_default();
-            *of_maker = socket.turn.max(*of_maker);
-            let of_folder = folders.entry(folder_of(path)).or_default();
-            *of_folder = socket.turn.max(*of_folder);
+        let mut users: BTreeMap<u32, u64> = BTreeMap::new();
+        for socket in self.sockets.values().filter(|socket| socket.turn > 0) {
+            let turn = users.entry(socket.user).or_default();
+            *turn = socket.turn.max(*turn);
         }
-        let mut folders: BTreeMap<PathBuf, u64> =
-            folders.into_iter().map(|(folder, turn)| (folder.to_owned(), turn)).collect();
         let mut chosen = Vec::new();
         while chosen.len() < MAX_QUERIES_PER_SCAN {
             let waits = |at: &usize| {
-                let DueSocket { path, maker } = due.get(*at)?;
+                let DueSocket { path, user } = due.get(*at)?;
                 let look = self.sockets.get(path).and_then(|socket| socket.look);
-                let turns = (makers.get(maker), folders.get(folder_of(path)));
-                Some((turns, look.map(|look| look.next), path))
+                Some((users.get(user), look.map(|look| look.next), path))
             };
             let Some(next) = (0..due.len()).min_by_key(waits) else {
                 break;
             };
             let next = due.swap_remove(next);
-            let turn = self.turns + 1 + chosen.len() as u64;
-            makers.insert(next.maker, turn);
-            folders.insert(folder_of(&next.path).to_owned(), turn);
+            users.insert(next.user, self.turns + 1 + chosen.len() as u64);
             chosen.push(next);
         }
         chosen
@@ -158,7 +147,7 @@ impl QmpSockets {
     pub(super) fn asked(&mut self, asked: DueSocket, owner: Option<Pid>, now: Instant) {
         self.turns += 1;
         let socket = self.sockets.entry(asked.path).or_default();
-        socket.maker = asked.maker;
+        socket.user = asked.user;
         socket.turn = self.turns;
         match owner {
             Some(pid) => {
@@ -181,12 +170,8 @@ impl QmpSockets {
 impl Default for Socket {
     /// Never queried, without a known process, and named by the operator.
     fn default() -> Socket {
-        Socket { owner: None, look: None, maker: Some(0), turn: 0 }
+        Socket { owner: None, look: None, user: 0, turn: 0 }
     }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().unwrap_or(path)
 }
 
 #[cfg(test)]
@@ -197,8 +182,8 @@ mod tests {
         QmpSockets::new(Vec::new(), BTreeMap::new(), PathBuf::from("/"))
     }
 
-    fn due(path: &str, maker: Maker) -> DueSocket {
-        DueSocket { path: PathBuf::from(path), maker }
+    fn due(path: &str, user: u32) -> DueSocket {
+        DueSocket { path: PathBuf::from(path), user }
     }
 
     /// Returns the scan in which a socket is queried, among these silent ones.
@@ -219,34 +204,22 @@ mod tests {
 
     #[test]
     fn hostile_sockets_delay_only_their_maker() {
-        let flood = (0..1000).map(|n| due(&format!("/run/a/{n:04}.qmp"), Some(1000)));
+        let flood = (0..1000).map(|n| due(&format!("/run/a/{n:04}.qmp"), 1000));
         let mut all: Vec<DueSocket> = flood.collect();
-        all.push(due("/run/a/web.qmp", Some(1001)));
-        all.push(due("/run/z/db.qmp", Some(1000)));
+        all.push(due("/run/a/web.qmp", 1001));
         assert_eq!(asked_in(&mut sockets(), &all, "/run/a/web.qmp"), Some(0));
-        assert_eq!(
-            asked_in(&mut sockets(), &all, "/run/z/db.qmp"),
-            Some(0),
-            "another folder of the same user"
-        );
         assert_eq!(asked_in(&mut sockets(), &all, "/run/a/0999.qmp"), None);
     }
 
     #[test]
-    fn hostile_users_without_vms_share_one_turn() {
-        // Many users with VMs and any number of sockets each.
+    fn hostile_users_take_turns() {
         let flood = (0..12).flat_map(|user| {
-            (0..100).map(move |n| due(&format!("/run/a/{user}-{n}.qmp"), Some(2000 + user)))
+            (0..100).map(move |n| due(&format!("/run/a/{user}-{n}.qmp"), 2000 + user))
         });
         let mut all: Vec<DueSocket> = flood.collect();
-        all.push(due("/run/z/web.qmp", Some(9999)));
+        all.push(due("/run/z/web.qmp", 9999));
         let scan = asked_in(&mut sockets(), &all, "/run/z/web.qmp");
         assert!(scan.is_some_and(|scan| scan < 4), "{scan:?}");
-        // Any number of users without VMs.
-        let mut all: Vec<DueSocket> =
-            (0..1000).map(|n| due(&format!("/run/a/{n:04}.qmp"), None)).collect();
-        all.push(due("/run/a/web.qmp", Some(9999)));
-        assert_eq!(asked_in(&mut sockets(), &all, "/run/a/web.qmp"), Some(0));
     }
 
     #[test]
@@ -254,7 +227,7 @@ mod tests {
         let mut sockets = sockets();
         let now = Instant::now();
         for n in 0..MAX_KNOWN + 3 {
-            sockets.asked(due(&format!("/run/{n}.qmp"), Some(1000)), None, now);
+            sockets.asked(due(&format!("/run/{n}.qmp"), 1000), None, now);
         }
         assert_eq!(sockets.sockets.len(), MAX_KNOWN);
         assert!(!sockets.sockets.contains_key(Path::new("/run/2.qmp")));

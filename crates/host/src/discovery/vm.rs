@@ -30,8 +30,7 @@ pub struct Vm {
     pub vcpus: Vec<VcpuThread>,
     /// Number of further KVM vCPUs whose threads are unknown.
     pub unidentified: usize,
-    /// The user whose limits it counts for: that of its process, or the user with that subordinate uid (subuid(5)).
-    /// `None` if unknown.
+    /// The real user of its process, for which it counts in limits per user; `None` if unknown.
     #[serde(skip)]
     pub tenant: Option<u32>,
 }

@@ -37,7 +37,6 @@ pub trait Entry:
     const MAX_PER_PROCESS: usize = usize::MAX;
 
     /// Maximum bytes of lines charged to one user, for threads and cgroups together: 640 for each of 16,384 vCPUs.
-    /// All user IDs that `/etc/subuid` gives to one name are one user.
     /// The test `vcpu_capacity_per_user` has the resulting numbers of vCPUs.
     const MAX_BYTES_PER_USER: usize = 10 << 20;
 

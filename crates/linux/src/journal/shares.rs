@@ -3,7 +3,6 @@
 //! Limited are the number of records per process and the bytes of all lines, including those of written values.
 //! A record about a thread is charged to the user of its process, or to the process itself if the user is unknown.
 //! A record about a cgroup is charged to the user that the caller names.
-//! All user IDs that `/etc/subuid` gives to one name count as one user ([`crate::tenants`]).
 //! Records about cgroups without a user only count in the total: changes of the operator, and leftovers of a killed run.
 //! Leftovers are charged once the caller names the user of the cgroup.
 //! Paths are at most [`MAX_PATH_LENGTH`](crate::cgroup::MAX_PATH_LENGTH) bytes long, plus the names of groups created there.

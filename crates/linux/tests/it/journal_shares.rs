@@ -1,4 +1,4 @@
-//! A tenant with many user IDs, cgroups or deep trees of them only uses up their own share of the journal.
+//! A tenant with many processes, cgroups or deep trees of them only uses up their own share of the journal.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 use std::mem::ManuallyDrop;
@@ -16,9 +16,9 @@ use tandem_linux::sched_attr::SchedAttrError;
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::{Nanos, Nice, PcpuId, PcpuSet, Weight};
 
-/// Processes of the tenant, each with its own user ID from `/etc/subuid`, and a process of another user.
+/// Number of the tenant's processes, its user, and a process of another user.
 const PROCESSES: u32 = 64;
-const FIRST: u32 = 100_000;
+const TENANT: u32 = 100_000;
 const OTHERS: Pid = Pid(7);
 const OTHER: u32 = 1000;
 
@@ -87,11 +87,8 @@ impl Subject {
     fn new() -> Subject {
         let subject =
             Subject { dir: in_memory(), host: Fake::new(Version::V2), is_stuck: Arc::default() };
-        (0..PROCESSES).for_each(|n| subject.has(tenants(n), FIRST + n));
+        (0..PROCESSES).for_each(|n| subject.has(tenants(n), TENANT));
         subject.has(OTHERS, OTHER);
-        let etc = subject.dir.path().join("etc");
-        fs::create_dir(&etc).unwrap();
-        fs::write(etc.join("subuid"), "alice:100000:65536\n").unwrap();
         subject
     }
 
@@ -159,7 +156,7 @@ fn first_refused<T>(
 }
 
 fn assert_is_the_tenants(said: &str) {
-    assert!(said.contains(&format!("user {FIRST} ")) && said.contains("10 MiB"), "{said}");
+    assert!(said.contains(&format!("user {TENANT} ")) && said.contains("10 MiB"), "{said}");
 }
 
 /// Changes the affinity of a thread of this process; the original is so long that the journal has 20 kB of it.
@@ -174,7 +171,7 @@ fn bind(subject: &Subject, actuator: &mut Actuator, pid: Pid) -> Result<ThreadRe
 }
 
 #[test]
-fn hostile_subuids_share_one_quota() {
+fn hostile_processes_share_one_quota() {
     let subject = Subject::new();
     let mut actuator = subject.open();
     let mut bind = |pid| bind(&subject, &mut actuator, pid);

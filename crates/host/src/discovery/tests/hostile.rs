@@ -242,33 +242,6 @@ fn excluded_vm_is_admitted_when_there_is_room() {
 }
 
 #[test]
-fn hostile_subordinate_uids_are_one_user() {
-    let mut proc = FakeProc::new();
-    fs::create_dir(proc.root.path().join("etc")).unwrap();
-    let subuid = proc.root.path().join("etc/subuid");
-    fs::write(subuid, "alice:100000:65536\n").unwrap();
-    proc.add(&qemu());
-    proc.belongs(100, 1000, "/machine.slice");
-    let mut discovery = proc.discovery(named(&["uid:100007"]));
-    // One VM under each of many uids.
-    for n in 0..=MAX_VMS_OF_USER as u32 {
-        proc.start(&mut discovery, 100_000 + n, 10_000 + n, 1);
-    }
-    let mut scan = Scan::default();
-    discovery.assemble(proc.now, &mut scan);
-    assert_eq!((scan.vms.len(), scan.left_out), (MAX_VMS_OF_USER, 1));
-    assert!(scan.problems[0].contains("user 100000 "), "{:?}", scan.problems);
-    // The operator can still name single uids.
-    proc.add(&process(20, "emulator").thread(21, "CPU 0/TCG"));
-    proc.belongs(20, 100_007, "/user.slice");
-    proc.add(&process(30, "emulator").thread(31, "CPU 0/TCG"));
-    proc.belongs(30, 100_008, "/user.slice");
-    let vms = proc.scan(&mut discovery, 0);
-    let pids: Vec<u32> = vms.iter().map(|vm| vm.process.pid.0).collect();
-    assert_eq!(pids, [20, 100]);
-}
-
-#[test]
 fn hostile_command_lines_are_read_to_4_kib() {
     let mut proc = FakeProc::new();
     proc.add(&qemu());
