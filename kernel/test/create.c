@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT
 /*
- * vCPUs that cannot be made, beside flushes of the VM that they would belong to.
+ * Failing vCPU creations, concurrent with flushes of the same VM.
  *
  *	gcc -O2 -static -pthread -o create kernel/test/create.c
  *	./create [CREATIONS [CREATORS [VCPUS [SECONDS]]]]	default: 100000, 3, 4, no limit
  *
- * KVM_CREATE_VCPU makes and loads a vCPU before it finds that its ID is taken, and
- * frees it then. Meanwhile KVM_HC_FLUSH_TLB looks at the vCPUs that are loaded. CREATORS
- * threads ask for IDs that exist; all VCPUS of a VM without an operating system
- * call the hypercall without a pause, with a mask that makes the host flush the whole VM.
- * A few vCPUs that can be made are made and run beside, so that the list of those
- * that are loaded grows, and one never touches its APIC.
+ * KVM_CREATE_VCPU makes and loads a vCPU before it finds that its ID is taken, and then
+ * frees it. Meanwhile KVM_HC_FLUSH_TLB reads the list of loaded vCPUs. CREATORS threads
+ * request existing IDs; all VCPUS of a VM without an operating system call the hypercall
+ * in a loop, with a mask that makes the host flush the whole VM. A few vCPUs with new IDs
+ * are also made and run, so that the list of loaded vCPUs grows. One vCPU never touches
+ * its APIC.
  *
- * What may be wrong is told by KASAN and KCSAN: for `kernel/test/run qemu debug` (or
- * race), with kvm.pv_flush_hypercall=1. Prints what was done, and exits 0 if each
- * creation failed for the one reason expected and the hypercall never did, 1 if not,
- * 3 if the host has no such hypercall. After SECONDS it ends with what was done by then.
+ * KASAN and KCSAN report errors, so run it by `kernel/test/run qemu debug` (or race), with
+ * kvm.pv_flush_hypercall=1. Prints a summary, and exits 0 if each creation failed with
+ * EEXIST and no hypercall failed, 1 if not, 3 if the host has no such hypercall. After
+ * SECONDS it ends early.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -26,22 +26,22 @@
 
 const char *const program = "create";
 
-#define MOST_VCPUS 64
-#define LATE_VCPUS 4	/* made while others are refused */
+#define MAX_VCPUS 64
+#define LATE_VCPUS 4	/* made while other creations fail */
 
 /* At SHARED; the guest code below knows these offsets. */
 struct shared {
 	uint64_t stop;		/* 0x00 */
-	uint64_t low;		/* 0x08: whom to flush, as the hypercall has it */
+	uint64_t low;		/* 0x08: the vCPUs to flush, in the hypercall's format */
 	uint64_t high;		/* 0x10 */
 	uint64_t unused[5];
 	struct record {
 		uint64_t flushes;	/* 0x00 */
-		uint64_t refused;	/* 0x08: of which the host did not do all */
+		uint64_t refused;	/* 0x08: not completed by the host */
 		uint64_t failed;	/* 0x10: answers below 0 */
 		uint64_t answer;	/* 0x18: the last of these */
 		uint64_t unused[4];
-	} records[MOST_VCPUS + LATE_VCPUS];
+	} records[MAX_VCPUS + LATE_VCPUS];
 };
 
 /* In: r8 SHARED, r15 the vCPU's record. */
@@ -73,8 +73,8 @@ asm(".pushsection .rodata\n"
 extern const char guest_code[], guest_hypercall[], guest_end[];
 
 static struct vm vm;
-static struct vcpu vcpus[MOST_VCPUS + LATE_VCPUS];
-static pthread_t threads[MOST_VCPUS + LATE_VCPUS];
+static struct vcpu vcpus[MAX_VCPUS + LATE_VCPUS];
+static pthread_t threads[MAX_VCPUS + LATE_VCPUS];
 static volatile struct shared *shared;
 static unsigned long creations = 100000;
 static unsigned int first_vcpus = 4;
@@ -159,7 +159,7 @@ int main(int argc, char **argv)
 	if (argc > 2)
 		creators = number(argv[2], "CREATORS", 1, 64);
 	if (argc > 3)
-		first_vcpus = number(argv[3], "VCPUS", 2, MOST_VCPUS);
+		first_vcpus = number(argv[3], "VCPUS", 2, MAX_VCPUS);
 	if (argc > 4)
 		seconds = number(argv[4], "SECONDS", 1, 86400);
 
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
 	shared = (volatile struct shared *)(vm.memory + SHARED);
 	shared->low = ~0ull;
 	shared->high = ~0ull;
-	/* The last one's APIC stays off. KVM also patches its code when the last such one goes. */
+	/* The last APIC stays off. KVM also patches its code when the last such vCPU is freed. */
 	for (unsigned int i = 0; i < first_vcpus; i++)
 		start_vcpu(i, i + 1 < first_vcpus);
 	count = first_vcpus;

@@ -1,13 +1,13 @@
 #!/bin/busybox sh
-# Flips all of the series' switches at random while VMs come, work and go.
+# Flips all of the series' switches at random while VMs start, work and end.
 #
 #	flip [SECONDS [SEED]]		default: 600 s, seed 1
 #
 # For a machine of kernel/test/run, best with the debug kernel; needs `tandem-lab` there. Three VMs of 4 vCPUs
-# (spin locks, a barrier that halts, computing) run for a few seconds each and are started again; beside
-# them the flush test. Parameters of the module are set to what they may be and sometimes to what they may not,
-# the files of single VMs as well, with up to 50 ms in between. What the kernel says to it is in dmesg: this
-# script only says what was done. A VM that ends with an error is counted, and the last error shown.
+# (spin locks, a barrier that halts, computing) run for a few seconds each and are started again, concurrently
+# with the flush test. The module's parameters and the files of single VMs are set to valid and sometimes invalid
+# values, with up to 50 ms in between. The kernel's complaints are in dmesg; this script only prints a summary.
+# It counts VMs that end with an error, and shows the last error.
 seconds=${1:-600} seed=${2:-1}
 parameters=/sys/module/kvm/parameters
 
@@ -30,7 +30,7 @@ flushes() {
 	[ $status = 0 ] || [ $status = 3 ]
 }
 
-# "FILE VALUE MICROSECONDS", without end.
+# Prints an endless list of "vm|all FILE VALUE MICROSECONDS".
 choices() {
 	awk -v seed="$seed" 'BEGIN {
 		srand(seed)

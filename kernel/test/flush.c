@@ -1,38 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT
 /*
- * Does KVM_HC_FLUSH_TLB flush what it says it does?
+ * Does KVM_HC_FLUSH_TLB flush all its targets?
  *
  *	gcc -O2 -static -pthread -o flush kernel/test/flush.c
  *	./flush [VCPUS [FLUSHES [SEED [HOW [quiet]]]]]	default: 8, 100000, 1, hypercall
  *
- * HOW `hypercall` is what is tested. The others test the test, and the machine it
- * runs on, and are to be compared with. With `ipi` the writer sends every other
- * vCPU an interrupt, whose handler invalidates the page, and waits for all to have done
- * so, as any kernel does on any hardware: whatever is stale then is no matter of
- * the hypercall. With `pv` it does so but for vCPUs that the host shows to be
- * preempted, in their steal time: those it asks to flush before they run again
- * (KVM_FEATURE_PV_TLB_FLUSH). With `none` nobody's TLB is flushed: the test is to
- * fail then, or sees nothing.
+ * HOW `hypercall` is the subject. The others test this program and the machine, and are
+ * the baseline. With `ipi` the writer sends every other vCPU an interrupt, whose handler
+ * invalidates the page, and waits for all of them, as kernels do on hardware: stale
+ * accesses are then unrelated to the hypercall. With `pv` it does the same, except for
+ * vCPUs whose steal time shows that they are preempted: it requests a flush before they
+ * run again (KVM_FEATURE_PV_TLB_FLUSH). With `none` there is no flush: the test should
+ * then fail, or else it cannot detect stale translations.
  *
- * With `quiet` the others only read, and nobody is moved: for the time a flush
- * takes, which is printed in any case (median, and what 90 % stay below), as the
- * writer's TSC has it.
+ * With `quiet` the others only read and no vCPU is moved, to measure the duration of a
+ * flush by the writer's TSC. The duration is always printed (median and 90th percentile).
  *
  * A VM without an operating system, on the patched kernel with
  * kvm.pv_flush_hypercall=1. vCPU 0 maps a page to another frame, flushes the
  * others' TLBs by hypercall, publishes the number of the round, and then poisons
- * the frame from before. The other vCPUs read the round and then the page: a
- * number below the round, or poison, came through a translation that should be
- * gone. Some of them also have KVM emulate an instruction that writes to the page
- * (from MMIO, so that this program is asked in between): poison that has changed
- * when its frame is used again was written through such a translation. Meanwhile
- * this program moves the vCPUs' threads from CPU to CPU and wakes those that
- * halt, at random but from a seed, and preemption comes by itself where there are
- * more vCPUs than CPUs.
+ * the previous frame. The other vCPUs read the round and then the page: a number
+ * below the round, or poison, came through a stale translation. Some of them also
+ * have KVM emulate an instruction that writes to the page (from MMIO, so that KVM
+ * exits to this program in between): poison that has changed when its frame is used
+ * again was written through a stale translation. Meanwhile this program moves the
+ * vCPUs' threads between CPUs and wakes halted vCPUs, at random with a seed. With
+ * more vCPUs than CPUs, vCPUs are also preempted.
  *
- * Prints what was done and exits 0 if nothing stale was seen, 1 if something was,
- * 3 if the host has no such hypercall. What it does not test: nested guests,
- * shadow paging, the guest side in Linux.
+ * Prints a summary and exits 0 if no access was stale, 1 if one was, 3 if the host
+ * has no such hypercall. Not tested: nested guests, shadow paging, the guest side in
+ * Linux.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -52,7 +49,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_VCPUS 128
+#define MAX_VCPUS 128
 #define MEMORY (4u << 20)
 #define TIMED 0x10000	/* The guest code knows this number, and CYCLES. */
 
@@ -71,18 +68,18 @@ enum {
 	STEALS = 0xe000,	/* a struct kvm_steal_time for each vCPU */
 	FRAMES = 0x10000,	/* two of them */
 	STACKS = 0x100000,	/* a page for each vCPU */
-	CYCLES = 0x200000,	/* that each of the last flushes took */
+	CYCLES = 0x200000,	/* the durations of the last flushes */
 	NOTHING = 0x10000000,	/* no memory: an access is emulated */
 };
 
-/* The page that is mapped anew, and one that leads to NOTHING. */
+/* The page that is remapped, and one that leads to NOTHING. */
 #define PAGE 0x40000000ul
 #define DEVICE 0x40001000ul
 
 /* At SHARED. The guest code below knows these offsets. */
 struct shared {
 	uint64_t published;	/* 0x00 */
-	uint64_t low;		/* 0x08: the vCPUs to flush, as the hypercall has it */
+	uint64_t low;		/* 0x08: the vCPUs to flush, in the hypercall's format */
 	uint64_t high;		/* 0x10 */
 	uint64_t limit;		/* 0x18 */
 	uint64_t stale_reads;	/* 0x20 */
@@ -91,25 +88,25 @@ struct shared {
 	uint64_t error;		/* 0x38 */
 	uint64_t stop;		/* 0x40 */
 	uint64_t reads;		/* 0x48 */
-	uint64_t asked;		/* 0x50: `ipi`: the round whose flush is asked for */
+	uint64_t asked;		/* 0x50: `ipi`: the round whose flush is requested */
 	uint64_t none;		/* 0x58: no flush at all */
 	uint64_t last;		/* 0x60: the last vCPU's number, for `ipi`; or 0 */
-	uint64_t nobody;	/* 0x68: a number that no vCPU has; or 0 */
-	uint64_t answer;	/* 0x70: and what the host said to a flush of it */
+	uint64_t unused_id;	/* 0x68: a number that no vCPU has; or 0 */
+	uint64_t answer;	/* 0x70: and the host's answer to its flush */
 	uint64_t pv;		/* 0x78: `pv` */
 };
 
 /* Of each reader; the guest code knows these offsets. */
 struct record {
-	uint64_t flushed;	/* 0x00: `ipi`: the last round it has flushed for */
+	uint64_t flushed;	/* 0x00: `ipi`: the last round with a flush */
 	uint64_t stale;		/* 0x08: stale reads */
-	uint64_t round;		/* 0x10: the last one's round */
-	uint64_t seen;		/* 0x18: and what was seen */
-	uint64_t still;		/* 0x20: those still stale when read once more */
+	uint64_t round;		/* 0x10: the round of the last one */
+	uint64_t seen;		/* 0x18: and the value read */
+	uint64_t still;		/* 0x20: those still stale when read again */
 	uint64_t unused[3];
 };
 
-/* What a reader does now and then; the guest code knows these numbers. */
+/* The periodic action of a reader; the guest code knows these numbers. */
 enum habit { READ, CPUID, USERSPACE, EMULATED, HALT, HABITS };
 
 static const char *const habit_names[HABITS] = {
@@ -124,7 +121,7 @@ static const char *const habit_names[HABITS] = {
  */
 asm(".pushsection .rodata\n"
     ".global guest_code, guest_writer, guest_reader, guest_nmi, guest_ipi, guest_fault\n"
-    ".global guest_hypercall, guest_hypercall_nobody, guest_end\n"
+    ".global guest_hypercall, guest_hypercall_unused_id, guest_end\n"
     "guest_code:\n"
     "guest_writer:\n"
     "	xor %r9d, %r9d\n"
@@ -134,14 +131,14 @@ asm(".pushsection .rodata\n"
     "	and $1, %r15\n"
     "	shl $12, %r15\n"
     "	add %r13, %r15\n"
-    /* Is the poison as it was left? */
+    /* Is the poison unchanged? */
     "	mov $0x7e7e7e7e7e7e7e7e, %rax\n"
     "	cmp %rax, 64(%r15)\n"
     "	je 2f\n"
     "	incq 0x28(%r8)\n"
     "2:	mov %r9, (%r15)\n"
     "	movq $0, 64(%r15)\n"
-    /* Accessed and dirty already: nobody else writes to the entry. */
+    /* Accessed and dirty already, so no CPU writes to the entry. */
     "	lea 0x63(%r15), %rax\n"
     "	mov %rax, (%r12)\n"
     "	invlpg (%r14)\n"
@@ -178,7 +175,7 @@ asm(".pushsection .rodata\n"
     "	mov %rax, 64(%r15)\n"
     "	cmp 0x18(%r8), %r9\n"
     "	jb guest_round\n"
-    /* Nobody has this number: the host must not say that it has been flushed. */
+    /* No vCPU has this number: the host must not report a flush. */
     "	cmpq $0, 0x68(%r8)\n"
     "	je 5f\n"
     "	mov $64, %eax\n"
@@ -186,7 +183,7 @@ asm(".pushsection .rodata\n"
     "	xor %ecx, %ecx\n"
     "	mov 0x68(%r8), %rdx\n"
     "	xor %esi, %esi\n"
-    "guest_hypercall_nobody:\n"
+    "guest_hypercall_unused_id:\n"
     "	vmcall\n"
     "	mov %rax, 0x70(%r8)\n"
     "5:	movq $1, 0x40(%r8)\n"
@@ -194,14 +191,14 @@ asm(".pushsection .rodata\n"
     "	jmp 5b\n"
     "6:	mov %rax, 0x38(%r8)\n"
     "	jmp 5b\n"
-    /* To each an interrupt, by the x2APIC's command register: fixed, vector 0x40. */
+    /* Sends each an interrupt, by the x2APIC's command register: fixed, vector 0x40. */
     "7:	mov %r9, 0x50(%r8)\n"
     "	mfence\n"
     "	mov 0x60(%r8), %rdx\n"
     "	mov $0x830, %ecx\n"
     "1:	cmpq $0, 0x78(%r8)\n"
     "	je 2f\n"
-    /* Preempted, and asked to flush before it could run again? */
+    /* If it is preempted, requests a flush before it runs again. */
     "	mov %rdx, %r11\n"
     "	shl $6, %r11\n"
     "	movzbl 0x2010(%rbx,%r11), %eax\n"
@@ -217,7 +214,7 @@ asm(".pushsection .rodata\n"
     "	wrmsr\n"
     "3:	dec %edx\n"
     "	jnz 1b\n"
-    /* And its answer from each. */
+    /* Waits for all of them. */
     "	mov 0x60(%r8), %rdx\n"
     "1:	mov %rdx, %rax\n"
     "	shl $6, %rax\n"
@@ -271,14 +268,14 @@ asm(".pushsection .rodata\n"
     "9:	lock add %r9, 0x48(%r8)\n"
     "8:	out %al, $0xf4\n"
     "	jmp 8b\n"
-    /* Nothing of the kind should happen: the program shows where it did. */
+    /* An unexpected exception or interrupt: the program prints the vCPU's state. */
     "guest_fault:\n"
     "	out %al, $0xf6\n"
     "	jmp guest_fault\n"
-    /* A reader that halts is woken. */
+    /* Wakes a halted reader. */
     "guest_nmi:\n"
     "	iretq\n"
-    /* A reader is to flush its TLB; the end of the interrupt goes to its x2APIC. */
+    /* Flushes a reader's TLB, and ends the interrupt at its x2APIC. */
     "guest_ipi:\n"
     "	push %rax\n"
     "	push %rcx\n"
@@ -299,7 +296,7 @@ asm(".pushsection .rodata\n"
 
 extern const char guest_code[], guest_writer[], guest_reader[], guest_nmi[];
 extern const char guest_ipi[], guest_fault[];
-extern const char guest_hypercall[], guest_hypercall_nobody[], guest_end[];
+extern const char guest_hypercall[], guest_hypercall_unused_id[], guest_end[];
 
 enum how { HYPERCALL, IPI, PV, NONE };
 
@@ -309,10 +306,10 @@ static bool quiet;
 static uint8_t *memory;
 static volatile struct shared *shared;
 static unsigned int vcpus = 8;
-static pthread_t threads[MOST_VCPUS];
-static unsigned int joined;	/* How many of them: the first so many. */
-static int fds[MOST_VCPUS];
-static struct kvm_run *runs[MOST_VCPUS];
+static pthread_t threads[MAX_VCPUS];
+static unsigned int joined;	/* number of joined threads, the first ones */
+static int fds[MAX_VCPUS];
+static struct kvm_run *runs[MAX_VCPUS];
 static uint64_t random_state;
 
 static void fail(const char *what, ...)
@@ -374,7 +371,7 @@ static void fill_memory(uint64_t flushes)
 	if (amd) {	/* vmmcall */
 		memcpy(memory + CODE + (guest_hypercall - guest_code),
 		       "\x0f\x01\xd9", 3);
-		memcpy(memory + CODE + (guest_hypercall_nobody - guest_code),
+		memcpy(memory + CODE + (guest_hypercall_unused_id - guest_code),
 		       "\x0f\x01\xd9", 3);
 	}
 
@@ -402,7 +399,7 @@ static void fill_memory(uint64_t flushes)
 	shared->none = how == NONE;
 	shared->last = how == IPI || how == PV ? vcpus - 1 : 0;
 	shared->pv = how == PV;
-	shared->nobody = how == HYPERCALL ? vcpus : 0;
+	shared->unused_id = how == HYPERCALL ? vcpus : 0;
 	for (i = 1; i < vcpus; i++) {
 		if (i < 64)
 			shared->low |= 1ull << i;
@@ -484,20 +481,20 @@ static void make_vcpu(int kvm, int vm, unsigned int i, struct kvm_cpuid2 *cpuid)
 /*
  * KVM finds vCPUs by APIC ID in a map that it makes when an APIC is touched, as
  * every system does when it starts its CPUs. vCPUs that are made later are not in
- * it, and the guest code above leaves APICs alone. They are switched on here.
+ * it, and the guest code above does not touch APICs. This switches them on.
  */
 static void touch_apic(unsigned int i)
 {
 	struct kvm_lapic_state state;
 
 	sure(ioctl(fds[i], KVM_GET_LAPIC, &state), "KVM_GET_LAPIC");
-	/* The spurious interrupt's vector, and that the APIC is on. */
+	/* The spurious interrupt's vector, and the enable bit. */
 	state.regs[0xf0] = 0xff;
 	state.regs[0xf1] = 1;
 	sure(ioctl(fds[i], KVM_SET_LAPIC, &state), "KVM_SET_LAPIC");
 }
 
-/* Where a vCPU was when something happened that should not: its registers, and its stack. */
+/* Prints the registers and the stack of a vCPU after an unexpected event. */
 static void show_vcpu(unsigned int i)
 {
 	struct kvm_sregs sregs;
@@ -518,7 +515,7 @@ static void *run_vcpu(void *argument)
 	unsigned int i = (uintptr_t)argument;
 	struct kvm_run *run = runs[i];
 
-	/* Flushes are what is tested: they are not to wait for the readers' slices. */
+	/* Flushes must not wait for the readers' slices. */
 	if (i == 0 && !quiet)
 		setpriority(PRIO_PROCESS, 0, -5);
 	for (;;) {
@@ -532,7 +529,7 @@ static void *run_vcpu(void *argument)
 			if (run->io.port == 0xf4)
 				return NULL;
 			if (run->io.port == 0xf6) {
-				fprintf(stderr, "flush: vCPU %u: an exception or an interrupt that nobody sent\n", i);
+				fprintf(stderr, "flush: vCPU %u: an unexpected exception or interrupt\n", i);
 				show_vcpu(i);
 				exit(2);
 			}
@@ -564,7 +561,7 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* What so many percent of the flushes stay below, in microseconds. */
+/* Returns a percentile of the flushes' durations, in microseconds. */
 static double flush_time(unsigned int percent)
 {
 	uint64_t *cycles = (uint64_t *)(memory + CYCLES);
@@ -578,7 +575,7 @@ static double flush_time(unsigned int percent)
 	return count ? 1e3 * cycles[1 + count * percent / 100] / khz : 0;
 }
 
-/* Moves a thread to some CPU of those allowed, or lets it run on any; wakes who halts. */
+/* Moves a thread to one of the allowed CPUs, or lets it run on all; wakes halted vCPUs. */
 static void disturb(int vm, const cpu_set_t *allowed)
 {
 	unsigned int i = joined + next_random() % (vcpus - joined);
@@ -618,9 +615,9 @@ int main(int argc, char **argv)
 	while (argc > 4 && how <= NONE && strcmp(argv[4], how_names[how]))
 		how++;
 	quiet = argc > 5 && !strcmp(argv[5], "quiet");
-	if (vcpus < 2 || vcpus > MOST_VCPUS || !flushes || how > NONE) {
+	if (vcpus < 2 || vcpus > MAX_VCPUS || !flushes || how > NONE) {
 		fprintf(stderr, "usage: %s [VCPUS [FLUSHES [SEED [hypercall | ipi | pv | none [quiet]]]]], 2 to %u vCPUs\n",
-			argv[0], MOST_VCPUS);
+			argv[0], MAX_VCPUS);
 		return 2;
 	}
 
@@ -691,9 +688,9 @@ int main(int argc, char **argv)
 		       (long long)shared->error);
 		return 3;
 	}
-	if (shared->nobody && !shared->answer)
+	if (shared->unused_id && !shared->answer)
 		printf("flush: the host says that it has flushed a vCPU that does not exist\n");
 	return shared->stale_reads || shared->stale_writes ||
-	       (shared->nobody && !shared->answer) ||
+	       (shared->unused_id && !shared->answer) ||
 	       shared->published != flushes;
 }

@@ -1,13 +1,13 @@
 #!/bin/busybox sh
-# Linux in VMs, under one load, with the series' switches set one way after the other.
+# Linux in VMs, under one load, with each setting of the series' switches in turn.
 #
 #	guests LOAD SECONDS VMS VCPUS NAME[:PARAMETER=VALUE,...] ...
 #
 # For a machine of kernel/test/run with QEMU in it (GUESTS=1). VMS VMs of VCPUS vCPUs each boot the machine's own
-# kernel, without paravirtual spin locks, and run LOAD (alloc, messaging, files) with as many threads as vCPUs, and
-# never stop. For each NAME the parameters of the module kvm are set, after 0.2 s counters are read, and
-# again SECONDS later. A line for each VM: its rounds per second of the time that it saw pass itself, and
-# the counters' growth. What could not be read is "not measured".
+# kernel, without paravirtual spin locks, and run LOAD (alloc, messaging, files) without end, with as many threads as
+# vCPUs. For each NAME the script sets the parameters of the module kvm, reads counters after 0.2 s, and again SECONDS
+# later. It prints a line for each VM: its rounds per second of guest time, and the growth of the counters, or
+# "not measured" if they cannot be read.
 load=$1 seconds=$2 vcpus=$4
 guests=$(seq 0 $(($3 - 1)))
 shift 4
@@ -20,7 +20,7 @@ case "$*" in
 *pv_flush_hypercall=1*) echo 1 >$parameters/pv_flush_hypercall || exit 1 ;;
 esac
 
-# A clock and interrupts come from KVM: nothing else is asked of the virtual machine.
+# KVM provides a clock and interrupts; the virtual machine needs nothing else.
 for i in $guests; do
 	rm -f "/tmp/guest$i"
 	qemu-system-x86_64 -L /usr/share/qemu -M microvm,pit=off,rtc=off -accel kvm -cpu host,migratable=no \
@@ -30,7 +30,7 @@ for i in $guests; do
 	eval "pid$i=$!"
 done
 
-# Where it counts.
+# The APLE threshold, if APLE is on.
 threshold() {
 	[ "$(cat $parameters/aple 2>/dev/null)" != Y ] || echo ", threshold $1"
 }

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT
 /*
- * KVM_HC_FLUSH_TLB in the hands of a guest that means no good.
+ * KVM_HC_FLUSH_TLB, called by a malicious guest.
  *
  *	gcc -O2 -static -pthread -o hostile kernel/test/hostile.c
  *	./hostile [CALLS [VCPUS [SEED]]]	default: 200000, 12, 1
  *
- * First the rules, with one vCPU: who has the hypercall, whom it flushes, and what
- * it says to masks that make no sense.
+ * First the rules, with one calling vCPU: availability of the hypercall, its targets, and
+ * its answers to invalid masks.
  *
- * Then the storm: VCPUS vCPUs make CALLS hypercalls in loops, each with the next of
- * 4096 masks: all bits, none, only itself, the most vCPUs there are, random ones;
- * from ID 0, the last one, those behind it, and numbers that overflow. Every third vCPU instead
- * sits in the middle of an access that this program is asked to emulate, and takes
- * its time: flushes that wait for those must give up. Beside them a thread for each
- * CPU sleeps for a millisecond again and again, and says how late it was at worst:
- * that is to be read, as it depends on the machine. What the kernel says to it (stalls,
- * lockups, KASAN) is in dmesg: for `kernel/test/run qemu`, with kvm.pv_flush_hypercall=1.
+ * Then the storm: VCPUS vCPUs make CALLS hypercalls in loops, each with the next of 4096
+ * masks: all bits, none, only itself, the maximum number of vCPUs, random ones; from ID 0,
+ * the last one, those after it, and numbers that overflow. Every third vCPU instead makes
+ * accesses that this program emulates slowly: flushes that wait for them must give up.
+ * Meanwhile a thread per CPU sleeps for 1 ms in a loop, and the worst delay is printed but
+ * not checked, as it depends on the machine. The kernel's complaints (stalls, lockups,
+ * KASAN) are in dmesg: run it by `kernel/test/run qemu`, with kvm.pv_flush_hypercall=1.
  *
- * Prints what was done, and exits 0 if all answers were of those that there may be,
- * 1 if not, 3 if the host has no such hypercall.
+ * Prints a summary, and exits 0 if all answers were valid, 1 if not, 3 if the host has no
+ * such hypercall.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -29,12 +28,12 @@
 
 const char *const program = "hostile";
 
-#define MOST_VCPUS 128
+#define MAX_VCPUS 128
 #define MASKS 4096
 #define TABLE (SHARED + 0x10000)	/* the masks, for the guest */
 #define NOT_THERE (-1000)		/* -KVM_ENOSYS */
 #define NO_SUCH_ID (-95)		/* -KVM_EOPNOTSUPP */
-#define ELSEWHERE 0x4fffffff		/* a leaf of CPUID that nobody reads */
+#define ELSEWHERE 0x4fffffff		/* an unused leaf of CPUID */
 #define RULE_CALLS 50
 
 /* At SHARED; the guest code below knows these offsets. */
@@ -42,15 +41,15 @@ struct shared {
 	uint64_t stop;			/* 0x00 */
 	uint64_t unused[7];
 	struct record {
-		uint64_t done;		/* 0x00: answers: all is flushed */
-		uint64_t refused;	/* 0x08: so many could not be */
+		uint64_t done;		/* 0x00: answers: all targets were flushed */
+		uint64_t refused;	/* 0x08: some targets could not be flushed */
 		uint64_t no_such_id;	/* 0x10 */
 		uint64_t bad;		/* 0x18: any other answer */
 		uint64_t answer;	/* 0x20: the last of these */
 		uint64_t longest;	/* 0x28: cycles of the TSC */
 		uint64_t accesses;	/* 0x30: to no memory */
 		uint64_t unused;
-	} records[MOST_VCPUS];
+	} records[MAX_VCPUS];
 };
 
 struct mask {
@@ -102,7 +101,7 @@ asm(".pushsection .rodata\n"
     "	jne 4f\n"
     "	incq 0x10(%r15)\n"
     "	jmp 6f\n"
-    /* As there are 128 bits, no more than so many may be left. Unsigned. */
+    /* At most 128 targets may be left, one per bit. Unsigned. */
     "4:	cmp $128, %r11\n"
     "	ja 5f\n"
     "	incq 0x08(%r15)\n"
@@ -131,8 +130,8 @@ static const char *const hypercalls[] = {
 };
 
 static struct vm vm;
-static struct vcpu vcpus[MOST_VCPUS];
-static pthread_t threads[MOST_VCPUS];
+static struct vcpu vcpus[MAX_VCPUS];
+static pthread_t threads[MAX_VCPUS];
 static unsigned int count = 12;
 static unsigned int broken;	/* rules */
 static volatile struct shared *shared;
@@ -143,7 +142,7 @@ static bool accesses(unsigned int i)
 	return i % 3 == 2;
 }
 
-/* The vCPU makes the hypercall once, and this is the answer. */
+/* Lets the vCPU make the hypercall once, and returns the answer. */
 static int64_t call(struct vcpu *vcpu, uint64_t low, uint64_t high, uint64_t min)
 {
 	struct kvm_regs regs = {
@@ -161,7 +160,7 @@ static int64_t call(struct vcpu *vcpu, uint64_t low, uint64_t high, uint64_t min
 	return regs.rax;
 }
 
-/* One of the VM's figures in debugfs. */
+/* Reads one of the VM's counters in debugfs. */
 static unsigned long figure(const char *name)
 {
 	unsigned long value;
@@ -185,20 +184,20 @@ static void rule(bool holds, const char *what, long got)
 }
 
 /*
- * RULE_CALLS times the same call, which is to be answered with 0. Whether the caller's own
- * TLB was flushed each time, or never, but for what KVM flushes on its own.
+ * Makes the same call RULE_CALLS times, which must answer 0. Checks whether the caller's own
+ * TLB was flushed each time or never, apart from KVM's own flushes.
  */
 static void rule_flush(const char *what, uint64_t low, uint64_t high, bool flushes_caller)
 {
 	unsigned long before, flushes;
 	int64_t answer = 0;
 
-	/* What is left from before: the first entry. */
+	/* Serves pending flushes: the first entry. */
 	call(&vcpus[0], 0, 0, 0);
 	before = figure("tlb_flush");
 	for (unsigned int i = 0; i < RULE_CALLS && !answer; i++)
 		answer = call(&vcpus[0], low, high, 0);
-	/* And what was asked for last: it is served when the vCPU next enters. */
+	/* Serves the last request, at the vCPU's next entry. */
 	call(&vcpus[0], 0, 0, 0);
 	flushes = figure("tlb_flush") - before;
 	rule(answer == 0, what, answer);
@@ -218,7 +217,7 @@ static void close_vm(unsigned int made)
 	close(vm.kvm);
 }
 
-/* Only vCPUs whose CPUID shows it have the hypercall, though nothing enforces that. */
+/* Only vCPUs whose CPUID shows the hypercall have it, even without KVM_CAP_ENFORCE_PV_FEATURE_CPUID. */
 static void rules_of_the_gate(void)
 {
 	struct kvm_cpuid_entry2 *features;
@@ -262,7 +261,7 @@ static void rules_of_flushes(void)
 	rule_flush("the caller alone is named", 1, 0, true);
 	rule_flush("the caller and another are named", 3, 0, true);
 	rule_flush("another is named", 2, 0, false);
-	rule_flush("nobody is named", 0, 0, false);
+	rule_flush("no vCPU is named", 0, 0, false);
 	rule_flush("all are named", ~0ull, ~0ull, true);
 	rule_flush("all but the caller are named", ~1ull, ~0ull, false);
 
@@ -273,7 +272,7 @@ static void rules_of_flushes(void)
 	answer = call(&vcpus[0], ~0ull, ~0ull, 0xffffffff);
 	rule(answer == NO_SUCH_ID, "IDs from 2^32-1 on", answer);
 	answer = call(&vcpus[0], 8, 0, 0);
-	rule(answer == 1, "an ID that nobody has", answer);
+	rule(answer == 1, "an ID that no vCPU has", answer);
 	close_vm(3);
 }
 
@@ -290,7 +289,7 @@ static void fill_table(uint64_t state)
 		table[i].high = next_random(&state);
 		table[i].min = mins[next_random(&state) % (sizeof(mins) / sizeof(mins[0]))];
 		if (kind < 3) {
-			/* As large as may be: all pCPUs, all vCPUs. */
+			/* The maximum: all pCPUs, all vCPUs. */
 			table[i].low = table[i].high = ~0ull;
 			table[i].min = 0;
 		} else if (kind < 6) {
@@ -327,7 +326,7 @@ static void *run_vcpu(void *argument)
 	}
 }
 
-/* On one CPU: how late, at worst, a sleep of a millisecond ended. */
+/* Returns the worst delay of 1 ms sleeps on one CPU. */
 static void *sleep_on(void *argument)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };
@@ -371,7 +370,7 @@ static struct record sum(void)
 	return all;
 }
 
-/* Returns whether all went as it may. */
+/* Returns whether all answers were valid. */
 static bool storm(unsigned long calls, uint64_t seed)
 {
 	const struct timespec pause = { .tv_nsec = 10000000 };
@@ -395,7 +394,7 @@ static bool storm(unsigned long calls, uint64_t seed)
 		};
 
 		make_vcpu(&vm, &vcpus[i], i, vm.cpuid);
-		/* One is not in KVM's map of APIC IDs. */
+		/* vCPU 1 is not in KVM's map of APIC IDs. */
 		if (i != 1)
 			switch_apic_on(&vcpus[i]);
 		sure(ioctl(vcpus[i].fd, KVM_SET_REGS, &regs), "KVM_SET_REGS");
@@ -444,7 +443,7 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		calls = number(argv[1], "CALLS", 1, 1000000000);
 	if (argc > 2)
-		count = number(argv[2], "VCPUS", 2, MOST_VCPUS);
+		count = number(argv[2], "VCPUS", 2, MAX_VCPUS);
 	if (argc > 3)
 		seed = number(argv[3], "SEED", 0, ~0ul);
 

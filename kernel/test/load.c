@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A program that keeps a kernel's locks busy, and says once in a while how far it is.
+ * A load on a kernel's locks, which prints its progress.
  *
  *	load alloc THREADS	threads of one process map 64 KiB, touch every page and unmap it
  *	load messaging THREADS	pairs of processes: one sends 100 bytes, 20 times, and the other reads them
  *	load files THREADS	threads of one process duplicate and close a descriptor
  *
- * alloc is what ebizzy does to a kernel: the lock of the address space, the page allocator's and page tables'
- * locks, and a shootdown each time. messaging is what hackbench does: locks of sockets and run queues, and wake-ups.
- * files has a single spin lock, that of the table of descriptors.
+ * alloc resembles ebizzy: the lock of the address space, the page allocator's and page tables' locks, and a TLB
+ * shootdown each time. messaging resembles hackbench: locks of sockets and run queues, and wake-ups. files has a
+ * single spin lock, that of the table of descriptors.
  *
  * Every tenth of a second it prints "load: TIME COUNT .", both in hex: CLOCK_MONOTONIC in us, and rounds of all threads
- * up to then. It has no end.
+ * so far. It does not end.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT
 /*
- * Do TLB shootdowns work in this Linux, a guest that has them done by hypercall?
+ * Do TLB shootdowns by hypercall work in this Linux guest?
  *
  *	gcc -O2 -static -pthread -o remap kernel/test/remap.c
  *	./remap [THREADS [REMAPS]]		default: one for each CPU, 100000
  *
- * One thread maps a page anew again and again, to either page of a file in memory,
- * publishes the number of the round, and poisons the page from before. The others
- * read the round and then the page: a number below the round came through a
- * translation that should be gone. The kernel flushes the TLBs of all CPUs that
- * run these threads, for each remap.
+ * One thread remaps a page in a loop, to either page of a file in memory, publishes the
+ * number of the round, and poisons the previous page. The others read the round and then
+ * the page: a number below the round came through a stale translation. For each remap the
+ * kernel flushes the TLBs of all CPUs that run these threads.
  *
- * Prints what was done and how long it took, and exits 1 if anything stale was seen.
+ * Prints a summary with the duration, and exits 1 if a read was stale.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -24,7 +23,7 @@
 #include <unistd.h>
 
 #define PAGE 4096
-#define MOST_THREADS 256
+#define MAX_THREADS 256
 
 static _Atomic uint64_t published, stale, reads;
 static _Atomic int stop;
@@ -61,10 +60,10 @@ int main(int argc, char **argv)
 	uint64_t remaps = argc > 2 ? strtoull(argv[2], NULL, 0) : 100000;
 	int file = memfd_create("remap", 0);
 	volatile uint64_t *both;
-	pthread_t ids[MOST_THREADS];
+	pthread_t ids[MAX_THREADS];
 	double start;
 
-	if (threads < 2 || threads > MOST_THREADS || file < 0 || ftruncate(file, 2 * PAGE)) {
+	if (threads < 2 || threads > MAX_THREADS || file < 0 || ftruncate(file, 2 * PAGE)) {
 		fprintf(stderr, "remap: at least 2 threads and a file in memory are needed\n");
 		return 2;
 	}

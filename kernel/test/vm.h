@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What create.c and hostile.c need of a VM without an operating system: 4 MiB of
- * memory mapped to themselves, one page that leads to no memory, and vCPUs in long
- * mode that run code of the including file.
+ * A VM without an operating system, for create.c and hostile.c: 4 MiB of identity-mapped
+ * memory, one page without memory behind it, and vCPUs in long mode that run code of the
+ * including file.
  *
  * The including file defines `program`, its name in messages.
  */
@@ -35,7 +35,7 @@ enum {
 	PDPT = 0x8000,
 	PD_LOW = 0x9000,
 	PD_HIGH = 0xa000,
-	SHARED = 0x10000,	/* what the guest code and the program share */
+	SHARED = 0x10000,	/* shared by the guest code and the program */
 	NOTHING = 0x10000000,	/* no memory: an access goes to userspace */
 };
 
@@ -84,7 +84,7 @@ static inline uint64_t next_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dull;
 }
 
-/* A number from the command line that must lie between @low and @high. */
+/* Parses a number from the command line, which must lie between @low and @high. */
 static inline unsigned long number(const char *text, const char *name,
 				   unsigned long low, unsigned long high)
 {
@@ -112,7 +112,7 @@ static inline bool is_amd(void)
 	return amd;
 }
 
-/* The entry of CPUID with KVM's features, or NULL. */
+/* Returns the entry of CPUID with KVM's features, or NULL. */
 static inline struct kvm_cpuid_entry2 *kvm_features(struct kvm_cpuid2 *cpuid)
 {
 	for (unsigned int i = 0; i < cpuid->nent; i++)
@@ -121,7 +121,7 @@ static inline struct kvm_cpuid_entry2 *kvm_features(struct kvm_cpuid2 *cpuid)
 	return NULL;
 }
 
-/* A vCPU's CPUID as KVM would have it. Exits with 3 if that is without the hypercall. */
+/* Returns the CPUID that KVM supports. Exits with 3 if it lacks the hypercall. */
 static inline struct kvm_cpuid2 *supported_cpuid(int kvm)
 {
 	struct kvm_cpuid2 *cpuid;
@@ -146,12 +146,12 @@ static inline void write64(struct vm *vm, uint64_t at, uint64_t value)
 	memcpy(vm->memory + at, &value, sizeof(value));
 }
 
-/* Where an instruction of the guest's code lies in the guest. */
+/* Returns the guest address of an instruction of the guest's code. */
 #define guest_address(code, label) (CODE + ((label) - (code)))
 
 /*
- * A VM with the code from @code to @end, in which each of @hypercalls, a list that
- * NULL ends, is a `vmcall`: for AMD they are made `vmmcall`.
+ * Makes a VM with the code from @code to @end. Each of @hypercalls, a NULL-terminated
+ * list, is a `vmcall`, which is patched to `vmmcall` on AMD.
  */
 static inline void make_vm(struct vm *vm, const char *code, const char *end,
 			   const char *const *hypercalls)
@@ -183,7 +183,7 @@ static inline void make_vm(struct vm *vm, const char *code, const char *end,
 	write64(vm, PD_HIGH, NOTHING | 0x83);
 }
 
-/* Long mode with paging; what is left of the registers is for the caller. */
+/* Makes a vCPU in long mode with paging; the caller sets the other registers. */
 static inline void make_vcpu(struct vm *vm, struct vcpu *vcpu, unsigned int id,
 			     struct kvm_cpuid2 *cpuid)
 {
@@ -217,13 +217,13 @@ static inline void make_vcpu(struct vm *vm, struct vcpu *vcpu, unsigned int id,
 	sure(ioctl(vcpu->fd, KVM_SET_MP_STATE, &runnable), "KVM_SET_MP_STATE");
 }
 
-/* Switches the vCPU's APIC on: only then is it in KVM's map of APIC IDs. */
+/* Switches the vCPU's APIC on, which adds it to KVM's map of APIC IDs. */
 static inline void switch_apic_on(struct vcpu *vcpu)
 {
 	struct kvm_lapic_state state;
 
 	sure(ioctl(vcpu->fd, KVM_GET_LAPIC, &state), "KVM_GET_LAPIC");
-	/* The spurious interrupt's vector, and that the APIC is on. */
+	/* The spurious interrupt's vector, and the enable bit. */
 	state.regs[0xf0] = 0xff;
 	state.regs[0xf1] = 1;
 	sure(ioctl(vcpu->fd, KVM_SET_LAPIC, &state), "KVM_SET_LAPIC");

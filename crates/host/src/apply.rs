@@ -1,6 +1,6 @@
-//! Decisions made real: which knob of which cgroup or thread each one turns.
+//! Application of decisions to knobs of cgroups and threads.
 //!
-//! Each is made for itself, but for those of a swap, of which all are made or none (`swap`).
+//! Each decision is independent, except those of a swap, which are applied together or not at all (`swap`).
 
 mod swap;
 
@@ -18,7 +18,7 @@ use tandem_model::{Decision, Knob, Target, VcpuId, VmId};
 use crate::division;
 use crate::managed::{ManagedVcpu, ManagedVm, give_up_group};
 
-/// What came of a set of decisions.
+/// The result of a set of decisions.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// Weights written, of VMs and vCPUs.
@@ -33,23 +33,23 @@ pub struct Applied {
     pub refused: Vec<Refused>,
 }
 
-/// A change that was asked for and could not be made; the VM stays as it was.
+/// A change that failed; the VM stays as it was.
 #[derive(Debug)]
 pub struct Refused {
-    /// Which VM.
+    /// The VM's name.
     pub vm: String,
-    /// What went wrong, with path and value.
+    /// The error, with path and value.
     pub error: String,
-    /// Whether the journal could not be written: then it is the same for all VMs.
+    /// Whether the journal could not be written, which affects all VMs.
     pub is_of_disk: bool,
-    /// Whether another daemon looks after the VM.
+    /// Whether another daemon manages the VM.
     pub is_others: bool,
 }
 
 impl Refused {
-    /// Of this VM.
+    /// Returns the report of an error for this VM.
     pub(crate) fn new(vm: &str, error: &ActuatorError) -> Refused {
-        // Whichever step it was at which the disk failed: it is the same trouble, and is told once.
+        // Disk errors of all steps get the same text, so that it is logged once.
         let of_disk = match error {
             ActuatorError::Journal(JournalError::File { path, source, .. }) => {
                 Some(format!("cannot write to {}: {source}", path.display()))
@@ -64,7 +64,7 @@ impl Refused {
         }
     }
 
-    /// Of this VM something is not put back.
+    /// Returns the report of a failed revert for this VM.
     pub(crate) fn not_put_back(vm: &str, report: &RestoreReport, hint: &str) -> Refused {
         Refused {
             vm: vm.to_owned(),
@@ -74,20 +74,21 @@ impl Refused {
         }
     }
 
-    /// In words; of a journal that cannot be written the same whatever VM it was.
-    pub fn in_words(&self) -> String {
-        match self.is_of_disk {
-            true => format!(
-                "{}; until that is mended nothing more is changed, and what was changed stays as it is and is put back in the end",
+    /// Returns the log message; for a journal that cannot be written, it is the same for all VMs.
+    pub fn message(&self) -> String {
+        if self.is_of_disk {
+            format!(
+                "{}; nothing more is changed until it can be written; earlier changes stay, and are reverted when the daemon ends",
                 self.error
-            ),
-            false => format!("VM {}: {}", self.vm, self.error),
+            )
+        } else {
+            format!("VM {}: {}", self.vm, self.error)
         }
     }
 }
 
 impl Applied {
-    /// Makes changes, in order; those of a swap together, in the place of the first of them.
+    /// Makes changes in order; those of a swap together, at the position of the first of them.
     pub(crate) fn all(
         decisions: &[Decision],
         vms: &mut BTreeMap<VmId, ManagedVm>,
@@ -111,7 +112,8 @@ impl Applied {
         applied
     }
 
-    /// Makes one change. A thread or cgroup that is gone is dropped at the next scan, and is no error.
+    /// Makes one change.
+    /// A thread or cgroup that is gone is no error; the next scan drops it.
     fn apply(&mut self, decision: &Decision, managed: &mut ManagedVm, actuator: &mut Actuator) {
         match apply(decision, managed, actuator) {
             Ok(true) => self.count(decision),
@@ -121,7 +123,7 @@ impl Applied {
         }
     }
 
-    /// A change was made.
+    /// Counts a change.
     fn count(&mut self, decision: &Decision) {
         match decision.knob() {
             Knob::Weight => self.weights += 1,
@@ -134,7 +136,7 @@ impl Applied {
     }
 }
 
-/// Makes one change, and keeps what is in force; true if it was made.
+/// Makes one change and records the current value; true if it was made.
 fn apply(
     decision: &Decision,
     managed: &mut ManagedVm,
@@ -151,7 +153,7 @@ fn apply(
         };
     }
     match decision {
-        // In the idle class there is none to set. In turns, whoever keeps them sets it.
+        // The idle class has no weight, and in turns the turn thread sets it.
         Decision::SetWeight { weight, .. }
             if managed.in_force.idle || managed.in_force.rotating =>
         {
@@ -185,16 +187,17 @@ fn apply_to_vcpu(
     group: Option<CgroupPath>,
     actuator: &mut Actuator,
 ) -> Result<bool, ActuatorError> {
-    // Whoever keeps turns puts it back first.
+    // The turn thread must restore it first.
     if vcpu.roams && decision.knob() == Knob::Affinity {
         return Ok(false);
     }
     let thread = vcpu.thread;
     let outcome = match (decision, group) {
         (Decision::SetWeight { weight, .. }, Some(group)) => {
-            vcpu.settings.weight = Some(match vcpu.settings.idle {
-                true => *weight,
-                false => actuator.set_weight(&group, *weight)?,
+            vcpu.settings.weight = Some(if vcpu.settings.idle {
+                *weight
+            } else {
+                actuator.set_weight(&group, *weight)?
             });
             Outcome::Done
         }
@@ -216,7 +219,7 @@ fn apply_to_vcpu(
     if outcome == Outcome::Gone {
         return Ok(false);
     }
-    // The kernel may have made something else of it: a slice in range, those of the pCPUs that there are.
+    // The kernel may have adjusted the value: a slice to its range, an affinity to the existing pCPUs.
     match decision {
         Decision::SetNice { nice, .. } => {
             vcpu.settings.nice = sched_attr::nice(thread.tid).unwrap_or(*nice);
@@ -245,8 +248,8 @@ fn target(decision: &Decision) -> Option<Target> {
     }
 }
 
-/// The cgroup that holds a vCPU alone: the one it has below its VM's (libvirt makes `vcpuN`), or one that is made for it.
-/// `None`: the vCPU is gone.
+/// Returns the cgroup that holds a vCPU alone: an existing one below its VM's (libvirt makes `vcpuN`), or a new one.
+/// Returns `None` if the vCPU is gone.
 fn vcpu_group(
     managed: &mut ManagedVm,
     vcpu: VcpuId,

@@ -53,11 +53,11 @@ use crate::select::VmPattern;
 
 pub use rule::{Policies, VmRule};
 
-/// Where the journal, the lock and the status live unless told otherwise. It must survive the
-/// daemon and should not survive a reboot, because cgroups do not.
+/// Default directory of the journal, the lock and the status.
+/// It must survive the daemon, but not a reboot, because cgroups do not either.
 pub const DEFAULT_STATE_DIR: &str = "/run/tandem";
 
-/// The command that reverts what the journal in this state directory holds.
+/// Returns the command that reverts the changes in this state directory's journal.
 pub(crate) fn restore_command(state_dir: &Path) -> String {
     if state_dir == Path::new(DEFAULT_STATE_DIR) {
         "tandem host restore".to_owned()
@@ -66,7 +66,7 @@ pub(crate) fn restore_command(state_dir: &Path) -> String {
     }
 }
 
-/// Why the settings cannot be used.
+/// An error in the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file or a value in it.
@@ -122,7 +122,7 @@ impl Select {
             && self.uids.is_empty()
     }
 
-    /// What is wrong if of `found` VMs none is selected: nothing where all are asked for.
+    /// Returns the error if none of `found` VMs matches; `None` if all are selected.
     pub fn none_matches(&self, found: usize) -> Option<String> {
         let quoted = |text: &String| format!("'{text}'");
         let pids = self.pids.iter().map(|pid| format!("process {pid}"));
@@ -231,30 +231,31 @@ struct File {
 }
 
 impl HostConfig {
-    /// The accounting period, in milliseconds.
+    /// Range of the accounting period, in milliseconds.
     pub const PERIODS_MS: (u64, u64) = (30, 1000);
-    /// The fair window, in seconds.
+    /// Range of the fair window, in seconds.
     pub const FAIR_WINDOWS_S: (u64, u64) = (1, 3600);
-    /// Time from one look for VMs to the next, in milliseconds.
+    /// Range of the interval between scans for VMs, in milliseconds.
     pub const SCANS_MS: (u64, u64) = (100, 60_000);
-    /// A turn, in milliseconds.
+    /// Range of the length of a turn, in milliseconds.
     pub const TURNS_MS: (u64, u64) = (5, 100);
 
-    /// Reads the `[host]` section of a TOML file. Values are checked by [`HostConfig::check`], after
-    /// flags have had their say.
+    /// Reads the `[host]` section of a TOML file.
+    /// [`HostConfig::check`] checks the values, after flags have overridden them.
     pub fn read(path: &Path) -> Result<HostConfig, ConfigError> {
         let file: File = settings::read(path, |text| toml::from_str(text))?;
         Ok(file.host)
     }
 
-    /// The settings as a file that [`HostConfig::read`] reads.
+    /// Returns the settings as TOML that [`HostConfig::read`] reads.
     pub fn to_toml(&self) -> String {
         let host = self.clone();
-        // Every field has a form in TOML, so nothing can fail.
+        // Every field has a form in TOML, so this cannot fail.
         toml::to_string_pretty(&File { host }).unwrap_or_default()
     }
 
-    /// Checks the range of every value. A file may select no VM: then the daemon manages none until it does.
+    /// Checks the range of every value.
+    /// A file may select no VM; then the daemon manages none until it does.
     pub fn check(&self) -> Result<(), ConfigError> {
         let whole = |key, value, (least, most), unit| check_whole(key, value, least, most, unit);
         whole("period_ms", self.period_ms, HostConfig::PERIODS_MS, "milliseconds")?;
@@ -285,10 +286,7 @@ impl HostConfig {
 
     /// Checks that a VM is selected.
     pub fn check_selected(&self) -> Result<(), ConfigError> {
-        match self.select.is_empty() {
-            true => Err(ConfigError::NothingSelected),
-            false => Ok(()),
-        }
+        if self.select.is_empty() { Err(ConfigError::NothingSelected) } else { Ok(()) }
     }
 
     /// Returns valid settings that do less than an operator may expect.
@@ -305,12 +303,12 @@ impl HostConfig {
         none.into_iter().chain(flexs).map(str::to_owned).collect()
     }
 
-    /// The accounting period.
+    /// Returns the accounting period.
     pub fn period(&self) -> Nanos {
         Nanos::from_millis(self.period_ms)
     }
 
-    /// How to find VMs.
+    /// Returns the options of discovery.
     pub fn discovery_options(&self) -> DiscoveryOptions {
         DiscoveryOptions {
             thread_pattern: self.thread_pattern.clone(),
@@ -321,7 +319,7 @@ impl HostConfig {
         }
     }
 
-    /// The settings of the controller and its policies.
+    /// Returns the settings of the controller and its policies.
     pub fn controller(&self) -> ControllerConfig {
         let rules = self.rule.iter().filter_map(|rule| rule.policies);
         ControllerConfig {
@@ -339,7 +337,7 @@ impl HostConfig {
         }
     }
 
-    /// What the control law takes from these settings.
+    /// Returns the settings of the control law.
     pub fn flexw(&self) -> FlexWConfig {
         FlexWConfig {
             fair_window: Nanos::from_secs(self.fair_window_s),
@@ -376,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_documentation_is_read() {
+    fn documented_example_is_valid() {
         let config = read(
             "[host]\nperiod_ms = 50\nfair_window_s = 5\nplacement = \"rebalance\"\n\
              [host.select]\nnames = [\"db-*\"]\n[[host.weight]]\nname = \"db-*\"\nweight = 2.0\n",
@@ -389,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_may_be_those_of_vcpus_on_the_host_or_of_single_vms() {
+    fn weight_per_vcpu_applies_to_host_or_rule() {
         let config = read(
             "[host]\nweight_per_vcpu = true\nselect.all = true\n\
              [[host.rule]]\nname = \"db-*\"\nweight_per_vcpu = false\n",
@@ -402,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_may_not_act_is_remarked() {
+    fn policy_without_effect_is_remarked() {
         let remarks =
             |text: &str| read(&format!("[host]\nselect.all = true\n{text}")).unwrap().remarks();
         let remark = remarks("policies = [\"fair\", \"flexs\"]");
@@ -413,13 +411,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_its_default() {
+    fn missing_settings_have_defaults() {
         assert_eq!(read("").unwrap(), HostConfig::default());
         assert_eq!(HostConfig::default().flexw(), FlexWConfig::default());
     }
 
     #[test]
-    fn bad_files_say_where_and_what_would_be_right() {
+    fn errors_name_place_and_valid_form() {
         assert!(error("[host]\nperiodms = 1").contains("unknown field `periodms`"));
         assert!(error("[host]\nperiodms = 1").contains("line 2"));
         assert!(error("[host]\nperiodms = 1").ends_with("did you mean `period_ms`?"));
@@ -436,15 +434,15 @@ mod tests {
     }
 
     #[test]
-    fn what_nests_too_deep_is_refused_before_it_is_read() {
-        // A reader that counts what closes wrongly would overflow its stack here.
+    fn deep_nesting_is_rejected_before_parsing() {
+        // A parser that miscounts closing brackets would overflow its stack here.
         let closed = ["{}"; 30_000].join(", ");
         let deep = format!("a = {{ {closed}, b = {}\n", "{a=".repeat(30_000));
         assert!(error(&deep).ends_with("line 1: tables and lists may nest 100 deep at most"));
     }
 
     #[test]
-    fn values_out_of_range_name_key_value_and_range() {
+    fn range_errors_name_key_value_and_range() {
         assert_eq!(
             error("[host]\nperiod_ms = 5"),
             "period_ms = 5 is not possible: 30 … 1000 milliseconds"
@@ -478,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn spoofed_names_meet_no_rule_that_says_no_more_than_a_name() {
+    fn spoofed_names_match_no_name_only_rule() {
         let text = "[[host.rule]]\nname = \"db-*\"\nweight = 100\n";
         let is_for = |text: &str, origin: &Origin| {
             let config = read(text).unwrap();
@@ -490,14 +488,14 @@ mod tests {
         let tenants = origin(1000, "/user.slice/user-1000.slice/session-3.scope", false);
         assert!(is_for(text, &roots) && is_for(text, &libvirts));
         assert!(!is_for(text, &tenants));
-        // Within a user or a place that the rule names, names count.
+        // Together with a user or cgroup in the rule, names count.
         assert!(is_for(&format!("{text}uid = 1000\n"), &tenants));
         assert!(!is_for(&format!("{text}uid = 1001\n"), &tenants));
         let there = format!("{text}cgroup = \"/user.slice/user-1000.slice\"\n");
         assert!(is_for(&there, &tenants) && !is_for(&there, &libvirts));
         let other = there.replace("db-*", "web-*");
         assert!(!is_for(&other, &tenants));
-        // Both are for whole users and places, too; a process is whoever it is.
+        // A user or a process id alone is enough.
         assert!(is_for("[[host.rule]]\nuid = 1000\nweight = 2\n", &tenants));
         assert!(is_for("[[host.rule]]\npid = 100\nweight = 2\n", &tenants));
         assert!(!is_for("[[host.rule]]\npid = 101\nweight = 2\n", &roots));
@@ -506,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn options_say_whose_vms_a_rule_is_for() {
+    fn options_parse_into_rules() {
         let whose = |text| VmRule::whose(text).unwrap();
         assert_eq!(whose("4711").pid, Some(4711));
         assert_eq!(whose("uid:1000").uid, Some(1000));
@@ -520,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_may_select_no_vm() {
+    fn empty_selection_needs_a_file() {
         let config = read("[host]\ndry_run = true\n").unwrap();
         config.check().unwrap();
         assert!(config.remarks()[0].starts_with("no VM is selected"), "{:?}", config.remarks());
@@ -531,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_named() {
+    fn missing_file_is_named() {
         let error = HostConfig::read(Path::new("/no/such.toml")).unwrap_err().to_string();
         assert!(error.contains("/no/such.toml"), "{error}");
     }

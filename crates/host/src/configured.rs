@@ -1,16 +1,18 @@
-//! The configured weight w_i of a VM: what its operator says it is worth.
+//! The configured weight w_i of a VM, set by its operator.
 //!
-//! It is the weight of the rule that names the VM (1 = the kernel's default), else that of the VM's own cgroup if that is the operator's word
-//! (`is_tenants`), else the default. With
-//! `weight_per_vcpu` that counts for each of its vCPUs, as operators need it who sell vCPUs: w_i = base × vCPUs, and it follows vCPUs
-//! that are plugged in or out. What is beyond the range of the cgroup's knob cannot be written, so the limit counts.
+//! It is the weight of the rule that names the VM (1 = the kernel's default), else that of the VM's own cgroup, else the default.
+//! A cgroup's weight that its tenant can set does not count (`is_tenants`).
+//!
+//! With `weight_per_vcpu`, for operators that sell vCPUs, w_i = base × vCPUs, and it follows vCPU hot-plug.
+//! A weight beyond the range of the cgroup's knob is clamped to it.
 
 use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController};
 use tandem_model::Weight;
 
-/// Whether a cgroup's weight is what a tenant says of himself among others: its file is his, and the cgroup above is root's. Who
-/// delegates a cgroup leaves its knobs root's; but not everybody knows. Below a cgroup that was given to him a tenant may set what he
-/// likes: that divides his own share.
+/// Whether a tenant can set a cgroup's weight relative to other tenants: the tenant owns its file, and root the cgroup above.
+///
+/// Delegation of a cgroup should leave its knobs to root, but some hosts do not do that.
+/// Within a delegated cgroup, tenants may set any weight, since that only divides their own share.
 pub(crate) fn is_tenants(
     controller: &dyn CpuController,
     cgroup: &CgroupPath,
@@ -22,38 +24,39 @@ pub(crate) fn is_tenants(
     Ok(is_his && controller.owners(&above)?.folder == 0)
 }
 
-/// How the weight comes about.
+/// The source of a VM's weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Configured {
     /// The VM's weight, or that of one vCPU, in the knob's units.
     base: Weight,
     /// Whether it is that of one vCPU.
     per_vcpu: bool,
-    /// The least and the most that the knob takes.
+    /// Minimum and maximum of the knob.
     range: (Weight, Weight),
-    /// Whether it was said that the knob cannot take it.
+    /// Whether a weight beyond the knob's range was reported.
     said: bool,
 }
 
 impl Configured {
-    /// A weight of the VM, or of each of its vCPUs.
+    /// Returns a weight of the VM, or of each of its vCPUs.
     pub fn new(base: Weight, per_vcpu: bool, range: (Weight, Weight)) -> Configured {
         Configured { base, per_vcpu, range, said: false }
     }
 
-    /// Other settings apply: a weight if it is given, and whether it is that of each vCPU.
+    /// Applies other settings: a weight, if there is one, and whether it is per vCPU.
     pub fn reconfigure(&mut self, base: Option<Weight>, per_vcpu: bool) {
         self.base = base.unwrap_or(self.base);
         self.per_vcpu = per_vcpu;
         self.said = false;
     }
 
-    /// The weight of a VM of so many vCPUs; one without vCPUs yet counts as one of one.
+    /// Returns the weight of a VM with this number of vCPUs; 0 counts as 1.
     pub fn weight(&self, vcpus: usize) -> Weight {
         let wanted = self.wanted(vcpus);
-        match self.per_vcpu {
-            true => Weight::saturating(wanted.clamp(self.range.0.value(), self.range.1.value())),
-            false => Weight::saturating(wanted),
+        if self.per_vcpu {
+            Weight::saturating(wanted.clamp(self.range.0.value(), self.range.1.value()))
+        } else {
+            Weight::saturating(wanted)
         }
     }
 
@@ -61,15 +64,16 @@ impl Configured {
         if self.per_vcpu { self.base.value() * vcpus.max(1) as f64 } else { self.base.value() }
     }
 
-    /// Somebody else set the VM's weight, and it has so many vCPUs: from now on that counts.
+    /// Adopts a foreign weight of the VM, which has this number of vCPUs.
     pub fn replace(&mut self, weight: Weight, vcpus: usize) {
-        self.base = match self.per_vcpu {
-            true => Weight::saturating(weight.value() / vcpus.max(1) as f64),
-            false => weight,
+        self.base = if self.per_vcpu {
+            Weight::saturating(weight.value() / vcpus.max(1) as f64)
+        } else {
+            weight
         };
     }
 
-    /// What an operator should know, once: the knob cannot take the weight.
+    /// Returns once a line for the operator if the weight is beyond the knob's range.
     pub fn news(&mut self, vm: &str, vcpus: usize) -> Option<String> {
         let (wanted, counts) = (self.wanted(vcpus), self.weight(vcpus));
         if wanted == counts.value() || std::mem::replace(&mut self.said, true) {
@@ -77,7 +81,7 @@ impl Configured {
         }
         let (base, least, most) = (self.base.value(), self.range.0.value(), self.range.1.value());
         Some(format!(
-            "VM {vm}: {vcpus} vCPUs of weight {base} each are {wanted}, and the cgroup's knob takes {least} … {most}: {} counts",
+            "VM {vm}: {vcpus} vCPUs of weight {base} each need {wanted}, but the cgroup's knob takes {least} … {most}: the VM gets {}",
             counts.value()
         ))
     }
@@ -90,7 +94,7 @@ mod tests {
     const V2: (Weight, Weight) = (Weight::constant(1.0), Weight::constant(10_000.0));
 
     #[test]
-    fn a_vm_that_is_paid_by_vcpu_weighs_by_vcpu() {
+    fn weight_per_vcpu_follows_vcpus() {
         let configured = Configured::new(Weight::constant(200.0), true, V2);
         assert_eq!(configured.weight(1), Weight::constant(200.0));
         assert_eq!(configured.weight(4), Weight::constant(800.0));
@@ -100,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_knobs_limit_counts_and_is_said_once() {
+    fn knob_limit_is_reported_once() {
         let mut configured = Configured::new(Weight::constant(200.0), true, V2);
         assert_eq!(configured.news("db", 50), None);
         assert_eq!(configured.weight(64), Weight::constant(10_000.0));
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_sets_is_the_whole_vms() {
+    fn foreign_weight_is_the_whole_vms() {
         let mut configured = Configured::new(Weight::constant(100.0), true, V2);
         configured.replace(Weight::constant(600.0), 4);
         assert_eq!(configured.weight(4), Weight::constant(600.0));

@@ -1,12 +1,12 @@
-//! The daemon: once per accounting period, see, decide, act.
+//! The daemon: observes, decides and acts once per accounting period.
 //!
-//! Life: read the settings → open the cgroup controller and the journal (which first puts back what a
-//! killed run left behind) → tell the service manager that it is ready → period after period: take in
-//! what was found of VMs, let the [`Controller`] observe, decide and apply → on SIGTERM, SIGINT or an
-//! error put everything back. VMs are looked for by a thread beside this (`scanner`).
+//! Life: read the settings → open the cgroup controller and the journal (which first reverts the changes of a
+//! killed run) → report readiness to the service manager → each period: take in the latest scan for VMs,
+//! let the [`Controller`] observe, decide and apply → on SIGTERM, SIGINT or an error revert all changes.
+//! Another thread scans for VMs (`scanner`).
 //!
-//! Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
-//! that were missed because the host was busy are skipped, never made up for.
+//! Periods are measured, not assumed: the run time of a vCPU is scaled to the nominal period.
+//! Periods that were missed because the host was busy are skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,12 +23,12 @@ use crate::apply::{Applied, Refused};
 use crate::config::{ConfigError, HostConfig};
 use crate::control::Control;
 use crate::daemon::deeds::Deeds;
-pub use crate::daemon::deeds::InVain;
+pub use crate::daemon::deeds::NoEffect;
 use crate::demands::SaidDemands;
 use crate::discovery::{Discovery, DiscoveryError, Scan, Vm};
 use crate::fleet::{Backend, Fleet};
 use crate::hint::LeftOutOfTurns;
-use crate::metrics::{MOST_VMS, Metrics, VmLabels};
+use crate::metrics::{MAX_VMS, Metrics, VmLabels};
 use crate::origin::Origin;
 use crate::said::SaidChanges;
 use crate::scanner::Scanner;
@@ -59,7 +59,7 @@ mod words;
 
 pub use reload::Reload;
 
-/// Why the daemon cannot start or go on.
+/// An error that prevents the daemon from starting or going on.
 #[derive(Debug, Error)]
 pub enum DaemonError {
     /// A setting is unusable.
@@ -71,30 +71,30 @@ pub enum DaemonError {
     /// The journal is unusable, or another daemon runs.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// Processes cannot be looked through.
+    /// Processes cannot be scanned.
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
-    /// Metrics cannot be offered.
+    /// Metrics cannot be published.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
     /// Signals cannot be caught.
     #[error("cannot catch SIGTERM and SIGINT: {0}")]
     Signals(std::io::Error),
-    /// VMs cannot be looked for.
+    /// The scanner thread cannot start.
     #[error("cannot start the thread that looks for VMs: {0}")]
     Scanner(std::io::Error),
-    /// VMs are not looked for any more.
+    /// The scanner thread has ended.
     #[error("the thread that looks for VMs has ended: please report what it said before")]
     ScannerEnded,
-    /// It was all in vain.
+    /// The daemon could not do any of its work.
     #[error(transparent)]
-    InVain(#[from] InVain),
+    NoEffect(#[from] NoEffect),
 }
 
-/// Looking for VMs for longer than that is worth a line.
-const LOOKING: Duration = Duration::from_secs(10);
+/// Duration of a scan for VMs from which it is reported as slow.
+const SLOW_SCAN: Duration = Duration::from_secs(10);
 
-/// The daemon between start and end.
+/// A running daemon.
 pub struct Daemon {
     config: HostConfig,
     selector: Selector,
@@ -104,42 +104,42 @@ pub struct Daemon {
     metrics: Metrics,
     exporter: Option<Exporter>,
     signals: Signals,
-    /// What goes wrong at every scan is worth one line, not one per scan.
+    /// Errors that were logged, so that one that recurs at every scan is logged once.
     errors: ReportOnce,
-    /// Of VMs that are selected by their names alone, whether these count.
+    /// Whether the names of VMs that are selected by name alone are trusted.
     believed: BTreeMap<VmId, bool>,
     /// VMs with series in the metrics.
     published: BTreeSet<VmLabels>,
     /// The VMs of the last rotation.
     rotation: BTreeSet<VmId>,
-    /// What a dry run has said.
+    /// Decisions that were logged.
     said: SaidChanges,
-    /// What a dry run has said of what vCPUs want.
+    /// Demands of vCPUs that a dry run has logged.
     demands: SaidDemands,
-    /// What vCPUs' branch counters told.
+    /// Findings from vCPUs' branch counters.
     spins: Spins,
-    /// Whether it was said that turns act on nobody.
+    /// Whether the hint on turns without effect was logged.
     hinted: bool,
-    /// Who never sleeps and takes no turns.
+    /// VMs that never sleep and take no turns, for one log line.
     left_out: LeftOutOfTurns,
-    /// What is asked for and not seen.
+    /// Requested VMs and processes that cannot be seen.
     unseen: Unseen,
     deeds: Deeds,
     /// The last scan.
     scan: Scan,
-    /// Its newest accounts and demands of vCPUs.
+    /// The newest accounts of VMs and demands of vCPUs.
     due: BTreeMap<VmId, Due>,
     wanted: BTreeMap<VmId, BTreeMap<u32, Wanted>>,
     /// The processes of paused VMs.
     paused: BTreeSet<ThreadRef>,
-    /// How settings are read again; `None` without a settings file.
+    /// Reads the settings again; `None` without a settings file.
     reload: Option<Reload>,
     control: Option<Control>,
     began: (Instant, SystemTime),
 }
 
 impl Daemon {
-    /// Checks what [`Daemon::open`] would check of the settings, and opens nothing.
+    /// Checks the settings like [`Daemon::open`], without opening anything.
     pub fn check(config: &HostConfig) -> Result<(), DaemonError> {
         Daemon::checked(config, &ProcFs::default()).map(drop)
     }
@@ -152,9 +152,9 @@ impl Daemon {
         Ok((selector, discovery))
     }
 
-    /// Checks the settings, opens what is needed, and puts back what an earlier run left.
+    /// Checks the settings, opens all resources, and reverts the changes of an earlier run.
     ///
-    /// `watchdog` runs [`crate::turns::watchdog::watch`] in a process of its own, should VMs take turns.
+    /// `watchdog` runs [`crate::turns::watchdog::watch`] in a process of its own, if VMs take turns.
     pub fn open(
         config: HostConfig,
         watchdog: Option<Command>,
@@ -190,7 +190,7 @@ impl Daemon {
             Some(Ok(claims)) => fleet.with_claims(claims),
             Some(Err(error)) => {
                 reporter.error(&format!(
-                    "{error}; other Tandem daemons of this host cannot be told which VMs this one looks after"
+                    "{error}; other Tandem daemons of this host cannot see which VMs this one manages"
                 ));
                 fleet
             }
@@ -228,7 +228,7 @@ impl Daemon {
         })
     }
 
-    /// Runs until a signal, an error or the end of `limit`, then puts everything back.
+    /// Runs until a signal, an error or the end of `limit`, then reverts all changes.
     pub fn run(
         mut self,
         limit: Option<Duration>,
@@ -236,13 +236,13 @@ impl Daemon {
     ) -> Result<(), DaemonError> {
         let end = limit.map(|limit| Instant::now() + limit);
         let outcome = self.periods(end, reporter);
-        // Told to go or failed: either way the host gets its own settings back.
+        // All changes are reverted after a stop request and after an error.
         ServiceManager::stopping();
         self.control = None;
         if let Backend::Live(mut actuator) = self.fleet.into_backend() {
             report_restore(&actuator.restore(), reporter);
         }
-        // What is there in a dry run is another daemon's.
+        // In a dry run, a status there belongs to another daemon.
         if !self.config.dry_run {
             status::remove(&self.config.state_dir);
         }
@@ -258,10 +258,10 @@ impl Daemon {
         if !self.config.dry_run {
             if let Err(error) = go_before_others() {
                 reporter.info(&format!(
-                    "cannot go before other threads of this host (nice -20): {error}; beside many that compute, decisions come late"
+                    "cannot run before other threads of this host (nice -20): {error}; on a busy host, decisions come late"
                 ));
             }
-            // Before the first change: whoever asks after kill -9 hears of this daemon.
+            // Before the first change, so that `tandem host status` shows this daemon even after kill -9.
             self.write_status(None, reporter);
         }
         let found = self.scanner.look().ok_or(DaemonError::ScannerEnded)??;
@@ -301,7 +301,7 @@ impl Daemon {
             }
             match self.scanner.take() {
                 Some(Ok(scan)) => self.take_in(scan, reporter),
-                // It may pass, as a want of files does; until then the VMs that are known are looked after.
+                // It may be temporary, such as too many open files; the known VMs stay managed.
                 Some(Err(error)) => self.errors.error(error, reporter),
                 None => {}
             }
@@ -313,7 +313,7 @@ impl Daemon {
             }
             self.metrics.periods.inc();
             next += period;
-            // A busy host may have made us miss whole periods: they are over.
+            // Whole periods that were missed on a busy host are skipped.
             while next <= Instant::now() {
                 next += period;
             }
@@ -321,7 +321,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Says what was done, or would be, and counts it.
+    /// Logs and counts the changes of a period, made or (in a dry run) only decided.
     fn account(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
         self.account_turns(period, reporter);
         self.account_spins(period, reporter);
@@ -347,7 +347,7 @@ impl Daemon {
         }
     }
 
-    /// Counts what branch counters told; a dry run says it, too.
+    /// Counts the findings from branch counters; a dry run also logs them.
     fn account_spins(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
         for error in self.fleet.counter_errors() {
             self.errors.error(error, reporter);
@@ -362,12 +362,12 @@ impl Daemon {
         }
         for report in self.spins.news(Instant::now(), reports) {
             if let Some(managed) = self.fleet.vm(report.vm) {
-                reporter.info(&spins::in_words(&managed.vm.name, report));
+                reporter.info(&spins::describe(&managed.vm.name, report));
             }
         }
     }
 
-    /// Says who takes turns, when that changes.
+    /// Logs the VMs that take turns, when they change.
     fn account_turns(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
         for error in self.fleet.turn_errors() {
             self.errors.error(error, reporter);
@@ -381,7 +381,7 @@ impl Daemon {
         if let Some(line) = self.left_out.news(&left_out) {
             reporter.info(&line);
         }
-        // One that could not be made ready takes none.
+        // A VM that could not be prepared takes no turns.
         let takes_turns = |vm: &VmId| {
             let managed = self.fleet.vm(*vm);
             self.config.dry_run || managed.is_some_and(|managed| managed.in_force.rotating)
@@ -394,36 +394,36 @@ impl Daemon {
         let names: Vec<&str> =
             now.iter().filter_map(|vm| Some(self.fleet.vm(*vm)?.vm.name.as_str())).collect();
         let names = names.join(", ");
-        let line = match now.is_empty() {
-            true => "no VMs take turns any more".to_owned(),
-            false => format!(
+        let line = if now.is_empty() {
+            "no VMs take turns any more".to_owned()
+        } else {
+            format!(
                 "VMs {names} never sleep: they take turns of {} ms",
                 rotation.turn.as_secs_f64() * 1e3
-            ),
+            )
         };
-        match self.config.dry_run {
-            true => reporter.would(&line.replace("they take turns", "they would take turns")),
-            false => {
-                self.deeds.changed_something();
-                reporter.info(&line);
-            }
+        if self.config.dry_run {
+            reporter.would(&line.replace("they take turns", "they would take turns"));
+        } else {
+            self.deeds.changed_something();
+            reporter.info(&line);
         }
         self.rotation = now;
     }
 
-    /// Has VMs looked for, and says what is in the way.
+    /// Requests a scan for VMs, and logs a slow scan or too few open files.
     fn ask_for_vms(&mut self, reporter: &mut dyn Reporter) -> Result<(), DaemonError> {
         if !self.scanner.ask() {
             return Err(DaemonError::ScannerEnded);
         }
-        if self.scanner.looking() > LOOKING {
-            let line = "looking for VMs takes more than 10 s: until it is done, those that are known are looked after, and new ones are not";
+        if self.scanner.looking() > SLOW_SCAN {
+            let line = "looking for VMs takes more than 10 s: until it is done, only the known VMs are managed";
             self.errors.error(line, reporter);
         }
         if let Some(most) = self.fleet.overflow() {
             let line = format!(
-                "there are more than {most} vCPUs, and for two open files of each this process may have too few: those of the others are opened at every \
-                 reading, which costs more; raise the limit (LimitNOFILE= in the service, or ulimit -n)"
+                "there are more than {most} vCPUs, and this process may not keep two files of each open: those of the others are opened at every \
+                 read, which costs more; raise the limit (LimitNOFILE= in the service, or ulimit -n)"
             );
             self.errors.error(line, reporter);
         }
@@ -434,7 +434,7 @@ impl Daemon {
         Duration::from_nanos(self.config.period().0)
     }
 
-    /// Takes in what VMs there are now.
+    /// Takes in a scan.
     fn take_in(&mut self, scan: Scan, reporter: &mut dyn Reporter) {
         let present: BTreeSet<VmId> = scan.vms.iter().map(|vm| vm.id).collect();
         self.believed.retain(|vm, _| present.contains(vm));
@@ -463,9 +463,10 @@ impl Daemon {
             self.deeds.changed_something();
         }
         for note in notes {
-            match self.config.dry_run && note.0.starts_with("would") {
-                true => reporter.would(&note.0),
-                false => reporter.info(&note.0),
+            if self.config.dry_run && note.0.starts_with("would") {
+                reporter.would(&note.0);
+            } else {
+                reporter.info(&note.0);
             }
         }
         self.refused(&refused, reporter);
@@ -476,7 +477,8 @@ impl Daemon {
         self.scan = scan;
     }
 
-    /// Whether to act on a VM. One that is selected by its name alone must come from who runs this host.
+    /// Whether a VM is selected.
+    /// One that is selected by its name alone must belong to the host's operator, since tenants choose VM names.
     fn is_selected(&mut self, vm: &Vm, reporter: &mut dyn Reporter) -> bool {
         let controller = self.fleet.controller();
         if !self.selector.matches_by_name_alone(vm, controller) {
@@ -486,7 +488,7 @@ impl Daemon {
             let origin = Origin::of(vm, &ProcFs::host(), controller);
             if !origin.is_operators {
                 reporter.info(&format!(
-                    "VM {} (pid {}, {origin}) is left alone: names count of root's VMs and in /machine.slice; select this one by its cgroup or process",
+                    "VM {} (pid {}, {origin}) is left alone: a name selects only root's VMs and those in /machine.slice; select this one by its cgroup or process",
                     vm.name, vm.process.pid
                 ));
             }
@@ -494,7 +496,7 @@ impl Daemon {
         })
     }
 
-    /// Says once that turns have nobody to act on.
+    /// Logs once if turns can have no effect.
     fn hint(&mut self, reporter: &mut dyn Reporter) {
         if self.hinted {
             return;
@@ -514,14 +516,15 @@ impl Daemon {
         self.deeds.could_not(refused);
         for refused in refused {
             self.metrics.errors.inc();
-            match refused.is_others {
-                true => self.errors.warning(refused.in_words(), reporter),
-                false => self.errors.error(refused.in_words(), reporter),
+            if refused.is_others {
+                self.errors.warning(refused.message(), reporter);
+            } else {
+                self.errors.error(refused.message(), reporter);
             }
         }
     }
 
-    /// Brings status and metrics up to date.
+    /// Updates status and metrics.
     fn publish(&mut self, accounts: &Accounts, reporter: &mut dyn Reporter) {
         let per_period = self.config.period().0 as f64;
         let waits = self.fleet.mark_waits();
@@ -539,9 +542,9 @@ impl Daemon {
         }
         self.metrics.vms.set(vms);
         self.metrics.vcpus.set(vcpus);
-        let beyond = accounts.vms.len().saturating_sub(MOST_VMS);
+        let beyond = accounts.vms.len().saturating_sub(MAX_VMS);
         self.metrics.without_series.set(beyond as i64);
-        for account in accounts.vms.iter().take(MOST_VMS) {
+        for account in accounts.vms.iter().take(MAX_VMS) {
             let Some(managed) = self.fleet.vm(account.vm) else {
                 continue;
             };
@@ -587,7 +590,7 @@ impl Daemon {
         }
     }
 
-    /// Without a status others know less; that is no reason to end.
+    /// Writes the status; a failure is logged only.
     fn write_status(&mut self, turns: Option<TurnStats>, reporter: &mut dyn Reporter) {
         let dir = &self.config.state_dir;
         let written = status::write(dir, &self.fleet, &self.due, &self.wanted, turns, &self.spins);
@@ -597,7 +600,7 @@ impl Daemon {
     }
 }
 
-/// The fleet with branch counters, if a policy asks for them and there are any.
+/// Adds branch counters to the fleet, if a policy uses them and the host has them.
 fn with_counters(
     fleet: Fleet,
     config: &HostConfig,
@@ -624,9 +627,9 @@ fn with_counters(
 /// The accounts of a period.
 #[derive(Debug, Default)]
 struct Accounts {
-    /// Each VM's: smoothed, from a policy that keeps it, or else of that period alone.
+    /// Accounts of VMs: smoothed by the policy that keeps them, or else of the period alone.
     vms: Vec<Assessment>,
-    /// What single vCPUs want, where a policy looks at them.
+    /// Demands of single vCPUs, if a policy computes them.
     vcpus: BTreeMap<VmId, BTreeMap<u32, Wanted>>,
 }
 
@@ -634,9 +637,10 @@ impl Accounts {
     fn of(decided: Period<Applied>) -> Accounts {
         let Period { observation, round, .. } = decided;
         let period = observation.period.0 as f64;
-        let vms = match round.groups.is_empty() {
-            true => assess(observation.period, &observation.vms),
-            false => round.groups.into_iter().flat_map(|group| group.vms).collect(),
+        let vms = if round.groups.is_empty() {
+            assess(observation.period, &observation.vms)
+        } else {
+            round.groups.into_iter().flat_map(|group| group.vms).collect()
         };
         let wanted = |demand: &VcpuDemand| Wanted {
             due: demand.allocation.0 as f64 / period,

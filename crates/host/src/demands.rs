@@ -53,7 +53,7 @@ impl SaidDemands {
             };
             if is_news {
                 self.0.insert(vm, (now, kind));
-                news.push((vm, in_words(period, demands, left)));
+                news.push((vm, describe(period, demands, left)));
             }
         }
         news
@@ -65,7 +65,7 @@ impl SaidDemands {
     }
 }
 
-fn in_words(period: Nanos, demands: &[VcpuDemand], left: Option<LeftAlone>) -> String {
+fn describe(period: Nanos, demands: &[VcpuDemand], left: Option<LeftAlone>) -> String {
     let pcpus = |time: Nanos| time.0 as f64 / period.0.max(1) as f64;
     let figures = |demand: &VcpuDemand| {
         let urgency = match demand.urgency {

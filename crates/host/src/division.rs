@@ -1,7 +1,7 @@
-//! A VM's vCPUs put apart, each into a group beside the VM's, and together again.
+//! Division of a VM's vCPUs into groups of their own, next to the VM's group, and their reunion.
 //!
 //! ```text
-//! parent ─┬─ tandem-db-812         the VM's group: empty while its vCPUs are apart, ready for them to come back
+//! parent ─┬─ tandem-db-812         the VM's group: empty while its vCPUs are divided
 //!         ├─ tandem-db-812-vcpu0   r × portion of vCPU 0
 //!         └─ tandem-db-812-vcpu1   r × portion of vCPU 1
 //! ```
@@ -12,8 +12,10 @@ use tandem_model::{VcpuId, Weight};
 
 use crate::managed::{ManagedVcpu, ManagedVm, give_up_group};
 
-/// Puts the vCPUs apart in these portions of the VM's weight, or together if there are none; true if anything was changed. Of a VM in the
-/// idle class, in turns, or with a group that is not ours nothing is. If one cannot be put apart, all are put together again.
+/// Divides the vCPUs into groups with these portions of the VM's weight, or unites them if there are none; true if anything changed.
+///
+/// A VM in the idle class, in turns, or in a group that the daemon did not make stays undivided.
+/// If one vCPU cannot be moved, all are united.
 pub(crate) fn divide(
     managed: &mut ManagedVm,
     portions: &[(VcpuId, f64)],
@@ -46,7 +48,7 @@ pub(crate) fn divide(
     Ok(true)
 }
 
-/// Moves a vCPU into a group of its own beside its VM's, which has its weight by then; false: it is gone.
+/// Moves a vCPU into a new group with this weight next to its VM's; false if the thread is gone.
 fn part(
     vms: &CgroupPath,
     vcpu: &mut ManagedVcpu,
@@ -54,7 +56,7 @@ fn part(
     busy: &mut Vec<CgroupPath>,
     actuator: &mut Actuator,
 ) -> Result<bool, ActuatorError> {
-    // One that it has inside its VM's group goes with the settings there.
+    // A group of its own inside the VM's group is removed, with its settings.
     if let Some(group) = vcpu.group.take() {
         give_up_group(group, busy, actuator);
     }
@@ -87,7 +89,8 @@ fn part(
     }
 }
 
-/// Gives a vCPU's group a weight. One that was busy when it was given up may still be in the idle class, where there is none.
+/// Sets the weight of a vCPU's group.
+/// A group that was too busy to remove earlier may still be in the idle class, which has no weight.
 fn weigh(
     group: &CgroupPath,
     weight: Weight,
@@ -99,7 +102,8 @@ fn weigh(
     actuator.set_weight(group, weight)
 }
 
-/// Moves the vCPUs into their VM's group, which gets the VM's weight again. In the idle class, into which somebody else put it, it has none.
+/// Moves the vCPUs into their VM's group and restores its weight.
+/// If others put the group into the idle class, there is no weight to set.
 fn unite(managed: &mut ManagedVm, actuator: &mut Actuator) -> Result<bool, ActuatorError> {
     let apart = |vcpu: &&mut ManagedVcpu| vcpu.settings.portion.is_some();
     managed.undivided = None;
@@ -120,13 +124,13 @@ fn unite(managed: &mut ManagedVm, actuator: &mut Actuator) -> Result<bool, Actua
 }
 
 impl ManagedVm {
-    /// Whether any of its vCPUs is apart.
+    /// Whether its vCPUs are divided.
     pub fn is_apart(&self) -> bool {
         self.vcpus.iter().any(|vcpu| vcpu.settings.portion.is_some())
     }
 
-    /// Gives the VM a weight: its group, or the groups of its vCPUs by their portions. One that somebody else put into the idle class
-    /// has none to write.
+    /// Sets the VM's weight on its group, or on the groups of its vCPUs by their portions.
+    /// A vCPU's group that others put into the idle class has no weight to write.
     pub(crate) fn write_weight(
         &mut self,
         weight: Weight,
@@ -140,10 +144,8 @@ impl ManagedVm {
         for vcpu in &mut self.vcpus {
             if let (Some(portion), Some(group)) = (vcpu.settings.portion, &vcpu.group) {
                 let part = weight.times(portion);
-                let written = match vcpu.settings.idle {
-                    true => part,
-                    false => actuator.set_weight(group, part)?,
-                };
+                let written =
+                    if vcpu.settings.idle { part } else { actuator.set_weight(group, part)? };
                 vcpu.settings.weight = Some(written);
                 sum += written.value();
             }

@@ -1,12 +1,13 @@
-//! The VMs under the daemon's care: found, adopted, measured each period, acted on, let go.
+//! The managed VMs: found, adopted, measured each period, changed, released.
 //!
 //! Life of a managed VM: a scan finds it and the selection takes it → *adopted*: a cgroup that is its
-//! own (libvirt's layout) is used as it is, otherwise a group is made and the vCPU threads (only
-//! those) are moved into it → measured each period (what each vCPU ran and waited, as differences of
+//! own (libvirt's layout) is used as it is, otherwise the fleet makes a group and moves the vCPU threads
+//! (only those) into it → measured each period (run and wait time of each vCPU, as differences of
 //! schedstat) → weights and affinities applied → gone: its group is removed.
 //!
-//! A dry run does all of this except to change anything. VMs and vCPUs may vanish between any two
-//! lines here; what is gone is dropped at the next scan and is no error.
+//! A dry run does all of this without changes.
+//! VMs and vCPUs may vanish between any two lines here.
+//! The next scan drops them; that is no error.
 
 mod adopt;
 mod by_tenant;
@@ -57,7 +58,7 @@ use tandem_linux::sampler::Sampler;
 use tandem_linux::sched_attr::schedulers_slice;
 use tandem_linux::thread::Pid;
 
-/// How the daemon acts: for real, or only in words.
+/// Whether the daemon makes changes or only logs them.
 pub enum Backend {
     /// Every change is journaled, then made.
     Live(Box<Actuator>),
@@ -75,43 +76,43 @@ impl Backend {
     }
 }
 
-/// All VMs under care.
+/// All managed VMs.
 pub struct Fleet {
-    // First, so that the thread that writes by itself ends before the backend puts everything back.
+    // First, so that the turn thread ends before the backend reverts all changes.
     turns: Turns,
     backend: Backend,
     sampler: Sampler,
     rules: Vec<VmRule>,
-    /// The policies of VMs whose rules say nothing of them.
+    /// The default policies, for VMs without a rule that sets them.
     policies: PolicySet,
-    /// Whether weights are those of single vCPUs, of VMs whose rules say nothing of it.
+    /// Whether a weight is per vCPU, for VMs without a rule that sets this.
     weight_per_vcpu: bool,
     vms: BTreeMap<VmId, ManagedVm>,
-    /// Those that are found and not under care yet.
+    /// VMs that are found and not managed yet.
     candidates: Candidates,
-    /// Where all VMs of the host are, as far as it was read.
+    /// Cgroups of all VMs of the host, as far as they were read.
     homes: KnownHomes,
-    /// Those that were under care, until nothing of ours is left on them.
+    /// VMs that are not managed any more, until all their changes are reverted.
     leaving: Leaving,
-    /// For how long an update does each of these, and takes new vCPUs.
+    /// Time budget of an update for each of adoption, new vCPUs and reverts.
     budget: Duration,
     hierarchy: Hierarchy,
     throttling: Throttling,
     updates: u64,
     /// VMs whose new vCPUs are not taken yet.
     grown: Grown,
-    /// What the time is.
+    /// The clock.
     now: Box<dyn Fn() -> Instant + Send>,
     began: Instant,
     /// Whether the kernel has the idle class for groups; `None` before the first VM.
     has_idle: Option<bool>,
-    /// Whether putting vCPUs apart can gain anything on this kernel.
+    /// Whether groups of single vCPUs can gain anything on this kernel.
     divides: bool,
-    /// Which VMs are this daemon's, for other daemons of the host.
+    /// Claims on this daemon's VMs, which other daemons of the host read.
     claims: Option<Claims>,
-    /// Lines of this update about what others set.
+    /// Log lines of this update about foreign changes.
     summed: Summed,
-    /// What vCPUs' branch counters tell, for VMs whose policies ask for it.
+    /// Branch counters of vCPUs, for VMs whose policies use them.
     counters: Counters,
 }
 
@@ -124,16 +125,16 @@ enum Left {
     Unselected,
 }
 
-/// What somebody else may have changed (affinities, weights) is read of each VM in every so many
-/// updates only, of different VMs in different ones.
+/// Number of updates between two reads of a VM's settings that others may change (affinities, weights).
+/// Different VMs are read in different updates.
 const RECHECK_EVERY: u64 = 8;
 
-/// For how long an update adopts new VMs, for how long it takes new vCPUs of those it has, and for how long it puts back what was changed for
-/// those that left; those beyond wait for the next. Who starts or ends thousands at once must not stop the control loop.
+/// Time budget of an update for each of: adopting new VMs, taking new vCPUs, reverting changes of VMs that left.
+/// The rest waits for the next update: thousands of VMs that start or end at once must not stop the control loop.
 const BUDGET: Duration = Duration::from_millis(100);
 
 impl Fleet {
-    /// A fleet without VMs yet.
+    /// Returns a fleet without VMs.
     pub fn new(
         backend: Backend,
         sampler: Sampler,
@@ -166,32 +167,33 @@ impl Fleet {
         }
     }
 
-    /// With other daemons of the host that look after VMs of their own: one that they have is left to them.
+    /// Sets the claims shared with other daemons of the host; a VM that another daemon claimed is left to it.
     #[must_use]
     pub fn with_claims(mut self, claims: Claims) -> Fleet {
         self.claims = Some(claims);
         self
     }
 
-    /// With weights that are those of single vCPUs, unless a VM's rule says otherwise.
+    /// Sets whether a weight is per vCPU, for VMs without a rule that sets this.
     #[must_use]
     pub fn with_weight_per_vcpu(mut self, weight_per_vcpu: bool) -> Fleet {
         self.weight_per_vcpu = weight_per_vcpu;
         self
     }
 
-    /// The VMs under care, by id.
+    /// Returns the managed VMs, by id.
     pub fn vms(&self) -> impl Iterator<Item = &ManagedVm> {
         self.vms.values()
     }
 
-    /// A VM under care.
+    /// Returns a managed VM.
     pub fn vm(&self, id: VmId) -> Option<&ManagedVm> {
         self.vms.get(&id)
     }
 
-    /// Each VM's mean wait per run since about a second ago; VMs whose vCPUs did not run have none. To be called about as often as
-    /// that is published.
+    /// Returns each VM's mean wait per run over about the last second, without VMs whose vCPUs did not run.
+    ///
+    /// Call it about as often as the result is published.
     pub fn mark_waits(&mut self) -> BTreeMap<VmId, Nanos> {
         let now = Nanos(self.began.elapsed().as_nanos() as u64);
         let waits = self.vms.iter_mut();
@@ -199,25 +201,26 @@ impl Fleet {
         means.flatten().collect()
     }
 
-    /// How many vCPUs' files may stay open, if there are more vCPUs than that.
+    /// Returns the number of vCPUs whose files may stay open, if there are more vCPUs than that.
     pub fn overflow(&self) -> Option<usize> {
         self.sampler.overflow()
     }
 
-    /// The controller, for reading.
+    /// Returns the cgroup controller, for reading.
     pub fn controller(&self) -> &dyn CpuController {
         self.backend.controller()
     }
 
-    /// Brings the fleet in line with what a scan found: adopts new VMs, follows hot-plugged vCPUs,
-    /// lets go of what is gone. `found` holds the selected VMs, `all` every VM on the host. What takes too long is gone on with in the next one: then
-    /// new VMs are not under care yet, and what was changed for VMs that are gone is not put back yet.
+    /// Brings the fleet in line with a scan: adopts new VMs, follows hot-plugged vCPUs, releases VMs that are gone.
+    ///
+    /// `found` holds the selected VMs, `all` every VM on the host.
+    /// Adoptions and reverts beyond the budget wait for the next update.
     pub fn update(&mut self, found: &[Vm], all: &[Vm]) -> (Vec<Note>, Vec<Refused>) {
         self.updates = self.updates.wrapping_add(1);
         let (mut notes, mut refused) = (Vec::new(), Vec::new());
-        // While pCPUs are idle there are no observations.
+        // While pCPUs are idle there are no observations, which would check this.
         self.outlive_keeper();
-        self.hear_of_others(&mut notes);
+        self.take_foreign(&mut notes);
         self.throttling.begin_update();
         let present: BTreeSet<VmId> = found.iter().map(|vm| vm.id).collect();
         let is_gone = |id: &VmId| !present.contains(id);
@@ -250,7 +253,7 @@ impl Fleet {
         self.adopt_new(new, all, &mut notes, &mut refused);
         self.reread_hierarchy();
         self.throttling.forget_quotas(&self.vms);
-        // On a quiet host nothing else is journaled.
+        // On a quiet host no other journal write compacts it.
         if let Backend::Live(actuator) = &mut self.backend {
             actuator.compact_if_due();
         }
@@ -258,7 +261,8 @@ impl Fleet {
         (notes, refused)
     }
 
-    /// What came of looking after a VM: it stays under care, unless its cgroup is gone; a VM that is not is adopted anew at the next look.
+    /// Keeps a VM managed after `outcome`, unless its cgroup is gone.
+    /// A VM that still runs is then adopted again at the next update.
     fn keep(
         &mut self,
         managed: ManagedVm,
@@ -275,7 +279,7 @@ impl Fleet {
         }
     }
 
-    /// Reads the cgroups above the VMs', those that are new or, if it is time, all.
+    /// Reads the cgroups above the VMs': the new ones, or all in every [`RECHECK_EVERY`]th update.
     fn reread_hierarchy(&mut self) {
         if self.updates.is_multiple_of(RECHECK_EVERY) {
             self.hierarchy.forget();
@@ -284,7 +288,7 @@ impl Fleet {
         self.hierarchy.read(self.backend.controller(), above);
     }
 
-    /// Follows what changed on a VM since the last scan: how many vCPUs it has, their affinities, the operator's weight.
+    /// Follows a VM's changes since the last scan: its number of vCPUs, their affinities, the operator's weight.
     fn follow(&mut self, managed: &mut ManagedVm, notes: &mut Vec<Note>) -> Result<(), FleetError> {
         let actuator = match &mut self.backend {
             Backend::Live(actuator) => Some(actuator.as_mut()),
@@ -301,13 +305,13 @@ impl Fleet {
         Ok(())
     }
 
-    /// Reads what bounds a VM besides its weight.
+    /// Reads a VM's quotas and cpusets.
     fn read_bounds(&mut self, managed: &mut ManagedVm) {
         self.throttling.read_quotas(self.backend.controller(), managed);
         self.read_cpusets(managed);
     }
 
-    /// Reads again what somebody else may have changed.
+    /// Reads the settings again that others may have changed.
     fn recheck(
         &mut self,
         managed: &mut ManagedVm,
@@ -342,7 +346,7 @@ impl Fleet {
                 }
             }
             Backend::Live(actuator) => managed.recheck_group(actuator, notes)?,
-            // What is there is in force; a group that was not made has the default.
+            // A group that a dry run would make has the default settings.
             Backend::Dry(controller) if !managed.made => {
                 managed.in_force = settings(controller.as_ref(), &managed.cgroup)?;
             }
@@ -351,8 +355,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// A VM is not managed any more: the changes on it are reverted. One that still runs leaves its turns first, so that the
-    /// thread that keeps them writes its cgroup no more.
+    /// Stops managing a VM and queues its revert.
+    /// A VM that still runs leaves the rotation first, so that the turn thread stops writing to its cgroup.
     fn leave(&mut self, managed: ManagedVm, why: Left, notes: &mut Vec<Note>) {
         self.close_files_of(&managed.vcpus);
         let (name, pid) = (&managed.vm.name, managed.vm.process.pid);
@@ -372,12 +376,12 @@ impl Fleet {
         self.leaving.push(managed);
     }
 
-    /// Whether changes on this process's VM are yet to be reverted.
+    /// Whether changes on this process's VM are still to be reverted.
     pub fn is_leaving(&self, pid: Pid) -> bool {
         self.leaving.pids().contains(&pid)
     }
 
-    /// Groups of vCPUs that were busy when they were given up are tried again, but for those that are in use again by now.
+    /// Queues vCPU groups that were too busy to remove, except those that are in use again.
     fn take_busy_groups(&mut self) {
         for managed in self.vms.values_mut() {
             for group in std::mem::take(&mut managed.busy) {
@@ -391,16 +395,17 @@ impl Fleet {
         }
     }
 
-    /// For how long it has been later than that.
+    /// Returns the time since `began`.
     fn since(&self, began: Instant) -> Duration {
         (self.now)().saturating_duration_since(began)
     }
 
-    /// Puts back what was changed for VMs that left, and busy groups of vCPUs, as far as there is time.
+    /// Reverts changes of VMs that left, and removes busy groups of vCPUs, within the budget.
     fn release_leaving(&mut self, refused: &mut Vec<Refused>) {
-        let kept = match self.leaving.is_empty() {
-            true => HashSet::new(),
-            false => self.vms.values().flat_map(|managed| held_by(managed).cgroups).collect(),
+        let kept = if self.leaving.is_empty() {
+            HashSet::new()
+        } else {
+            self.vms.values().flat_map(|managed| held_by(managed).cgroups).collect()
         };
         let actuator = match &mut self.backend {
             Backend::Live(actuator) => Some(actuator.as_mut()),
@@ -414,7 +419,8 @@ impl Fleet {
         }
     }
 
-    /// What the first rule for this VM that says something says. Where it comes from is read once, if a rule asks.
+    /// Returns the value of the first rule for this VM that has one.
+    /// The VM's origin is read once, if a rule needs it.
     fn rule<T>(
         &self,
         vm: &Vm,
@@ -425,9 +431,8 @@ impl Fleet {
         self.rules.iter().filter(|rule| rule.is_for(vm, || origin.get_or_init(read))).find_map(says)
     }
 
-    /// Gives back what puts everything back.
+    /// Ends the turn thread and returns the backend, which can revert all changes.
     pub fn into_backend(mut self) -> Backend {
-        // First the thread that writes by itself.
         self.turns.keeper = None;
         self.backend
     }
@@ -454,11 +459,11 @@ impl Host for Fleet {
         }
     }
 
-    /// A VM is left out until one of its vCPUs has been sampled before, and while none can be read; a vCPU without an earlier
-    /// sample did nothing.
+    /// Observes the managed VMs, except those of which no vCPU can be read or was sampled before.
+    /// A vCPU without an earlier sample has neither run nor waited.
     fn observe(&mut self, elapsed: Nanos, period: Nanos, closely: bool) -> Vec<VmObservation> {
         let scale = period.0 as f64 / elapsed.0.max(1) as f64;
-        self.hear_of_turns();
+        self.take_turn_news();
         self.sampler.begin_round();
         let mut observations = Vec::with_capacity(self.vms.len());
         let mut parents: HashMap<Option<CgroupPath>, usize> = HashMap::new();

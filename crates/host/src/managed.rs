@@ -1,5 +1,6 @@
-//! A VM under the daemon's care, and what is in force for it: read back, and read again now and then, because others
-//! may change it.
+//! A managed VM and the current values of its settings.
+//!
+//! The values are read back after each change, and read again now and then, because others may change them.
 
 use std::collections::BTreeSet;
 
@@ -20,115 +21,119 @@ use crate::in_force::{settings, shares, vcpu_group};
 use crate::quotas::CapId;
 use crate::waits::Waits;
 
-/// A vCPU that has just become quiet is looked at once, and from then on every so many periods.
+/// Periods between two reads of the state of a quiet vCPU, after one read when it becomes quiet.
 const LOOK_EVERY: u32 = 10;
 
-/// One vCPU thread under care.
+/// One managed vCPU thread.
 #[derive(Debug)]
 pub(crate) struct ManagedVcpu {
     pub(crate) index: VcpuId,
     pub(crate) thread: ThreadRef,
     pub(crate) last: Option<VcpuSample>,
     pub(crate) allowed: PcpuSet,
-    /// Where the operator lets it run, if we narrowed that.
+    /// The operator's affinity, if the daemon narrowed it.
     pub(crate) granted: Option<PcpuSet>,
-    /// Where its cpuset lets it run; `None`: nothing is known that keeps it from anywhere, or no policy asks.
+    /// The pCPUs of its cpuset; `None` if no cpuset is known to restrict it, or no policy uses this.
     pub(crate) cpuset: Option<PcpuSet>,
-    /// Whether it roams in turns. Then whoever keeps these writes its affinity, and `allowed` is where it may be given a seat.
+    /// Whether it roams in turns.
+    /// Then the turn thread writes its affinity, and `allowed` holds the pCPUs on which it may get a slot.
     pub(crate) roams: bool,
-    /// What else is in force.
+    /// Current values of its other settings.
     pub(crate) settings: VcpuSettings,
     /// The cgroup that holds it alone, if it has one.
     pub(crate) group: Option<CgroupPath>,
     /// The quotas of the cgroups at and above its own; `None`: not read yet.
     pub(crate) quotas: Option<Vec<CapId>>,
-    /// What we set on its thread; what differs from that was set by somebody else.
+    /// Settings of its thread that the daemon changed; a different value there is a foreign change.
     pub(crate) ours: BTreeSet<Setting>,
     /// Periods in a row without any run or wait, and whether it was runnable when last looked at.
     quiet: u32,
     runnable: bool,
 }
 
-/// One VM under care.
+/// One managed VM.
 #[derive(Debug)]
 pub struct ManagedVm {
     /// As discovered.
     pub vm: Vm,
     /// The cgroup whose weight is the VM's.
     pub cgroup: CgroupPath,
-    /// Whether the cgroup was made by us.
+    /// Whether the daemon made the cgroup.
     pub made: bool,
-    /// Whether its vCPUs can be put apart: the group was made by us, and nobody else has moved a vCPU out of it.
+    /// Whether its vCPUs can get groups of their own: the daemon made the cgroup, and all foreign moves were within it.
     pub(crate) divisible: bool,
-    /// While its vCPUs are apart: the weight that its empty group was left with.
+    /// The weight of its empty group, while its vCPUs have groups of their own.
     pub(crate) undivided: Option<Weight>,
     /// Configured weight w_i, in the knob's units.
     pub configured: Weight,
-    /// How that comes about.
+    /// The source of the configured weight.
     pub(crate) worth: Configured,
-    /// Whether a rule says it: then no other weight counts.
+    /// Whether a rule sets the weight, which then overrides foreign weights.
     pub(crate) has_rule: bool,
-    /// Whether the weight of its cgroup is a tenant's word, and none that counts.
+    /// Whether a tenant can write the weight of its cgroup; such a weight is ignored.
     pub(crate) is_tenants: bool,
-    /// What is in force. In the idle class there is no weight: then it is the one that the VM gets when it leaves.
+    /// Current settings.
+    /// In the idle class, the weight is the one that the VM gets when it leaves the class.
     pub in_force: VmSettings,
-    /// The most that quotas below its cgroup leave it, in pCPUs, where they bind.
+    /// The limit by quotas below its cgroup, in pCPUs, if they bind.
     pub(crate) left_below: Option<f64>,
     /// The policies that may act on it.
     pub policies: PolicySet,
-    /// Whether the cgroup is not the VM's alone: so it is for a VM without one of its own that is left as it is.
+    /// Whether the cgroup holds other processes too: a VM without a cgroup of its own that is only measured.
     pub(crate) is_shared: bool,
-    /// Whether it takes turns no more, and what is in force has to be read again.
+    /// Whether it has left the rotation since its settings were last read.
     pub(crate) ended_turns: bool,
-    /// Groups of its vCPUs that could not be removed when they were given up; the fleet tries them again.
+    /// Groups of its vCPUs that could not be removed; the fleet retries.
     pub(crate) busy: Vec<CgroupPath>,
-    /// How long its vCPUs waited.
+    /// Wait time of its vCPUs.
     pub(crate) waits: Waits,
     pub(crate) vcpus: Vec<ManagedVcpu>,
-    /// Whether any of its vCPUs was ever sampled; before that there is nothing to observe.
+    /// Whether any of its vCPUs was ever sampled.
     pub(crate) sampled: bool,
 }
 
-/// Something an operator would want to read in the log.
+/// A line for the operator's log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Note(pub String);
 
 impl ManagedVm {
-    /// How many vCPU threads are under care.
+    /// Returns the number of managed vCPU threads.
     pub fn vcpu_count(&self) -> usize {
         self.vcpus.len()
     }
 
-    /// Where each vCPU may run, by vCPU number.
+    /// Returns the pCPUs on which each vCPU may run, by vCPU number.
     pub fn allowed(&self) -> Vec<(VcpuId, PcpuSet)> {
         let vcpus = self.vcpus.iter();
         vcpus.map(|vcpu| (vcpu.index, vcpu.allowed.clone())).collect()
     }
 
-    /// Whether it is measured and left as it is.
+    /// Whether it is only measured.
     pub fn is_left_alone(&self) -> bool {
         self.policies == PolicySet::NONE
     }
 
-    /// The cgroup right above its own; the root's is the root.
+    /// Returns the parent of its cgroup; the root's is the root.
     pub(crate) fn above(&self) -> CgroupPath {
         self.cgroup.parent().unwrap_or_else(CgroupPath::root)
     }
 
-    /// The most that the quotas of its own leave it, in pCPUs; `None`: it has none.
+    /// Returns the limit by its quotas, in pCPUs; `None` without quotas.
     pub fn quota(&self) -> Option<f64> {
         let quotas = [self.in_force.quota, self.left_below];
         quotas.into_iter().flatten().reduce(f64::min)
     }
 
-    /// It takes no turns any more.
+    /// Records that it has left the rotation.
     pub(crate) fn end_turns(&mut self) {
         self.in_force.rotating = false;
         self.ended_turns = true;
     }
 
-    /// Has a VM whose vCPUs are worth something each weigh what they do now; what is in force moves with it. A VM that takes turns
-    /// gets it with its next one; in the idle class there is nothing to write.
+    /// Updates the configured weight after a change of the number of vCPUs or of the settings, and scales the current weight with it.
+    ///
+    /// A VM in a rotation gets the weight with its next turn.
+    /// In the idle class there is no weight to write.
     pub(crate) fn weigh(
         &mut self,
         actuator: Option<&mut Actuator>,
@@ -137,7 +142,7 @@ impl ManagedVm {
         let vcpus = self.vm.vcpus.len();
         let (before, now) = (self.configured, self.worth.weight(vcpus));
         let factor = now.value() / before.value();
-        // Shares of what somebody else set may not add up to the last digit.
+        // Shares of a foreign weight may not add up to the last digit.
         if self.is_left_alone() || (factor - 1.0).abs() <= 1e-9 {
             return Ok(());
         }
@@ -159,8 +164,8 @@ impl ManagedVm {
         self.vcpus.iter_mut().find(|managed| managed.index == vcpu)
     }
 
-    /// What somebody else set on its cgroup, and the daemon has written over by now.
-    pub(crate) fn hear_of(&mut self, foreign: &Foreign) -> Note {
+    /// Takes in a foreign setting of its cgroup that the daemon has overwritten.
+    pub(crate) fn on_foreign_write(&mut self, foreign: &Foreign) -> Note {
         let Foreign { cgroup, knob, text } = foreign;
         let line =
             format!("VM {}: someone else set the {knob} of {cgroup} to {text}", self.vm.name);
@@ -182,8 +187,10 @@ impl ManagedVm {
         }
     }
 
-    /// Reads the cgroup's settings again. What somebody else set counts from now on, a weight as configured unless a rule says
-    /// another. Leaving the idle class sets the kernel's default weight, which nobody asked for: what is configured stays.
+    /// Reads the cgroup's settings again and adopts foreign values.
+    ///
+    /// A foreign weight becomes the configured one, unless a rule sets the weight or a tenant wrote it.
+    /// Leaving the idle class sets the kernel's default weight, which does not change the configured one.
     pub(crate) fn recheck_group(
         &mut self,
         actuator: &mut Actuator,
@@ -191,7 +198,7 @@ impl ManagedVm {
     ) -> Result<(), ActuatorError> {
         let now = settings(actuator.controller(), &self.cgroup)?;
         self.in_force.quota = now.quota;
-        // In turns it changes all the time, by us.
+        // The turn thread changes it all the time.
         if self.in_force.rotating || self.ended_turns {
             return Ok(());
         }
@@ -213,7 +220,7 @@ impl ManagedVm {
         if !now.idle && now.weight != ours && self.has_rule {
             let line = foreign("weight", &now.weight);
             actuator.set_weight(&self.cgroup, ours)?;
-            // The actuator tells of what it finds there, but not of groups that were made here, nor of what comes back anyway.
+            // The actuator reports a foreign weight, except in groups that the daemon made, or if it will restore that weight anyway.
             if !actuator.has_foreign(&self.cgroup, Knob::Weight) {
                 notes.push(Note(format!("{line}; the rule's stays in force")));
             }
@@ -224,7 +231,7 @@ impl ManagedVm {
             notes.push(Note(format!("{line}; it counts as configured from now on")));
             actuator.forget_knob(&self.cgroup, Knob::Weight)?;
             match self.undivided.as_mut() {
-                // The vCPUs' groups have it in parts.
+                // The vCPUs' groups hold parts of the weight.
                 Some(undivided) => *undivided = now.weight,
                 None => self.in_force.weight = now.weight,
             }
@@ -235,7 +242,7 @@ impl ManagedVm {
     }
 }
 
-/// Gives up a group that held a vCPU alone. One that cannot be removed, because somebody is in it or for another reason, goes to the `busy` ones.
+/// Removes a group that held a single vCPU, or adds it to `busy` if that fails, for example because it holds another thread.
 pub(crate) fn give_up_group(
     group: CgroupPath,
     busy: &mut Vec<CgroupPath>,
@@ -248,7 +255,8 @@ pub(crate) fn give_up_group(
     }
 }
 
-/// Somebody else put a cgroup into the idle class, and with that gave up the weight that it had, or took it out.
+/// Accepts a foreign change of a cgroup's idle class.
+/// Entering the class also discards the cgroup's weight.
 fn forget_idle_class(
     actuator: &mut Actuator,
     cgroup: &CgroupPath,
@@ -259,7 +267,7 @@ fn forget_idle_class(
 }
 
 impl ManagedVcpu {
-    /// A thread that has just been found.
+    /// Returns a vCPU that was just found, with its thread's current settings.
     pub(crate) fn new(index: VcpuId, thread: ThreadRef, allowed: PcpuSet) -> ManagedVcpu {
         ManagedVcpu {
             settings: VcpuSettings {
@@ -282,12 +290,12 @@ impl ManagedVcpu {
         }
     }
 
-    /// The quotas at and above its cgroup, as far as they are known.
+    /// Returns the known quotas at and above its cgroup.
     pub(crate) fn caps(&self) -> &[CapId] {
         self.quotas.as_deref().unwrap_or_default()
     }
 
-    /// It roams from now on; its affinity is journaled.
+    /// Lets it roam; its affinity is journaled already.
     pub(crate) fn roam(&mut self) {
         if let Some(granted) = self.granted.take() {
             self.allowed = granted;
@@ -296,7 +304,8 @@ impl ManagedVcpu {
         self.roams = true;
     }
 
-    /// Reads what is set on the thread again. What somebody else set stays, and is no longer ours to put back.
+    /// Reads the thread's settings again.
+    /// The daemon keeps a foreign value and will not revert that setting.
     pub(crate) fn recheck(
         &mut self,
         vm: &str,
@@ -340,8 +349,10 @@ impl ManagedVcpu {
         Ok(())
     }
 
-    /// Finds the cgroup that holds it alone, if it has one, and reads what is in force there. What somebody else set in the
-    /// one that it had before is returned, in words. Of a thread that ended nothing changes.
+    /// Finds the cgroup that holds this vCPU alone, if any, and reads its settings.
+    ///
+    /// Returns a description of each foreign setting, if the cgroup is the same as before.
+    /// If the thread has ended, all stays as it is.
     pub(crate) fn reread_group(
         &mut self,
         controller: &dyn CpuController,
@@ -349,7 +360,7 @@ impl ManagedVcpu {
     ) -> Result<Vec<(Knob, String)>, CgroupError> {
         let found = vcpu_group(controller, vms, &self.thread, self.group.as_ref())?;
         let now = match found.as_ref().map(|group| shares(controller, group)) {
-            // Removed a moment ago, so its thread is on its way elsewhere.
+            // Just removed, so its thread is being moved.
             Some(Err(error)) if error.is_gone() => None,
             read => read.transpose()?,
         };
@@ -378,8 +389,10 @@ impl ManagedVcpu {
         Ok(foreign)
     }
 
-    /// Reads again what is set on the cgroup that holds it alone. What somebody else set stays, and is no longer ours to put
-    /// back. True if somebody else moved it out of the group in which it was apart.
+    /// Reads the settings of the cgroup that holds this vCPU alone.
+    ///
+    /// The daemon keeps a foreign value and will not revert that setting.
+    /// Returns true if the thread was moved out of a group that the daemon had made for it.
     pub(crate) fn recheck_group(
         &mut self,
         vm: &str,
@@ -403,7 +416,7 @@ impl ManagedVcpu {
                     self.index
                 )));
             }
-            // Also what was set on one that was there before comes back.
+            // This also reverts the settings of a group that existed before.
             give_up_group(group, busy, actuator);
             return Ok(was_apart);
         }
@@ -419,7 +432,7 @@ impl ManagedVcpu {
         Ok(false)
     }
 
-    /// What it did since the last sample, `scale` times; nothing where there is no earlier one.
+    /// Returns its run and wait times since the last sample, times `scale`; zero without an earlier sample.
     pub(crate) fn observe(
         &mut self,
         sample: VcpuSample,
@@ -450,7 +463,7 @@ impl ManagedVcpu {
         }
     }
 
-    /// Keeps `runnable` up to date without a read per period for those that sleep for long.
+    /// Keeps `runnable` up to date without a read per period for vCPUs that sleep long.
     fn note_activity(&mut self, active: Nanos, closely: bool, sampler: &Sampler) {
         if active > Nanos::ZERO {
             (self.quiet, self.runnable) = (0, true);

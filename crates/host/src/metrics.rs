@@ -21,7 +21,7 @@ use crate::turns::TurnStats;
 use crate::turns::stats::BOUNDS_US;
 
 /// Maximum number of VMs with series, seven each, which bounds the page and the memory of the process.
-pub const MOST_VMS: usize = 2048;
+pub const MAX_VMS: usize = 2048;
 
 /// Labels of a VM's series.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
@@ -42,7 +42,7 @@ pub struct Metrics {
     pub vms: Gauge,
     /// vCPU threads acted on.
     pub vcpus: Gauge,
-    /// VMs acted on that have no series, because [`MOST_VMS`] others have.
+    /// VMs acted on that have no series, because [`MAX_VMS`] others have.
     pub without_series: Gauge,
     /// CPU received per VM.
     pub received: Family<VmLabels, Real>,

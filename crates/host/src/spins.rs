@@ -87,7 +87,7 @@ impl AgainstTruth {
 
 impl SpinAccount {
     /// Formats the account, without the VM's name.
-    pub(crate) fn in_words(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let now = match &self.spinning[..] {
             [] => "none spins now".to_owned(),
             [one] => format!("vCPU {one} spins now"),
@@ -123,7 +123,7 @@ fn kind(report: &SpinReport) -> &'static str {
 }
 
 /// Formats a vCPU's counters, their meaning and their consequence.
-pub(crate) fn in_words(vm: &str, report: &SpinReport) -> String {
+pub(crate) fn describe(vm: &str, report: &SpinReport) -> String {
     let SpinReport { vcpu, counted, verdict, extremes, outcome, .. } = report;
     let counts = counted.counts;
     let ratios = match (verdict.ratios(), extremes) {
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn counters_are_logged_with_reason() {
-        let line = in_words("db", &report(0, (6000, 2000, 2)));
+        let line = describe("db", &report(0, (6000, 2000, 2)));
         assert_eq!(
             line,
             "VM db vCPU 0 by synthetic counters: 6000 instructions, 2000 branches, 2 mispredicted: 0.3333 per instruction (most 0.3333), \
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!((account.judged, account.spun, account.swaps), (3, 2, 0));
         assert_eq!(account.spinning, [1]);
         assert_eq!(
-            account.in_words(),
+            account.describe(),
             "by synthetic counters a vCPU spun in 2 of 3 periods that were judged; swaps: 0; vCPU 1 spins now"
         );
         // The programs report that all of them spun; one was not found.

@@ -1,8 +1,11 @@
-//! What VMs weigh by what is configured, and which cgroups divide time before they do.
+//! Configured weights of VMs, and the cgroups above them that divide CPU time first.
 //!
-//! All that tell what VMs are due (`status`, `top`, `why`, `export`, `record`, `scalability`) have it from here, so they divide level by level as the
-//! daemon does. What a running daemon says of a VM counts, or else what its own cgroup has if that is the operator's word
-//! (`crate::configured`), or else the kernel's default. Rules are known to the daemon only.
+//! All commands that show fair shares (`status`, `top`, `why`, `export`, `record`, `scalability`) use these, so they divide level by level
+//! as the daemon does.
+//!
+//! A VM's weight is the one that a running daemon publishes, else that of its own cgroup unless its tenant can set it
+//! (`crate::configured`), else the kernel's default.
+//! Only the daemon knows its rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,18 +23,19 @@ use crate::homes::Homes;
 use crate::published;
 use crate::published::PublishedVm;
 
-/// A VM's configured weight, and where it is.
+/// A VM's configured weight, and its place in the hierarchy.
 #[derive(Clone, Debug)]
 pub(crate) struct Weighed {
-    /// What counts. In the idle class a cgroup has no weight of its own, so there the kernel's default stands for it.
+    /// The configured weight.
+    /// A cgroup in the idle class has no weight of its own, so the kernel's default stands for it.
     pub(crate) configured: Weight,
-    /// The cgroup right above its own, or the one that it shares with others; `None` where that cannot be read.
+    /// The parent of its own cgroup, or the cgroup that it shares with others; `None` if that cannot be read.
     above: Option<CgroupPath>,
 }
 
 #[cfg(test)]
 impl Weighed {
-    /// What counts is this, and nothing else is known.
+    /// Returns this weight without a place.
     pub(crate) fn with(configured: Weight) -> Weighed {
         Weighed { configured, above: None }
     }
@@ -44,7 +48,7 @@ pub(crate) struct Weights {
     levels: BTreeMap<VmId, Vec<Level>>,
 }
 
-/// Weighs all VMs of the host, which are there.
+/// Returns the weights and places of all VMs of the host.
 fn weigh_at(
     controller: &dyn CpuController,
     published: &[PublishedVm],
@@ -56,7 +60,7 @@ fn weigh_at(
     let mut occupants = Occupants::new(controller, &procfs);
     let weighed = vms.iter().map(|vm| {
         let published = by_process.get(&vm.process).copied();
-        // Of a VM that the daemon looks after it says where its weight is.
+        // The daemon publishes the cgroups of managed VMs.
         let cgroup = match published {
             Some(published) => Some(published.cgroup.clone()),
             None => homes.own_cgroup(vm.id, &mut occupants).ok().flatten(),
@@ -72,7 +76,7 @@ fn of_vm(
     published: Option<&PublishedVm>,
     home: Option<&Residence>,
 ) -> Weighed {
-    // A VM that takes turns has its weight in its turn only, and one whose vCPUs are apart has it in parts.
+    // A VM that takes turns has its weight during its turn only, and divided vCPUs have parts of it.
     let kept = published.filter(|vm| vm.turns || vm.apart).and_then(|vm| vm.weight);
     let read = || controller.weight_outside_idle(cgroup.as_ref()?).ok();
     let weight = kept.map(Some).or_else(read).flatten();
@@ -95,7 +99,7 @@ fn of_vm(
 }
 
 impl Weights {
-    /// Those of all VMs of the host: what a running daemon says, or else what their cgroups have.
+    /// Reads the weights of all VMs of the host, from a running daemon or their cgroups.
     pub(crate) fn read(
         controller: &dyn CpuController,
         state_dir: &Path,
@@ -107,7 +111,7 @@ impl Weights {
         Weights::new(controller, &weighed)
     }
 
-    /// Those of VMs that have been weighed, with the weights of the cgroups above them now.
+    /// Returns the weights of these VMs, with the current weights of the cgroups above them.
     pub(crate) fn new(
         controller: &dyn CpuController,
         weighed: &BTreeMap<VmId, Weighed>,
@@ -129,7 +133,7 @@ impl Weights {
         }
     }
 
-    /// Has what others have of VMs that both have.
+    /// Replaces the values of VMs that are also in `others`.
     pub(crate) fn replace(&mut self, others: &Weights) {
         for (vm, weight) in &mut self.of_vms {
             if let Some(other) = others.of_vms.get(vm) {
@@ -143,18 +147,18 @@ impl Weights {
         }
     }
 
-    /// A VM's own; `None` where it is not known.
+    /// Returns a VM's weight; `None` if it is unknown.
     pub(crate) fn get(&self, vm: &VmId) -> Option<&Weight> {
         self.of_vms.get(vm)
     }
 
-    /// The cgroups above a VM's, from the top; none where all VMs are in one.
+    /// Returns the cgroups above a VM's, from the top; none if all VMs share one.
     pub(crate) fn levels(&self, vm: VmId) -> &[Level] {
         self.levels.get(&vm).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Those of VMs that are siblings, as far as is known.
+/// Collects the weights of VMs that are siblings.
 impl FromIterator<(VmId, Weight)> for Weights {
     fn from_iter<I: IntoIterator<Item = (VmId, Weight)>>(weights: I) -> Weights {
         Weights { of_vms: weights.into_iter().collect(), levels: BTreeMap::new() }
@@ -180,7 +184,7 @@ mod tests {
         CgroupPath(text.to_owned())
     }
 
-    /// A hierarchy of v2 with cgroups of these weights.
+    /// A hierarchy of cgroup v2 with these weights.
     fn tree(groups: &[(&str, &str)]) -> (tempfile::TempDir, Box<dyn CpuController>) {
         let root = tempfile::tempdir().unwrap();
         let cg = root.path().join("cg");
@@ -204,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cgroup_in_the_idle_class_shows_is_no_weight() {
+    fn idle_cgroup_counts_with_default_weight() {
         let (root, controller) = tree(&[("vm", "1"), ("light", "1")]);
         let knob = |place: &str, idle: &str| {
             fs::write(root.path().join("cg").join(place).join("cpu.idle"), idle).unwrap();
@@ -218,7 +222,7 @@ mod tests {
         };
         assert_eq!(of("/vm", None), 100.0);
         assert_eq!(of("/light", None), 1.0);
-        // A VM that takes turns is there for a while; its daemon says what it weighs.
+        // A VM that takes turns is in the idle class at times; its daemon publishes its weight.
         let text = r#"{"process":{"pid":7,"tid":7,"start":99},"cgroup":"/vm","configured":300.0,
             "weight":250.0,"turns":true}"#;
         let published: PublishedVm = serde_json::from_str(text).unwrap();
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn vms_in_several_cgroups_have_the_levels_above_them_and_siblings_none() {
+    fn siblings_have_no_levels_above() {
         let (_root, controller) = tree(&[("a", "300"), ("b", "100"), ("b/c", "50")]);
         let weights = |above: &[&str]| {
             let vms = above.iter().zip(1..);
@@ -243,21 +247,21 @@ mod tests {
         assert_eq!(apart.levels(VmId(2)), apart.levels(VmId(3)));
         assert_ne!(apart.levels(VmId(1))[0].group, apart.levels(VmId(2))[0].group);
         assert!(of(&apart, 4).is_empty());
-        assert!(of(&apart, 9).is_empty(), "of a VM that is not there");
+        assert!(of(&apart, 9).is_empty(), "an unknown VM");
         let siblings = weights(&["/b/c", "/b/c"]);
         assert!(of(&siblings, 1).is_empty());
         assert_eq!(siblings.get(&VmId(2)), Some(&Weight::constant(100.0)));
         assert_eq!(siblings.get(&VmId(3)), None);
     }
 
-    /// A VM that took all of its time on the one pCPU that it shares with others that do.
+    /// A VM that never slept, on a pCPU shared with others like it.
     fn burner(vm: u64, ran: u64) -> VmInterval {
         let parts = [(State::Run, ran), (State::Ready, 1_000 - ran)];
         vm_interval(vm, vec![vcpu_on("0", 0, &parts, 9)])
     }
 
     #[test]
-    fn a_tenants_weight_and_number_of_vms_take_nothing_of_what_others_are_said_to_be_due() {
+    fn tenants_cannot_reduce_others_fair_share() {
         let (_root, controller) = tree(&[("ours", "300"), ("his", "100")]);
         let vms = vec![burner(1, 200), burner(2, 400), burner(3, 400)];
         let interval = interval(Nanos::ZERO, vms, Default::default(), HostTotals::default());

@@ -1,7 +1,7 @@
-//! In the steady state no event allocates memory.
+//! In the steady state, no event allocates memory.
 //!
-//! The allocator of this test counts. The world first runs until its buffers have grown, then for
-//! ten times as long while every allocation is counted.
+//! The allocator of this test counts allocations.
+//! The world first runs until its buffers have grown, and then for ten times as long with counting.
 
 #[path = "it/common.rs"]
 mod common;
@@ -16,12 +16,11 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 struct Counting;
 
-// SAFETY: every call is passed on unchanged to the system's allocator; counting has no effect on
-// memory.
+// SAFETY: every call is passed unchanged to the system's allocator; counting has no effect on memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are those that System asks for.
+        // SAFETY: the caller upholds the same contract as `System` requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -35,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn no_event_of_the_steady_state_allocates() {
+fn steady_state_events_do_not_allocate() {
     let text = "duration = \"10s\"\n[machine]\npcpus = 4\npcpus_per_llc = 2
         [[workload]]\nname = \"w\"
         [workload.objects]
@@ -60,7 +59,7 @@ fn no_event_of_the_steady_state_allocates() {
         let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
         let events = world.events() - events;
         assert!(events > 100_000, "{events} events");
-        // Buffers may still double once in a while; nothing allocates per event.
+        // Buffers may still double occasionally, but no event allocates regularly.
         assert!(
             allocations * 10_000 < events,
             "{scheduler}: {allocations} allocations in {events} events"

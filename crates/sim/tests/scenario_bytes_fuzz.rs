@@ -1,7 +1,8 @@
 //! Any bytes give a scenario or an error that names file and line, in bounded time and memory.
 //!
-//! Inputs are the scenarios and workloads of this repository with changes, as files, so that scenarios take in workloads; and `--set` with any key and value.
-//! Where `scenario_fuzz` changes one text piece by piece, these are of every kind that there is, and any bytes. How to go on for hours: `fuzz`.
+//! Inputs are mutated scenarios and workloads of this repository, as files, so that scenarios also load workloads; and `--set` with any key and value.
+//! `scenario_fuzz` changes one text piece by piece; here the mutations are of all kinds, including arbitrary bytes.
+//! See `fuzz` for long runs.
 
 use tandem_testing::fuzz;
 
@@ -15,21 +16,22 @@ use fuzz::{Mutator, below, each_input};
 use tandem_sim::scenario::load;
 use tandem_sim::scenario::load::{LoadError, Setting, Source};
 
-/// The most memory that reading a scenario may take: what may be in one (`docs/reference/scenarios.md`) is bounded.
-const MOST_BYTES: usize = 1 << 30;
+/// Memory limit for reading a scenario, whose contents are bounded (`docs/reference/scenarios.md`).
+const MAX_BYTES: usize = 1 << 30;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The files of a folder and those below it, in the order of their names.
+/// The TOML files of a folder and its subfolders, in the order of their names.
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
-    let read = paths.into_iter().flat_map(|path| match path.is_dir() {
-        true => files(&path),
-        false => {
+    let read = paths.into_iter().flat_map(|path| {
+        if path.is_dir() {
+            files(&path)
+        } else {
             let text = fs::read(&path).unwrap();
             vec![(path, text)]
         }
@@ -37,22 +39,22 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     read.filter(|(path, _)| path.extension().is_some_and(|end| end == "toml")).collect()
 }
 
-/// What is said names the file and the line, and is of one line that somebody can read.
+/// Checks that an error names file and line, in one readable line of limited length.
 #[track_caller]
-fn check_said(error: &LoadError, files: &[&Path]) {
-    let said = error.to_string();
-    let is_named = files.iter().any(|file| said.contains(file.to_str().unwrap()));
-    assert!(is_named, "{said}");
-    assert!(said.len() < 2_000, "{} bytes are said", said.len());
-    assert!(!said.chars().any(char::is_control), "{said:?}");
+fn check_message(error: &LoadError, files: &[&Path]) {
+    let message = error.to_string();
+    let is_named = files.iter().any(|file| message.contains(file.to_str().unwrap()));
+    assert!(is_named, "{message}");
+    assert!(message.len() < 2_000, "the message has {} bytes", message.len());
+    assert!(!message.chars().any(char::is_control), "{message:?}");
     if let LoadError::Wrong { place, .. } = error {
-        let (_, line) = said.split_at(place.to_string().len());
-        assert!(line.starts_with(": ") && line.len() > 2, "{said}");
+        let (_, line) = message.split_at(place.to_string().len());
+        assert!(line.starts_with(": ") && line.len() > 2, "{message}");
     }
 }
 
 #[test]
-fn any_bytes_are_a_scenario_or_an_error_with_its_place() {
+fn scenario_bytes_parse_or_fail_with_place() {
     let folder = fuzz::folder();
     let workloads = files(&repository().join("workloads"));
     fs::create_dir(folder.path().join("workloads")).unwrap();
@@ -61,11 +63,11 @@ fn any_bytes_are_a_scenario_or_an_error_with_its_place() {
         fs::write(copy, text).unwrap();
     }
     let scenarios = files(&repository().join("scenarios"));
-    // Of folders below, the workloads that they name by path are not there: these are told.
+    // Scenarios in subfolders name workloads by path, which are missing here: these give errors.
     let mutator = Mutator::new(scenarios.iter().map(|(_, text)| text), &WORDS);
     let path = folder.path().join("s.toml");
     let (mut read, mut refused) = (0, 0);
-    each_input("scenarios", 700, MOST_BYTES, |random| {
+    each_input("scenarios", 700, MAX_BYTES, |random| {
         fs::write(&path, mutator.input(random)).unwrap();
         match load::read(&path) {
             Ok(scenario) => {
@@ -74,7 +76,7 @@ fn any_bytes_are_a_scenario_or_an_error_with_its_place() {
             }
             Err(error) => {
                 refused += 1;
-                check_said(&error, &[folder.path()]);
+                check_message(&error, &[folder.path()]);
             }
         }
     });
@@ -82,7 +84,7 @@ fn any_bytes_are_a_scenario_or_an_error_with_its_place() {
 }
 
 #[test]
-fn any_bytes_are_a_workload_or_an_error_with_its_place() {
+fn workload_bytes_parse_or_fail_with_place() {
     let folder = fuzz::folder();
     fs::create_dir(folder.path().join("workloads")).unwrap();
     let path = folder.path().join("workloads/any.toml");
@@ -92,7 +94,7 @@ fn any_bytes_are_a_workload_or_an_error_with_its_place() {
     let examples = files(&repository().join("workloads"));
     let mutator = Mutator::new(examples.iter().map(|(_, text)| text), &WORDS);
     let (mut read, mut refused) = (0, 0);
-    each_input("workloads", 1_000, MOST_BYTES, |random| {
+    each_input("workloads", 1_000, MAX_BYTES, |random| {
         fs::write(&path, mutator.input(random)).unwrap();
         match load::read(&scenario) {
             Ok(scenario) => {
@@ -101,7 +103,7 @@ fn any_bytes_are_a_workload_or_an_error_with_its_place() {
             }
             Err(error) => {
                 refused += 1;
-                check_said(&error, &[&path, &scenario]);
+                check_message(&error, &[&path, &scenario]);
             }
         }
     });
@@ -109,7 +111,7 @@ fn any_bytes_are_a_workload_or_an_error_with_its_place() {
 }
 
 #[test]
-fn any_setting_is_taken_or_an_error_that_repeats_it() {
+fn setting_parses_or_error_repeats_it() {
     let examples = [
         "vm.0.vcpus=8",
         "host.scheduler=cfs",
@@ -121,7 +123,7 @@ fn any_setting_is_taken_or_an_error_that_repeats_it() {
     let source = Source::read(&scenario).unwrap();
     source.scenario().unwrap();
     let mutator = Mutator::new(examples, &WORDS);
-    each_input("--set", 3_000, MOST_BYTES, |random| {
+    each_input("--set", 3_000, MAX_BYTES, |random| {
         let mut source = source.clone();
         for _ in 0..=below(random, 2) {
             let text = mutator.input(random);
@@ -136,7 +138,7 @@ fn any_setting_is_taken_or_an_error_that_repeats_it() {
     });
 }
 
-/// What scenarios can have beside what those of this repository have.
+/// Valid words of scenarios that those of this repository lack.
 const WORDS: [&str; 30] = [
     "count = 65536",
     "count = 10000",

@@ -1,11 +1,12 @@
-//! The same scenario and seed give the same bytes: every scenario of the repository against a golden
-//! file. `scripts/test-wheel` compares a release build with the debug build.
+//! The same scenario and seed give the same bytes: every scenario of the repository against a golden file.
 //!
-//! A line of the file: scenario, events, work of all VMs, CPU time received, and a hash (FNV-1a, 64
-//! bits) of the whole results as JSON. The first three are there for who reviews a change of the
-//! model; the hash is what must not differ between builds and machines.
+//! `scripts/test-wheel` compares a release build with the debug build.
 //!
-//! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-sim --release --test scenario_golden` writes it anew.
+//! A line of the file has the scenario, the events, the work of all VMs, the CPU time received, and a hash (FNV-1a, 64 bits) of the results as JSON.
+//! The first figures are for reviewers of a change of the model.
+//! The hash must not differ between builds and machines.
+//!
+//! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-sim --release --test scenario_golden` rewrites the file.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use tandem_model::Nanos;
 use tandem_sim::scenario::load;
 use tandem_sim::{Results, Scenario, World};
 
-/// Scenarios of the simulator's speed are long, and say nothing here that shorter ones do not.
+/// Prefix of benchmarks of the simulator's speed, which are long and test nothing more than shorter scenarios.
 const LONG: &str = "bench-";
 
 fn scenarios() -> Vec<Scenario> {
@@ -51,7 +52,7 @@ fn line(results: &Results) -> String {
 }
 
 #[test]
-fn every_scenario_gives_the_bytes_of_the_golden_file() {
+fn every_scenario_matches_golden_file() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/results.txt");
     let scenarios = scenarios();
     assert!(scenarios.len() >= 20, "{}", scenarios.len());
@@ -62,8 +63,9 @@ fn every_scenario_gives_the_bytes_of_the_golden_file() {
         std::fs::write(&path, lines.join("\n") + "\n").unwrap();
         return;
     }
-    let golden = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}; write it as said above", path.display()));
+    let golden = std::fs::read_to_string(&path).unwrap_or_else(|error| {
+        panic!("{}: {error}; write it as described in the test's source", path.display())
+    });
     let golden: Vec<&str> = golden.lines().collect();
     let different: Vec<String> = lines
         .iter()
@@ -76,8 +78,8 @@ fn every_scenario_gives_the_bytes_of_the_golden_file() {
         .collect();
     assert!(
         different.is_empty() && golden.len() == lines.len(),
-        "{} of {} scenarios differ (if the model was meant to change, review and write the file \
-         anew):\n{}",
+        "{} of {} scenarios differ (if the model change is intended, review and rewrite the \
+         file):\n{}",
         different.len(),
         lines.len(),
         different.join("\n")

@@ -1,12 +1,15 @@
-//! Two vCPUs change places: all changes of a swap are made, or none.
+//! Swaps of two vCPUs: all changes of a swap are made, or none.
 //!
-//! A swap is two moves and, where the vCPUs have weights or nice values of their own that differ, two more changes. Half of one would be worse than none: both
-//! vCPUs would share a pCPU, and from then on no policy would swap them. So the moves come first, then what goes with them, and where one cannot be made,
-//! or a thread is gone, those before it are undone in the reverse order. Each change and each undoing is journaled as any other; between the two moves both
-//! are on one pCPU, for some microseconds.
+//! A swap is two moves, and two more changes if the vCPUs' own weights or nice values differ.
+//! Half of a swap would be worse than none: both vCPUs would share a pCPU, and no policy would swap them later.
+//! So the moves come first, then the other changes.
+//! If one fails, or a thread is gone, the earlier ones are undone in reverse order.
 //!
-//! What keeps a vCPU from the other's pCPU is its cpuset as a rule, as where libvirt pinned it. Policies see cpusets, and plan no such swap; one may change
-//! meanwhile.
+//! Each change and each undo is journaled as any other.
+//! Between the two moves both vCPUs are on one pCPU, for some microseconds.
+//!
+//! Most failures are due to a vCPU's cpuset, for example if libvirt pinned it.
+//! Policies see cpusets and plan no such swap, but a cpuset may change meanwhile.
 
 use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_model::decision::Swap;
@@ -16,7 +19,7 @@ use super::{Applied, Refused, apply};
 use crate::managed::ManagedVm;
 
 impl Applied {
-    /// Makes those of the decisions that belong to this swap.
+    /// Makes the decisions that belong to this swap.
     pub(super) fn swap(
         &mut self,
         swap: Swap,
@@ -27,7 +30,7 @@ impl Applied {
         let parts = decisions.iter().filter(|decision| decision.swap() == Some(swap));
         let (moves, others): (Vec<&Decision>, Vec<&Decision>) =
             parts.partition(|decision| decision.knob() == Knob::Affinity);
-        // Another policy has a place for one of the two after all.
+        // Another policy decided on the affinity of one of the two.
         if moves.len() != 2 {
             return;
         }
@@ -44,7 +47,7 @@ impl Applied {
                 let [one, other] = swap.vcpus;
                 for error in failed {
                     let mut refused = Refused::new(&managed.vm.name, &error);
-                    // A disk's trouble is the same whoever was to change places.
+                    // A disk error does not name the vCPUs, so that it reads the same for all.
                     if !refused.is_of_disk {
                         refused.error = format!(
                             "vCPUs {one} and {other} do not change places: {}",
@@ -58,7 +61,8 @@ impl Applied {
     }
 }
 
-/// Makes all changes, or none; false if a thread is gone. Errors are that of the change, and those of undoing others.
+/// Makes all changes, or none; false if a thread is gone.
+/// The errors are that of the failed change, and those of undoing others.
 fn make_all(
     parts: &[&Decision],
     managed: &mut ManagedVm,
@@ -86,7 +90,7 @@ fn make_all(
     Ok(true)
 }
 
-/// The change that puts back what is in force now; `None`: nothing is known of it.
+/// Returns the change that restores the current value; `None` if that is unknown.
 fn before(decision: &Decision, managed: &ManagedVm) -> Option<Decision> {
     let vcpu = decision.vcpu()?;
     let now = managed.vcpus.iter().find(|known| known.index == vcpu)?;
@@ -120,16 +124,16 @@ mod tests {
     use crate::fixtures;
     use crate::managed::ManagedVcpu;
 
-    /// Beyond what a kernel gives to a thread.
+    /// Beyond the kernel's maximum thread id.
     const TID: u32 = 1 << 30;
 
-    /// Where threads may run, their nice values, and what is refused.
+    /// Affinities and nice values of threads, and the changes that fail.
     #[derive(Default)]
     struct State {
         on: BTreeMap<Tid, (PcpuSet, Nice)>,
-        /// Whose cpuset holds which pCPUs.
+        /// Cpusets of threads.
         cpusets: BTreeMap<Tid, PcpuSet>,
-        /// Whose nice value cannot be set.
+        /// The thread whose nice value cannot be set.
         no_nice: Option<Tid>,
     }
 
@@ -230,7 +234,7 @@ mod tests {
             Applied::all(decisions, &mut self.vms, &mut self.actuator)
         }
 
-        /// Where each vCPU is, with its nice value: by the kernel, which must be what the daemon takes to be in force.
+        /// Returns each vCPU's affinity and nice value in the kernel, which must equal the daemon's current values.
         fn places(&self) -> Vec<(String, i8)> {
             let state = self.threads.0.lock().unwrap();
             let vcpus = self.vms[&VmId(1)].vcpus.iter();
@@ -243,7 +247,7 @@ mod tests {
         }
     }
 
-    /// vCPU 0 spins, and changes places with vCPU 1; in the order in which the policy decides.
+    /// Decisions for vCPU 0, which spins, to swap with vCPU 1, in the policy's order.
     fn swap() -> Vec<Decision> {
         let [from, to] = [PcpuId(0), PcpuId(1)];
         let because = [
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_exchanges_places_and_nice_values() {
+    fn swap_exchanges_pcpus_and_nice_values() {
         let mut world = World::new();
         let applied = world.apply(&swap());
         assert!(applied.refused.is_empty(), "{:?}", applied.refused);
@@ -288,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_second_move_is_refused_the_first_is_undone_and_nothing_else_changes() {
+    fn failed_move_undoes_the_other() {
         for held in [0, 1] {
             let mut world = World::new();
             let cpusets = BTreeMap::from([(tid(held), only(held))]);
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_nice_value_is_refused_the_moves_are_undone_too() {
+    fn failed_nice_value_undoes_moves() {
         for refused in [0, 1] {
             let mut world = World::new();
             world.threads.0.lock().unwrap().no_nice = Some(tid(refused));
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_swap_is_none() {
+    fn incomplete_swap_is_skipped() {
         let mut world = World::new();
         let half: Vec<Decision> = swap().into_iter().take(3).collect();
         let applied = world.apply(&half);
@@ -333,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_that_ended_the_other_stays_where_it_is() {
+    fn ended_vcpu_leaves_its_partner_in_place() {
         let mut world = World::new();
         world.threads.0.lock().unwrap().on.remove(&tid(1));
         let applied = world.apply(&swap());

@@ -1,4 +1,4 @@
-//! What counts for single VMs: weights and policies, and whose VMs they are for.
+//! Rules with weights and policies for single VMs.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -100,8 +100,8 @@ impl VmRule {
         }
     }
 
-    /// Whose VMs it is for, as an option has it: `4711`, `/machine.slice/*`, `uid:1000`, or a name. It says nothing of them yet. The error says
-    /// what would be right.
+    /// Parses the VMs of a rule from an option: `4711`, `/machine.slice/*`, `uid:1000`, or a name.
+    /// The rule has no weight or policies yet; the error names the valid form.
     pub fn whose(text: &str) -> Result<VmRule, String> {
         let mut rule = VmRule::default();
         if let Ok(pid) = text.parse() {
@@ -124,7 +124,7 @@ impl VmRule {
         Ok(rule)
     }
 
-    /// Whether it is for this VM; where that comes from is found out when it is asked for.
+    /// Whether the rule applies to this VM; `origin` is called only if the rule needs it.
     pub(crate) fn is_for<'a>(&self, vm: &Vm, origin: impl FnOnce() -> &'a Origin) -> bool {
         let is_it = self.pid.is_none_or(|pid| pid == vm.process.pid.0)
             && self.name.as_ref().is_none_or(|name| name_matches(name, &vm.name));
@@ -143,7 +143,7 @@ impl VmRule {
     }
 }
 
-/// A rule as it stands in the file.
+/// A rule as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenRule {

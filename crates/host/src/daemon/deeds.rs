@@ -1,28 +1,26 @@
-//! What a daemon did and could not do, on which depends how it ends.
+//! The daemon's successes and failures, which determine its exit status.
 
 use thiserror::Error;
 
 use crate::apply::{Applied, Refused};
 
-/// Nothing came of what a daemon was told to do.
+/// The error of a daemon that could not do any of its work.
 #[derive(Debug, Error)]
-pub enum InVain {
-    /// Nothing was done, and others did it.
-    #[error(
-        "every VM that is selected was another Tandem daemon's: this one looked after none; see the warnings above"
-    )]
+pub enum NoEffect {
+    /// All VMs belong to other daemons.
+    #[error("all selected VMs are managed by another Tandem daemon; see the warnings above")]
     AllTaken,
-    /// Whatever was tried was refused.
+    /// All changes failed.
     #[error(
         "nothing could be changed: every change that was tried was refused; see the errors above"
     )]
     NothingChanged,
 }
 
-/// What it came to so far.
+/// The results so far.
 #[derive(Debug, Default)]
 pub(super) struct Deeds {
-    /// Whether any VM was taken into care.
+    /// Whether any VM was adopted.
     pub took: bool,
     /// Whether anything was changed.
     changed: bool,
@@ -33,29 +31,30 @@ pub(super) struct Deeds {
 }
 
 impl Deeds {
-    /// Counts what came of a period's decisions, but for what was refused.
+    /// Records the changes of a period.
     pub fn did(&mut self, applied: &Applied) {
         let Applied { weights, moved, swaps, others, refused: _ } = applied;
         self.changed |= *weights + *others > 0 || !moved.is_empty() || !swaps.is_empty();
     }
 
-    /// Something else was changed: VMs take turns, or are in groups that were made for them.
+    /// Records another change: VMs take turns, or have groups that the daemon made.
     pub fn changed_something(&mut self) {
         self.changed = true;
     }
 
-    /// Counts what was refused.
+    /// Records failures.
     pub fn could_not(&mut self, refused: &[Refused]) {
         self.was_others |= refused.iter().any(|refused| refused.is_others);
         self.was_refused |= refused.iter().any(|refused| !refused.is_others);
     }
 
-    /// How a daemon ends that ran until it was told to stop. In a dry run nothing is to be changed.
-    pub fn end(&self, is_dry: bool) -> Result<(), InVain> {
+    /// Returns the result of a daemon that ran until its stop.
+    /// A dry run may end without changes.
+    pub fn end(&self, is_dry: bool) -> Result<(), NoEffect> {
         match self {
-            Deeds { was_others: true, took: false, .. } => Err(InVain::AllTaken),
+            Deeds { was_others: true, took: false, .. } => Err(NoEffect::AllTaken),
             Deeds { was_refused: true, changed: false, .. } if !is_dry => {
-                Err(InVain::NothingChanged)
+                Err(NoEffect::NothingChanged)
             }
             _ => Ok(()),
         }
@@ -71,25 +70,25 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_could_change_nothing_fails() {
+    fn daemon_without_changes_fails() {
         let mut deeds = Deeds::default();
         assert!(deeds.end(false).is_ok(), "it had nothing to do");
         deeds.took = true;
         deeds.did(&Applied::default());
         deeds.could_not(&[refused(true)]);
-        assert!(deeds.end(false).is_ok(), "of its own VMs nothing was refused");
+        assert!(deeds.end(false).is_ok(), "no change on its own VMs failed");
         deeds.could_not(&[refused(false)]);
-        assert!(matches!(deeds.end(false), Err(InVain::NothingChanged)));
-        assert!(deeds.end(true).is_ok(), "nothing was to be changed");
+        assert!(matches!(deeds.end(false), Err(NoEffect::NothingChanged)));
+        assert!(deeds.end(true).is_ok(), "a dry run makes no changes");
         deeds.did(&Applied { weights: 1, ..Applied::default() });
-        assert!(deeds.end(false).is_ok(), "some of it went");
+        assert!(deeds.end(false).is_ok(), "one change was made");
     }
 
     #[test]
-    fn a_daemon_whose_vms_are_all_others_fails() {
+    fn daemon_without_own_vms_fails() {
         let mut deeds = Deeds::default();
         deeds.could_not(&[refused(true)]);
-        assert!(matches!(deeds.end(false), Err(InVain::AllTaken)));
+        assert!(matches!(deeds.end(false), Err(NoEffect::AllTaken)));
         deeds.took = true;
         assert!(deeds.end(false).is_ok());
     }

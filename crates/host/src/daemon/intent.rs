@@ -1,4 +1,4 @@
-//! What the daemon intends to change, in one paragraph before the first change.
+//! A paragraph on the intended changes, printed before the first one.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ impl Daemon {
     }
 }
 
-/// The knobs that policies may change.
+/// Describes the knobs that policies may change.
 fn knobs(config: &HostConfig, policies: PolicySet) -> Vec<String> {
     let has = |name: &str| registry::find(name).is_ok_and(|policy| policies.contains(policy));
     let mut knobs = Vec::new();
@@ -54,7 +54,7 @@ fn knobs(config: &HostConfig, policies: PolicySet) -> Vec<String> {
     knobs
 }
 
-/// The paragraph.
+/// Returns the paragraph.
 fn intent(config: &HostConfig, selected: usize, found: usize) -> String {
     let policies = config.controller().policies;
     let knobs = knobs(config, policies);

@@ -1,8 +1,9 @@
-//! SIGHUP: the settings file is read again.
+//! Reload of the settings file on SIGHUP.
 //!
-//! The whole file is checked first; with an invalid one the daemon keeps its settings. Then selection, rules, policies and the
-//! control law apply. VMs that stay selected keep their state ([`crate::fleet`]). Settings of what was opened at the start need a
-//! restart, which the log says.
+//! The whole file is checked first; the daemon rejects an invalid one and keeps its settings.
+//! Then selection, rules, policies and the control law apply.
+//! VMs that stay selected keep their state ([`crate::fleet`]).
+//! Settings of resources opened at the start need a restart, which is logged.
 
 use std::path::PathBuf;
 
@@ -15,18 +16,19 @@ use crate::config::HostConfig;
 use crate::select::Selector;
 use crate::unseen::Unseen;
 
-/// How settings are read again.
+/// The source of settings for a reload.
 pub struct Reload {
     /// The settings file.
     pub file: PathBuf,
-    /// Reads it, with the options of the command line on top; the error says why it cannot be used.
+    /// Reads the file and applies the options of the command line.
     pub read: Box<dyn Fn() -> Result<HostConfig, String>>,
-    /// Whether SIGHUP asks for it. In a terminal, SIGHUP says that the terminal is gone, and stops the daemon.
+    /// Whether SIGHUP triggers a reload.
+    /// In a terminal, SIGHUP means that the terminal is gone, and stops the daemon.
     pub on_hangup: bool,
 }
 
 impl Daemon {
-    /// With a settings file that can be read again.
+    /// Sets the source of settings for a reload.
     pub fn with_reload(mut self, reload: Reload) -> Result<Daemon, DaemonError> {
         if reload.on_hangup {
             self.signals = Signals::catch_with_reload().map_err(DaemonError::Signals)?;
@@ -81,11 +83,11 @@ impl Daemon {
             Placement::Turns => 1,
             Placement::Rebalance => 2,
         };
-        // Affinities that may not change any more are reverted.
-        let anew = freedom(config.placement) < freedom(self.config.placement);
+        // A stricter placement reverts affinities that it does not allow.
+        let again = freedom(config.placement) < freedom(self.config.placement);
         let rules = config.rule.clone();
         let (notes, refused) =
-            self.fleet.reconfigure(rules, config.policies.0, config.weight_per_vcpu, anew);
+            self.fleet.reconfigure(rules, config.policies.0, config.weight_per_vcpu, again);
         notes.iter().for_each(|note| reporter.info(&note.0));
         self.refused(&refused, reporter);
         self.config = config;
@@ -101,7 +103,7 @@ impl Daemon {
     }
 }
 
-/// Returns the keys with another value that needs a restart, and gives them their earlier value.
+/// Returns the changed keys that need a restart, and resets them to their earlier values.
 fn keep_until_restart(now: &HostConfig, next: &mut HostConfig) -> Vec<&'static str> {
     fn keep<T: Clone + PartialEq>(
         key: &'static str,

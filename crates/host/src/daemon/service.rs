@@ -18,17 +18,19 @@ use crate::managed::ManagedVm;
 use crate::select::{Selector, VmPattern};
 use crate::status::{ManagedStatus, ServiceStatus};
 
-/// The names of policies.
+/// Returns the names of policies.
 fn names(policies: PolicySet) -> Vec<String> {
     registry::entries(policies).map(|(_, policy)| policy.name.to_owned()).collect()
 }
 
-/// The file of paused VMs. It stays when the daemon ends, so that a restart during a migration resumes no VM.
+/// Returns the file of paused VMs.
+/// It outlives the daemon, so that a restart during a migration resumes no VM.
 fn paused_file(config: &HostConfig) -> StatusFile {
     StatusFile::named(&config.state_dir, "daemon", "paused.json")
 }
 
-/// The VMs that an earlier daemon with this state directory paused. A dry run neither reads nor writes them.
+/// Reads the VMs that an earlier daemon with this state directory paused.
+/// A dry run neither reads nor writes the file.
 pub(super) fn read_paused(config: &HostConfig, reporter: &mut dyn Reporter) -> BTreeSet<ThreadRef> {
     if config.dry_run {
         return BTreeSet::new();
@@ -51,7 +53,8 @@ impl Daemon {
         }
     }
 
-    /// Makes the control socket. A dry run has one only if its state directory exists and no other daemon listens there.
+    /// Opens the control socket.
+    /// A dry run has one only if its state directory exists and no other daemon listens there.
     pub(super) fn open_control(&mut self, reporter: &mut dyn Reporter) {
         let (dir, is_dry) = (&self.config.state_dir, self.config.dry_run);
         if is_dry && !dir.is_dir() {
@@ -69,7 +72,7 @@ impl Daemon {
         }
     }
 
-    /// Answers the requests that came.
+    /// Answers pending requests.
     pub(super) fn answer(&mut self, reporter: &mut dyn Reporter) {
         while let Some((request, answer)) = self.control.as_ref().and_then(Control::next) {
             self.answer_one(request, &answer, reporter);
@@ -91,7 +94,7 @@ impl Daemon {
         let _ = answer.send(answered);
     }
 
-    /// The VMs of the last scan that match a pattern and for which `is_it`; or the answer that none does.
+    /// Returns the VMs of the last scan that match a pattern and fulfil `is_it`, or an error answer if there are none.
     fn named(
         &self,
         patterns: &[String],
@@ -167,7 +170,7 @@ impl Daemon {
         Answer::Done(lines)
     }
 
-    /// The daemon and its VMs.
+    /// Returns the status of the daemon and its VMs.
     fn service_status(&self) -> ServiceStatus {
         let (began, started) = self.began;
         let managed = self.fleet.vms().map(|managed| self.managed_status(managed));
@@ -213,7 +216,7 @@ impl Daemon {
     }
 }
 
-/// A paused VM, of which the daemon knows no more than that.
+/// Returns the status of a paused VM, of which only name, process and vCPUs are known.
 fn paused_status(vm: &Vm) -> ManagedStatus {
     ManagedStatus {
         name: vm.name.clone(),

@@ -1,4 +1,4 @@
-//! What the daemon decides, in words: for dry runs, and for those who want to hear all of it.
+//! Log lines about the daemon's decisions, for dry runs and verbose logs.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::Daemon;
 use crate::apply::Applied;
 
 impl Daemon {
-    /// Says in a dry run what vCPUs want, and which VMs are left as they are.
+    /// Logs in a dry run the demands of vCPUs, and the VMs that the policy leaves alone.
     pub(super) fn say_demands(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
         self.demands.retain(|vm| self.fleet.vm(vm).is_some());
         let length = period.observation.period;
@@ -22,26 +22,26 @@ impl Daemon {
         }
     }
 
-    /// Says each decision once, until it is another one.
+    /// Logs each decision once, until it changes.
     pub(super) fn say_decisions(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
         self.said.retain(|vm| self.fleet.vm(vm).is_some());
         let decisions = &period.round.decisions;
         let news: Vec<&Decision> = self.said.news(Instant::now(), decisions).collect();
         for decision in news {
-            let Some(line) = self.in_words(decision, &period.observation) else {
+            let Some(line) = self.describe(decision, &period.observation) else {
                 continue;
             };
             match (&period.applied, decision) {
                 (None, _) => reporter.would(&format!("would {line}")),
-                // Said whether verbose or not.
+                // Moves are logged by `account`, verbose or not.
                 (Some(_), Decision::SetAffinity { .. }) => {}
                 (Some(_), _) => reporter.info(&line),
             }
         }
     }
 
-    /// A decision as an operator would say it.
-    fn in_words(&self, decision: &Decision, observed: &HostObservation) -> Option<String> {
+    /// Describes a decision; `None` if its VM is gone.
+    fn describe(&self, decision: &Decision, observed: &HostObservation) -> Option<String> {
         let managed = self.fleet.vm(decision.vm())?;
         let in_force = observed.vm(decision.vm())?;
         let vm = &managed.vm.name;

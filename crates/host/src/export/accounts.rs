@@ -17,7 +17,7 @@ use tandem_observe::Interval;
 use tandem_policy::Assessment;
 
 use crate::discovery::{Scan, Vm};
-use crate::metrics::MOST_VMS;
+use crate::metrics::MAX_VMS;
 use crate::top::{Culprit, CulpritKind, culprit};
 
 use super::ranked::{Ranked, faded};
@@ -155,7 +155,7 @@ pub(super) struct HostAccount {
     pub(super) measured: Vec<&'static str>,
     pub(super) processes: Ranked<ProcessKey>,
     pub(super) found: usize,
-    /// Selected VMs without series, because [`MOST_VMS`] others have them.
+    /// Selected VMs without series, because [`MAX_VMS`] others have them.
     pub(super) without_series: usize,
     pub(super) unreadable: usize,
     pub(super) left_out: usize,
@@ -267,7 +267,7 @@ impl Accounts {
             if !look.selected.contains(&vm.id) {
                 continue;
             }
-            if !self.vms.contains_key(&vm.id) && self.vms.len() >= MOST_VMS {
+            if !self.vms.contains_key(&vm.id) && self.vms.len() >= MAX_VMS {
                 without_series += 1;
                 continue;
             }

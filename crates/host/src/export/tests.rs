@@ -17,7 +17,7 @@ use tandem_model::{State, VcpuId};
 use super::*;
 use crate::fixtures::intervals::{interval, vcpu_on, vm_interval};
 use crate::fixtures::{ms, vm};
-use crate::metrics::MOST_VMS;
+use crate::metrics::MAX_VMS;
 
 /// A vCPU with these times within a second, in ms.
 fn vcpu(n: u32, parts: &[(State, u64)]) -> VcpuInterval {
@@ -445,7 +445,7 @@ fn large(vms: u64) -> Host {
 #[test]
 fn number_of_vm_series_is_bounded() {
     let mut accounts = Accounts::new(Detail { culprits: 1, vcpus: false, process_names: true });
-    let mut host = large(MOST_VMS as u64 + 3);
+    let mut host = large(MAX_VMS as u64 + 3);
     for _ in 0..2 {
         take(&mut accounts, &host);
     }
@@ -455,14 +455,14 @@ fn number_of_vm_series_is_bounded() {
         let without = format!("tandem_export_vms_without_series {without}.0");
         assert_eq!(lines(page, "tandem_export_vms"), [vms, without]);
     };
-    has(&full, MOST_VMS, 3);
-    assert_eq!(lines(&full, "tandem_vm_vcpus{").len(), MOST_VMS);
+    has(&full, MAX_VMS, 3);
+    assert_eq!(lines(&full, "tandem_vm_vcpus{").len(), MAX_VMS);
     // VMs with series keep them, and VMs that go make room.
     for gone in 1..=2 {
         host.selected.remove(&VmId(gone));
     }
     take(&mut accounts, &host);
-    has(&page(&accounts), MOST_VMS, 1);
+    has(&page(&accounts), MAX_VMS, 1);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How the fleet takes VMs under care: in which cgroup, at which weight.
+//! Adoption of VMs: the cgroup and the weight of a new managed VM.
 
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
@@ -19,12 +19,14 @@ use crate::in_force::{has_idle_class, settings};
 use crate::managed::{ManagedVm, Note};
 use crate::waits::Waits;
 
-/// For how long the first update adopts those that are there: a service manager waits for it.
+/// Time budget of the first update for adoptions; a service manager waits for it.
 const FIRST_BUDGET: Duration = Duration::from_secs(5);
 
 impl Fleet {
-    /// Takes VMs under care that are not yet, as far as there is time: one of those that were not tried yet at least, and one of those that failed
-    /// before. `all` is every VM on the host. What is changed for one that then cannot be adopted is put back like that of one that left.
+    /// Adopts new VMs within the budget: at least one that was not tried yet, and one that failed before.
+    ///
+    /// `all` is every VM on the host.
+    /// If an adoption fails halfway, its changes are reverted like those of a VM that left.
     pub(super) fn adopt_new(
         &mut self,
         new: Vec<&Vm>,
@@ -32,14 +34,14 @@ impl Fleet {
         notes: &mut Vec<Note>,
         refused: &mut Vec<Refused>,
     ) {
-        // Groups are called by processes: first what another VM of the process left is put back.
+        // Groups are named after processes, so changes of an earlier VM of the process are reverted first.
         let mut leaving = self.leaving.pids();
         let mut due = self.candidates.due(new, self.updates);
         due.retain(|due| !leaving.contains(&due.vm.process.pid));
         if due.is_empty() {
             return;
         }
-        // Before the first period nobody waits but who starts the service.
+        // Before the first period only the service manager waits.
         let budget = match self.updates {
             1 => FIRST_BUDGET.max(self.budget),
             _ => self.budget,
@@ -58,7 +60,7 @@ impl Fleet {
             }
             let vm = due.vm;
             self.candidates.tried(vm.tenant);
-            // Of whom it is not read where it is now, that is done when it is tried again. Who moves all the time must not be the first all the time.
+            // A VM whose cgroup is not confirmed waits for its next try, so that one that keeps moving is not always first.
             if !self.homes.confirm(self.backend.controller(), vm) {
                 self.candidates.failed(vm.id, self.updates, true);
                 continue;
@@ -66,7 +68,7 @@ impl Fleet {
             let mut theirs = Vec::new();
             let prepared = self.claim(vm).and_then(|()| self.prepare(vm, &homes, &mut theirs));
             let error = match prepared {
-                // One that began where another ended a moment ago: what that one had there is put back first.
+                // Changes of a VM that ended in the same cgroup are reverted first.
                 Ok(managed) if !managed.is_left_alone() && changing.has(&managed.cgroup) => {
                     self.give_up(vm.process.pid, managed.policies);
                     self.candidates.failed(vm.id, self.updates, true);
@@ -98,12 +100,13 @@ impl Fleet {
                 }
             };
             self.candidates.failed(vm.id, self.updates, error.is_of_the_vm());
-            let is_told = !error.is_gone();
-            refused.extend(is_told.then(|| error.refused(&vm.name)));
+            if !error.is_gone() {
+                refused.push(error.refused(&vm.name));
+            }
         }
     }
 
-    /// A VM as it will be under care: in which cgroup, at which weight. Nothing is changed yet.
+    /// Returns the VM with its future cgroup and weight, without any change.
     fn prepare(
         &mut self,
         vm: &Vm,
@@ -131,16 +134,15 @@ impl Fleet {
                 (cgroup, VmSettings::new(default))
             }
         };
-        // What nobody may write, nobody is due.
+        // A rule's weight cannot be written to a VM that is only measured, so it does not count.
         let wanted = wanted.filter(|_| !is_left_alone);
         let per_vcpu = self.rule(vm, &origin, |rule| rule.weight_per_vcpu);
         let is_tenants = !made && is_tenants(controller, &cgroup)?;
-        let found = match is_tenants {
-            true => {
-                notes.push(tenants_weight(vm, &cgroup, default));
-                default
-            }
-            false => in_force.weight,
+        let found = if is_tenants {
+            notes.push(tenants_weight(vm, &cgroup, default));
+            default
+        } else {
+            in_force.weight
         };
         let mut worth = Configured::new(
             wanted.unwrap_or(found),
@@ -171,7 +173,8 @@ impl Fleet {
         })
     }
 
-    /// Makes the changes that take a VM under care. On an error some may have been made: they are to be put back.
+    /// Makes the changes of an adoption.
+    /// On an error, the caller reverts the changes made so far.
     fn take_up(
         &mut self,
         managed: &mut ManagedVm,
@@ -200,15 +203,16 @@ impl Fleet {
             self.has_idle.or_else(|| has_idle_class(self.controller(), &managed.cgroup));
         let vm = &managed.vm;
         let whose = format!("VM {} (pid {}, {} vCPUs)", vm.name, vm.process.pid, vm.vcpus.len());
-        notes.push(Note(match is_left_alone {
-            true => format!("{whose} is measured and left as it is: it has no policy"),
-            false => format!(
+        notes.push(Note(if is_left_alone {
+            format!("{whose} is measured and left as it is: it has no policy")
+        } else {
+            format!(
                 "{whose} at weight {} in {}{}, under {}",
                 managed.configured,
                 managed.cgroup,
                 if managed.made { "" } else { ", its own cgroup" },
                 registry::names(managed.policies),
-            ),
+            )
         }));
         if vm.unidentified > 0 {
             notes.push(Note(format!(
@@ -220,7 +224,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The cgroup that the VM's vCPU threads are in before anything is done.
+    /// Returns the cgroup of the VM's vCPU threads before any change.
     fn home_of(&self, vm: &Vm) -> Result<CgroupPath, FleetError> {
         let first = vm.vcpus.first().map_or(&vm.process, |vcpu| &vcpu.thread);
         Ok(self.backend.controller().cgroup_of(first)?)

@@ -1,14 +1,15 @@
-//! In which order what waits for a part of an update is done, since tenants do not trust each other.
+//! The order of waiting work in an update, fair among tenants, which do not trust each other.
 //!
-//! One of each tenant's, then the second of each, and so on: who has thousands waits for himself. Who had a try longest ago goes first: one whose
-//! first takes all the time that there is must not have it in each update.
+//! The first item of each tenant comes first, then the second of each, and so on: a tenant with thousands delays only itself.
+//! Among tenants, the one with the oldest last try goes first.
+//! Otherwise a tenant whose first item uses up the budget could do so in every update.
 
 use std::collections::BTreeMap;
 
-/// Of so many tenants it is known when they had a try; of others it counts as never.
-const MOST_KNOWN: usize = 4096;
+/// Maximum number of tenants whose last try is recorded; the others count as never tried.
+const MAX_KNOWN: usize = 4096;
 
-/// Which tenant had a try when.
+/// The time of each tenant's last try, as a number of tries.
 #[derive(Debug, Default)]
 pub(super) struct ByTenant {
     tries: u64,
@@ -16,7 +17,7 @@ pub(super) struct ByTenant {
 }
 
 impl ByTenant {
-    /// These in the order in which they are tried. Those of a tenant stay in theirs.
+    /// Returns the items in the order of their tries, which keeps the order among those of a tenant.
     pub(super) fn order<T>(&self, waiting: Vec<T>, tenant: impl Fn(&T) -> Option<u32>) -> Vec<T> {
         let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
         let keyed = waiting.into_iter().map(|one| {
@@ -31,11 +32,11 @@ impl ByTenant {
         keyed.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// One of this tenant's is tried.
+    /// Records a try for this tenant.
     pub(super) fn tried(&mut self, tenant: Option<u32>) {
         self.tries += 1;
         self.last.insert(tenant, self.tries);
-        if self.last.len() > MOST_KNOWN {
+        if self.last.len() > MAX_KNOWN {
             let oldest = self.last.iter().min_by_key(|(_, at)| **at);
             let oldest = oldest.map(|(tenant, _)| *tenant);
             oldest.and_then(|tenant| self.last.remove(&tenant));
@@ -54,27 +55,27 @@ mod tests {
     }
 
     #[test]
-    fn hostile_tenants_with_much_to_do_wait_for_themselves() {
-        let (his, others) = (Some(1000), Some(1001));
+    fn hostile_tenants_with_much_work_delay_only_themselves() {
+        let (hostile, others) = (Some(1000), Some(1001));
         let mut turns = ByTenant::default();
-        let mut waiting: Vec<One> = (0..1_000).map(|n| (his, n)).collect();
+        let mut waiting: Vec<One> = (0..1_000).map(|n| (hostile, n)).collect();
         waiting.extend([(others, 0), (None, 0), (others, 1)]);
-        let first = [(his, 0), (others, 0), (None, 0), (his, 1), (others, 1), (his, 2)];
+        let first = [(hostile, 0), (others, 0), (None, 0), (hostile, 1), (others, 1), (hostile, 2)];
         assert_eq!(order(&turns, &waiting)[..6], first);
-        // There is time for one of his only.
-        turns.tried(his);
-        assert_eq!(order(&turns, &waiting)[..3], [(others, 0), (None, 0), (his, 0)]);
+        // The budget allows one item, of the first tenant.
+        turns.tried(hostile);
+        assert_eq!(order(&turns, &waiting)[..3], [(others, 0), (None, 0), (hostile, 0)]);
         turns.tried(others);
-        assert_eq!(order(&turns, &waiting)[..3], [(None, 0), (his, 0), (others, 0)]);
+        assert_eq!(order(&turns, &waiting)[..3], [(None, 0), (hostile, 0), (others, 0)]);
     }
 
     #[test]
-    fn hostile_numbers_of_tenants_are_not_all_remembered() {
+    fn hostile_numbers_of_tenants_are_bounded() {
         let mut turns = ByTenant::default();
-        for tenant in 0..MOST_KNOWN as u32 + 3 {
+        for tenant in 0..MAX_KNOWN as u32 + 3 {
             turns.tried(Some(tenant));
         }
-        assert_eq!(turns.last.len(), MOST_KNOWN);
+        assert_eq!(turns.last.len(), MAX_KNOWN);
         assert!(!turns.last.contains_key(&Some(2)) && turns.last.contains_key(&Some(3)));
     }
 }

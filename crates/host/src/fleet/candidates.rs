@@ -1,9 +1,11 @@
-//! VMs that are found and not under care yet: which are tried at a look for VMs, and in which order.
+//! VMs that are found and not managed yet, and the order in which an update tries to adopt them.
 //!
-//! Those that were not tried yet go first: one of each tenant's, the longest known at the front, then the second of each, and so on ([`ByTenant`]). So
-//! who starts thousands at once, or the same ones again and again, waits for himself. One that failed is tried again at the next look, then after up to 2, 4,
-//! 8 … 64 looks, for as long as it fails: whoever has a VM that cannot be adopted, and whose tries take long, must not keep others waiting at
-//! each look. The looks of many that failed are the same ones, because for any that is tried it has to be read where all VMs are.
+//! New VMs go first: the longest known of each tenant, then the second of each, and so on ([`ByTenant`]).
+//! So a tenant that starts thousands of VMs, or restarts the same ones again and again, delays only itself.
+//!
+//! A VM that failed is tried at the next update, and then every 2, 4, 8 … 64 updates while it keeps failing.
+//! So a tenant's VM that cannot be adopted, and takes long to try, does not delay others in every update.
+//! VMs that failed share the same updates, because each try reads the cgroups of all VMs.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +14,10 @@ use tandem_model::VmId;
 use super::by_tenant::ByTenant;
 use crate::discovery::Vm;
 
-/// The doublings of the time between two tries of one that fails: from 1 look to 64.
+/// Maximum number of doublings of the interval between two tries of a VM that fails: from 1 update to 64.
 const DOUBLINGS: u32 = 6;
 
-/// The VMs.
+/// All candidates.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     vms: BTreeMap<VmId, Candidate>,
@@ -24,23 +26,22 @@ pub(super) struct Candidates {
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    /// Tries in a row that failed.
+    /// Failed tries in a row.
     failures: u32,
-    /// The look at which it is tried.
+    /// The number of the update that tries it.
     due: u64,
 }
 
-/// One that is to be tried.
+/// A candidate to try now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due<'v> {
-    /// Which.
     pub(super) vm: &'v Vm,
     /// Whether it failed before.
     pub(super) has_failed: bool,
 }
 
 impl Candidates {
-    /// Those of these VMs that are due at a look, in the order in which they are tried. All others are forgotten.
+    /// Returns the VMs of `new` to try in update `look`, in order, and forgets all VMs that are not in `new`.
     pub(super) fn due<'v>(
         &mut self,
         new: impl IntoIterator<Item = &'v Vm>,
@@ -66,12 +67,13 @@ impl Candidates {
         in_turns(fresh, false).chain(in_turns(failed, true)).collect()
     }
 
-    /// One of this tenant's is tried.
+    /// Records a try for this tenant.
     pub(super) fn tried(&mut self, tenant: Option<u32>) {
         self.by_tenant.tried(tenant);
     }
 
-    /// One was tried at this look and failed. Where that was not for reasons of its own, it is tried again at the next look.
+    /// Records a failure in update `look`.
+    /// If the reason was not the VM's own, the next update tries it again.
     pub(super) fn failed(&mut self, vm: VmId, look: u64, of_its_own: bool) {
         if let Some(candidate) = self.vms.get_mut(&vm) {
             candidate.failures = if of_its_own { candidate.failures.saturating_add(1) } else { 1 };
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_is_tried_less_and_less_often_and_others_at_once() {
+    fn failures_back_off_and_new_vms_go_first() {
         let vms = [1, 2].map(|id| fixtures::vm(id, "vm", 1));
         let mut candidates = Candidates::default();
         let mut tried = Vec::new();
@@ -103,30 +105,30 @@ mod tests {
             }
         }
         assert_eq!(tried, [1, 2, 4, 8, 16, 32, 64, 128, 192]);
-        // One that comes is tried before one that failed, whatever their numbers.
+        // A new VM is tried before one that failed, whatever their ids.
         assert_eq!(ids(&candidates.due(&vms, 256)), [2, 1]);
-        // Nor does one wait that failed for another's reasons.
+        // A failure for another VM's reasons does not delay the next try.
         candidates.failed(VmId(2), 256, false);
         candidates.failed(VmId(1), 256, true);
         assert_eq!(ids(&candidates.due(&vms, 257)), [2]);
-        // One that was gone begins anew.
+        // A VM that was gone starts again without failures.
         assert!(ids(&candidates.due(&vms[1..], 258)) == [2]);
         assert_eq!(ids(&candidates.due(&vms, 259)), [1, 2]);
     }
 
     #[test]
-    fn hostile_tenants_with_many_new_vms_wait_for_themselves() {
+    fn hostile_tenants_with_many_vms_delay_only_themselves() {
         let of = |id, tenant| Vm { tenant: Some(tenant), ..fixtures::vm(id, "vm", 1) };
         let mut candidates = Candidates::default();
         let mut vms: Vec<Vm> = (1..=1_000).map(|id| of(id, 1000)).collect();
         candidates.due(&vms, 1);
-        // Another's that comes later is the second one, or the first where that one was started anew.
+        // Another tenant's later VM comes second, or first if the first tenant restarts its VMs.
         vms.push(of(2_001, 1001));
         assert_eq!(ids(&candidates.due(&vms, 2))[..3], [1, 2_001, 2]);
         let again: Vec<Vm> = (3_001..=4_000).map(|id| of(id, 1000)).collect();
         let both = || vms[1_000..].iter().chain(&again);
         assert_eq!(ids(&candidates.due(both(), 3))[..3], [2_001, 3_001, 3_002]);
-        // So it is with those that failed.
+        // The same holds for VMs that failed.
         for vm in both() {
             candidates.failed(vm.id, 3, true);
         }
@@ -135,23 +137,23 @@ mod tests {
     }
 
     #[test]
-    fn hostile_tenants_whose_vms_take_all_the_time_wait_for_themselves() {
+    fn hostile_tenants_with_slow_vms_delay_only_themselves() {
         let of = |id, tenant| Vm { tenant: Some(tenant), ..fixtures::vm(id, "vm", 1) };
         let vms = [of(1, 1000), of(2, 1000), of(3, 1001)];
         let mut candidates = Candidates::default();
         assert_eq!(ids(&candidates.due(&vms, 1)), [1, 3, 2]);
-        // There was time for the first only, and it is adopted.
+        // The budget allowed the first only, which was adopted.
         candidates.tried(Some(1000));
         assert_eq!(ids(&candidates.due(&vms[1..], 2)), [3, 2]);
     }
 
     #[test]
-    fn who_waited_longest_goes_first() {
+    fn longest_waiting_vm_goes_first() {
         let vms: Vec<Vm> = (1..=5).map(|id| fixtures::vm(id, "vm", 1)).collect();
         let mut candidates = Candidates::default();
         assert_eq!(ids(&candidates.due(&vms[3..], 1)), [4, 5]);
         assert_eq!(ids(&candidates.due(&vms, 2)), [4, 5, 1, 2, 3]);
-        // Those that failed come after them, and are due at the same look.
+        // VMs that failed come after them, in the same update.
         for (vm, look) in [(5, 9), (4, 10), (1, 11)] {
             for _ in 0..3 {
                 candidates.failed(VmId(vm), look, true);

@@ -11,7 +11,7 @@ use crate::cpusets::Cpusets;
 use crate::managed::ManagedVm;
 
 impl Fleet {
-    /// With counters of what VMs' branches are, for the policy `flexs`.
+    /// Sets the source of branch counters, for the policy `flexs`.
     #[must_use]
     pub fn with_counters(mut self, source: Box<dyn BranchCounters>) -> Fleet {
         self.counters.source = Some(source);
@@ -19,7 +19,7 @@ impl Fleet {
         self
     }
 
-    /// Reads where the cpusets of a VM's vCPUs let them run, if one of its policies swaps by what is counted.
+    /// Reads the cpusets of a VM's vCPUs, if the policy that swaps vCPUs by their branch counters may act on it.
     pub(super) fn read_cpusets(&self, managed: &mut ManagedVm) {
         let swaps = |policy| managed.policies.contains(policy);
         if !self.counters.policy.is_some_and(swaps) {
@@ -27,12 +27,12 @@ impl Fleet {
         }
         let mut cpusets = Cpusets::open(&ProcFs::host());
         for vcpu in &mut managed.vcpus {
-            // What libvirt set as a pin keeps our affinities within it as any other does.
+            // A cpuset that libvirt set as a pin bounds our affinities as any other does.
             vcpu.cpuset = cpusets.of(&vcpu.thread, false);
         }
     }
 
-    /// What went wrong with counters since the last call.
+    /// Returns the errors of counters since the last call.
     pub(crate) fn counter_errors(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.counters.errors)
     }

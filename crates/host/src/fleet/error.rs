@@ -1,4 +1,4 @@
-//! Why a VM is not taken into care, or not followed.
+//! Errors of adopting or following a VM.
 
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::cgroup::CgroupError;
@@ -6,7 +6,7 @@ use tandem_linux::thread::Pid;
 
 use crate::apply::Refused;
 
-/// Why a VM cannot be taken into care.
+/// An error of adopting or following a VM.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// Its cgroup cannot be read.
@@ -15,26 +15,26 @@ pub enum FleetError {
     /// A change was refused.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// Another daemon has it.
+    /// Another daemon manages it.
     #[error(
-        "another Tandem daemon of this host looks after process {pid}; it is left to that one: let the two select different VMs"
+        "another Tandem daemon of this host manages process {pid}, so this one does not: let the two select different VMs"
     )]
     Taken {
         /// The VM's process.
         pid: Pid,
     },
-    /// Other daemons cannot be told.
+    /// The claim on the VM, which other daemons read, cannot be made.
     #[error("cannot tell other Tandem daemons of process {pid}: {source}")]
     Claim {
         /// The VM's process.
         pid: Pid,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
 
 impl FleetError {
-    /// What is told of it.
+    /// Returns the report of this error for a VM.
     pub(crate) fn refused(&self, vm: &str) -> Refused {
         match self {
             FleetError::Actuator(error) => Refused::new(vm, error),
@@ -47,7 +47,7 @@ impl FleetError {
         }
     }
 
-    /// Whether the reason is the VM, or where it is: then the next try most likely fails, too.
+    /// Whether the reason is the VM or its cgroup, so that the next try most likely fails too.
     pub(crate) fn is_of_the_vm(&self) -> bool {
         match self {
             FleetError::Actuator(ActuatorError::Journal(error)) => !error.is_of_disk(),
@@ -56,7 +56,7 @@ impl FleetError {
         }
     }
 
-    /// Whether the reason is only that the VM or its cgroup has vanished meanwhile.
+    /// Whether the VM or its cgroup has vanished.
     pub fn is_gone(&self) -> bool {
         match self {
             FleetError::Cgroup(error) => error.is_gone(),
@@ -73,16 +73,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_daemons_vm_is_told_from_what_fails() {
+    fn foreign_vm_is_not_a_failure() {
         let taken = FleetError::Taken { pid: Pid(4711) }.refused("db");
-        assert!(taken.is_others && taken.in_words().contains("process 4711"));
+        assert!(taken.is_others && taken.message().contains("process 4711"));
         let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
         let failed = FleetError::Claim { pid: Pid(4711), source };
         assert!(!failed.refused("db").is_others);
     }
 
     #[test]
-    fn a_disk_that_fails_at_different_steps_is_told_of_once() {
+    fn disk_errors_of_all_steps_read_alike() {
         let words = |action, vm| {
             let error = JournalError::File {
                 action,
@@ -91,10 +91,10 @@ mod tests {
             };
             let refused = FleetError::Actuator(error.into()).refused(vm);
             assert!(refused.is_of_disk);
-            refused.in_words()
+            refused.message()
         };
-        let told = words("write to", "db");
-        assert!(told.contains("/run/tandem/journal: no storage space"), "{told}");
-        assert_eq!(words("replace", "web"), told);
+        let text = words("write to", "db");
+        assert!(text.contains("/run/tandem/journal: no storage space"), "{text}");
+        assert_eq!(words("replace", "web"), text);
     }
 }

@@ -1,6 +1,6 @@
-//! VMs that have more vCPUs than before: in which order their new ones are taken.
+//! VMs with new vCPUs, and the order in which updates take those.
 //!
-//! One VM of each tenant after the other ([`ByTenant`]), and of a tenant's the one that has waited longest.
+//! Tenants take turns, one VM each ([`ByTenant`]); among a tenant's VMs, the one that has waited longest goes first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ use crate::managed::{ManagedVcpu, ManagedVm};
 /// VMs whose new vCPUs are not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Grown {
-    /// Who waits longest first.
+    /// The longest waiting first.
     waiting: Vec<VmId>,
     by_tenant: ByTenant,
 }
 
 impl Grown {
-    /// These have new vCPUs now, and no others; in the order in which they are tried.
+    /// Sets the VMs with new vCPUs, and returns them in the order of their tries.
     pub(super) fn due<'v>(&mut self, grown: &[&'v Vm]) -> Vec<&'v Vm> {
         let mut vms: BTreeMap<VmId, &'v Vm> = grown.iter().map(|vm| (vm.id, *vm)).collect();
         self.waiting.retain(|id| vms.contains_key(id));
@@ -31,14 +31,14 @@ impl Grown {
         self.by_tenant.order(waiting.collect(), |vm| vm.tenant)
     }
 
-    /// It is tried; where that leaves some, it waits behind the others.
+    /// Records a try; if it leaves vCPUs over, the VM queues behind the others.
     pub(super) fn tried(&mut self, vm: &Vm) {
         self.waiting.retain(|id| *id != vm.id);
         self.by_tenant.tried(vm.tenant);
     }
 }
 
-/// A VM is now as it was found; returns those of its vCPUs that ended.
+/// Updates a managed VM to the scan's `vm`, and returns its vCPUs that ended.
 pub(super) fn follow_vcpus(managed: &mut ManagedVm, vm: &Vm) -> Vec<ManagedVcpu> {
     let threads: BTreeSet<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
     let (kept, ended) = std::mem::take(&mut managed.vcpus)

@@ -1,8 +1,10 @@
-//! What the fleet does when the thread that keeps turns has ended by itself: it puts right what that left, and goes on.
+//! Recovery from an unexpected end of the turn thread.
 //!
-//! The watchdog has taken the VMs out of the idle class by then, if there is one and it could. The fleet does not rely on it: it knows who took part,
-//! and what is journaled it may write itself, as nobody else does any more. The next rotation starts another thread, at once after the first
-//! that ended and then at most once in 10 s; until then nobody takes turns.
+//! The watchdog, if it runs, has taken the VMs out of the idle class by then.
+//! The fleet does not rely on that: it knows the members of the rotation and is now the only writer of their journaled settings.
+//!
+//! The next rotation starts another thread: at once after the first end, and then at most once in 10 s.
+//! Until then no VM takes turns.
 
 use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::sampler::Sampler;
@@ -12,7 +14,7 @@ use crate::managed::{ManagedVm, Note};
 use crate::turns::TurnKeeper;
 
 impl Fleet {
-    /// Looks whether the thread has ended.
+    /// Recovers if the turn thread has ended.
     pub(super) fn outlive_keeper(&mut self) {
         let keeper = self.turns.keeper.as_mut();
         let Some((why, errors)) = keeper.and_then(|keeper| {
@@ -47,7 +49,7 @@ impl Fleet {
     }
 }
 
-/// Whoever took part is out of the idle class, and has its weight.
+/// Takes a member of the rotation out of the idle class and sets its weight.
 fn leave_idle_class(managed: &mut ManagedVm, actuator: &mut Actuator) -> Result<(), ActuatorError> {
     if !managed.in_force.rotating && !managed.ended_turns {
         return Ok(());
@@ -58,7 +60,7 @@ fn leave_idle_class(managed: &mut ManagedVm, actuator: &mut Actuator) -> Result<
     Ok(())
 }
 
-/// vCPUs that roamed may run again where they could before. Where somebody else has moved one it stays.
+/// Restores the affinity of vCPUs that roamed, except of one that was moved by others.
 fn leave_seats(
     managed: &mut ManagedVm,
     sampler: &Sampler,
@@ -71,7 +73,7 @@ fn leave_seats(
         let Ok(now) = sampler.read_affinity(&vcpu.thread) else {
             continue;
         };
-        // A seat is one of its pCPUs.
+        // A slot is a single one of its pCPUs.
         if now.len() == 1 && now.overlaps(&vcpu.allowed) {
             actuator.set_affinity(&vcpu.thread, &vcpu.allowed)?;
         }

@@ -1,10 +1,11 @@
-//! VMs that are gone, or no longer selected, until what was changed for them is put back; and groups of single vCPUs that were busy when they were
-//! given up.
+//! VMs that are gone or no longer selected, until their changes are reverted, and groups of single vCPUs that were too busy to remove.
 //!
-//! Nothing is done with them any more but that, and nobody hears of them. Thousands may end at once: an update puts back what it can in its time,
-//! one of them at least, and the next goes on, with one of each tenant's after the other ([`ByTenant`]). Those in which threads still are are tried
-//! again at each look, one of them at least, and the rest after those that were not tried. The journal lists them until then, so the end of the
-//! daemon puts them back, whatever end that is. A vCPU's group that is in use again by then is no longer given up.
+//! Thousands of VMs may end at once: an update reverts at least one, and as many as its budget allows.
+//! Tenants take turns, one VM each ([`ByTenant`]).
+//! Groups that still hold threads are retried in each update: at least one, and the rest after those that were not tried yet.
+//!
+//! The journal lists all of them until they are reverted, so the end of the daemon reverts them, even if it is killed and restarted.
+//! A vCPU's group that is in use again is withdrawn.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -18,14 +19,14 @@ use crate::apply::Refused;
 use crate::discovery::Vm;
 use crate::managed::{ManagedVcpu, ManagedVm};
 
-/// After so many tries it is told that a group cannot be removed.
-const TOLD_AFTER: u32 = 20;
+/// Number of tries after which a busy group is reported.
+const REPORT_AFTER: u32 = 20;
 
-/// What is to be put back, in the order in which it was given up, but for what was tried since.
+/// Pending reverts, the oldest first; those that were tried are at the end.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
     left: Vec<Left>,
-    /// The groups of vCPUs among that.
+    /// The groups of vCPUs among these.
     groups: HashSet<CgroupPath>,
     by_tenant: ByTenant,
 }
@@ -36,13 +37,13 @@ struct Left {
     /// Its VM's name.
     name: String,
     tenant: Option<u32>,
-    /// What left; `None`: a vCPU's group, whose VM may be under care.
+    /// The VM; `None` for a vCPU's group, whose VM may still be managed.
     vm: Option<LeftVm>,
     held: Held,
-    /// How often it was tried to put that back.
+    /// Number of tries to revert it.
     tries: u32,
-    /// Whether it was told that it cannot be put back, for another reason than that somebody is in it.
-    told: bool,
+    /// Whether a failure other than a busy group was reported.
+    is_reported: bool,
 }
 
 /// A VM that left.
@@ -55,14 +56,14 @@ pub(super) struct LeftVm {
 }
 
 impl Left {
-    /// The vCPU's group, if it is one.
+    /// Returns the vCPU's group, if it is one.
     fn group(&self) -> Option<&CgroupPath> {
         self.held.cgroups.first().filter(|_| self.vm.is_none())
     }
 }
 
 impl Leaving {
-    /// A VM leaves.
+    /// Adds a VM and its busy groups.
     pub(super) fn push(&mut self, managed: ManagedVm) {
         for group in &managed.busy {
             self.push_group(&managed.vm, group.clone(), false);
@@ -73,12 +74,12 @@ impl Leaving {
             tenant: managed.vm.tenant,
             vm: Some(LeftVm { pid: managed.vm.process.pid, policies: managed.policies }),
             tries: 0,
-            told: false,
+            is_reported: false,
         });
     }
 
-    /// A group that held a vCPU of this VM's alone could not be removed when it was given up, which was told or is to be.
-    pub(super) fn push_group(&mut self, vm: &Vm, group: CgroupPath, told: bool) {
+    /// Adds a group that held a single vCPU of this VM and could not be removed; `is_reported` if that was reported.
+    pub(super) fn push_group(&mut self, vm: &Vm, group: CgroupPath, is_reported: bool) {
         if !self.groups.insert(group.clone()) {
             return;
         }
@@ -88,16 +89,16 @@ impl Leaving {
             vm: None,
             held: Held { cgroups: vec![group], ..Held::default() },
             tries: 1,
-            told,
+            is_reported,
         });
     }
 
-    /// Whether nothing is to be put back.
+    /// Whether no revert is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// Groups of vCPUs that are among these are not given up any more.
+    /// Drops groups of vCPUs that are in use again.
     pub(super) fn withdraw(&mut self, in_use: &HashSet<&CgroupPath>) {
         let is_free = |group: &CgroupPath| !in_use.contains(group);
         for left in &mut self.left {
@@ -107,13 +108,13 @@ impl Leaving {
         self.groups.retain(is_free);
     }
 
-    /// The processes of VMs.
+    /// Returns the processes of the VMs.
     pub(super) fn pids(&self) -> BTreeSet<Pid> {
         let vms = self.left.iter().filter_map(|left| left.vm);
         vms.map(|vm| vm.pid).collect()
     }
 
-    /// Where something is put back.
+    /// Returns the cgroups with pending reverts.
     pub(super) fn changing(&self) -> Changing {
         let mut changing = Changing::default();
         for left in &self.left {
@@ -122,9 +123,11 @@ impl Leaving {
         changing
     }
 
-    /// Puts back what was changed, one that was not tried yet and one that was busy at least, and for as long as `goes_on` says so; returns the VMs of
-    /// which all is done, and says what could not be put back. Without an actuator nothing was changed. Groups of VMs under care are `kept`, also
-    /// where they are below others, because a thread of the one VM started the other.
+    /// Reverts changes while `goes_on` returns true: at least those of one that was not tried yet and of one that was busy.
+    ///
+    /// Returns the VMs that are done, and adds failures to `refused`.
+    /// Without an actuator there are no changes.
+    /// Groups in `kept`, those of managed VMs, stay, even below others: a thread of one VM may have started another VM.
     pub(super) fn release(
         &mut self,
         actuator: Option<&mut Actuator>,
@@ -138,7 +141,7 @@ impl Leaving {
         };
         let (fresh, again): (Vec<Left>, Vec<Left>) =
             left.into_iter().partition(|left| left.tries == 0);
-        // Whoever has VMs end all the time must not keep the others' groups from being tried again.
+        // A tenant whose VMs end all the time must not keep other tenants' groups from being retried.
         let mut at_least = usize::from(!fresh.is_empty()) + usize::from(!again.is_empty());
         let order = |left: Vec<Left>| self.by_tenant.order(left, |left: &Left| left.tenant);
         let mut fresh = order(fresh).into_iter();
@@ -158,18 +161,19 @@ impl Leaving {
             let is_busy = !report.busy.is_empty();
             self.by_tenant.tried(left.tenant);
             left.tries += 1;
-            // A VM of which not all can be put back must be free to come back.
+            // A VM with a failed revert is dropped, so that it can be adopted again.
             let is_tried_again = is_busy || left.vm.is_none() && !report.is_complete();
-            let is_due = match is_busy {
-                true => left.tries == TOLD_AFTER,
-                false => !std::mem::replace(&mut left.told, true),
+            let is_due = if is_busy {
+                left.tries == REPORT_AFTER
+            } else {
+                !std::mem::replace(&mut left.is_reported, true)
             };
             if !report.is_complete() && is_due {
                 let again = if is_tried_again { "; it is tried again" } else { "" };
                 refused.push(Refused::not_put_back(&left.name, report, again));
             }
             if is_tried_again {
-                // What was its own was put back, and may be another VM's by the next try.
+                // Its own cgroup was reverted, and may belong to another VM by the next try.
                 left.held.own = None;
                 busy.push(left);
                 continue;
@@ -179,23 +183,23 @@ impl Leaving {
             }
             done.extend(left.vm);
         }
-        // Behind those that were not tried yet.
+        // Busy ones queue behind those that were not tried yet.
         self.left = left.chain(busy).collect();
         done
     }
 }
 
-/// Cgroups in which something is put back.
+/// Cgroups with pending reverts.
 #[derive(Debug, Default)]
 pub(super) struct Changing {
-    /// There and below.
+    /// Cgroups with all cgroups below them.
     within: HashSet<CgroupPath>,
-    /// There alone.
+    /// Single cgroups.
     own: HashSet<CgroupPath>,
 }
 
 impl Changing {
-    /// Also what is held here.
+    /// Adds the cgroups of `held`.
     pub(super) fn add(&mut self, held: Held) {
         self.within.extend(held.cgroups);
         self.own.extend(held.own);
@@ -208,20 +212,22 @@ impl Changing {
     }
 }
 
-/// What a VM under care holds. A cgroup that is its own may have those of other VMs below it.
+/// Returns the resources of a managed VM.
+/// A cgroup of its own may have other VMs' cgroups below it.
 pub(super) fn held_by(managed: &ManagedVm) -> Held {
     let mut held = held(&managed.vcpus);
     if managed.is_left_alone() {
         return held;
     }
-    match managed.made {
-        true => held.cgroups.push(managed.cgroup.clone()),
-        false => held.own = Some(managed.cgroup.clone()),
+    if managed.made {
+        held.cgroups.push(managed.cgroup.clone());
+    } else {
+        held.own = Some(managed.cgroup.clone());
     }
     held
 }
 
-/// What vCPUs hold: their threads, and the cgroups that hold one alone.
+/// Returns the resources of vCPUs: their threads, and the cgroups that hold a single vCPU.
 pub(super) fn held(vcpus: &[ManagedVcpu]) -> Held {
     Held {
         threads: vcpus.iter().map(|vcpu| vcpu.thread).collect(),

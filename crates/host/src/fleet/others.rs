@@ -1,4 +1,4 @@
-//! Others that act on the same VMs: daemons of their own, and people who set weights.
+//! Other writers on the same VMs: other daemons, and people who set weights.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::managed::Note;
 use crate::origin::Origin;
 
 impl Fleet {
-    /// Tells other daemons that this VM is ours; an error if it is one of theirs.
+    /// Claims this VM among the host's daemons; fails if another daemon has it.
     pub(super) fn claim(&mut self, vm: &Vm) -> Result<(), FleetError> {
         let pid = vm.process.pid;
         if self.policies_of(vm, &OnceCell::new()) == PolicySet::NONE {
@@ -26,7 +26,7 @@ impl Fleet {
         }
     }
 
-    /// Tells other daemons that a process's VM is not ours any more.
+    /// Releases the claim on a process's VM.
     pub(super) fn give_up(&mut self, pid: Pid, policies: PolicySet) {
         if policies != PolicySet::NONE
             && let Some(claims) = &mut self.claims
@@ -35,15 +35,18 @@ impl Fleet {
         }
     }
 
-    /// The policies that may act on it. Where it comes from is read once, if a rule asks.
+    /// Returns the policies that may act on a VM.
+    /// The VM's origin is read once, if a rule needs it.
     pub(super) fn policies_of(&self, vm: &Vm, origin: &OnceCell<Origin>) -> PolicySet {
         let policies = self.rule(vm, origin, |rule| rule.policies);
         policies.unwrap_or(self.policies)
     }
 
-    /// What others set on the VMs' own cgroups: a VM with a rule keeps the rule's weight, and theirs comes back in the end; of any
-    /// other VM theirs counts as configured from now on.
-    pub(super) fn hear_of_others(&mut self, notes: &mut Vec<Note>) {
+    /// Takes in foreign settings of the VMs' own cgroups.
+    ///
+    /// A VM with a rule keeps the rule's weight, and the foreign weight is restored when the VM is released.
+    /// For any other VM the foreign weight becomes the configured one.
+    pub(super) fn take_foreign(&mut self, notes: &mut Vec<Note>) {
         let Backend::Live(actuator) = &mut self.backend else {
             return;
         };
@@ -57,7 +60,7 @@ impl Fleet {
         for foreign in theirs {
             let owner = by_cgroup.get(&foreign.cgroup);
             let note = match owner.and_then(|id| self.vms.get_mut(id)) {
-                Some(managed) => managed.hear_of(&foreign),
+                Some(managed) => managed.on_foreign_write(&foreign),
                 None => Note(format!(
                     "someone else set the {} of {} to {}: that comes back in the end",
                     foreign.knob, foreign.cgroup, foreign.text
@@ -67,7 +70,7 @@ impl Fleet {
         }
     }
 
-    /// Says what others set on a cgroup, or some of it: whoever owns the cgroup above has his share of the lines.
+    /// Logs foreign changes of a cgroup, within the line limit of the owner of the cgroup above.
     pub(super) fn sum_up(&mut self, cgroup: &CgroupPath, theirs: Vec<Note>, notes: &mut Vec<Note>) {
         if !theirs.is_empty() {
             let above = cgroup.parent().unwrap_or_else(CgroupPath::root);

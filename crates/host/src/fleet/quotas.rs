@@ -1,13 +1,16 @@
-//! What quotas leave the fleet's VMs, and how much of what their vCPUs wait is no waiting for a pCPU, because a quota throttles them.
+//! Quotas (hard caps) of the fleet's VMs, and the part of their vCPUs' wait time that is throttling instead of waiting for a pCPU.
 //!
-//! Which cgroups at and above vCPUs have quotas is read when a vCPU is taken, and again when all that others may change is; each cgroup at most once in an
-//! update. Where nobody has one, that is all.
+//! The quotas at and above a vCPU's cgroup are read when the fleet takes the vCPU, and again with the other settings that others may change.
+//! Each cgroup is read at most once in an update.
 //!
-//! What quotas did (`cpu.stat`) is read of those only, in each period of at most [`MOST_LOOKS`], in turn. The kernel counts a throttled thread as waiting. So
-//! a quota's throttled time is taken out of what vCPUs below it wait, in proportion, as [`tandem_observe::plain`] does for LIM; from the lowest
-//! cgroup up, since a quota above counts only what is left. The kernel adds a throttling, and a wait, when it is over, and that may be in different periods;
-//! and not all quotas are looked at in each. So the proportion is that of some looks ([`FADES`]). A wait that goes on, longer than a period, is
-//! taken as throttled in that proportion too.
+//! `cpu.stat` is read only of cgroups with quotas, at most [`MAX_LOOKS`] per period, in turn.
+//! The kernel counts a throttled thread as waiting.
+//! So a quota's throttled time is subtracted in proportion from the wait times of vCPUs below it, as [`tandem_observe::plain`] does for LIM.
+//! The subtraction goes from the lowest cgroup up, since a quota above counts only the rest.
+//!
+//! The kernel adds throttled time and wait time when they end, which may be in different periods, and a period reads only some quotas.
+//! So the proportion is a decaying average over several reads ([`FADES`]).
+//! It also applies to a wait that lasts longer than a period.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -18,20 +21,21 @@ use tandem_model::{Nanos, VmId, VmObservation};
 use crate::managed::{ManagedVcpu, ManagedVm};
 use crate::quotas::{CapId, left_below, pcpus, quota};
 
-/// So many quotas' figures are read in a period. One read takes some µs, on cgroup v2 some ten on hosts of many pCPUs.
-const MOST_LOOKS: usize = 64;
-/// What an earlier look counts at the next.
+/// Maximum number of quotas read per period.
+/// One read takes a few µs, on cgroup v2 tens of µs on hosts with many pCPUs.
+const MAX_LOOKS: usize = 64;
+/// Weight of an earlier read at the next one.
 const FADES: f64 = 0.8;
 
-/// What is known of a cgroup with a quota.
+/// A cgroup with a quota.
 #[derive(Debug)]
 struct Cap {
     cgroup: CgroupPath,
-    /// At the last look.
+    /// Its statistics at the last read.
     seen: Option<Throttled>,
-    /// What vCPUs below waited since then, ns.
+    /// Wait time of vCPUs below since then, in ns.
     waiting: f64,
-    /// What it throttled, and what vCPUs below waited, fading, ns.
+    /// Decaying sums of its throttled time and of the wait time of vCPUs below, in ns.
     throttled: f64,
     waited: f64,
 }
@@ -42,14 +46,14 @@ pub(crate) struct Throttling {
     caps: BTreeMap<CapId, Cap>,
     ids: BTreeMap<CgroupPath, CapId>,
     made: u64,
-    /// The one that was looked at last.
+    /// The last one read.
     looked: Option<CapId>,
-    /// What was read in this update.
+    /// Quotas read in this update.
     read: BTreeMap<CgroupPath, Option<Quota>>,
 }
 
 impl Cap {
-    /// The part of what vCPUs below wait that it throttles.
+    /// Returns the throttled part of the wait time of vCPUs below, 0 to 1.
     fn share(&self) -> f64 {
         match (self.throttled > 0.0, self.waited > self.throttled) {
             (false, _) => 0.0,
@@ -72,7 +76,7 @@ impl Cap {
 }
 
 impl Throttling {
-    /// What was read before may be another by now.
+    /// Drops the quotas read in the last update.
     pub(super) fn begin_update(&mut self) {
         self.read.clear();
     }
@@ -86,7 +90,7 @@ impl Throttling {
         read
     }
 
-    /// The quotas at and above a cgroup, the lowest first.
+    /// Returns the quotas at and above a cgroup, the lowest first.
     fn caps_of(&mut self, controller: &dyn CpuController, place: &CgroupPath) -> Vec<CapId> {
         let mut caps = Vec::new();
         for cgroup in std::iter::successors(Some(place.clone()), CgroupPath::parent) {
@@ -116,7 +120,7 @@ impl Throttling {
         self.ids.retain(|_, id| used.contains(id));
     }
 
-    /// A vCPU below these waited so long in a period that stands for `scale` times its length.
+    /// Counts the wait time of a vCPU below these, which was scaled by `scale`.
     pub(super) fn count(&mut self, caps: &[CapId], waited: Nanos, scale: f64) {
         for id in caps {
             if let Some(cap) = self.caps.get_mut(id) {
@@ -125,7 +129,7 @@ impl Throttling {
         }
     }
 
-    /// Reads what quotas did, of those whose turn it is.
+    /// Reads the statistics of the next [`MAX_LOOKS`] quotas.
     fn look(&mut self, controller: &dyn CpuController) {
         let after = self.looked.map_or(Unbounded, Excluded);
         let ids: Vec<CapId> = self
@@ -133,7 +137,7 @@ impl Throttling {
             .range((after, Unbounded))
             .chain(&self.caps)
             .map(|(id, _)| *id)
-            .take(self.caps.len().min(MOST_LOOKS))
+            .take(self.caps.len().min(MAX_LOOKS))
             .collect();
         for id in &ids {
             if let Some(cap) = self.caps.get_mut(id) {
@@ -143,7 +147,7 @@ impl Throttling {
         self.looked = ids.last().copied();
     }
 
-    /// The part of its waits for which a vCPU below these was throttled.
+    /// Returns the throttled part of the wait time of a vCPU below these, 0 to 1.
     fn share(&self, caps: &[CapId]) -> f64 {
         let caps = caps.iter().filter_map(|id| self.caps.get(id));
         1.0 - caps.map(|cap| 1.0 - cap.share()).product::<f64>()
@@ -151,7 +155,8 @@ impl Throttling {
 }
 
 impl Throttling {
-    /// Reads which quotas bound a VM. Of a vCPU whose thread is gone none are known.
+    /// Reads the quotas that bound a VM.
+    /// A vCPU whose thread is gone has no known quotas.
     pub(super) fn read_quotas(&mut self, controller: &dyn CpuController, managed: &mut ManagedVm) {
         let mut places = Vec::with_capacity(managed.vcpus.len());
         for vcpu in &mut managed.vcpus {
@@ -167,7 +172,7 @@ impl Throttling {
         }
     }
 
-    /// Forgets quotas that bound nobody any more.
+    /// Forgets quotas that bound no VM any more.
     pub(super) fn forget_quotas(&mut self, vms: &BTreeMap<VmId, ManagedVm>) {
         if self.caps.is_empty() {
             return;
@@ -177,7 +182,7 @@ impl Throttling {
         self.retain(&used);
     }
 
-    /// Takes out of what vCPUs waited in a period what quotas throttled.
+    /// Subtracts the throttled part from the vCPUs' wait times of a period.
     pub(super) fn take_out_throttled(
         &mut self,
         controller: &dyn CpuController,
@@ -194,12 +199,12 @@ impl Throttling {
                 continue;
             };
             for vcpu in &mut vm.vcpus {
-                // They are sorted by it.
+                // vCPUs are sorted by index.
                 let place = managed.vcpus.binary_search_by_key(&vcpu.vcpu, |vcpu| vcpu.index);
                 let caps = place.ok().and_then(|place| managed.vcpus.get(place));
                 let share = self.share(caps.map_or(&[], ManagedVcpu::caps));
                 let part = |time: Nanos| Nanos((time.0 as f64 * share) as u64);
-                // A wait that goes on is not counted yet.
+                // The kernel has not counted a wait that goes on.
                 vcpu.limited = if vcpu.is_starved() { part(period) } else { part(vcpu.waited) };
                 vcpu.waited = vcpu.waited.saturating_sub(vcpu.limited);
             }
@@ -217,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// A hierarchy of v1 in a folder, in which no cgroup has a quota yet.
+    /// A hierarchy of cgroup v1 in a folder, without quotas.
     struct Tree {
         root: tempfile::TempDir,
         controller: Box<dyn CpuController>,
@@ -239,7 +244,7 @@ mod tests {
             cpu.join(cgroup)
         }
 
-        /// A cgroup with this quota in µs of 100 ms, that throttled for so many ms so far.
+        /// Sets a cgroup's quota, in µs per 100 ms, and its throttled time.
         fn place(&self, cgroup: &str, quota: i64, throttled_ms: u64) {
             let folder = self.folder(cgroup);
             fs::create_dir_all(&folder).unwrap();
@@ -255,7 +260,7 @@ mod tests {
         CgroupPath(path.to_owned())
     }
 
-    /// Periods in which the cgroup throttles for so many ms and a vCPU below it waits so long; the share after each.
+    /// Returns the share after each period, given as the cgroup's throttled time and the wait time of a vCPU below it, in ms.
     fn shares<const N: usize>(periods: [(u64, u64); N]) -> Vec<f64> {
         let tree = Tree::new();
         tree.place("vm", 50_000, 0);
@@ -275,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn throttled_time_is_a_part_of_what_vcpus_wait() {
+    fn share_is_throttled_part_of_waits() {
         assert_eq!(shares([(60, 80)]), [0.75]);
-        assert_eq!(shares([(90, 80), (0, 0)]), [1.0, 1.0], "at most all");
+        assert_eq!(shares([(90, 80), (0, 0)]), [1.0, 1.0], "at most 1");
         assert_eq!(shares([(0, 80), (0, 0)]), [0.0, 0.0]);
-        // Counted in a period, and waited for in the next.
+        // Throttled time and wait time are counted in alternate periods.
         let straddling = shares([(50, 0), (0, 100), (50, 0), (0, 100), (50, 0), (0, 100)]);
         assert!(straddling[5] > 0.3, "{straddling:?}");
-        // What was is forgotten within two seconds.
+        // Earlier throttling decays within 25 periods.
         let mut periods = [(0, 50); 25];
         periods[0] = (100, 100);
         let last = shares(periods)[24];
@@ -290,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_above_take_of_what_those_below_leave() {
+    fn upper_quotas_share_the_rest_of_waits() {
         let tree = Tree::new();
         let controller = tree.controller.as_ref();
         for (cgroup, throttled) in [("a", 0), ("a/vm", 0)] {
@@ -299,7 +304,7 @@ mod tests {
         tree.place("a/vm/vcpu0", -1, 0);
         let mut throttling = Throttling::default();
         let caps = throttling.caps_of(controller, &path("/a/vm/vcpu0"));
-        assert_eq!(caps.len(), 2, "where there is a quota");
+        assert_eq!(caps.len(), 2, "only cgroups with a quota");
         throttling.look(controller);
         tree.place("a", 50_000, 25);
         tree.place("a/vm", 50_000, 50);
@@ -307,10 +312,10 @@ mod tests {
         throttling.look(controller);
         // Half of 100 ms, and a quarter of the rest.
         assert!((throttling.share(&caps) - 0.625).abs() < 1e-9);
-        // Nobody is below them any more.
+        // Only the first one still has vCPUs below it.
         throttling.retain(&caps[..1].iter().copied().collect());
         assert_eq!((throttling.caps.len(), throttling.ids.len()), (1, 1));
-        // A quota that is taken away is none from the next update on.
+        // The next update sees that a quota was removed.
         tree.place("a/vm", -1, 50);
         assert_eq!(throttling.caps_of(controller, &path("/a/vm")).len(), 2);
         throttling.begin_update();
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_quotas_some_are_read_in_a_period_and_all_in_turn() {
+    fn quotas_are_read_in_turn() {
         let tree = Tree::new();
         let controller = tree.controller.as_ref();
         let mut throttling = Throttling::default();
@@ -331,7 +336,7 @@ mod tests {
             caps.filter(|cap| cap.seen.is_some()).count()
         };
         throttling.look(controller);
-        assert_eq!(looked(&throttling), MOST_LOOKS);
+        assert_eq!(looked(&throttling), MAX_LOOKS);
         throttling.look(controller);
         assert_eq!(looked(&throttling), 100);
     }

@@ -1,5 +1,7 @@
-//! Many VMs that come or go at once, and some that cannot be adopted, on a host in memory: nobody waits for them. Nothing here is timed: updates
-//! have no time at all or any, and what they ask and change is counted.
+//! Many VMs that start or end at once, and VMs that cannot be adopted, do not delay other VMs.
+//!
+//! The host is simulated in memory.
+//! No test measures time: an update has a budget of zero or an unlimited one, and the tests count its reads and changes.
 
 mod adopt;
 mod vcpus;
@@ -21,11 +23,11 @@ use crate::managed::ManagedVcpu;
 
 const VCPUS: u32 = 2;
 
-/// This machine's disk; it counts how often a journal is written anew, and fails once if that is wanted.
+/// This machine's disk, which counts rewrites of the journal and can fail one write.
 #[derive(Clone, Debug, Default)]
 struct Counted {
     rewrites: Arc<AtomicUsize>,
-    /// The write of this number from here on fails; 0: none does.
+    /// Number of writes until one fails; 0 disables the failure.
     fails_at: Arc<AtomicUsize>,
 }
 
@@ -69,7 +71,7 @@ impl Disk for Counted {
     }
 }
 
-/// A fleet whose updates have so much time for those that come, and for those that go.
+/// A fleet, its simulated host and its journal.
 struct Subject {
     fleet: Fleet,
     tree: Tree,
@@ -81,7 +83,7 @@ impl Subject {
     fn new(budget: Duration) -> Subject {
         let mut subject = Subject::before_the_first_update();
         subject.fleet.budget = budget;
-        // The first update has more time.
+        // The first update has a larger budget.
         subject.fleet.update(&[], &[]);
         subject
     }
@@ -107,14 +109,14 @@ impl Subject {
         (0..count).map(|n| self.tree.vm(n, VCPUS, |_| "/vms".to_owned())).collect()
     }
 
-    /// A look finds these; who is then under care.
+    /// Updates the fleet with these VMs and returns the managed ones.
     fn update(&mut self, found: &[Vm]) -> Vec<VmId> {
         self.fleet.update(found, found);
         self.fleet.vms().map(|managed| managed.vm.id).collect()
     }
 }
 
-/// A VM whose tenant sees to it that it cannot be adopted, and that it takes long to see that: another process in the first of thousands of cgroups.
+/// A VM that a tenant has made impossible to adopt, and slow to check: another process runs in the first of thousands of cgroups.
 fn hostile(tree: &Tree) -> Vm {
     tree.make_unfit("/his");
     tree.put_other(1, "/his/a");
@@ -123,7 +125,7 @@ fn hostile(tree: &Tree) -> Vm {
 }
 
 #[test]
-fn hostile_vms_that_cannot_be_adopted_keep_no_others_waiting() {
+fn hostile_unfit_vms_delay_no_others() {
     let mut subject = Subject::new(Duration::ZERO);
     let first = hostile(&subject.tree);
     let before = subject.tree.asked();
@@ -131,19 +133,19 @@ fn hostile_vms_that_cannot_be_adopted_keep_no_others_waiting() {
     let tried = subject.tree.asked();
     assert_eq!(tried.parents - before.parents, 1);
     assert!(tried.reads - before.reads < 100, "of thousands of cgroups: {tried:?}");
-    // There is no time at all: one of those that were not tried yet is, and one of those that failed.
+    // Even without time, an update tries one new VM and one that failed before.
     let fresh = subject.tree.vm(1, VCPUS, |_| "/fresh".to_owned());
     let both = [first, fresh];
     assert_eq!(subject.update(&both), [both[1].id]);
 }
 
 #[test]
-fn who_cannot_be_adopted_is_tried_now_and_then_and_adopted_once_it_can_be() {
+fn unfit_vm_is_retried_until_adopted() {
     let mut subject = Subject::new(Duration::ZERO);
     let tree = subject.tree.clone();
     let first = hostile(&tree);
     let selected = std::slice::from_ref(&first);
-    // Where all VMs of the host are is read to adopt one.
+    // Adopting one VM reads the cgroups of all VMs of the host.
     let mut all: Vec<Vm> = (1..50).map(|n| tree.vm(n, VCPUS, |_| "/others".to_owned())).collect();
     all.push(first.clone());
     let before = tree.asked();
@@ -165,7 +167,7 @@ fn who_cannot_be_adopted_is_tried_now_and_then_and_adopted_once_it_can_be() {
 }
 
 #[test]
-fn who_waited_for_a_try_has_it_before_who_came_later() {
+fn oldest_candidate_is_tried_first() {
     let mut subject = Subject::new(Duration::ZERO);
     let vms = subject.vms(4);
     let ids: Vec<VmId> = vms.iter().map(|vm| vm.id).collect();
@@ -176,10 +178,10 @@ fn who_waited_for_a_try_has_it_before_who_came_later() {
 }
 
 #[test]
-fn the_first_update_adopts_for_five_seconds_and_later_ones_for_a_tenth() {
+fn first_update_has_longer_budget() {
     let mut subject = Subject::before_the_first_update();
     let vms = subject.vms(10);
-    // Each group that is made takes a second.
+    // Each new group takes a second.
     let (began, tree) = (Instant::now(), subject.tree.clone());
     subject.fleet.now =
         Box::new(move || began + Duration::from_secs(1) * tree.below("/vms") as u32);
@@ -189,12 +191,12 @@ fn the_first_update_adopts_for_five_seconds_and_later_ones_for_a_tenth() {
 }
 
 #[test]
-fn many_vms_that_end_leave_at_once_and_cost_one_write_of_the_journal() {
+fn many_ended_vms_cost_one_journal_write() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(200);
     assert_eq!(subject.update(&vms).len(), 200);
     let (gone, others) = vms.split_at(100);
-    // What a look at the others takes.
+    // Cost of an update without changes.
     let before = subject.tree.asked().lives;
     subject.update(&vms);
     let quiet = subject.tree.asked().lives - before;
@@ -205,26 +207,26 @@ fn many_vms_that_end_leave_at_once_and_cost_one_write_of_the_journal() {
     let lives = subject.tree.asked().lives - before;
     assert!(
         lives <= quiet / 2 + 100 * VCPUS as usize,
-        "{lives} looks whether a thread lives, {quiet} in a look at which nobody left"
+        "{lives} checks whether a thread is alive, {quiet} in an update without changes"
     );
     let after = subject.disk.rewrites.load(Ordering::Relaxed);
-    assert_eq!(after - rewrites, 1, "of the journal");
+    assert_eq!(after - rewrites, 1, "rewrites of the journal");
     assert_eq!(subject.tree.below("/vms"), 100);
 }
 
 #[test]
-fn what_there_is_no_time_for_is_put_back_at_the_next_looks() {
+fn reverts_beyond_the_budget_wait_for_next_updates() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(10);
     assert_eq!(subject.update(&vms).len(), 10);
     subject.fleet.budget = Duration::ZERO;
     for looks in 1..=9 {
-        // None of them is acted on or told of; their groups go one by one.
+        // None of them is managed or observed; each update removes one group.
         assert!(subject.update(&[]).is_empty());
         assert!(subject.fleet.observe(Nanos(1), Nanos(1), false).is_empty());
         assert_eq!(subject.tree.below("/vms"), 10 - looks);
     }
-    // The last is selected again: it waits until what was its own is put back, and is adopted then.
+    // The last one is selected again: it is adopted after its earlier changes are reverted.
     assert_eq!(subject.update(&vms[9..]), [vms[9].id]);
     assert_eq!(subject.tree.below("/vms"), 1);
     assert!(subject.update(&[]).is_empty());
@@ -233,7 +235,7 @@ fn what_there_is_no_time_for_is_put_back_at_the_next_looks() {
 }
 
 #[test]
-fn hostile_groups_that_stay_busy_keep_nobody_waiting_and_are_told_once() {
+fn hostile_busy_groups_delay_no_vm() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(10);
     assert_eq!(subject.update(&vms).len(), 10);
@@ -241,10 +243,11 @@ fn hostile_groups_that_stay_busy_keep_nobody_waiting_and_are_told_once() {
     let others = subject.vms(12).split_off(10);
     let before = subject.tree.asked();
     assert_eq!(subject.update(&others).len(), 2, "others are adopted");
-    let told = (0..40).map(|_| subject.fleet.update(&others, &others).1);
-    let told: Vec<Refused> = told.flatten().collect();
-    assert_eq!(told.len(), 10, "each is told once: {told:?}");
-    assert!(told[0].error.contains("1 threads") && told[0].error.ends_with("it is tried again"));
+    let reported = (0..40).map(|_| subject.fleet.update(&others, &others).1);
+    let reported: Vec<Refused> = reported.flatten().collect();
+    assert_eq!(reported.len(), 10, "each is reported once: {reported:?}");
+    let error = &reported[0].error;
+    assert!(error.contains("1 threads") && error.ends_with("it is tried again"));
     let asked = subject.tree.asked();
     let tries = 41 * 10;
     let reads = asked.reads - before.reads;
@@ -258,7 +261,7 @@ fn hostile_groups_that_stay_busy_keep_nobody_waiting_and_are_told_once() {
 }
 
 #[test]
-fn who_leaves_is_put_back_before_groups_that_were_busy_are_tried_again() {
+fn new_leavers_are_reverted_before_busy_groups() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(3);
     assert_eq!(subject.update(&vms).len(), 3);
@@ -271,9 +274,9 @@ fn who_leaves_is_put_back_before_groups_that_were_busy_are_tried_again() {
     assert_eq!(subject.tree.below("/vms"), 3);
 }
 
-/// Two groups could not be made, one right after the other, and are in nobody's way later, whichever version then reads the journal.
+/// Updates drop the records of two groups that could not be made, so that no version of the daemon takes such a group for its own.
 #[test]
-fn a_quiet_hosts_journal_is_rid_of_what_the_version_before_would_take_for_ours() {
+fn idle_host_compacts_refused_groups_from_journal() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(1);
     subject.update(&vms);
@@ -305,23 +308,23 @@ fn vms_of_one_process_are_all_adopted() {
 }
 
 #[test]
-fn who_comes_back_before_what_it_left_is_put_back_waits() {
+fn returning_vm_waits_for_its_revert() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(3);
     assert_eq!(subject.update(&vms).len(), 3);
     subject.fleet.budget = Duration::ZERO;
-    assert!(subject.update(&[]).is_empty(), "the first is put back");
-    assert!(subject.update(&vms[2..]).is_empty(), "the second is");
+    assert!(subject.update(&[]).is_empty(), "reverts the first");
+    assert!(subject.update(&vms[2..]).is_empty(), "reverts the second");
     assert_eq!(subject.tree.below("/vms"), 1);
     assert_eq!(subject.update(&vms[2..]), [vms[2].id]);
     assert_eq!(subject.tree.below("/vms"), 1);
-    // What was put back is not what the new one has.
+    // The revert leaves the new group alone.
     assert_eq!(subject.update(&vms[2..]), [vms[2].id]);
     assert_eq!(subject.tree.below("/vms"), 1);
 }
 
 #[test]
-fn the_end_of_the_daemon_puts_back_what_there_was_no_time_for() {
+fn drop_reverts_remaining_changes() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(5);
     subject.update(&vms);
@@ -333,7 +336,7 @@ fn the_end_of_the_daemon_puts_back_what_there_was_no_time_for() {
     assert!(!is_pending(subject.dir.path()));
 }
 
-/// Threads of this process, which take part in nothing and end with this.
+/// Sleeping threads of this process, which end when this is dropped.
 struct Idlers {
     threads: Vec<ThreadRef>,
     _ends: Vec<std::sync::mpsc::Sender<()>>,
@@ -341,27 +344,27 @@ struct Idlers {
 
 impl Idlers {
     fn new(count: usize) -> Idlers {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (send_tid, tids) = std::sync::mpsc::channel();
         let ends = (0..count).map(|_| {
             let (end, ends) = std::sync::mpsc::channel::<()>();
-            let tell = tell.clone();
+            let send_tid = send_tid.clone();
             std::thread::spawn(move || {
                 let tid = rustix::thread::gettid().as_raw_nonzero().get();
-                tell.send(tid.unsigned_abs()).unwrap();
+                send_tid.send(tid.unsigned_abs()).unwrap();
                 let _ = ends.recv();
             });
             end
         });
         let _ends = ends.collect();
         let (procfs, own) = (ProcFs::host(), Pid(std::process::id()));
-        let threads = told.into_iter().take(count);
+        let threads = tids.into_iter().take(count);
         let threads = threads.map(|tid| ThreadRef::read(&procfs, own, Tid(tid)).unwrap());
         Idlers { threads: threads.collect(), _ends }
     }
 }
 
 impl Subject {
-    /// VMs whose vCPUs are threads that there are, and, one for each, what their second vCPUs are replaced with.
+    /// VMs whose vCPUs are real threads, and for each VM a thread to replace its second vCPU.
     fn vms_of_threads(&self, idlers: &Idlers) -> (Vec<Vm>, Vec<ThreadRef>) {
         let count = idlers.threads.len() / 3;
         let mut vms = self.vms(count as u32);
@@ -390,7 +393,7 @@ impl Subject {
 }
 
 #[test]
-fn hostile_vcpus_that_end_and_are_replaced_cost_one_write_of_the_journal() {
+fn hostile_vcpu_replacements_cost_one_journal_write() {
     let mut subject = Subject::new(Duration::MAX);
     let idlers = Idlers::new(60);
     let (mut vms, others) = subject.vms_of_threads(&idlers);
@@ -401,11 +404,11 @@ fn hostile_vcpus_that_end_and_are_replaced_cost_one_write_of_the_journal() {
     subject.update(&vms);
     assert!(vms.iter().all(|vm| subject.has_vcpus(vm)));
     let rewrites = subject.disk.rewrites.load(Ordering::Relaxed) - before;
-    assert!(rewrites <= 1, "{rewrites} of the journal");
+    assert!(rewrites <= 1, "{rewrites} rewrites of the journal");
 }
 
 #[test]
-fn hostile_vcpus_that_are_replaced_keep_nobody_elses_waiting_for_long() {
+fn hostile_vcpu_replacements_delay_no_other_vm() {
     let mut subject = Subject::new(Duration::MAX);
     let idlers = Idlers::new(30);
     let (mut vms, others) = subject.vms_of_threads(&idlers);
@@ -413,10 +416,10 @@ fn hostile_vcpus_that_are_replaced_keep_nobody_elses_waiting_for_long() {
     subject.fleet.budget = Duration::ZERO;
     subject.replace_vcpus(&mut vms, &others);
     for looks in 1..=10 {
-        assert_eq!(subject.update(&vms).len(), 10, "all stay under care");
+        assert_eq!(subject.update(&vms).len(), 10, "all stay managed");
         let taken = vms.iter().filter(|vm| subject.has_vcpus(vm)).count();
         assert_eq!(taken, looks);
-        // The first one's are replaced anew each time.
+        // The first VM replaces its vCPUs each time.
         let first = vms[0].vcpus[0].thread;
         vms[0].vcpus[0].thread = vms[0].vcpus[1].thread;
         vms[0].vcpus[1].thread = first;
@@ -424,7 +427,7 @@ fn hostile_vcpus_that_are_replaced_keep_nobody_elses_waiting_for_long() {
 }
 
 #[test]
-fn hostile_vms_that_come_one_by_one_have_nobody_elses_places_read() {
+fn hostile_trickle_of_vms_rereads_no_others() {
     let mut subject = Subject::new(Duration::MAX);
     let tree = subject.tree.clone();
     let mut vms: Vec<Vm> =
@@ -435,7 +438,7 @@ fn hostile_vms_that_come_one_by_one_have_nobody_elses_places_read() {
         vms.push(tree.vm(n, VCPUS, |_| format!("/his/{n}/vm")));
         subject.update(vms)
     };
-    // At first all are looked for where they may be, a few times.
+    // The first few updates read the places of all VMs.
     for _ in 0..3 {
         come(&mut subject, &mut vms);
     }
@@ -446,21 +449,21 @@ fn hostile_vms_that_come_one_by_one_have_nobody_elses_places_read() {
     }
     assert_eq!(vms.len(), subject.fleet.vms().count());
     let places = tree.asked().places - before.places;
-    // What a look reads of the VMs that are under care, without one that comes.
+    // Reads of an update without a new VM.
     let before = tree.asked();
     for _ in 0..looks {
         subject.update(&vms);
     }
     let quiet = tree.asked().places - before.places;
     let of_new = places.saturating_sub(quiet);
-    // Every 16th look reads it of each anyhow.
+    // Every 16th update reads the place of each VM.
     let all = vms.len() * (VCPUS as usize + 1);
     let most = all * looks / 16 + looks * 40;
-    assert!(of_new <= most, "{of_new} places were read for {looks} that came, and {most} at most");
+    assert!(of_new <= most, "{of_new} places read for {looks} new VMs, more than {most}");
 }
 
 #[test]
-fn hostile_cgroups_count_for_the_user_whose_vm_they_are_changed_for() {
+fn hostile_cgroups_are_charged_to_their_user() {
     let mut subject = Subject::new(Duration::from_secs(60));
     let tree = subject.tree.clone();
     let mut vms = subject.vms(2);
@@ -472,12 +475,12 @@ fn hostile_cgroups_count_for_the_user_whose_vm_they_are_changed_for() {
     };
     let mut cgroups: Vec<CgroupPath> = subject.fleet.vms().map(|vm| vm.cgroup.clone()).collect();
     assert!(cgroups.contains(&CgroupPath("/own".to_owned())));
-    // One of them puts its vCPUs apart.
+    // The vCPUs of one VM get groups of their own.
     let portions: Vec<(VcpuId, f64)> = (0..VCPUS).map(|n| (VcpuId(n), 0.5)).collect();
     if let (Some(managed), Backend::Live(actuator)) =
         (subject.fleet.vms.get_mut(&vms[0].id), &mut subject.fleet.backend)
     {
-        // Nothing is read of threads that are not this machine's.
+        // The update took no vCPUs, because these threads do not exist.
         let threads = vms[0].vcpus.iter();
         managed.vcpus = threads
             .map(|vcpu| ManagedVcpu::new(vcpu.index, vcpu.thread, PcpuSet::default()))
@@ -492,9 +495,9 @@ fn hostile_cgroups_count_for_the_user_whose_vm_they_are_changed_for() {
     assert_eq!(user(&subject, &CgroupPath("/vms".to_owned())), None);
     assert!(subject.update(&[]).is_empty());
     for cgroup in &cgroups {
-        assert_eq!(user(&subject, cgroup), None, "{cgroup} is given up");
+        assert_eq!(user(&subject, cgroup), None, "{cgroup} is released");
     }
-    // Of who cannot be adopted nothing is kept, once what was begun is put back.
+    // A failed adoption leaves no charge after its revert.
     let unfit = hostile(&tree);
     assert!(subject.update(std::slice::from_ref(&unfit)).is_empty());
     assert!(subject.update(&[]).is_empty());

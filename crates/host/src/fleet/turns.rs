@@ -1,4 +1,4 @@
-//! The fleet's part in turns: which of its VMs take part, made ready and told to whoever keeps the rhythm.
+//! The fleet's part in turns: prepares the VMs of a rotation and hands them to the turn thread.
 
 use std::io;
 use std::process::Command;
@@ -14,30 +14,32 @@ use crate::managed::ManagedVcpu;
 use crate::turns::{Player, TurnKeeper, TurnStats, WatchdogStarter};
 
 impl Fleet {
-    /// With a process that takes VMs out of the idle class if this one cannot: it runs [`crate::turns::watchdog::watch`].
+    /// Sets the command of the watchdog, a process that takes VMs out of the idle class if this one cannot.
+    ///
+    /// It runs [`crate::turns::watchdog::watch`].
     #[must_use]
     pub fn with_watchdog(mut self, command: Command) -> Fleet {
         self.turns.watchdog = Some(WatchdogStarter::new(command));
         self
     }
 
-    /// How well the rhythm of turns was kept; `None`: nobody took turns yet.
+    /// Returns the statistics of turns; `None` before the first turn.
     pub fn turn_stats(&self) -> Option<TurnStats> {
         self.turns.stats()
     }
 
-    /// The process that watches over turns, once it is started; none where it was lost and no other is started yet.
+    /// Returns the watchdog's process; `None` before it is started, and after it was lost until the next is started.
     pub fn turn_watchdog(&self) -> Option<u32> {
         self.turns.keeper.as_ref()?.watchdog()
     }
 
-    /// What went wrong with turns since the last call.
+    /// Returns the errors of turns since the last call.
     pub fn turn_errors(&mut self) -> Vec<String> {
         std::mem::take(&mut self.turns.errors)
     }
 
-    /// Takes in who began to sleep since the last observation and takes no turns any more.
-    pub(super) fn hear_of_turns(&mut self) {
+    /// Takes in the turn thread's news: VMs that left the rotation because they slept, foreign moves of vCPUs, and errors.
+    pub(super) fn take_turn_news(&mut self) {
         self.outlive_keeper();
         let Some(keeper) = &mut self.turns.keeper else {
             return;
@@ -76,7 +78,7 @@ impl Fleet {
         }
     }
 
-    /// Makes a VM ready to take turns: what will be changed is journaled.
+    /// Prepares a VM for turns by journaling the coming changes.
     fn player(&mut self, member: &Member) -> Result<Option<Player>, ActuatorError> {
         let (Some(managed), Backend::Live(actuator)) =
             (self.vms.get_mut(&member.vm), &mut self.backend)
@@ -86,7 +88,7 @@ impl Fleet {
         let (group, weight) = (&managed.cgroup, managed.in_force.weight);
         match (managed.in_force.rotating, managed.made) {
             (false, _) => actuator.prepare_idle(group, weight)?,
-            // A group that was made here goes whole, whatever its weight.
+            // The revert removes a group that the daemon made, whatever its weight.
             (true, true) => {}
             (true, false) => actuator.prepare_weight(group, weight)?,
         }
@@ -111,10 +113,10 @@ impl Fleet {
         }))
     }
 
-    /// Starts what keeps the rhythm.
+    /// Starts the turn thread.
     fn start_turns(&mut self) -> Result<TurnKeeper, String> {
         let Backend::Live(actuator) = &self.backend else {
-            return Err("nobody takes turns in a dry run".to_owned());
+            return Err("a dry run has no turns".to_owned());
         };
         let controller = actuator.shared_controller();
         let watchdog = self.turns.start_watchdog();
@@ -125,12 +127,13 @@ impl Fleet {
         Ok(keeper)
     }
 
-    /// A VM that cannot be made ready takes no turns; why is told, and the next period tries again.
+    /// Hands the rotation to the turn thread.
+    /// A VM that cannot be prepared takes no turns; the error is logged, and the next period retries.
     pub(super) fn take_turns(&mut self, rotation: &Rotation) {
         if rotation.is_empty() && self.turns.keeper.is_none() {
             return;
         }
-        // One that ended a moment ago is not started anew at once; until then nobody is made ready.
+        // After a turn thread ended, the next one starts with a delay.
         if self.turns.keeper.is_none() && !self.turns.keepers.is_due(Instant::now()) {
             return;
         }
@@ -146,7 +149,7 @@ impl Fleet {
             Err(error) => {
                 let name = self.vms.get(&member.vm).map(|managed| &managed.vm.name);
                 let refused = Refused::new(name.map_or("", String::as_str), &error);
-                self.turns.errors.push(refused.in_words());
+                self.turns.errors.push(refused.message());
                 false
             }
         });
@@ -177,7 +180,7 @@ impl Fleet {
     }
 }
 
-/// What an operator can do where the thread that keeps turns cannot be real-time.
+/// Returns advice for a turn thread that cannot be real-time.
 fn without_real_time(error: &io::Error) -> String {
     format!(
         "turns are kept without real-time priority ({error}), and begin late on a busy host; real-time needs root or \

@@ -1,7 +1,8 @@
-//! How the fleet follows the vCPUs of VMs that it has: new ones are taken, those that ended are let go of.
+//! The vCPUs of managed VMs: updates take new ones and release those that ended.
 //!
-//! Who starts vCPUs by the thousand waits for himself: new ones are taken in a bounded time of each update, of one VM of each tenant after the other
-//! (`grown`), and the next goes on with those that have waited longest. What was changed for those that ended is put back in the same update.
+//! Taking new vCPUs has a time budget in each update, so a tenant that starts thousands delays only itself.
+//! Tenants take turns, one VM each, and the next update goes on with the VMs that have waited longest (`grown`).
+//! Changes for vCPUs that ended are reverted in the same update.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -15,11 +16,11 @@ use crate::apply::Refused;
 use crate::discovery::Vm;
 use crate::managed::{ManagedVcpu, ManagedVm, Note};
 
-/// What so many vCPUs that ended held is put back at once.
+/// Maximum number of ended vCPUs whose changes are reverted at once.
 const PIECE: usize = 256;
 
 impl Fleet {
-    /// Takes the new vCPUs of these VMs, as far as there is time, one of them at least; the next update goes on.
+    /// Takes the new vCPUs of these VMs, at least one and as many as the budget allows; the next update goes on.
     pub(super) fn take_new_vcpus(
         &mut self,
         grown: &[&Vm],
@@ -42,8 +43,9 @@ impl Fleet {
         }
     }
 
-    /// Moves vCPU threads that are new into the VM's group and starts to measure them: one of them, and as many as it does until then. One that cannot
-    /// be moved is left out; the first such error is returned.
+    /// Moves new vCPU threads into the VM's group and starts to measure them: at least one, and as many as possible before `until`.
+    ///
+    /// A thread that cannot be moved is left out; the first such error is returned.
     pub(super) fn take_vcpus(
         &mut self,
         managed: &mut ManagedVm,
@@ -89,14 +91,15 @@ impl Fleet {
         }
     }
 
-    /// Puts back what was set on vCPUs' threads, if they still live, and removes the groups made for them. A group in which somebody is is not
-    /// emptied now, but tried again later, as is one that cannot be removed, which is told.
+    /// Reverts the settings of vCPU threads that still live, and removes their groups.
+    ///
+    /// A group that holds other threads is retried later, as is one that cannot be removed, which is also reported.
     pub(super) fn let_go_of_vcpus(
         &mut self,
         ended: &[(&Vm, Vec<ManagedVcpu>)],
         refused: &mut Vec<Refused>,
     ) {
-        // Each record is held against all cgroups of a piece.
+        // Each journal record is compared with all cgroups of a piece.
         let pieces =
             ended.iter().flat_map(|(vm, vcpus)| vcpus.chunks(PIECE).map(|piece| (*vm, piece)));
         let pieces: Vec<(&Vm, &[ManagedVcpu])> = pieces.collect();
@@ -112,8 +115,8 @@ impl Fleet {
         let all: Vec<Held> = pieces.iter().map(|(_, vcpus)| held(vcpus)).collect();
         let reports = actuator.release_empty(&all.iter().collect::<Vec<_>>());
         for (((vm, _), held), report) in pieces.iter().zip(all).zip(&reports) {
-            let told = !report.failures.is_empty();
-            if told {
+            let is_reported = !report.failures.is_empty();
+            if is_reported {
                 refused.push(Refused::not_put_back(&vm.name, report, ""));
             }
             if report.is_complete() {
@@ -121,7 +124,7 @@ impl Fleet {
             }
             for group in held.cgroups {
                 if actuator.controller().exists(&group) {
-                    self.leaving.push_group(vm, group, told);
+                    self.leaving.push_group(vm, group, is_reported);
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! When what keeps turns is started: at once, and again when it was lost or could not be started.
+//! Rate limit on starts of the turn thread and its watchdog.
 //!
-//! Where something ends every one of them, more would not help: after the first it is started at most once in [`AGAIN_EVERY`].
+//! The first start and the first restart are immediate, later ones at most once in [`AGAIN_EVERY`]: if each one ends, more would not help.
 
 use std::time::{Duration, Instant};
 
-/// So much time is between two starts, not counting the first.
+/// Minimum interval between two restarts.
 const AGAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// The starts so far.
@@ -15,7 +15,7 @@ pub(crate) struct Again {
 }
 
 impl Again {
-    /// Whether it may be started now; then that counts as a start, whether or not it succeeds.
+    /// Whether a start is allowed now; this counts as a start, even if it then fails.
     pub fn is_due(&mut self, now: Instant) -> bool {
         if !std::mem::replace(&mut self.has_started, true) {
             return true;
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lost_is_replaced_at_once_and_then_at_most_once_in_ten_seconds() {
+    fn restarts_are_limited_after_the_first() {
         let mut starts = Again::default();
         let begin = Instant::now();
         let at = |seconds: f64| begin + Duration::from_secs_f64(seconds);

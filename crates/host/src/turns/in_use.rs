@@ -1,4 +1,4 @@
-//! What the fleet keeps of turns.
+//! The fleet's state of turns.
 
 use std::time::Instant;
 
@@ -8,23 +8,23 @@ use super::stats::TurnStats;
 use super::watchdog::Watchdog;
 use super::watchdog_starter::WatchdogStarter;
 
-/// What keeps the rhythm of turns.
+/// The turn thread and its watchdog.
 #[derive(Default)]
 pub(crate) struct Turns {
     /// Starts the watchdog, if there is to be one.
     pub watchdog: Option<WatchdogStarter>,
-    /// `None` until a VM takes turns, and after its thread has ended until there is another.
+    /// `None` until a VM takes turns, and between two turn threads.
     pub keeper: Option<TurnKeeper>,
-    /// When keepers were started.
+    /// Starts of turn threads.
     pub keepers: Again,
-    /// What went wrong since it was last asked for.
+    /// Errors since they were last taken.
     pub errors: Vec<String>,
-    /// Of keepers that are gone.
+    /// Statistics of earlier turn threads.
     earlier: Option<TurnStats>,
 }
 
 impl Turns {
-    /// How well the rhythm was kept; `None`: nobody took turns yet.
+    /// Returns the statistics of all turns; `None` before the first one.
     pub fn stats(&self) -> Option<TurnStats> {
         let now = self.keeper.as_ref().map(TurnKeeper::stats);
         match (&self.earlier, now) {
@@ -33,7 +33,7 @@ impl Turns {
         }
     }
 
-    /// Gives up a keeper whose thread has ended.
+    /// Drops the keeper, whose thread has ended, and keeps its statistics.
     pub fn lose_keeper(&mut self) {
         self.earlier = self.stats();
         self.keeper = None;
@@ -51,7 +51,7 @@ impl Turns {
         }
     }
 
-    /// Starts another watchdog where one was lost.
+    /// Starts another watchdog if one was lost.
     pub fn replace_watchdog(&mut self) {
         if self.keeper.as_ref().is_none_or(|keeper| keeper.watchdog().is_some()) {
             return;

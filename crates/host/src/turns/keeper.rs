@@ -1,4 +1,4 @@
-//! The thread that keeps the rhythm.
+//! The turn thread: begins each turn on time and writes `cpu.idle`, weights and slots.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,54 +25,55 @@ use super::watchdog::{MAY_HAVE_ACTED, Watchdog};
 /// Maximum time for a VM to leave the rotation.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the thread is told, and what it tells.
+/// The state shared by the fleet and the turn thread: requests to the thread, and its news.
 #[derive(Debug, Default)]
 struct Board {
     rotation: Rotation,
     players: Vec<Player>,
-    /// Counts what it was told.
+    /// Incremented with each rotation.
     version: u64,
     /// The version that the thread follows.
     followed: u64,
     stop: bool,
     left: Vec<VmId>,
-    /// vCPUs that roam and that somebody else has moved.
+    /// Roaming vCPUs that were moved by others.
     taken: Vec<ThreadRef>,
     errors: Vec<String>,
     stats: TurnStats,
-    /// One to watch from now on.
+    /// A new watchdog.
     watchdog: Option<Watchdog>,
     lost: Option<LostWatchdog>,
 }
 
 impl Board {
-    /// Whoever made the rotation may not have heard yet that a VM in it left: until then that VM takes no turns.
-    fn without_who_left(&mut self) {
+    /// Removes VMs that left from the rotation, which the fleet may have made before it knew that.
+    fn remove_departed(&mut self) {
         let left = &self.left;
         let members = &mut self.rotation.members;
         members.retain(|member| !left.contains(&member.vm));
     }
 }
 
-/// A watchdog that does not hear any more, and what writing to it failed with.
+/// A watchdog that does not read its pipe any more, and the error of writing to it.
 type LostWatchdog = (Watchdog, io::Error);
 
 #[derive(Debug, Default)]
 struct Shared {
     board: Mutex<Board>,
     changed: Condvar,
-    /// The thread follows another version.
+    /// Signals that the thread follows another version.
     followed: Condvar,
 }
 
 impl Shared {
     fn board(&self) -> MutexGuard<'_, Board> {
-        // Whoever held it did not panic between two writes that belong together.
+        // No holder panics between two writes that belong together.
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Keeps the rhythm. Dropped, it takes every VM out of the idle class first, and lets those run where they may that roam.
+/// The handle of the turn thread.
+/// On drop, the thread takes every VM out of the idle class, restores the affinities of roaming vCPUs, and ends.
 #[derive(Debug)]
 pub struct TurnKeeper {
     shared: Arc<Shared>,
@@ -93,7 +94,7 @@ impl TurnKeeper {
         let (said, hears) = std::sync::mpsc::channel();
         let board = shared.clone();
         let thread = thread::Builder::new().name("tandem-turns".to_owned()).spawn(move || {
-            // Whoever started it waits for this.
+            // `start` waits for this.
             let _ = said.send(make_real_time().err());
             Rhythm::new(controller, watchdog).keep(&board);
         })?;
@@ -108,32 +109,33 @@ impl TurnKeeper {
         })
     }
 
-    /// Why the thread is not real-time, if it is not: then a busy host makes turns late.
+    /// Returns the reason if the thread is not real-time; then turns begin late on a busy host.
     pub fn not_real_time(&self) -> Option<&io::Error> {
         self.not_real_time.as_ref()
     }
 
-    /// The process that watches over it; `None` too from when [`TurnKeeper::news`] tells that it was lost.
+    /// Returns the watchdog's process; `None` without one, and after [`TurnKeeper::news`] reported that it was lost.
     pub fn watchdog(&self) -> Option<u32> {
         self.watchdog
     }
 
-    /// Why its thread has ended by itself, once; a panic there has been printed too. VMs may be left in the idle class, and vCPUs that roam on
-    /// their seats; the watchdog takes the former out of it, if there is one.
+    /// Returns once the reason why the thread has ended unexpectedly; a panic has also been printed.
+    ///
+    /// VMs may be left in the idle class, from which the watchdog takes them, and roaming vCPUs on their slots.
     pub fn ended(&mut self) -> Option<String> {
         let thread = self.thread.take_if(|thread| thread.is_finished())?;
         let panic = thread.join().err();
-        Some(panic.map_or_else(|| "nobody told it to".to_owned(), |panic| in_words(&*panic)))
+        Some(panic.map_or_else(|| "no stop request".to_owned(), |panic| panic_text(&*panic)))
     }
 
-    /// Another watchdog, in the place of one that was lost.
+    /// Replaces a watchdog that was lost.
     pub fn watch(&mut self, watchdog: Watchdog) {
         self.watchdog = Some(watchdog.pid());
         self.shared.board().watchdog = Some(watchdog);
         self.shared.changed.notify_one();
     }
 
-    /// These VMs take turns from now on, and no others.
+    /// Sets the VMs that take turns.
     pub fn follow(&mut self, rotation: &Rotation, players: Vec<Player>) {
         if self.said.0 == *rotation && self.said.1 == players {
             return;
@@ -143,12 +145,12 @@ impl TurnKeeper {
         board.rotation = rotation.clone();
         board.players = players;
         board.version += 1;
-        board.without_who_left();
+        board.remove_departed();
         drop(board);
         self.shared.changed.notify_one();
     }
 
-    /// Takes a VM out of the rotation, and waits until its cgroup is out of the idle class and its vCPUs have left their seats.
+    /// Takes a VM out of the rotation, and waits until its cgroup is out of the idle class and its vCPUs have left their slots.
     /// Returns false if the thread takes longer than `LEAVE_TIMEOUT`.
     pub fn remove(&mut self, vm: VmId) -> bool {
         let (mut rotation, mut players) = self.said.clone();
@@ -162,13 +164,13 @@ impl TurnKeeper {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// The VMs that take turns now.
+    /// Returns the VMs that take turns.
     pub fn rotating(&self) -> BTreeSet<VmId> {
         let members = self.said.0.members.iter();
         members.map(|member| member.vm).collect()
     }
 
-    /// The VMs that began to sleep since the last call and take no turns any more, and what went wrong.
+    /// Returns the VMs that left the rotation since the last call because they slept, and the errors.
     pub fn news(&mut self) -> (Vec<VmId>, Vec<String>) {
         let mut board = self.shared.board();
         let left = std::mem::take(&mut board.left);
@@ -185,7 +187,7 @@ impl TurnKeeper {
         (left, errors)
     }
 
-    /// The vCPUs that roam now: their affinities are written by turns only.
+    /// Returns the roaming vCPUs, whose affinities only the turn thread writes.
     pub fn roaming(&self) -> BTreeSet<ThreadRef> {
         let roams =
             |player: &&Player| player.roams.is_some() && self.said.0.member(player.vm).is_some();
@@ -193,12 +195,12 @@ impl TurnKeeper {
         players.flat_map(|player| player.threads.clone()).collect()
     }
 
-    /// The vCPUs that roamed until somebody else moved them, since the last call.
+    /// Returns the roaming vCPUs that were moved by others since the last call.
     pub fn taken(&mut self) -> Vec<ThreadRef> {
         std::mem::take(&mut self.shared.board().taken)
     }
 
-    /// How well the rhythm was kept so far.
+    /// Returns the statistics of all turns.
     pub fn stats(&self) -> TurnStats {
         self.shared.board().stats.clone()
     }
@@ -209,20 +211,20 @@ impl Drop for TurnKeeper {
         self.shared.board().stop = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed; the journal puts back what it left.
+            // A panic there has been printed, and the journal covers the changes it left.
             let _ = thread.join();
         }
     }
 }
 
-/// What a thread said that panicked.
-fn in_words(panic: &(dyn Any + Send)) -> String {
+/// Returns the message of a panic.
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "it panicked".to_owned())
 }
 
-/// Writes what turns change.
+/// Writes `cpu.idle` and weights of VMs that take turns.
 struct Writer {
     controller: Arc<dyn CpuController>,
     errors: Vec<String>,
@@ -230,7 +232,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Takes a VM out of the idle class, where it gets the kernel's default weight, and gives it its own.
+    /// Takes a VM out of the idle class, which sets the kernel's default weight, and writes its own weight.
     fn on(&mut self, player: &Player) {
         self.write(|controller| controller.set_idle(&player.cgroup, false));
         if player.weight != self.controller.default_weight() {
@@ -247,7 +249,7 @@ impl Writer {
         self.write(|controller| controller.set_weight(&player.cgroup, player.weight).map(drop));
     }
 
-    /// Writes; a cgroup that is gone is dropped with the next rotation, anything else is told.
+    /// Runs `write` and keeps its error, except for a cgroup that is gone, which the next rotation drops.
     fn write(&mut self, write: impl FnOnce(&dyn CpuController) -> Result<(), CgroupError>) {
         self.writes += 1;
         match write(&*self.controller) {
@@ -257,8 +259,8 @@ impl Writer {
     }
 }
 
-/// Speaks to the watchdog. One that does not hear any more is handed back: to end it, and to start another, may take longer than
-/// the rhythm allows.
+/// Sends lines to the watchdog.
+/// A lost watchdog goes back to the fleet, since ending it and starting another may take longer than a turn.
 struct Speaker {
     watchdog: Option<Watchdog>,
     lost: Option<LostWatchdog>,
@@ -273,13 +275,13 @@ impl Speaker {
         }
     }
 
-    /// Whether the watchdog has yet to be told all of who takes turns.
+    /// Whether some lines to the watchdog are not sent yet.
     fn is_behind(&self) -> bool {
         self.watchdog.as_ref().is_some_and(Watchdog::is_behind)
     }
 }
 
-/// The thread's own.
+/// The state of the turn thread.
 struct Rhythm {
     writer: Writer,
     speaker: Speaker,
@@ -288,13 +290,13 @@ struct Rhythm {
     roamers: Roamers,
     players: BTreeMap<VmId, Player>,
     watches: HashMap<ThreadRef, SleepWatch>,
-    /// Times of looks count from here.
+    /// The origin of sample times.
     began: Instant,
-    /// What it was told last.
+    /// The version of the board that it follows.
     version: u64,
-    /// Whether a turn was left out, so that what was written before may not be in force.
+    /// Whether a turn was left out, so that current values may differ from the last writes.
     left_out: bool,
-    /// What is to be told.
+    /// VMs that left, for the board.
     left: Vec<VmId>,
 }
 
@@ -378,18 +380,19 @@ impl Rhythm {
             board.taken.append(&mut self.roamers.taken);
             board.errors.append(&mut self.roamers.errors);
             board.left.append(&mut self.left);
-            board.without_who_left();
+            board.remove_departed();
             board.errors.append(&mut self.writer.errors);
         }
     }
 
-    /// These are the VMs from now on. Those that take no turns any more leave the idle class at once.
+    /// Sets the rotation.
+    /// VMs that are no longer in it leave the idle class at once.
     fn follow(&mut self, rotation: Rotation, players: Vec<Player>) {
         let mut before = std::mem::take(&mut self.players);
         for player in players {
             let known = before.remove(&player.vm);
-            let weighs_anew = known.is_some_and(|known| known.weight != player.weight);
-            if weighs_anew && !self.sequence.is_off(player.vm) {
+            let is_reweighted = known.is_some_and(|known| known.weight != player.weight);
+            if is_reweighted && !self.sequence.is_off(player.vm) {
                 self.writer.weigh(&player);
             }
             self.players.insert(player.vm, player);
@@ -400,7 +403,7 @@ impl Rhythm {
             }
         }
         self.roamers.follow(self.players.values());
-        // Also those of VMs that stay: a VM ends one vCPU after the other.
+        // Threads of VMs that stay may have ended too: a VM ends one vCPU after the other.
         let threads = self.players.values().flat_map(|player| &player.threads);
         let threads: BTreeSet<ThreadRef> = threads.copied().collect();
         self.watches.retain(|thread, _| threads.contains(thread));
@@ -408,12 +411,12 @@ impl Rhythm {
         self.guard();
     }
 
-    /// Tells the watchdog who takes turns.
+    /// Sends the VMs that take turns to the watchdog.
     fn guard(&mut self) {
         self.speaker.tell(|watchdog| watchdog.guard(self.players.values()));
     }
 
-    /// Whether a turn may begin: not before the watchdog has been told of everybody whom it puts into the idle class.
+    /// Whether a turn may begin: all VMs that take turns have been sent to the watchdog.
     fn may_begin(&mut self) -> bool {
         if self.speaker.is_behind() {
             self.speaker.tell(Watchdog::beat);
@@ -423,7 +426,7 @@ impl Rhythm {
         !is_behind
     }
 
-    /// A turn begins.
+    /// Begins a turn.
     fn turn(&mut self, now: Instant, write_all: bool) {
         let row = self.sequence.row().to_vec();
         let slept = row.into_iter().filter(|vm| self.sleeps(*vm, now)).collect();
@@ -439,7 +442,7 @@ impl Rhythm {
         self.look_again(now);
     }
 
-    /// Looks at those whose turn begins and who seemed to have slept before.
+    /// Samples the VMs whose turn begins and that seemed to have slept before.
     fn look_again(&mut self, now: Instant) {
         let row = self.sequence.row().iter();
         for player in row.filter_map(|vm| self.players.get(vm)) {
@@ -455,7 +458,7 @@ impl Rhythm {
     }
 
     fn write(&mut self, step: Step) {
-        // First, so that nobody's turn begins on another's pCPU.
+        // First, so that no turn begins on another VM's pCPU.
         for (vm, pcpu) in &step.seats {
             if let Some(thread) = self.players.get(vm).and_then(|p| p.threads.first()) {
                 self.roamers.sit(thread, *pcpu);
@@ -469,14 +472,14 @@ impl Rhythm {
         }
     }
 
-    /// Whether a VM slept since the end of its last turn: then it takes no turns any more.
+    /// Whether a VM slept since the end of its last turn, and so leaves the rotation.
     fn sleeps(&mut self, vm: VmId, now: Instant) -> bool {
         let Some(player) = self.players.get(&vm) else {
             return false;
         };
         let mut sleeps = false;
         for thread in &player.threads {
-            // One that ended is dropped with the next rotation.
+            // The next rotation drops a thread that ended.
             let Ok(sample) = self.sampler.sample(thread) else {
                 continue;
             };
@@ -490,7 +493,7 @@ impl Rhythm {
         sleeps
     }
 
-    /// Takes every VM out of the idle class. If that succeeds the watchdog has nothing to guard any more.
+    /// Takes every VM out of the idle class and, on success, clears the watchdog's list.
     fn all_on(&mut self) {
         let errors = self.writer.errors.len();
         for vm in self.sequence.end() {
@@ -532,7 +535,7 @@ mod tests {
         CgroupPath(format!("/{vm}"))
     }
 
-    /// A hierarchy of v2 with a cgroup for each of two VMs, in `root`, and what happens after each write of a knob.
+    /// Makes a hierarchy of cgroup v2 in `root` with a cgroup for each of two VMs; `after` runs after each write of a knob.
     fn controller(
         root: &Path,
         after: impl Fn(&CgroupPath, Knob, &str) + Send + Sync + 'static,
@@ -557,7 +560,7 @@ mod tests {
         })
     }
 
-    /// Two VMs that take turns on one pCPU, with no threads to look at.
+    /// Two VMs without threads that take turns on one pCPU.
     fn two() -> (Rotation, Vec<Player>) {
         let member = |vm: u64| Member {
             vm: VmId(vm),
@@ -576,7 +579,7 @@ mod tests {
         (rotation, [1, 2].map(player).into())
     }
 
-    /// A watchdog that only writes down what it hears.
+    /// A watchdog that only writes its input to a file.
     fn listener(to: &Path) -> Watchdog {
         let mut command = Command::new("sh");
         command.args(["-c", "exec cat > \"$0\""]).arg(to);
@@ -584,7 +587,7 @@ mod tests {
         starter.start(Instant::now()).unwrap().unwrap()
     }
 
-    /// What it was told last of who takes turns.
+    /// Returns the last list of VMs sent to the watchdog.
     fn guarded(heard: &Path) -> String {
         let heard = fs::read_to_string(heard).unwrap();
         let mut lines = heard.lines().filter(|line| line.contains("guard"));
@@ -600,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_leaves_the_watchdog_armed() {
+    fn panic_leaves_watchdog_armed() {
         let root = tempfile::tempdir().unwrap();
         let heard = root.path().join("heard");
         let controller = controller(root.path(), |cgroup, knob, text| {
@@ -616,7 +619,7 @@ mod tests {
             why.is_some()
         });
         assert_eq!(why.as_deref(), Some("no cgroup is like /2"));
-        assert_eq!(keeper.ended(), None, "it is told once");
+        assert_eq!(keeper.ended(), None, "it is reported once");
         let last = guarded(&heard);
         assert!(last.contains("\"/1\"") && last.contains("\"/2\""), "{last}");
         drop(keeper);
@@ -624,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_told_to_end_leaves_the_watchdog_nothing_to_guard() {
+    fn stop_clears_watchdog_list() {
         let root = tempfile::tempdir().unwrap();
         let heard = root.path().join("heard");
         let controller = controller(root.path(), |_, _, _| {});
@@ -632,14 +635,14 @@ mod tests {
         let mut keeper = TurnKeeper::start(controller.clone(), Some(listener(&heard))).unwrap();
         keeper.follow(&rotation, players);
         let is_idle = |vm| controller.is_idle(&path(vm)).unwrap() == Some(true);
-        wait_until("somebody waits for its turn", || is_idle(1) || is_idle(2));
+        wait_until("a VM waits for its turn", || is_idle(1) || is_idle(2));
         drop(keeper);
         assert!(!is_idle(1) && !is_idle(2));
         assert_eq!(guarded(&heard), "{\"guard\":[]}");
     }
 
     #[test]
-    fn files_of_a_thread_that_ended_before_its_vm_are_closed() {
+    fn ended_threads_files_are_closed() {
         let root = tempfile::tempdir().unwrap();
         let (rotation, mut players) = two();
         let mut rhythm = Rhythm::new(controller(root.path(), |_, _, _| {}), None);

@@ -1,20 +1,21 @@
-//! Turns on a live host: the rhythm that the daemon's accounting period is too slow for.
+//! Turns on a live host, by a thread of their own, since the daemon's accounting period is too slow for them.
 //!
 //! ```text
-//! Fleet::rotate ──► TurnKeeper::follow ──► a thread of its own, turn after turn: who begins to sleep leaves;
-//!                        ▲    │              the next row out of the idle class, all others into it
-//!                        │    └────────────► the watchdog: a process that takes all out of it if the beats end
-//!                        └── who left, how late, what it cost, whether the watchdog was lost: then the fleet starts another
+//! Fleet::rotate ──► TurnKeeper::follow ──► the turn thread, each turn: VMs that sleep leave the rotation;
+//!                        ▲    │              the next VMs leave the idle class, all others enter it
+//!                        │    └────────────► the watchdog: a process that takes all VMs out of the class if beats stop
+//!                        └── VMs that left, lateness, cost, and the loss of a watchdog, which the fleet replaces
 //! ```
 //!
-//! A thread that ends by itself (a panic) leaves the watchdog armed, which takes all out of the idle class at once; so does the fleet when it
-//! next looks, and starts another thread (`again`).
+//! A thread that panics leaves the watchdog armed, which takes all VMs out of the idle class at once.
+//! The fleet does the same at its next check and starts another thread (`again`).
 //!
-//! Before a VM takes turns the fleet has journaled its weight and `cpu.idle`, and the affinity of a vCPU that roams. Only this thread writes
-//! them while it does.
-//! The thread is real-time where the kernel allows it, and does little: it writes what changes, two files and a seat per VM at most.
-//! A kernel acts on `cpu.idle` at its next clock tick. To make every pCPU choose anew at once, by a real-time thread that runs there
-//! for a moment, gained nothing (docs/decisions/015-turns.md).
+//! Before a VM takes turns, the fleet journals its weight and `cpu.idle`, and the affinity of a vCPU that roams.
+//! Only the turn thread writes them while the VM takes turns.
+//! The thread is real-time if the kernel allows it, and writes only changes: at most two files and a slot per VM.
+//!
+//! A kernel acts on `cpu.idle` at its next clock tick.
+//! Forcing a reschedule on every pCPU, by a real-time thread that runs there briefly, gained nothing (docs/decisions/015-turns.md).
 
 mod again;
 mod in_use;

@@ -4,10 +4,10 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::ThreadRef;
 use tandem_model::{PcpuSet, VmId, Weight};
 
-/// A VM in the rotation, as the thread that keeps the rhythm needs to know it.
+/// A VM in the rotation, as the turn thread needs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Player {
-    /// Which.
+    /// The VM.
     pub vm: VmId,
     /// Its cgroup, whose weight and `cpu.idle` are journaled.
     pub cgroup: CgroupPath,
@@ -15,6 +15,7 @@ pub struct Player {
     pub weight: Weight,
     /// The threads of its vCPUs that never sleep.
     pub threads: Vec<ThreadRef>,
-    /// Where its one vCPU may run, if it roams; its affinity is journaled. Else it sits already.
+    /// The pCPUs on which its single vCPU may run, if it roams; its affinity is journaled.
+    /// The vCPUs of other VMs are pinned to their slots already.
     pub roams: Option<PcpuSet>,
 }

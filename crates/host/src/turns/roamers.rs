@@ -1,8 +1,8 @@
-//! vCPUs that roam: their affinities change with the rows.
+//! Roaming vCPUs, whose affinities change with each turn.
 //!
-//! Before a vCPU roams its affinity is journaled, so that whatever ends the daemon, it is put back. From then on only the thread that keeps the
-//! rhythm writes it: the seat of each row, one pCPU of those where the operator lets it run, and these again when it roams no more. Where
-//! somebody else has set another affinity meanwhile it stays, and that is told.
+//! The affinity of a vCPU is journaled before it roams, so that it is reverted after any end of the daemon.
+//! From then on only the turn thread writes it: the slot of each turn, one of the operator's pCPUs, and in the end the operator's pCPUs again.
+//! An affinity that others set meanwhile stays and is reported.
 
 use std::collections::BTreeMap;
 
@@ -12,30 +12,30 @@ use tandem_model::{PcpuId, PcpuSet};
 
 use super::player::Player;
 
-/// One of them.
+/// A roaming vCPU.
 struct Roamer {
-    /// Where it may run while it does not roam.
+    /// Its affinity while it does not roam.
     home: PcpuSet,
-    /// The seat that it was given last.
+    /// The pCPU of its last slot.
     seat: Option<PcpuId>,
-    /// Whether it has been told that somebody else moved it.
-    is_told: bool,
+    /// Whether a foreign affinity was reported.
+    is_reported: bool,
 }
 
-/// All of them.
+/// All roaming vCPUs.
 pub(super) struct Roamers {
     threads: Box<dyn Threads>,
     roamers: BTreeMap<ThreadRef, Roamer>,
-    /// How often one was given another seat.
+    /// Number of moves to another slot.
     pub(super) moves: u64,
-    /// Those that somebody else has moved, since this was last taken.
+    /// vCPUs with foreign affinities, since this was last taken.
     pub(super) taken: Vec<ThreadRef>,
-    /// What went wrong, since this was last taken.
+    /// Errors since this was last taken.
     pub(super) errors: Vec<String>,
 }
 
 impl Roamers {
-    /// Nobody roams.
+    /// Returns a set without roaming vCPUs.
     pub(super) fn new(threads: Box<dyn Threads>) -> Roamers {
         Roamers {
             threads,
@@ -46,7 +46,7 @@ impl Roamers {
         }
     }
 
-    /// Those of these VMs that roam do so from now on, and no others.
+    /// Sets the VMs that take turns; vCPUs of VMs that do not roam leave their slots.
     pub(super) fn follow<'a>(&mut self, players: impl Iterator<Item = &'a Player>) {
         let homes: BTreeMap<ThreadRef, &PcpuSet> = players
             .filter_map(|player| Some((player, player.roams.as_ref()?)))
@@ -64,12 +64,12 @@ impl Roamers {
             self.roamers.entry(thread).or_insert_with(|| Roamer {
                 home: home.clone(),
                 seat: None,
-                is_told: false,
+                is_reported: false,
             });
         }
     }
 
-    /// One has this seat from now on.
+    /// Moves a vCPU to this slot.
     pub(super) fn sit(&mut self, thread: &ThreadRef, pcpu: PcpuId) {
         let Some(roamer) = self.roamers.get_mut(thread) else {
             return;
@@ -80,7 +80,7 @@ impl Roamers {
         let seated = match is_ours(&*self.threads, thread, roamer) {
             Ok(true) => self.threads.set_affinity(thread.tid, &only(pcpu)),
             Ok(false) => {
-                if !std::mem::replace(&mut roamer.is_told, true) {
+                if !std::mem::replace(&mut roamer.is_reported, true) {
                     self.taken.push(*thread);
                 }
                 return;
@@ -90,14 +90,14 @@ impl Roamers {
         match seated {
             Ok(()) => {
                 roamer.seat = Some(pcpu);
-                roamer.is_told = false;
+                roamer.is_reported = false;
                 self.moves += 1;
             }
             Err(error) => self.tell(&error),
         }
     }
 
-    /// One roams no more: it may run again where it could before.
+    /// Ends a vCPU's roaming and restores its affinity.
     pub(super) fn leave(&mut self, thread: &ThreadRef) {
         let Some(roamer) = self.roamers.remove(thread) else {
             return;
@@ -115,7 +115,7 @@ impl Roamers {
         }
     }
 
-    /// A thread that ended is dropped with the next rotation; anything else is told.
+    /// Keeps an error, except for a thread that ended, which the next rotation drops.
     fn tell(&mut self, error: &AffinityError) {
         if !error.is_gone() {
             self.errors.push(error.to_string());
@@ -127,7 +127,7 @@ fn only(pcpu: PcpuId) -> PcpuSet {
     [pcpu].into_iter().collect()
 }
 
-/// Whether nobody else has moved it: it is where it was put, or anywhere again.
+/// Whether its affinity is its slot or its home, so that others have not changed it.
 fn is_ours(
     threads: &dyn Threads,
     thread: &ThreadRef,
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Affinities of threads, and how often they were set; threads without one have ended.
+    /// Affinities of threads, and the number of writes; threads without one have ended.
     #[derive(Clone, Default)]
     struct Fake(Arc<Mutex<(BTreeMap<Tid, PcpuSet>, u32)>>);
 
@@ -160,7 +160,7 @@ mod tests {
             self.0.lock().unwrap().0[&Tid(tid)].to_string()
         }
 
-        fn somebody_sets(&self, tid: u32, list: &str) {
+        fn set_by_others(&self, tid: u32, list: &str) {
             let set = list.parse().unwrap();
             self.0.lock().unwrap().0.insert(Tid(tid), set);
         }
@@ -221,15 +221,15 @@ mod tests {
     /// Threads 7 and 8 may run on pCPUs 0 and 1, and the first of them roams.
     fn roamers() -> (Roamers, Fake) {
         let fake = Fake::default();
-        fake.somebody_sets(7, "0-1");
-        fake.somebody_sets(8, "0-1");
+        fake.set_by_others(7, "0-1");
+        fake.set_by_others(8, "0-1");
         let mut roamers = Roamers::new(Box::new(fake.clone()));
         roamers.follow([player(7, Some("0-1")), player(8, None)].iter());
         (roamers, fake)
     }
 
     #[test]
-    fn each_change_of_seats_is_one_write() {
+    fn slot_change_is_one_write() {
         let (mut roamers, fake) = roamers();
         for (pcpu, writes) in [(0, 1), (0, 1), (1, 2), (1, 2), (0, 3)] {
             roamers.sit(&thread(7), PcpuId(pcpu));
@@ -241,11 +241,11 @@ mod tests {
     }
 
     #[test]
-    fn who_roams_no_more_may_run_where_it_could_before() {
+    fn end_of_roaming_restores_affinity() {
         let (mut roamers, fake) = roamers();
         roamers.sit(&thread(7), PcpuId(1));
         roamers.follow([player(7, Some("0-1"))].iter());
-        assert_eq!(fake.of(7), "1", "it goes on");
+        assert_eq!(fake.of(7), "1", "it still roams");
         roamers.follow([player(7, None)].iter());
         assert_eq!(fake.of(7), "0-1");
         roamers.follow([player(7, Some("0-1"))].iter());
@@ -257,28 +257,28 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_sets_stays_and_is_told_once() {
+    fn foreign_affinity_stays_and_is_reported_once() {
         let (mut roamers, fake) = roamers();
-        fake.somebody_sets(7, "0-2");
+        fake.set_by_others(7, "0-2");
         roamers.follow([player(7, Some("0-2"))].iter());
         roamers.sit(&thread(7), PcpuId(1));
-        fake.somebody_sets(7, "2");
+        fake.set_by_others(7, "2");
         roamers.sit(&thread(7), PcpuId(0));
         roamers.sit(&thread(7), PcpuId(1));
         roamers.sit(&thread(7), PcpuId(0));
         assert_eq!((fake.of(7), roamers.taken.len()), ("2".to_owned(), 1));
-        // Anywhere again, it roams on.
-        fake.somebody_sets(7, "0-2");
+        // With its home affinity again, it continues to roam.
+        fake.set_by_others(7, "0-2");
         roamers.sit(&thread(7), PcpuId(0));
         assert_eq!(fake.of(7), "0");
-        fake.somebody_sets(7, "1-2");
+        fake.set_by_others(7, "1-2");
         roamers.leave(&thread(7));
         assert_eq!(fake.of(7), "1-2");
         assert_eq!(roamers.errors, Vec::<String>::new());
     }
 
     #[test]
-    fn a_thread_that_ended_is_left_alone() {
+    fn ended_thread_is_ignored() {
         let (mut roamers, fake) = roamers();
         roamers.sit(&thread(7), PcpuId(1));
         fake.0.lock().unwrap().0.clear();

@@ -1,4 +1,4 @@
-//! How well the rhythm is kept.
+//! Statistics of turns.
 
 use serde::{Deserialize, Serialize};
 use tandem_model::Nanos;
@@ -31,7 +31,7 @@ pub struct TurnStats {
 }
 
 impl TurnStats {
-    /// A turn began so late, and that took so long.
+    /// Counts a turn by its lateness and the time to begin it.
     pub(super) fn count(&mut self, lateness: Nanos, took: Nanos) {
         self.turns += 1;
         self.late += u64::from(lateness > LATE);
@@ -41,7 +41,7 @@ impl TurnStats {
         self.took += took;
     }
 
-    /// With those of turns that others kept.
+    /// Returns the sum with the statistics of other turns.
     pub(super) fn plus(&self, others: &TurnStats) -> TurnStats {
         let mut lateness = self.lateness;
         for (count, others) in lateness.iter_mut().zip(others.lateness) {
@@ -58,7 +58,7 @@ impl TurnStats {
         }
     }
 
-    /// At most so late began this part of the turns, by the bound of the class; `None`: beyond the last bound, or no turn yet.
+    /// Returns a quantile of lateness, as the upper bound of its class in µs; `None` beyond the last bound, or without turns.
     pub fn lateness_us(&self, part: f64) -> Option<u64> {
         let wanted = (self.turns as f64 * part).ceil() as u64;
         let mut seen = 0;
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lateness_is_told_by_classes() {
+    fn lateness_is_counted_by_class() {
         let mut stats = TurnStats::default();
         assert_eq!(stats.lateness_us(0.99), None);
         for _ in 0..99 {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_of_a_keeper_that_was_lost_still_count() {
+    fn turns_of_a_lost_keeper_count() {
         let (mut first, mut second) = (TurnStats::default(), TurnStats::default());
         first.count(Nanos(30_000), Nanos(10_000));
         first.writes = 5;

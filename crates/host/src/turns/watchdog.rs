@@ -1,20 +1,21 @@
 //! The watchdog: a process that takes VMs out of the idle class if the daemon cannot.
 //!
-//! A daemon that is killed or hangs in the middle of a turn would leave VMs in the idle class, where they starve. The
-//! journal puts them back at the next start, but nobody knows when that is. So the daemon starts a process of its own that does one thing: on
-//! its stdin it hears which cgroups take turns, and a beat every turn. If the beats end for [`PATIENCE`], or stdin does, it
-//! takes those cgroups out of the idle class and gives them their weights. It holds nothing else and changes nothing
-//! else. If it is killed or does not listen, the daemon goes on, says so and starts another.
+//! A daemon that is killed or hangs in the middle of a turn would leave VMs in the idle class, where they starve.
+//! The journal reverts that only at the next start, which may be much later.
+//! So the daemon starts the watchdog process, which reads from its stdin the cgroups that take turns, and a beat every turn.
+//! If beats stop for [`BEAT_TIMEOUT`], or stdin ends, it takes those cgroups out of the idle class and sets their weights.
+//! It does nothing else.
+//! If it is killed or stops reading, the daemon goes on, logs this and starts another.
 //!
-//! It goes on guarding a cgroup until it is told otherwise, and that it is told when the cgroup has left the idle class; so it also acts when the
-//! thread that keeps the rhythm panics. The list of a thousand VMs is longer than a pipe: what there is no room for waits until there is, and no turn
-//! begins before all of it is in the pipe.
+//! The watchdog guards a cgroup until the daemon sends a list without it, which it does after the cgroup has left the idle class.
+//! So the watchdog also acts after a panic of the turn thread.
+//! The list of a thousand VMs is longer than a pipe: the rest waits for room, and no turn begins before all of it is in the pipe.
 //!
-//! Where the daemon was killed, somebody may be putting back at the same moment what its journal lists. So the watchdog then holds the state directory
-//! while it acts, and leaves everything to whoever holds it. A daemon that hangs or ends its watchdog holds the directory itself: then the
-//! watchdog acts without.
+//! After the daemon was killed, another process may be reverting the changes in its journal at the same time.
+//! So the watchdog then locks the state directory while it acts, and does nothing if another process holds the lock.
+//! A daemon that hangs or ends its watchdog holds the lock itself, so the watchdog acts without it.
 //!
-//! When beats come again (the daemon was stopped and goes on), the daemon itself writes everything anew.
+//! If beats resume (the daemon was stopped and continued), the daemon writes all settings again.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -33,35 +34,37 @@ use tandem_policy::turns::TurnsConfig;
 
 use super::player::Player;
 
-/// So long the beats may be away.
-pub const PATIENCE: Duration = Duration::from_millis(500);
+/// Time without a beat after which the watchdog acts.
+pub const BEAT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Beats are at least so far apart.
+/// Minimum interval between two beats.
 const BEAT_EVERY: Duration = Duration::from_millis(50);
 
-/// Where a turn begins so late, the watchdog may have taken all VMs out of the idle class: what was written before may not be in force. When
-/// a turn is due, the last beat is at most [`BEAT_EVERY`] and a turn old, and the next comes after the turn's writes, for
-/// which [`BEAT_EVERY`] is allowed.
-pub(super) const MAY_HAVE_ACTED: Duration = PATIENCE
+/// Lateness of a turn from which the watchdog may have acted, so that current values may differ from the last writes.
+///
+/// When a turn is due, the last beat is at most [`BEAT_EVERY`] and a turn old.
+/// The next beat follows the turn's writes, for which [`BEAT_EVERY`] is allowed.
+pub(super) const MAY_HAVE_ACTED: Duration = BEAT_TIMEOUT
     .saturating_sub(BEAT_EVERY.saturating_mul(2))
     .saturating_sub(Duration::from_nanos(TurnsConfig::TURNS.1.0));
 
-/// Whoever holds the state directory of a killed daemon for longer than that puts back what its journal lists.
-const OTHERS_PATIENCE: Duration = Duration::from_secs(1);
+/// Timeout of locking the state directory of a killed daemon.
+/// A process that holds the lock for longer reverts the changes in the journal.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A daemon that is killed holds its state directory for a moment more than the pipe.
-const DYING: Duration = Duration::from_millis(50);
+/// Time for which a killed daemon may hold its state directory after its pipe is closed.
+const EXIT_DELAY: Duration = Duration::from_millis(50);
 
-/// The watchdog reads so much at once: what fits into a pipe (PIPE_DEF_BUFFERS of include/linux/pipe_fs_i.h).
-const AT_ONCE: usize = 1 << 16;
+/// Size of the watchdog's read buffer: the size of a pipe (PIPE_DEF_BUFFERS of include/linux/pipe_fs_i.h).
+const READ_SIZE: usize = 1 << 16;
 
-/// What the daemon says, a line each.
+/// A line from the daemon to the watchdog.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Line {
-    /// These take turns from now on.
+    /// The cgroups that take turns.
     Guard(Vec<Guarded>),
-    /// All is well.
+    /// The daemon is alive.
     Beat,
 }
 
@@ -71,36 +74,37 @@ struct Guarded {
     weight: Weight,
 }
 
-/// The daemon's end.
+/// The daemon's handle of the watchdog process.
 #[derive(Debug)]
 pub struct Watchdog {
     child: Child,
     stdin: Option<ChildStdin>,
     said: Vec<Guarded>,
     beaten: Instant,
-    /// What the pipe had no room for yet.
+    /// Lines that did not fit into the pipe yet.
     unsent: Vec<u8>,
-    /// Since when it has had no room at all.
+    /// When the pipe became full.
     stuck: Option<Instant>,
 }
 
 impl Watchdog {
-    /// Makes a command that runs [`watch`] on its stdin ready to be started, once or more often. It will be in a session of its own, so
-    /// that what ends the daemon from a terminal does not end it first.
+    /// Prepares a command that runs [`watch`] on its stdin; it may be started more than once.
+    ///
+    /// The process gets a session of its own, so that a signal from the daemon's terminal does not end it first.
     pub(super) fn prepare(command: &mut Command) {
         command.stdin(Stdio::piped()).stdout(Stdio::null());
-        // SAFETY: setsid is async-signal-safe, and nothing else is done between fork and exec.
+        // SAFETY: setsid is async-signal-safe, and the closure calls nothing else between fork and exec.
         unsafe {
             command.pre_exec(|| rustix::process::setsid().map(drop).map_err(io::Error::from));
         }
     }
 
-    /// Starts one by a command that is ready.
+    /// Starts a prepared command.
     pub(super) fn start(command: &mut Command) -> io::Result<Watchdog> {
         let mut child = command.spawn()?;
         let stdin = child.stdin.take();
         if let Some(stdin) = &stdin {
-            // A watchdog that does not listen must not stop the daemon.
+            // A watchdog that does not read must not block the daemon.
             rustix::io::ioctl_fionbio(stdin, true)?;
         }
         Ok(Watchdog {
@@ -113,12 +117,13 @@ impl Watchdog {
         })
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// These VMs take turns from now on. An error: it does not hear any more, and is of no use.
+    /// Sends the VMs that take turns.
+    /// On an error, the watchdog is lost.
     pub(super) fn guard<'a>(
         &mut self,
         players: impl Iterator<Item = &'a Player>,
@@ -133,9 +138,10 @@ impl Watchdog {
         self.say(&Line::Guard(guarded))
     }
 
-    /// All is well. An error: it does not hear any more, and is of no use.
+    /// Sends unsent lines, or a beat if the last one is older than [`BEAT_EVERY`].
+    /// On an error, the watchdog is lost.
     pub(super) fn beat(&mut self) -> io::Result<()> {
-        // What it is told late is as good as a beat.
+        // Any line counts as a beat.
         if !self.unsent.is_empty() {
             return self.send();
         }
@@ -146,7 +152,7 @@ impl Watchdog {
         self.say(&Line::Beat)
     }
 
-    /// Whether it has yet to be told all of who takes turns.
+    /// Whether some lines are not sent yet.
     pub(super) fn is_behind(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -157,7 +163,7 @@ impl Watchdog {
         self.send()
     }
 
-    /// Writes what there is room for. Where there has been none for [`PATIENCE`], it does not listen.
+    /// Writes as much as fits into the pipe; fails if the pipe was full for [`BEAT_TIMEOUT`].
     fn send(&mut self) -> io::Result<()> {
         let Some(stdin) = &mut self.stdin else {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -181,13 +187,13 @@ impl Watchdog {
         match outcome {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let since = *self.stuck.get_or_insert_with(Instant::now);
-                if since.elapsed() < PATIENCE { Ok(()) } else { Err(error) }
+                if since.elapsed() < BEAT_TIMEOUT { Ok(()) } else { Err(error) }
             }
             other => other,
         }
     }
 
-    /// Ends one that does not hear any more, so that it does not act beside another, and says how it went.
+    /// Ends a lost watchdog, so that it does not act together with the next one, and returns a message about it.
     pub(super) fn end(mut self, error: &io::Error) -> String {
         let pid = self.pid();
         let why = match self.child.try_wait() {
@@ -203,15 +209,15 @@ impl Watchdog {
 }
 
 impl Drop for Watchdog {
-    /// It ends with its stdin, and first takes out of the idle class what it guards still.
+    /// Closes its stdin, on which it takes its cgroups out of the idle class and ends.
     fn drop(&mut self) {
         self.stdin = None;
-        // One that somebody has stopped is not waited for. Errors: somebody else has waited for it.
-        let end = Instant::now() + PATIENCE;
+        // The process may be stopped, so the wait has a timeout; an error means that it was reaped already.
+        let end = Instant::now() + BEAT_TIMEOUT;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
             thread::sleep(Duration::from_millis(2));
         }
-        // One that guards something is left to do so.
+        // A watchdog with cgroups on its list must go on.
         if self.said.is_empty() {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -219,7 +225,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// The watchdog itself: until stdin ends. `state_dir` is that of the daemon which started this process.
+/// Runs the watchdog until stdin ends; `state_dir` is that of the daemon that started this process.
 pub fn watch(
     stdin: impl Read + std::os::fd::AsFd,
     controller: &dyn CpuController,
@@ -228,14 +234,14 @@ pub fn watch(
     let daemon = rustix::process::getppid();
     let mut guarded: Vec<Guarded> = Vec::new();
     let mut heard = Vec::new();
-    let mut buffer = vec![0; AT_ONCE];
+    let mut buffer = vec![0; READ_SIZE];
     let mut stdin = stdin;
     let mut has_acted = false;
     loop {
         let is_quiet = {
             let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-            let patience = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
-            let wait = (!guarded.is_empty() && !has_acted).then_some(&patience);
+            let timeout = Timespec::try_from(BEAT_TIMEOUT).map_err(io::Error::other)?;
+            let wait = (!guarded.is_empty() && !has_acted).then_some(&timeout);
             match poll(&mut fds, wait) {
                 Ok(ready) => ready == 0,
                 Err(Errno::INTR) => continue,
@@ -243,7 +249,7 @@ pub fn watch(
             }
         };
         if is_quiet {
-            put_back(&guarded, controller);
+            revert(&guarded, controller);
             has_acted = true;
             continue;
         }
@@ -251,7 +257,7 @@ pub fn watch(
         if read == 0 {
             let is_alive = || rustix::process::getppid() == daemon;
             if !guarded.is_empty() {
-                put_back_alone(&guarded, controller, state_dir, &is_alive);
+                revert_exclusively(&guarded, controller, state_dir, &is_alive);
             }
             return Ok(());
         }
@@ -267,27 +273,27 @@ pub fn watch(
     }
 }
 
-/// The same while nobody restores, once the daemon has gone or ends this process.
-fn put_back_alone(
+/// Reverts the idle class unless another process is restoring from the journal of a dead daemon.
+fn revert_exclusively(
     guarded: &[Guarded],
     controller: &dyn CpuController,
     state_dir: &Path,
     is_alive: &dyn Fn() -> bool,
 ) {
-    let mut held = hold(state_dir, DYING);
+    let mut held = hold(state_dir, EXIT_DELAY);
     if held.is_none() && !is_alive() {
-        held = hold(state_dir, OTHERS_PATIENCE);
-        // Without a directory nobody has a journal to restore from.
+        held = hold(state_dir, LOCK_TIMEOUT);
+        // Without a directory there is no journal to restore from.
         if held.is_none() && state_dir.is_dir() {
             return;
         }
     }
-    put_back(guarded, controller);
+    revert(guarded, controller);
     drop(held);
 }
 
-/// Takes them out of the idle class. What is gone needs nothing; what fails is left to the journal.
-fn put_back(guarded: &[Guarded], controller: &dyn CpuController) {
+/// Takes these cgroups out of the idle class and sets their weights; failures are left to the journal.
+fn revert(guarded: &[Guarded], controller: &dyn CpuController) {
     for Guarded { cgroup, weight } in guarded {
         if let Ok(Some(true)) = controller.is_idle(cgroup)
             && controller.set_idle(cgroup, false).is_ok()
@@ -308,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_that_is_late_by_300_ms_may_find_that_the_watchdog_has_acted() {
+    fn watchdog_may_have_acted_after_300_ms() {
         assert_eq!(MAY_HAVE_ACTED, Duration::from_millis(300));
     }
 
@@ -328,12 +334,12 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_listen_is_found_out_and_ended() {
+    fn watchdog_that_does_not_read_is_ended() {
         let mut watchdog = start(Command::new("sleep").arg("600"));
         let pid = watchdog.pid();
-        // The pipe takes so much and no more.
+        // More than the pipe holds.
         let many: Vec<Player> = (0..2_000).map(libvirts).collect();
-        watchdog.guard(many.iter()).expect("what is full for a moment may be read yet");
+        watchdog.guard(many.iter()).expect("a full pipe is no error at first");
         let (begin, error) = (
             Instant::now(),
             loop {
@@ -343,7 +349,7 @@ mod tests {
                 }
             },
         );
-        assert!(watchdog.is_behind() && begin.elapsed() < 10 * PATIENCE);
+        assert!(watchdog.is_behind() && begin.elapsed() < 10 * BEAT_TIMEOUT);
         let said = watchdog.end(&error);
         let names_it = said.contains(&format!("process {pid}")) && said.contains("does not listen");
         assert!(names_it, "{said}");
@@ -351,7 +357,7 @@ mod tests {
         assert!(!std::path::Path::new(&path).exists(), "it has ended");
     }
 
-    /// A VM whose cgroup is called as libvirt and systemd would call it.
+    /// A VM whose cgroup has a name by libvirt and systemd.
     fn libvirts(n: u64) -> Player {
         let scope = format!(
             "/machine.slice/machine-qemu\\x2d{n}\\x2dinstance\\x2d0000{n:04}\\x2dproduction\\x2ddatabase\\x2dreplica.scope"
@@ -359,7 +365,7 @@ mod tests {
         Player { vm: VmId(n), cgroup: CgroupPath(scope), ..player(333.0) }
     }
 
-    /// A hierarchy of v2 in which all of these are in the idle class.
+    /// A hierarchy of cgroup v2 in which all of these are in the idle class.
     fn all_idle(players: &[Player]) -> (tempfile::TempDir, Box<dyn CpuController>) {
         let root = tempfile::tempdir().unwrap();
         let (cg, proc) = (root.path().join("cg"), root.path().join("proc"));
@@ -378,10 +384,10 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_vms_with_long_names_are_guarded() {
+    fn thousand_vms_with_long_names_are_guarded() {
         let players: Vec<Player> = (0..1_000).map(libvirts).collect();
         let (root, controller) = all_idle(&players);
-        // Between the two is a process that reads nothing for a while.
+        // A process between the two does not read for 0.2 s.
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 0.2; exec cat"]);
         Watchdog::prepare(&mut command);
@@ -390,11 +396,11 @@ mod tests {
         let heard = watchdog.child.stdout.take().unwrap();
         let watching =
             thread::spawn(move || watch(heard, controller.as_ref(), Path::new("/nowhere")));
-        watchdog.guard(players.iter()).expect("a full pipe is no end");
-        assert!(watchdog.is_behind(), "a pipe has no room for all of it");
+        watchdog.guard(players.iter()).expect("a full pipe is no error at first");
+        assert!(watchdog.is_behind(), "the list does not fit into the pipe");
         while watchdog.is_behind() {
             thread::sleep(Duration::from_millis(5));
-            watchdog.beat().expect("it is read in the end");
+            watchdog.beat().expect("the process reads the pipe");
         }
         drop(watchdog);
         watching.join().unwrap().unwrap();
@@ -410,47 +416,47 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_the_directory_of_a_killed_daemon_puts_back_what_it_left() {
+    fn watchdog_leaves_restore_to_lock_holder() {
         let players = [libvirts(1)];
         let (root, controller) = all_idle(&players);
         let guarded = [Guarded { cgroup: players[0].cgroup.clone(), weight: players[0].weight }];
         let idle = || controller.is_idle(&players[0].cgroup).unwrap();
-        let put_back = |is_alive: bool| {
-            put_back_alone(&guarded, &*controller, root.path(), &|| is_alive);
+        let revert = |is_alive: bool| {
+            revert_exclusively(&guarded, &*controller, root.path(), &|| is_alive);
         };
-        let restores = hold(root.path(), Duration::ZERO).expect("nobody has it yet");
-        put_back(false);
-        assert_eq!(idle(), Some(true), "somebody else does it");
-        put_back(true);
+        let restores = hold(root.path(), Duration::ZERO).expect("it is free");
+        revert(false);
+        assert_eq!(idle(), Some(true), "the lock holder restores");
+        revert(true);
         assert_eq!(idle(), Some(false), "a daemon that hangs holds it itself");
         controller.set_idle(&players[0].cgroup, true).unwrap();
         drop(restores);
-        put_back(false);
+        revert(false);
         assert_eq!(idle(), Some(false));
-        // A process that another test starts at this moment holds it until it runs its own program.
-        let patience = Duration::from_secs(10);
-        assert!(hold(root.path(), patience).is_some(), "it is let go");
+        // A process that another test forks holds the lock until its exec.
+        let timeout = Duration::from_secs(10);
+        assert!(hold(root.path(), timeout).is_some(), "it is released");
     }
 
     #[test]
-    fn one_that_has_ended_is_found_out() {
+    fn ended_watchdog_is_detected() {
         let mut watchdog = start(&mut Command::new("true"));
         watchdog.child.wait().unwrap();
-        // A process that another test starts at this moment holds the other end of the pipe until it runs its own program.
+        // A process that another test forks holds the other end of the pipe until its exec.
         let error = (0..2_000u32).find_map(|n| {
             let player = player(f64::from(n + 2));
             let error = watchdog.guard([&player].into_iter()).err();
             thread::sleep(Duration::from_millis(u64::from(error.is_none())));
             error
         });
-        let error = error.expect("nobody listens");
+        let error = error.expect("the pipe has no reader");
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         let said = watchdog.end(&error);
         assert!(said.contains("has ended (exit status: 0)"), "{said}");
     }
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn lines_survive_serialization() {
         let line = Line::Guard(vec![Guarded {
             cgroup: CgroupPath("/a b".to_owned()),
             weight: Weight::constant(512.0),

@@ -1,4 +1,4 @@
-//! Starts the watchdog: before the first turn, and again when it was lost or could not be started.
+//! Starts the watchdog: before the first turn, and again after it was lost or a start failed.
 
 use std::io;
 use std::process::Command;
@@ -7,20 +7,20 @@ use std::time::Instant;
 use super::again::Again;
 use super::watchdog::Watchdog;
 
-/// Starts watchdogs, not too often.
+/// Starts watchdogs, with a rate limit.
 pub(crate) struct WatchdogStarter {
     command: Command,
     starts: Again,
 }
 
 impl WatchdogStarter {
-    /// `command` runs [`super::watchdog::watch`].
+    /// Returns a starter for `command`, which runs [`super::watchdog::watch`].
     pub fn new(mut command: Command) -> WatchdogStarter {
         Watchdog::prepare(&mut command);
         WatchdogStarter { command, starts: Again::default() }
     }
 
-    /// Starts one; `None`: the last start was a moment ago.
+    /// Starts a watchdog; `None` if the last start was too recent.
     pub fn start(&mut self, now: Instant) -> Option<io::Result<Watchdog>> {
         let is_due = self.starts.is_due(now);
         is_due.then(|| Watchdog::start(&mut self.command))
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_that_fails_counts_as_a_start() {
+    fn failed_start_counts() {
         let mut starter = WatchdogStarter::new(Command::new("/nowhere/tandem"));
         let now = Instant::now();
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! What it takes to weigh many VMs: reads of the tree of cgroups, counted, so that a host of a thousand costs ten times one of a hundred.
+//! Cost of weighing many VMs, as the number of cgroup reads: 1,000 VMs cost ten times as many as 100.
 
 use super::*;
 use crate::fixtures::tree::Tree;
@@ -6,7 +6,7 @@ use crate::homes::KnownHomes;
 
 const VCPUS: u32 = 8;
 
-/// A host of so many VMs of 8 vCPUs: where the first thread and each vCPU of the n-th are.
+/// A host with `count` VMs of 8 vCPUs; `place` returns the cgroup of a VM's first thread (`None`) and of each vCPU.
 fn host(count: u32, place: impl Fn(u32, Option<u32>) -> String) -> (Tree, Vec<Vm>) {
     let tree = Tree::default();
     let vms = (0..count).map(|n| tree.vm(n, VCPUS, |vcpu| place(n, vcpu)));
@@ -22,7 +22,7 @@ fn own(controller: &Tree, homes: &Homes, vms: &[Vm]) -> usize {
     own.count()
 }
 
-/// How often the tree is read to weigh so many VMs, and how many of them have a cgroup of their own.
+/// Returns the number of reads to weigh `count` VMs, and the number of these with a cgroup of their own.
 fn reads(count: u32, place: &dyn Fn(u32, Option<u32>) -> String) -> (usize, usize) {
     let (controller, vms) = host(count, place);
     let homes = Homes::read(&controller, &vms);
@@ -30,7 +30,7 @@ fn reads(count: u32, place: &dyn Fn(u32, Option<u32>) -> String) -> (usize, usiz
     Weights::new(&controller, &weighed);
     let asked = controller.asked();
     let own = own(&controller, &homes, &vms);
-    assert_eq!(asked.changes, 0, "who looks changes nothing");
+    assert_eq!(asked.changes, 0, "reads change nothing");
     (asked.reads, own)
 }
 
@@ -43,9 +43,9 @@ fn libvirts(above: &str, vcpu: Option<u32>) -> String {
 }
 
 #[test]
-fn ten_times_as_many_vms_take_ten_times_as_many_reads() {
+fn reads_grow_linearly_with_vms() {
     type Place = fn(u32, Option<u32>) -> String;
-    // Each with whether a VM has a cgroup of its own there.
+    // With each layout: whether a VM has a cgroup of its own.
     let layouts: [(&str, bool, Place); 8] = [
         ("a folder each", true, |n, _| format!("/vms/{n}")),
         ("a folder each, and groups", true, |n, vcpu| libvirts(&format!("/vms/{n}"), vcpu)),
@@ -76,13 +76,13 @@ fn ten_times_as_many_vms_take_ten_times_as_many_reads() {
         assert_eq!(own, if has_own { 1_000 } else { 0 }, "{name}");
         println!("{name}: {many} reads for 1,000 VMs");
         assert!(many <= 10 * few, "{name}: {few} reads for 100 VMs, {many} for 1,000");
-        // Where each of nine threads is, what the VM's cgroup and those above have, and who is in ten cgroups and below.
+        // The cgroups of nine threads, the settings of the VM's cgroup and those above, and the threads in ten cgroups and below.
         assert!(many <= 1_000 * 50, "{name}: {many} reads");
     }
 }
 
 #[test]
-fn who_was_found_is_looked_for_now_and_then() {
+fn known_homes_are_reread_in_turn() {
     let (controller, mut vms) = host(80, |n, _| format!("/vms/{n}"));
     let mut known = KnownHomes::default();
     let mut reads = || {
@@ -93,11 +93,11 @@ fn who_was_found_is_looked_for_now_and_then() {
     };
     let all = 80 * (VCPUS as usize + 1);
     let first: Vec<usize> = (0..3).map(|_| reads()).collect();
-    assert_eq!(first, [all; 3], "whoever starts VMs moves them then");
+    assert_eq!(first, [all; 3], "new VMs are often moved");
     let later: Vec<usize> = (0..16).map(|_| reads()).collect();
     assert_eq!(later.iter().sum::<usize>(), all, "each once: {later:?}");
     assert!(later.iter().all(|reads| *reads <= all / 8), "{later:?}");
-    // One that moved is found within sixteen looks, one whose threads are others at once.
+    // A VM that moved is found within 16 reads, one with other threads at once.
     for vm in &vms {
         for thread in vm.vcpus.iter().map(|vcpu| vcpu.thread).chain([vm.process]) {
             controller.put(thread, &CgroupPath("/elsewhere".to_owned()));
@@ -110,12 +110,12 @@ fn who_was_found_is_looked_for_now_and_then() {
     (0..15).for_each(|_| drop(known.look(&controller, &vms)));
     let homes = known.look(&controller, &vms);
     assert!(vms.iter().all(|vm| moved(&homes, vm)));
-    // One that is gone is not remembered.
+    // A VM that is gone is forgotten.
     assert!(known.look(&controller, &vms[1..]).get(vms[0].id).is_none());
 }
 
-/// Whether a VM in `/vms/0` has a cgroup of its own beside whatever else is below it, and how often the tree is read to see that.
-fn own_beside(below: impl Fn(&Tree)) -> (bool, usize) {
+/// Returns whether a VM owns `/vms/0` with these cgroups below it, and the number of reads to find out.
+fn owns_with(below: impl Fn(&Tree)) -> (bool, usize) {
     let (controller, vms) = host(1, |_, _| "/vms/0".to_owned());
     below(&controller);
     let before = controller.asked().reads;
@@ -126,7 +126,7 @@ fn own_beside(below: impl Fn(&Tree)) -> (bool, usize) {
 }
 
 #[test]
-fn hostile_numbers_of_cgroups_and_processes_are_not_looked_through() {
+fn hostile_numbers_of_cgroups_are_not_read() {
     let wide =
         |count: u32| move |tree: &Tree| (0..count).for_each(|n| tree.make(&format!("/vms/0/{n}")));
     let deep = |count: u32| {
@@ -135,16 +135,16 @@ fn hostile_numbers_of_cgroups_and_processes_are_not_looked_through() {
             chains.zip(0..).for_each(|(chain, n)| tree.make(&format!("{chain}{n}")));
         }
     };
-    let (is_own, plain) = own_beside(|_| {});
+    let (is_own, plain) = owns_with(|_| {});
     assert!(is_own);
-    // As many as a VM can need are nothing to be afraid of: two for each vCPU beside 256.
-    let (is_own, some) = own_beside(wide(250));
+    // As many cgroups as a VM can need are read: two per vCPU plus 256.
+    let (is_own, some) = owns_with(wide(250));
     assert!(is_own && some > plain + 250, "{some} reads");
     for count in [300, 3_000] {
-        let (is_own, wide) = own_beside(wide(count));
+        let (is_own, wide) = owns_with(wide(count));
         assert!(!is_own, "{count} cgroups");
         assert!(wide <= plain + 10, "{wide} reads of {count} cgroups");
-        let (is_own, deep) = own_beside(deep(count));
+        let (is_own, deep) = owns_with(deep(count));
         assert!(!is_own, "{count} cgroups below each other");
         assert!(deep <= plain + 2 * 300, "{deep} reads of {count} cgroups");
     }

@@ -1,17 +1,20 @@
-//! The lock of an address space where some take it for reading (`mm_readers`).
+//! The lock of an address space with readers (`mm_readers`).
 //!
-//! Page faults and giving memory back (madvise with MADV_DONTNEED) read the map of the address space: many at a time, also
-//! while they flush TLBs. Mapping and unmapping write it. The lock is the kernel's rw_semaphore (kernel/locking/rwsem-xadd.c):
+//! Page faults and madvise(MADV_DONTNEED) take the lock for reading: many at a time, even while they flush TLBs.
+//! Mapping and unmapping take it for writing.
+//! The lock is the kernel's rw_semaphore (kernel/locking/rwsem-xadd.c):
 //!
-//! - Who reads takes it unless somebody writes or waits; else it blocks and is given it in turn. All readers at the front of the
-//!   queue get it at once.
-//! - Who writes takes a free lock before those that wait, from Linux 3.9 on; a writer at the front of the queue is woken and tries
-//!   again, and is the first in the queue again if another was faster. Up to 3.8 the lock is handed over.
-//! - From 3.16 on a writer spins in the kernel while another writes, and a free lock goes to the one that has spun longest if
-//!   that runs. Readers do not spin, and nobody spins for readers.
+//! - A reader takes the lock if it has neither a writer nor waiters.
+//!   Otherwise it blocks and gets the lock in queue order, together with all readers at the front of the queue.
+//! - From Linux 3.9 on, a writer takes a free lock ahead of the waiters.
+//!   A writer at the front of the queue is woken and tries again; if it fails, it returns to the front.
+//!   Up to 3.8, the lock is handed over.
+//! - From 3.16 on, a writer spins in the kernel while another writer holds the lock.
+//!   A free lock goes to the longest spinner if that is on a pCPU.
+//!   Readers do not spin, and writers do not spin for readers.
 //!
-//! Simplified: who writes where writers spin is not preempted by the guest, so a spinning writer never finds that the owner sleeps; one whose vCPU
-//! the guest wants for another thread stays in the queue of those that spin.
+//! Simplified: where writers spin, the guest does not preempt the holder, so a spinning writer never finds its owner asleep.
+//! A spinning writer that the guest preempts stays in the queue of spinners.
 
 use crate::scenario::MmLock;
 use crate::trace::ThreadState;
@@ -29,24 +32,26 @@ impl World {
         }
     }
 
-    fn nobody_has(&self, mm: u32) -> bool {
+    /// Whether the lock has neither a writer nor readers.
+    fn is_free(&self, mm: u32) -> bool {
         let object = &self.objects[mm as usize];
         object.owner == NONE && object.count == 0
     }
 
-    /// Whether a thread that has not waited yet may have the lock now.
-    fn may_have(&self, mm: u32, write: bool) -> bool {
+    /// Whether a thread that has not waited yet may take the lock now.
+    fn may_take(&self, mm: u32, write: bool) -> bool {
         let object = &self.objects[mm as usize];
-        let nobody_waits = object.waiters.count == 0 && object.generation == 0;
+        let no_waiters = object.waiters.count == 0 && object.generation == 0;
         let steals = self.address_space(mm) != Some(MmLock::HandedOver);
-        match write {
-            true => self.nobody_has(mm) && (steals || nobody_waits),
-            false => object.owner == NONE && nobody_waits,
+        if write {
+            self.is_free(mm) && (steals || no_waiters)
+        } else {
+            object.owner == NONE && no_waiters
         }
     }
 
-    /// The thread has the lock.
-    fn has_mm(&mut self, t: u32, mm: u32, write: bool) -> OpOutcome {
+    /// Makes the thread a holder of the lock.
+    fn acquire_mm(&mut self, t: u32, mm: u32, write: bool) -> OpOutcome {
         let spins = self.address_space(mm) == Some(MmLock::Spinning);
         if write {
             self.objects[mm as usize].owner = t;
@@ -65,14 +70,15 @@ impl World {
                 self.owe(v, KERNEL, self.costs.lock_free);
                 self.threads[t as usize].mm_wait =
                     if write { MmWait::Writer } else { MmWait::Reader };
-                if self.may_have(mm, write) {
-                    return self.has_mm(t, mm, write);
+                if self.may_take(mm, write) {
+                    return self.acquire_mm(t, mm, write);
                 }
                 self.counts(v).contended += 1;
                 let spins = self.address_space(mm) == Some(MmLock::Spinning);
-                match write && spins && self.objects[mm as usize].owner != NONE {
-                    true => self.spin_for_mm(t, mm),
-                    false => self.enter_bucket(t, v, mm, false),
+                if write && spins && self.objects[mm as usize].owner != NONE {
+                    self.spin_for_mm(t, mm)
+                } else {
+                    self.enter_bucket(t, v, mm, false)
                 }
             }
             Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
@@ -80,10 +86,10 @@ impl World {
                 let was_woken = self.threads[t as usize].mm_wait == MmWait::WokenWriter;
                 let object = &mut self.objects[mm as usize];
                 object.generation -= u32::from(was_woken);
-                let may = if was_woken { self.nobody_has(mm) } else { self.may_have(mm, write) };
+                let may = if was_woken { self.is_free(mm) } else { self.may_take(mm, write) };
                 if may {
                     self.leave_bucket(t, v, mm);
-                    return self.has_mm(t, mm, write);
+                    return self.acquire_mm(t, mm, write);
                 }
                 if !was_woken {
                     return self.wait_on(t, v, mm, false);
@@ -92,18 +98,18 @@ impl World {
                 self.prepend(mm, t);
                 self.blocks_in(t, v, mm)
             }
-            // It was given the lock while it spun, or while it was blocked.
+            // The lock was granted while the thread spun or was blocked.
             Phase::Done => OpOutcome::Next,
             Phase::Woken if !write || self.objects[mm as usize].owner == t => OpOutcome::Next,
-            Phase::Woken if self.nobody_has(mm) => {
+            Phase::Woken if self.is_free(mm) => {
                 self.objects[mm as usize].generation -= 1;
-                self.has_mm(t, mm, write)
+                self.acquire_mm(t, mm, write)
             }
             Phase::Woken => self.enter_bucket(t, v, mm, false),
         }
     }
 
-    /// Lets go of the lock, and wakes or lets go on whoever is to have it.
+    /// Releases the lock, and passes it to a spinner or wakes the next waiters.
     pub(crate) fn leave_mm(&mut self, t: u32, v: u32, mm: u32, write: bool) -> OpOutcome {
         match self.threads[t as usize].phase {
             Phase::Start => {
@@ -114,14 +120,14 @@ impl World {
                 if !write {
                     object.count -= 1;
                 } else if how != Some(MmLock::HandedOver) || !waiters {
-                    // Else it is the thread's until it is handed over.
+                    // Otherwise the thread owns the lock until the hand-over.
                     object.owner = NONE;
                 }
                 let wakes = waiters && object.generation == 0 && object.count == 0;
                 if write && how == Some(MmLock::Spinning) {
                     self.threads[t as usize].no_preempt -= 1;
                 }
-                if self.nobody_has(mm) && self.mm_goes_to_spinner(mm) {
+                if self.is_free(mm) && self.mm_goes_to_spinner(mm) {
                     return OpOutcome::Next;
                 }
                 if wakes { self.enter_bucket(t, v, mm, false) } else { OpOutcome::Next }
@@ -135,7 +141,7 @@ impl World {
         }
     }
 
-    /// The first of the queue are woken: a writer to try, or to have the lock; readers have it.
+    /// Wakes the front of the queue: a writer, which tries again or owns the lock at once, or all leading readers, which own it.
     fn wake_for_mm(&mut self, t: u32, v: u32, mm: u32) {
         let hands_over = self.address_space(mm) == Some(MmLock::HandedOver);
         let object = &mut self.objects[mm as usize];
@@ -143,7 +149,7 @@ impl World {
             object.owner = NONE;
         }
         let (first, tries) = (object.waiters.head, object.generation > 0);
-        if first == NONE || tries || !self.nobody_has(mm) {
+        if first == NONE || tries || !self.is_free(mm) {
             return;
         }
         if self.threads[first as usize].mm_wait == MmWait::Writer {
@@ -181,7 +187,7 @@ impl World {
         OpOutcome::Busy
     }
 
-    /// The free lock goes to the writer that has spun longest, of those that their guest lets run, if it is on a pCPU.
+    /// Grants the free lock to the longest spinner among the threads that are current in the guest, if that is on a pCPU.
     fn mm_goes_to_spinner(&mut self, mm: u32) -> bool {
         let mut at = self.objects[mm as usize].putters.head;
         while at != NONE && self.vcpus[self.threads[at as usize].vcpu as usize].thread != at {
@@ -194,12 +200,12 @@ impl World {
         true
     }
 
-    /// A writer that spun has the lock, and goes on as soon as it can.
+    /// Grants the lock to a spinning writer, which continues as soon as it runs.
     fn give_mm(&mut self, mm: u32, to: u32) {
         let on = self.threads[to as usize].vcpu;
         self.sync(on);
         self.remove(mm, to, true);
-        self.has_mm(to, mm, true);
+        self.acquire_mm(to, mm, true);
         self.owe(on, KERNEL, self.costs.lock_handoff);
         let thread = &mut self.threads[to as usize];
         thread.doing = Doing::Go;
@@ -208,12 +214,12 @@ impl World {
         self.work.push(Work::Go(to));
     }
 
-    /// A writer that spins is back on a pCPU: it may find the lock free. True if it has it now.
+    /// A spinning writer is back on a pCPU and takes the lock if that is free; returns whether it did.
     pub(crate) fn retry_mm(&mut self, t: u32, mm: u32) -> bool {
-        let free = self.nobody_has(mm);
+        let free = self.is_free(mm);
         if free {
             self.give_mm(mm, t);
-            // `give_mm` has put the thread on the list of work; the caller does that, too.
+            // `give_mm` has queued the thread as work, and so does the caller.
             self.work.pop();
         }
         free

@@ -1,14 +1,14 @@
-//! The agent of a simulated guest: what decides, and what it saw last.
+//! The agent of a simulated guest: its policies and its last counters.
 //!
-//! The policies are those of the agent on live VMs ([`tandem_policy::gleaner`]): the two remedies, each by itself,
-//! with the paper's settings or with ours, or the agent's controller, which has both.
+//! The policies are those of the agent on live VMs ([`tandem_policy::gleaner`]):
+//! the two remedies separately, with the paper's settings or with ours, or the agent's controller, which combines them.
 
 use tandem_policy::gleaner::{Consolidation, Controller, Observation, Retention};
 
 use crate::results::{AgentChoice, VcpuTime};
 use crate::scenario;
 
-/// What was counted up to the last period.
+/// A vCPU's counters at the end of the last period.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub ran: VcpuTime,
@@ -18,7 +18,7 @@ pub(super) struct Seen {
     pub waited: u64,
 }
 
-/// What decides.
+/// The policies of an agent.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one for each VM, and its agent is boxed")]
 pub(super) enum Control {
@@ -40,7 +40,7 @@ impl Control {
         }
     }
 
-    /// vCPUs to use and the retention, ns, given what they are now.
+    /// Returns the number of vCPUs to use and the retention in ns, given the current ones.
     pub fn decide(&mut self, observed: &Observation, (active, time): (u32, u64)) -> (u32, u64) {
         match self {
             Control::Remedies { consolidation, retention } => (

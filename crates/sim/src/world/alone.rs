@@ -1,9 +1,9 @@
-//! Operations that concern only a thread and its vCPU: computing, loops, units of work, and spin locks that are free and
-//! that nobody waits for.
+//! Operations that concern only a thread and its vCPU: computing, loops, units of work, and free spin locks without waiters.
 //!
-//! Most operations are of this kind. They are done here in a row, with the thread and its vCPU looked up once, and the
-//! end of a computation is planned at once where nothing else may come before it. An operation that concerns others
-//! ends the row: `program` does it and comes back.
+//! Most operations are of this kind.
+//! A row of them is done with one lookup of the thread and its vCPU.
+//! The end of a computation is planned at once if no other event of the vCPU may come before it.
+//! Any other operation ends the row: `program` does it and returns here.
 
 use crate::queue::Slot;
 use crate::trace::VcpuState;
@@ -18,22 +18,22 @@ use super::state::{Doing, KERNEL, NONE, Phase, Thread};
 pub(super) enum RowEnd {
     /// The thread computes, and the end of that is planned.
     Planned,
-    /// The thread computes: the vCPU's plan is to be made.
+    /// The thread computes, and the caller must plan the vCPU.
     Busy,
     /// The guest wants the vCPU for another thread.
     Preempted,
-    /// The next operation concerns others.
+    /// The next operation involves other threads or vCPUs.
     Concerns,
-    /// This spin lock is to be taken, and is not free or has waiters.
+    /// The next operation takes this spin lock, which is held or has waiters.
     Takes(u32),
-    /// This spin lock was let go of, and has waiters.
+    /// The thread releases this spin lock, which has waiters.
     Releases(u32),
-    /// As many operations as there may be without time passing.
+    /// The limit of operations at one instant is reached.
     Enough,
 }
 
 impl World {
-    /// Does what the current thread of a running vCPU can do alone; `operations` is how many are left, and counts down.
+    /// Runs local operations of the current thread of a running vCPU; `operations` is the remaining number, and counts down.
     #[inline]
     pub(super) fn go_alone(&mut self, t: u32, v: u32, operations: &mut u32) -> RowEnd {
         let code = self.code.as_slice();
@@ -42,7 +42,7 @@ impl World {
         while *operations > 0 {
             match &code[thread.pc as usize] {
                 Instr::Compute { time } => {
-                    // In another phase it was preempted before the end, or is at it.
+                    // In any other phase the computation was interrupted or has ended.
                     if thread.phase == Phase::Start {
                         thread.remaining = time.draw(&mut thread.random);
                         if vcpu.slower_percent > 0 {
@@ -111,7 +111,7 @@ impl World {
                     continue;
                 }
                 Instr::Request => {
-                    // Who did not have to wait begins now.
+                    // A request that did not wait starts now.
                     thread.request =
                         std::mem::replace(&mut thread.ready_at, u64::MAX).min(self.now);
                 }
@@ -137,7 +137,7 @@ impl World {
 }
 
 impl Thread {
-    /// Which object of a family is meant this time.
+    /// Picks an object of the family.
     #[inline]
     pub fn pick(&mut self, family: Family) -> u32 {
         family.first
@@ -158,12 +158,12 @@ impl Thread {
         }
     }
 
-    /// The newest lock held of a family; it is no longer remembered.
+    /// Forgets the most recently taken lock of the family, and returns it.
     #[inline]
     pub fn unhold(&mut self, family: Family) -> Option<u32> {
         let held = &mut self.held[..self.held_count as usize];
         let is_meant = |lock: u32| lock.wrapping_sub(family.first) < family.count;
-        // Mostly it is the newest of all.
+        // Fast path: the most recent lock of all.
         let lock = match held.last() {
             Some(&lock) if is_meant(lock) => lock,
             _ => {

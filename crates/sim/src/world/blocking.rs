@@ -1,15 +1,15 @@
 //! Primitives that block: futex mutex, condition variable, barrier, semaphore, bounded queue.
 //!
-//! Each has a fast path in user space. The slow path is what the kernel does (kernel/futex): take
-//! the spin lock of the hash bucket, look again, queue oneself or wake others, let go of the lock,
-//! and block. Here blocking programs meet lock-holder preemption: a vCPU preempted while it holds
-//! the bucket's lock makes others spin. A queue is a pipe: always in the kernel, under a lock of its
-//! own.
+//! Each has a fast path in user space.
+//! The slow path follows kernel/futex: take the spin lock of the hash bucket, check again, queue the thread or wake others, release the lock, and block.
+//! Blocking programs are therefore subject to lock-holder preemption: others spin while a preempted vCPU holds the bucket's lock.
+//! A queue is a pipe: it is always in the kernel, under a lock of its own.
 //!
-//! A mutex is not handed over: the woken thread tries again, and another may have come first; only
-//! the lock of an address space is, in old kernels. A thread woken from a condition takes the mutex
-//! again. At a barrier made of a mutex and a condition variable, waiters are moved to the mutex
-//! (FUTEX_CMP_REQUEUE of glibc up to 2.24), so that each who was woken wakes the next.
+//! A mutex is not handed over: the woken thread tries again, and another may have come first.
+//! The lock of an address space is handed over in old kernels.
+//! A thread woken from a condition takes the mutex again.
+//! At a barrier made of a mutex and a condition variable, waiters are moved to the mutex (FUTEX_CMP_REQUEUE of glibc up to 2.24).
+//! Each woken waiter then wakes the next.
 
 use crate::trace::ThreadState;
 use crate::workload::{Spin, Wake};
@@ -19,7 +19,7 @@ use super::simulation::World;
 use super::state::{Doing, KERNEL, NONE, ObjectKind, Phase};
 
 impl World {
-    /// Into the kernel and to the bucket's lock.
+    /// Enters the kernel and takes the bucket's lock.
     pub(super) fn enter_bucket(&mut self, t: u32, v: u32, object: u32, syscall: bool) -> OpOutcome {
         if syscall {
             self.owe(v, KERNEL, self.costs.syscall);
@@ -32,7 +32,7 @@ impl World {
         flow
     }
 
-    /// The bucket's lock is held: works under it for a while.
+    /// Works for `time` ns under the bucket's lock, which the thread holds.
     pub(super) fn work_in_bucket(&mut self, t: u32, time: u64) -> OpOutcome {
         let thread = &mut self.threads[t as usize];
         thread.remaining = time;
@@ -83,11 +83,11 @@ impl World {
         flow
     }
 
-    /// Takes a mutex, by whatever way its phase calls for.
+    /// Takes a mutex, or the next step towards it.
     fn take_mutex(&mut self, t: u32, v: u32, mutex: u32) -> OpOutcome {
         let is_free = self.objects[mutex as usize].owner == NONE;
         match self.threads[t as usize].phase {
-            // It was handed over.
+            // The previous owner handed it over.
             Phase::Woken if self.objects[mutex as usize].owner == t => OpOutcome::Next,
             Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
             Phase::Held if !is_free => self.wait_on(t, v, mutex, false),
@@ -151,7 +151,7 @@ impl World {
             }
             Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
             Phase::Held => {
-                // Queued on the condition before anybody can signal: then the mutex goes.
+                // Queue on the condition before releasing the mutex, so that no signal is lost.
                 let (condition, mutex) = {
                     let thread = &self.threads[t as usize];
                     (thread.object, thread.relock)
@@ -192,9 +192,10 @@ impl World {
             }
             Phase::Bucket => {
                 let condition = self.threads[t as usize].object;
-                let woken = match all {
-                    true => u64::from(self.objects[condition as usize].waiters.count).max(1),
-                    false => 1,
+                let woken = if all {
+                    u64::from(self.objects[condition as usize].waiters.count).max(1)
+                } else {
+                    1
                 };
                 self.work_in_bucket(t, self.costs.futex_work * woken)
             }
@@ -207,7 +208,7 @@ impl World {
         }
     }
 
-    /// The thread comes to a barrier; true if it is the last.
+    /// A thread arrives at a barrier; returns whether it is the last.
     fn arrive(&mut self, t: u32, v: u32, barrier: u32) -> bool {
         self.owe(v, KERNEL, self.costs.lock_free);
         let object = &mut self.objects[barrier as usize];
@@ -224,7 +225,7 @@ impl World {
         true
     }
 
-    /// Who comes to a barrier spins for a while in user space, blocks, or as the last lets all go on.
+    /// A thread at a barrier spins in user space for a time, then blocks; the last one to arrive releases all.
     pub(crate) fn barrier(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         let barrier = match self.threads[t as usize].phase {
             Phase::Start => self.threads[t as usize].pick(family),
@@ -238,7 +239,7 @@ impl World {
                 let last = self.arrive(t, v, barrier);
                 match (last, spin) {
                     (true, _) => {
-                        self.let_spinners_go(barrier, v);
+                        self.release_spinners(barrier, v);
                         match self.objects[barrier as usize].waiters.count {
                             0 => OpOutcome::Next,
                             _ => self.enter_bucket(t, v, barrier, true),
@@ -250,7 +251,7 @@ impl World {
                 }
             }
             Phase::Done if self.is_passed(t, barrier) => OpOutcome::Next,
-            // It has spun long enough.
+            // The spin timed out.
             Phase::Done => self.enter_bucket(t, v, barrier, true),
             Phase::Bucket => {
                 let woken = match (self.is_passed(t, barrier), wake) {
@@ -287,19 +288,19 @@ impl World {
         thread.object = barrier;
         thread.wait_since = self.now;
         self.append(barrier, t, true);
-        self.wait_of_all_begins(self.threads[t as usize].vcpu, t);
+        self.begin_sibling_wait(self.threads[t as usize].vcpu, t);
         let first = self.vms[self.threads[t as usize].vm as usize].first_object;
         self.thread_state(t, ThreadState::Spinning(Some(barrier - first)));
         OpOutcome::Busy
     }
 
-    /// All have come: who spins goes on as soon as it runs.
-    fn let_spinners_go(&mut self, barrier: u32, by: u32) {
-        while self.let_spinner_go(barrier, by) {}
+    /// All have arrived: releases the spinners, each of which continues as soon as it runs.
+    fn release_spinners(&mut self, barrier: u32, by: u32) {
+        while self.release_spinner(barrier, by) {}
     }
 
-    /// Who has spun longest goes on as soon as it runs; false if nobody spins.
-    fn let_spinner_go(&mut self, object: u32, by: u32) -> bool {
+    /// Releases the longest spinner, which continues as soon as it runs; returns false without spinners.
+    fn release_spinner(&mut self, object: u32, by: u32) -> bool {
         let Some(waiter) = self.pop_waiter(object, true) else {
             return false;
         };
@@ -314,7 +315,7 @@ impl World {
         true
     }
 
-    /// Whether the longest waiter is of the round that is over: others may have come since.
+    /// Whether the longest waiter belongs to the round that is over; newer waiters belong to the next.
     fn has_passed_waiter(&self, barrier: u32) -> bool {
         self.first_waiter(barrier).is_some_and(|first| self.is_passed(first, barrier))
     }
@@ -324,7 +325,7 @@ impl World {
         (head != NONE).then_some(head)
     }
 
-    /// Whether all parties have come since the thread did.
+    /// Whether all parties have arrived since the thread did.
     fn is_passed(&self, t: u32, barrier: u32) -> bool {
         self.threads[t as usize].generation != self.objects[barrier as usize].generation
     }
@@ -343,7 +344,7 @@ impl World {
                 self.objects[semaphore as usize].count -= 1;
                 OpOutcome::Next
             }
-            // It spun until it was given a unit.
+            // The thread spun until it received a unit.
             Phase::Done => OpOutcome::Next,
             _ if units > 0 => {
                 self.owe(v, KERNEL, self.costs.lock_free);
@@ -364,7 +365,7 @@ impl World {
             Phase::Start => {
                 let semaphore = self.threads[t as usize].pick(family);
                 self.owe(v, KERNEL, self.costs.lock_free);
-                if self.let_spinner_go(semaphore, v) {
+                if self.release_spinner(semaphore, v) {
                     return OpOutcome::Next;
                 }
                 let object = &mut self.objects[semaphore as usize];
@@ -397,7 +398,7 @@ impl World {
         let queue = self.threads[t as usize].object;
         match self.threads[t as usize].phase {
             Phase::Start => self.enter_bucket(t, v, queue, true),
-            // Woken inside the system call.
+            // Woken within the system call.
             Phase::Woken | Phase::Done => self.enter_bucket(t, v, queue, false),
             Phase::Bucket => self.work_in_bucket(t, self.costs.queue_work),
             Phase::Held => {
@@ -409,9 +410,10 @@ impl World {
                 if !possible {
                     return self.wait_on(t, v, queue, put);
                 }
-                match put {
-                    true => object.count += 1,
-                    false => object.count -= 1,
+                if put {
+                    object.count += 1;
+                } else {
+                    object.count -= 1;
                 }
                 self.leave_bucket(t, v, queue);
                 self.wake_one(t, v, queue, !put);

@@ -1,7 +1,7 @@
-//! Making a world from a scenario.
+//! Builds a world from a scenario.
 //!
-//! Threads are spread over their VM's vCPUs in order, and vCPUs begin halted; a VM's start wakes
-//! those that have threads.
+//! Threads are spread over their VM's vCPUs in order.
+//! All vCPUs start halted, and a VM's start wakes those that have threads.
 
 use tandem_kpolicy::{Aple, Hvs};
 use tandem_model::{PcpuId, PcpuSet, PolicySet, VcpuSettings, Weight};
@@ -60,7 +60,7 @@ impl World {
         for (number, _) in scenario.vms.iter().enumerate() {
             parts.add_vm(scenario, number);
         }
-        parts.begin_where_xen_picks(scenario);
+        parts.apply_xen_starts(scenario);
         let pcpus = (0..machine.pcpus)
             .map(|p| Pcpu {
                 current: if native { p } else { NONE },
@@ -108,7 +108,7 @@ impl World {
         let flexs = flexs(scenario, &parts);
         if let Some(Swapper { tick, .. }) = flexs.as_deref() {
             for p in 0..pcpus.len() as u64 {
-                // Each pCPU at times of its own.
+                // Ticks of the pCPUs are staggered.
                 let first = tick * (p + 1) / pcpus.len() as u64;
                 queue.set(Slot(slots.flexs + p as u32), first.max(1));
             }
@@ -174,7 +174,7 @@ impl World {
     }
 }
 
-/// The controller of policies, if any policy is in use, and what it starts from.
+/// The controller of policies, if any policy is enabled, and its initial settings.
 fn policies(scenario: &Scenario) -> Policies {
     let HostPolicies { controller, knob } = &scenario.policies.host;
     let of_host = controller.policies;
@@ -190,7 +190,7 @@ fn policies(scenario: &Scenario) -> Policies {
     Policies::new(controller, *knob, vms, vcpus.collect())
 }
 
-/// Whether there is a hypervisor.
+/// Whether the machine has no hypervisor.
 fn is_native(scenario: &Scenario) -> bool {
     scenario.machine.mode == Mode::Native
 }
@@ -223,7 +223,7 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
     }
 }
 
-/// By how much a VM of so many vCPUs computes slower than the machine itself.
+/// Slowdown of a VM with `vcpus` vCPUs relative to bare metal, in percent.
 fn slower_percent(scenario: &Scenario, vcpus: u32) -> u64 {
     if is_native(scenario) {
         return 0;
@@ -235,16 +235,19 @@ fn slower_percent(scenario: &Scenario, vcpus: u32) -> u64 {
 
 /// The weight of each vCPU within its VM.
 fn vcpu_weights(scenario: &Scenario) -> Vec<u32> {
-    let of_vm = |vm: &scenario::Vm| match vm.vcpu_weights.is_empty() {
-        true => vec![1024; vm.vcpus as usize],
-        false => vm.vcpu_weights.clone(),
+    let of_vm = |vm: &scenario::Vm| {
+        if vm.vcpu_weights.is_empty() {
+            vec![1024; vm.vcpus as usize]
+        } else {
+            vm.vcpu_weights.clone()
+        }
     };
     scenario.vms.iter().flat_map(of_vm).collect()
 }
 
 impl Parts {
-    /// Under credit with `starts = "picked"` vCPUs begin where Xen puts them.
-    fn begin_where_xen_picks(&mut self, scenario: &Scenario) {
+    /// Under credit with `starts = "picked"`, moves vCPUs to the pCPUs on which Xen starts them.
+    fn apply_xen_starts(&mut self, scenario: &Scenario) {
         let HostScheduler::Credit(credit) = &scenario.host.scheduler else {
             return;
         };
@@ -280,9 +283,10 @@ impl Parts {
             );
             for n in 0..role.threads.count(vm.sized_for()) {
                 let t = self.threads.len() as u32;
-                let pin = match role.pins.is_empty() {
-                    true => NONE,
-                    false => first_vcpu + role.pins[n as usize % role.pins.len()] % vm.vcpus,
+                let pin = if role.pins.is_empty() {
+                    NONE
+                } else {
+                    first_vcpu + role.pins[n as usize % role.pins.len()] % vm.vcpus
                 };
                 let spread = first_vcpu + (t - first_thread) % vm.vcpus;
                 let pin = match pin {
@@ -386,17 +390,18 @@ impl Parts {
             (true, Placement::Pin) => [PcpuId(index % pcpus)].into_iter().collect(),
             (true, _) => (0..pcpus).map(PcpuId).collect(),
         };
-        // VMs begin on different pCPUs, as they would on a host; those that share a part of it too.
+        // VMs start on different pCPUs, as on a host; this also holds within a shared part of it.
         let place = self.vcpus.len();
         let spread = place as u32 % pcpus;
-        let pcpu = match native {
-            true => index,
-            false if !vm.begins_on.is_empty() => vm.begins_on[index as usize],
-            false if allowed.contains(PcpuId(spread)) => spread,
-            false => {
-                let nth = allowed.iter().nth(place % allowed.len().max(1));
-                nth.map_or(0, |p| p.0)
-            }
+        let pcpu = if native {
+            index
+        } else if !vm.begins_on.is_empty() {
+            vm.begins_on[index as usize]
+        } else if allowed.contains(PcpuId(spread)) {
+            spread
+        } else {
+            let nth = allowed.iter().nth(place % allowed.len().max(1));
+            nth.map_or(0, |p| p.0)
         };
         self.allowed.push(allowed);
         self.vcpus.push(Vcpu {
@@ -407,8 +412,8 @@ impl Parts {
             queued: false,
             since: 0,
             synced: 0,
-            host_told: 0,
-            guest_told: 0,
+            host_accounted: 0,
+            guest_accounted: 0,
             steal_clock: vm.guest.steal_clock,
             slower_percent: slower_percent(scenario, vm.vcpus),
             owed: [0; 4],
@@ -432,7 +437,7 @@ impl Parts {
             search: NONE,
             in_spin_loop: false,
             dy_eligible: false,
-            ple_in_vain: 0,
+            failed_searches: 0,
             ple_window: match scenario.host.pause_loop {
                 PauseLoop::Stock { base, .. } => base,
                 _ => 0,
@@ -457,7 +462,7 @@ impl Parts {
         });
     }
 
-    /// The workload's objects, then the address space's lock and the futex buckets.
+    /// Adds the workload's objects, the address space's lock, and the futex buckets, in this order.
     fn add_objects(&mut self, from: &scenario::Vm, vm: u32) -> VmObjects {
         let (workload, guest) = (&from.workload, &from.guest);
         let first = self.objects.len() as u32;
@@ -517,13 +522,13 @@ impl Parts {
     }
 }
 
-/// Where a VM's objects are.
+/// Positions of a VM's objects.
 struct VmObjects {
     first: u32,
     mm: u32,
 }
 
-/// For each object: how many threads come to it as a barrier.
+/// Returns the number of threads that use each object as a barrier.
 fn barrier_users(workload: &Workload, vcpus: u32) -> Vec<u32> {
     let mut users = vec![0; workload.objects.len()];
     for role in &workload.roles {
@@ -543,7 +548,7 @@ fn barrier_users(workload: &Workload, vcpus: u32) -> Vec<u32> {
     users
 }
 
-/// FlexS, if the scenario has it. Its reader has checked the settings.
+/// FlexS, if the scenario enables it; the scenario's reader has checked the settings.
 fn flexs(scenario: &Scenario, parts: &Parts) -> Option<Box<Swapper>> {
     let config = scenario.policies.flexs.clone()?;
     let tick = config.tick.0;
@@ -553,7 +558,7 @@ fn flexs(scenario: &Scenario, parts: &Parts) -> Option<Box<Swapper>> {
     Some(Box::new(Swapper::new(policy, tick, scenario.seed, scenario.machine.pcpus, profiles)))
 }
 
-/// APLE for one VM, if the host has it. The scenario's reader has checked its settings.
+/// APLE for one VM, if the host uses it; the scenario's reader has checked the settings.
 fn aple(host: &HostConfig) -> Option<Aple> {
     match host.pause_loop {
         PauseLoop::Aple(policy) => Aple::new(policy.into()).ok(),
@@ -561,7 +566,7 @@ fn aple(host: &HostConfig) -> Option<Aple> {
     }
 }
 
-/// HVS for one VM, if the host has it. The scenario's reader has checked the number of vCPUs.
+/// HVS for one VM, if the host uses it; the scenario's reader has checked the number of vCPUs.
 fn hvs(host: &HostConfig, vcpus: u32) -> Option<Hvs> {
     match host.candidate {
         Candidate::Ranked(ranking) => Hvs::new(vcpus as usize, ranking.into()).ok(),

@@ -1,9 +1,9 @@
-//! Refilling private caches: what kernels and threads miss of their working sets on a pCPU.
+//! Refills of private caches: the working sets that kernels and threads lose on a pCPU.
 //!
-//! A kernel's comes from the last-level cache, where its text always is; a thread's from there too,
-//! or from farther if the thread ran beneath another one last. Who spins, or holds a lock, needs
-//! neither: both are fetched when a thread works on outside of its critical sections. What a vCPU
-//! had no time to fetch before it was taken off its pCPU is missing the next time.
+//! A kernel's working set comes from the last-level cache, which always holds its text.
+//! A thread's comes from there too, or from a remote one if the thread last ran beneath another last-level cache.
+//! A thread that spins or holds a lock needs neither, so both are fetched when it next works outside critical sections.
+//! Data that a vCPU had no time to fetch before it lost its pCPU is missing the next time.
 
 use crate::machine::cache::Owner;
 
@@ -11,7 +11,7 @@ use super::simulation::World;
 use super::state::{CACHE, Doing, NONE};
 
 impl World {
-    /// A vCPU has come onto a pCPU: the host's kernel has worked there, and somebody else before.
+    /// A vCPU was switched in: the host's kernel, and perhaps another vCPU, have used the cache since.
     pub(crate) fn refill_host(&mut self, v: u32) {
         self.vcpus[v as usize].cold = true;
         if !self.native {
@@ -22,7 +22,7 @@ impl World {
         }
     }
 
-    /// A vCPU's kernel and its thread, if it has one, work on after somebody else: what they miss is owed.
+    /// Charges the vCPU for the data that its kernel and its thread, if it has one, miss after others used the cache.
     pub(crate) fn refill(&mut self, v: u32) {
         self.settle_cache(v);
         let vcpu = &mut self.vcpus[v as usize];
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// Whether the vCPU's thread uses its data now: it neither waits nor is in a critical section.
+    /// Whether the vCPU's thread uses its data now, neither waiting nor in a critical section.
     pub(crate) fn works(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         if vcpu.search != NONE || vcpu.thread == NONE {
@@ -54,8 +54,8 @@ impl World {
             && thread.held_count == 0
     }
 
-    /// What a vCPU's kernel and the thread that it fetches for miss on its pCPU: owner, KiB, ns a KiB. The
-    /// thread's data is fetched last.
+    /// Missing data of the vCPU's kernel and of the thread it fetches for: owner, KiB, ns per KiB.
+    /// The thread's data is fetched last.
     fn missing(&self, v: u32) -> [(Owner, u64, u64); 2] {
         let vcpu = &self.vcpus[v as usize];
         let cache = &self.pcpus[vcpu.ran_on as usize].cache;
@@ -73,7 +73,7 @@ impl World {
         ]
     }
 
-    /// A kernel's own work: what it misses is in the cache at once.
+    /// Charges the vCPU for the missing data of a kernel, which is in the cache at once.
     fn fetch_kernel(&mut self, v: u32, kernel: Owner) {
         let (p, costs) = (self.vcpus[v as usize].pcpu as usize, &self.costs);
         let missing = self.pcpus[p].cache.bring(kernel, costs.kernel_kib, costs);
@@ -81,8 +81,7 @@ impl World {
         self.owe(v, CACHE, time);
     }
 
-    /// Somebody else comes to the pCPU that a vCPU ran on, or to a vCPU: what was fetched is in the cache,
-    /// what is still owed was not fetched.
+    /// Ends a vCPU's fetching, as its pCPU or its thread changes: paid data is in the cache, unpaid data is missing.
     pub(crate) fn settle_cache(&mut self, v: u32) {
         let t = self.vcpus[v as usize].fetches;
         if t == NONE {

@@ -1,15 +1,14 @@
 //! Invariants, checked while debug builds run and by property tests.
 //!
-//! - A pCPU's current vCPU is on it and on no other; nobody runs on two pCPUs.
-//! - A thread is in exactly one place: current or queued on its vCPU, in one object's list, asleep
-//!   or ended.
-//! - A spin lock or mutex has at most one holder, and that is a thread of its VM.
-//! - CPU time is conserved: what vCPUs ran and polled is what their pCPUs were busy and polling.
-//! - A vCPU with a thread is not idle to its guest, and its tick comes while it runs.
-//! - Who is recorded to wait for a pCPU is in its queue and not on it.
-//! - Time never goes back (checked where events are taken).
+//! - A pCPU's current vCPU is on no other pCPU.
+//! - A thread is in exactly one place: current or queued on its vCPU, in one object's list, asleep or ended.
+//! - A spin lock or mutex has at most one holder, which is a thread of its VM.
+//! - CPU time is conserved: the vCPUs' run times sum to the pCPUs' busy times, and each pCPU's times to the elapsed time.
+//! - The guest does not count a vCPU with a thread as idle, and the vCPU's tick is pending while it runs.
+//! - A vCPU recorded as waiting for a pCPU is in that pCPU's queue, and not running.
+//! - Time never goes back (checked in the event loop).
 //!
-//! The whole world is looked at, so large ones are looked at rarely.
+//! Each check examines the whole world, so large worlds are checked rarely.
 
 use crate::bits::has_bit;
 use crate::trace::VcpuState;
@@ -28,7 +27,7 @@ impl World {
         }
     }
 
-    /// What is wrong with the world, if anything. For tests.
+    /// Returns the first violated invariant as an error. For tests.
     #[doc(hidden)]
     pub fn check_all(&self) -> Result<(), String> {
         self.check_pcpus()?;
@@ -59,7 +58,7 @@ impl World {
             if vcpu.state == VcpuState::Halted && vcpu.thread != NONE && !vcpu.pv_halted {
                 return Err(format!("vCPU {v} halted with thread {}", vcpu.thread));
             }
-            // A thread that a paravirtual lock halts keeps its vCPU.
+            // A thread halted by a paravirtual lock keeps its vCPU.
             if vcpu.thread == NONE || vcpu.pv_halted {
                 continue;
             }

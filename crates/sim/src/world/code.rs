@@ -1,8 +1,8 @@
 //! Threads' programs as the world runs them: operations with their objects resolved.
 //!
-//! A workload names objects by reference, relative to its VM; `compile` makes numbers of the world out of
-//! them and code of the program, once, before anything runs. What each operation does is not here: that
-//! is `program` and the files of the primitives.
+//! A workload names objects by reference, relative to its VM.
+//! `compile` turns these references into object numbers once, before the world runs.
+//! `program` and the files of the primitives implement the operations.
 
 use crate::random::Dist;
 use crate::scenario::MmLock;
@@ -46,12 +46,12 @@ pub(crate) enum Instr {
     Exit,
 }
 
-/// How often a loop runs.
+/// Number of iterations of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turns {
     Endless,
     Each(u32),
-    /// By all `threads` of the role together.
+    /// Iterations shared by all `threads` of the role.
     Shared {
         all: u32,
         threads: u32,
@@ -67,7 +67,7 @@ impl Turns {
         }
     }
 
-    /// Whether the role's thread of this number has done them all.
+    /// Whether thread `number` of the role has done all of its iterations.
     #[inline]
     pub fn are_over(self, done: u32, number: u32) -> bool {
         match self {
@@ -81,21 +81,21 @@ impl Turns {
     }
 }
 
-/// How an operation went.
+/// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpOutcome {
-    /// Done: the next one.
+    /// Done: continue with the next operation.
     Next,
-    /// The same again, in another phase.
+    /// Run the same operation again, in its next phase.
     Again,
-    /// It takes time: the vCPU's plan is to be made.
+    /// It takes time: the caller must plan the vCPU.
     Busy,
-    /// The thread left its vCPU, which needs another one.
+    /// The thread left its vCPU, which must schedule another one.
     Left,
 }
 
-/// Resolves the program of a role for a VM that has `threads` of it and whose objects begin at `base`;
-/// jumps are relative to where the code is put, `at`.
+/// Resolves the program of a role with `threads` threads, in a VM whose objects begin at `base`.
+/// The code is placed at position `at`, to which jump targets refer.
 pub(crate) fn compile(
     workload: &Workload,
     ops: &[Op],
@@ -121,7 +121,7 @@ pub(crate) fn compile(
     let family = |reference: ObjectRef| {
         let count = reference.count.max(1);
         let (count, pick) = match reference.pick {
-            // Only the first ones are some thread's own.
+            // Only the first `threads` objects belong to a thread.
             Pick::Peer => (count.min(threads.max(1)), Pick::Random),
             pick => (count, pick),
         };
@@ -176,7 +176,7 @@ pub(crate) fn compile(
             Op::Loop { repeat, end, depth } => {
                 Instr::Loop { turns: Turns::new(repeat, threads.max(1)), end: target(end), depth }
             }
-            // A loop without a count has nothing to do where it begins.
+            // A loop without a count skips its header.
             Op::Again { begin } => Instr::Again {
                 begin: match ops[begin as usize] {
                     Op::Loop { repeat: Repeat::Forever, .. } => target(begin + 1),

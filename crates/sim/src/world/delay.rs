@@ -1,13 +1,14 @@
-//! Delayed scheduling, Gleaner's means for VMs of a single vCPU: a woken thread is held back a little, so that pieces of
-//! work run together and the vCPU goes idle less often (Ding et al., USENIX ATC 2014).
+//! Delayed scheduling, Gleaner's remedy for VMs of a single vCPU (Ding et al., USENIX ATC 2014).
 //!
-//! Only a wake-up that would end an idle period is held back: while the vCPU works, a thread more costs no transition. The
-//! interrupt of a timer or device that finds the vCPU halted is kept until [`Guest::wake_delay`] is over since the first one,
-//! or until something else wakes the vCPU; then all that were kept are handled as one. So nobody is held back for longer
-//! than the bound, and who came last for less.
+//! A woken thread is delayed a little, so that pieces of work run together and the vCPU goes idle less often.
+//! Only a wake-up that would end an idle period is delayed: while the vCPU works, another thread costs no transition.
+//! An interrupt of a timer or device that finds the vCPU halted is held until [`Guest::wake_delay`] has passed since the first held one,
+//! or until another event wakes the vCPU.
+//! All held interrupts are then handled as one.
+//! The delay of a thread is therefore at most the bound, and less for later interrupts.
 //!
-//! A real kernel would defer the interrupt of its timer by its slack; here it is the same for devices, which from the user
-//! level of a live guest cannot be held back.
+//! A real kernel would defer its timer interrupt by the timer's slack.
+//! The simulation delays device interrupts in the same way; user space of a live guest cannot.
 //!
 //! [`Guest::wake_delay`]: crate::scenario::Guest::wake_delay
 
@@ -18,14 +19,14 @@ use super::simulation::World;
 use super::state::Idle;
 
 impl World {
-    /// The bound of the delay in the VM of a vCPU, ns.
+    /// Maximum delay in the VM of a vCPU, ns.
     #[inline]
     pub(crate) fn wake_delay(&self, v: u32) -> u64 {
         let vm = self.vcpus[v as usize].vm;
         self.vms[vm as usize].guest.wake_delay.0
     }
 
-    /// Something is due on a vCPU: true if it is kept for now, because the vCPU is idle.
+    /// An interrupt is due on a vCPU: returns whether it is held, which requires an idle vCPU.
     pub(crate) fn hold_back(&mut self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         let is_halted = matches!(vcpu.state, VcpuState::Halted | VcpuState::HaltPolling);
@@ -39,13 +40,13 @@ impl World {
         true
     }
 
-    /// What was kept is handled: it is over with the delay.
+    /// Ends the delay, as the held interrupts are handled.
     pub(crate) fn end_delay(&mut self, v: u32) {
         let slot = self.delay_slot(v);
         self.queue.cancel(slot);
     }
 
-    /// What was kept first has been kept for as long as it may be.
+    /// The first held interrupt has reached the maximum delay.
     pub(crate) fn delay_over(&mut self, v: u32) {
         self.wake_vcpu(v);
     }

@@ -1,6 +1,7 @@
-//! vCPUs apart on the simulated host: what the daemon does with cgroups, by the knob of the simulated scheduler.
+//! Divides a VM's weight among its vCPUs, each in a group of its own, on the simulated host.
 //!
-//! As there, the group of the VM keeps its settings while it is empty, and weights are what the knob for weights can take.
+//! The daemon does this with cgroups; here the simulated scheduler has a knob.
+//! As on a live host, the VM's group keeps its settings while it is empty, and weights are rounded as the weight knob requires.
 
 use tandem_model::{VcpuId, VmId, Weight};
 
@@ -9,8 +10,8 @@ use crate::host::Scheduler;
 use super::simulation::World;
 
 impl World {
-    /// Puts a VM's vCPUs apart in these portions of its weight, or together if there are none. Of a VM in the idle class or in turns they
-    /// are together.
+    /// Gives a VM's vCPUs groups with these portions of its weight; without portions, returns them to the VM's group.
+    /// A VM in the idle class or in the rotation is never divided.
     pub(super) fn divide(&mut self, vm: VmId, portions: &[(VcpuId, f64)]) {
         let can = self.host.is_divisible()
             && !self.policies.vms[vm.0 as usize].2
@@ -26,7 +27,7 @@ impl World {
             };
             let settings = &mut self.policies.vcpus[v as usize];
             let was_apart = settings.portion.replace(portion).is_some();
-            // A weight that it had inside its VM's group goes.
+            // Remove the weight that the vCPU had within its VM's group.
             if !was_apart && settings.weight.take().is_some() {
                 self.weigh_vcpu(v);
             }
@@ -45,7 +46,7 @@ impl World {
         }
     }
 
-    /// Gives the vCPUs of a VM that are apart their portions of its weight.
+    /// Sets the weights of a VM's divided vCPUs to their portions of its weight.
     pub(super) fn weigh_apart(&mut self, vm: u32) {
         let state = &self.vms[vm as usize];
         for v in state.first_vcpu..state.first_vcpu + state.vcpus {

@@ -1,10 +1,11 @@
-//! What vCPUs do with their time on a pCPU.
+//! Accounts the time of vCPUs on pCPUs, and plans their next events.
 //!
-//! A running vCPU first burns what it owes (the guest kernel's own work, exits, cache refills, in
-//! this order) and then does what its thread does. `sync` counts what was done since the last time;
-//! `plan` sets the vCPU's slot to when something happens by itself: the end of what is owed where
-//! something waits for that, the end of a computation, a pause-loop exit, the end of polling. A
-//! vCPU that spins for ever where the hardware does not see it has no event of its own.
+//! A running vCPU first burns its owed time: the vCPU switch, the guest kernel's own work, exits and cache refills, in this order.
+//! It then runs its thread.
+//! `sync` accounts the time since the last call.
+//! `plan` sets the vCPU's slot to its next own event: the end of owed time that an operation waits for, the end of a computation,
+//! a pause-loop exit, or the end of polling.
+//! A vCPU that spins for ever without hardware detection has no event of its own.
 
 use crate::bits::set_bit;
 use crate::queue::Slot;
@@ -14,7 +15,7 @@ use super::simulation::World;
 use super::state::{CACHE, Doing, EXITS, Idle, KERNEL, NONE, Phase, SWITCH, Thread, Vcpu, Work};
 
 impl World {
-    /// The vCPU has more to burn before its thread goes on. The caller plans.
+    /// Adds time that the vCPU burns before its thread continues. The caller plans.
     #[inline]
     pub(crate) fn owe(&mut self, v: u32, what: usize, time: u64) {
         self.vcpus[v as usize].owed[what] += time;
@@ -25,12 +26,12 @@ impl World {
         self.vcpus[v as usize].owed()
     }
 
-    /// Counts what a running vCPU did since it was last counted.
+    /// Accounts a running vCPU's time since the last call.
     pub(crate) fn sync(&mut self, v: u32) {
         self.vcpus[v as usize].count(&mut self.threads, self.now);
     }
 
-    /// Sets the vCPU's slot to when something happens by itself.
+    /// Sets the vCPU's slot to its next own event.
     pub(crate) fn plan(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         if vcpu.state != VcpuState::Running {
@@ -58,7 +59,7 @@ impl World {
                 match doing {
                     Doing::Compute | Doing::Hold => Some(free + remaining),
                     Doing::Spin(lock) => self.spin_ends(v, lock, free),
-                    // In the hypercall it waits in the hypervisor.
+                    // It waits in the hypervisor, so no pause loop can exit.
                     Doing::FlushWait if self.flushes_by_hypercall(v) => None,
                     Doing::FlushWait => self.loop_exits(v).map(|after| free + after),
                     Doing::Go => Some(free),
@@ -73,7 +74,7 @@ impl World {
         }
     }
 
-    /// The vCPU's slot came: what it did has come to its end.
+    /// Handles the vCPU's own event, planned by [`World::plan`].
     #[inline]
     pub(crate) fn executed(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
@@ -118,7 +119,7 @@ impl World {
         }
     }
 
-    /// A vCPU was put on a pCPU: what waited for that, and then its thread.
+    /// A vCPU was put on a pCPU: handles pending interrupts, and then continues its thread.
     pub(crate) fn resume(&mut self, v: u32) {
         self.handle_pending(v);
         let vcpu = &self.vcpus[v as usize];
@@ -150,18 +151,17 @@ impl World {
         thread.no_preempt == 0
             && match thread.doing {
                 Doing::Go | Doing::Compute | Doing::SpinUser(_) => true,
-                // A writer that spins for an address space gives way to whom its guest wants to run.
+                // A writer that spins for an address space can be preempted.
                 Doing::Spin(lock) => self.address_space(lock).is_some(),
                 Doing::Hold | Doing::FlushWait => false,
                 Doing::Blocked | Doing::Ended => true,
             }
     }
 
-    /// The current thread of a running vCPU goes on with what it does.
+    /// Continues the current thread of a running vCPU.
     pub(crate) fn continue_thread(&mut self, v: u32, t: u32) {
         match self.threads[t as usize].doing {
-            // It goes on when the switch is paid: a lock that it was woken for may be taken by another
-            // until then.
+            // It continues when the switch is paid; until then, another thread may take the lock for which it woke.
             Doing::Go if self.owed(v) == 0 => self.work.push(Work::Go(t)),
             Doing::Spin(mm) if self.address_space(mm).is_some() => {
                 if self.retry_mm(t, mm) {
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// A thread's state, for the trace.
+    /// Changes a thread's state, and records the old one in the trace.
     #[inline]
     pub(crate) fn thread_state(&mut self, t: u32, state: ThreadState) {
         let thread = &mut self.threads[t as usize];
@@ -206,7 +206,7 @@ impl World {
         thread.since = self.now;
     }
 
-    /// A vCPU enters another state; the time in the old one is counted.
+    /// Changes a vCPU's state, and accounts the time in the old one.
     pub(crate) fn vcpu_state(&mut self, v: u32, state: VcpuState) {
         if self.waits.is_some() && self.vcpus[v as usize].state != state {
             self.state_changes(v, state);
@@ -256,7 +256,7 @@ impl World {
 }
 
 impl Vcpu {
-    /// Counts what a running vCPU did since it was last counted.
+    /// Accounts a running vCPU's time since the last call.
     #[inline(always)]
     fn count(&mut self, threads: &mut [Thread], now: u64) {
         let vcpu = self;
@@ -270,7 +270,7 @@ impl Vcpu {
         let owed = &mut vcpu.owed;
         let sum: u64 = owed.iter().sum();
         if sum <= left {
-            // Mostly all is paid.
+            // Common case: everything owed is paid.
             ran.guest_kernel.0 += owed[KERNEL];
             ran.exits.0 += owed[EXITS] + owed[SWITCH];
             ran.cache.0 += owed[CACHE];
@@ -293,8 +293,7 @@ impl Vcpu {
         }
         let t = vcpu.thread;
         if t == NONE {
-            // Without a thread on a native CPU the CPU is idle; that is counted where it begins
-            // and ends.
+            // A native CPU without a thread is idle, which is accounted at its begin and end.
             ran.idle_poll.0 += left;
             return;
         }
@@ -318,7 +317,7 @@ impl Vcpu {
                 ran.spin_user.0 += left;
             }
             Doing::FlushWait => ran.shootdown_wait.0 += left,
-            // In the hypervisor's hands, or about to go on.
+            // In the hypervisor, or about to continue.
             Doing::Go | Doing::Blocked | Doing::Ended => ran.exits.0 += left,
         }
     }

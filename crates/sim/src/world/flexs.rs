@@ -1,9 +1,9 @@
 //! FlexS on the simulated host: its ticks and its swaps.
 //!
-//! At each tick of a pCPU the vCPU that runs there is accounted by the policy that also runs on live
-//! hosts ([`tandem_policy::flexs`]), from modelled branch counters (`swapper`).
+//! At each tick of a pCPU, FlexS accounts the vCPU that runs there, from modelled branch counters (`swapper`).
+//! The policy is the one that runs on live hosts ([`tandem_policy::flexs`]).
 //!
-//! The first vCPU in a queue, as far as FlexS is concerned, is the VM's first: siblings rarely share one.
+//! The order in a queue, as FlexS sees it, is that of the VM's vCPUs: siblings rarely share a queue.
 
 use tandem_model::{Nanos, PcpuId, VcpuId, VmId};
 use tandem_policy::flexs::{SwapAction, VcpuKey};
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// A vCPU that runs on `p` and a sibling that is queued on `q` exchange their places.
+    /// Exchanges a vCPU that runs on `p` with a sibling that is queued on `q`.
     fn exchange(&mut self, v: u32, p: u32, sibling: u32, q: u32) {
         let other = self.pcpus[q as usize].current;
         if other != NONE {
@@ -71,11 +71,11 @@ impl World {
         self.switch_out(v, p, true);
         self.leave_host(v, p, false);
         self.host.exchange(v, p, sibling, q, self.now);
-        self.waits_no_more(sibling);
+        self.end_pcpu_wait(sibling);
         for (vcpu, pcpu) in [(v, q), (sibling, p)] {
             self.vcpus[vcpu as usize].pcpu = pcpu;
             self.vcpus[vcpu as usize].queued = true;
-            self.waits_for_pcpu(vcpu, pcpu);
+            self.begin_pcpu_wait(vcpu, pcpu);
         }
         self.counts(v).swaps += 1;
         self.work.push(Work::Pcpu(p));

@@ -1,13 +1,14 @@
-//! TLB shootdowns: one vCPU asks the others to flush and waits for all of them.
+//! TLB shootdowns: a vCPU asks the others to flush and waits for all answers.
 //!
-//! By IPI (kernel/smp.c, smp_call_function_many_cond): every other vCPU of the VM that runs a
-//! thread is asked; one that was preempted answers when it is back on a pCPU, and the asker spins
-//! until then with preemption off. Idle vCPUs are left out (lazy TLB); before Linux 4.20 the first flush
-//! since a vCPU became idle asks it too, even if it has halted. With upstream's paravirtual
-//! flush (arch/x86/kernel/kvm.c, kvm_flush_tlb_multi) preempted vCPUs are only marked.
+//! By IPI (kernel/smp.c, smp_call_function_many_cond), it asks every other vCPU of the VM that runs a thread.
+//! A preempted vCPU answers when it is back on a pCPU, and the asker spins until then with preemption off.
+//! Idle vCPUs are left out (lazy TLB).
+//! Before Linux 4.20, the first flush since a vCPU became idle asks it too, even if it has halted.
+//! With upstream's paravirtual flush (arch/x86/kernel/kvm.c, kvm_flush_tlb_multi), preempted vCPUs are only marked.
 //!
-//! With Tandem's hypercall the asker exits once and the hypervisor interrupts the pCPUs where a vCPU
-//! of the VM runs, as its own IPIs go; every other vCPU is flushed before it runs again, and nobody waits for it.
+//! With Tandem's hypercall, the asker exits once.
+//! The hypervisor interrupts the pCPUs on which vCPUs of the VM run, with its own IPIs.
+//! Every other vCPU is flushed before it runs again, and the asker does not wait for it.
 //!
 //! All threads of a VM belong to one process.
 
@@ -19,7 +20,7 @@ use super::simulation::World;
 use super::state::{Doing, EXITS, Idle, KERNEL, Message, NONE, Phase, Work};
 
 impl World {
-    /// The operation: asks, then waits.
+    /// The flush operation: asks the other vCPUs, then waits.
     pub(crate) fn flush(&mut self, t: u32, v: u32) -> OpOutcome {
         if self.threads[t as usize].phase == Phase::Done {
             return OpOutcome::Next;
@@ -66,7 +67,7 @@ impl World {
         }
         thread.doing = Doing::FlushWait;
         self.thread_state(t, ThreadState::Spinning(None));
-        self.wait_of_all_begins(v, t);
+        self.begin_sibling_wait(v, t);
         OpOutcome::Busy
     }
 
@@ -76,19 +77,19 @@ impl World {
         self.vms[vm as usize].guest.tlb == TlbFlush::Hypercall
     }
 
-    /// A running vCPU flushes for a waiting thread; it answers when it has paid for it.
+    /// A running vCPU begins a flush for a waiting thread, and answers when it has paid for it.
     pub(crate) fn begin_flush(&mut self, v: u32, thread: u32, sent: u64) {
         self.owe(v, KERNEL, self.costs.tlb_flush);
         self.vcpus[v as usize].answers.push((thread, sent));
     }
 
-    /// A physical IPI for a flush comes to a pCPU that no longer runs the vCPU it was meant for.
+    /// A physical IPI for a flush arrives at a pCPU that no longer runs the target vCPU.
     pub(crate) fn flush_came_late(&mut self, v: u32, thread: u32, sent: u64) {
         self.vcpus[v as usize].flush_on_entry = true;
         self.answered(v, thread, sent);
     }
 
-    /// One of those that a thread waits for has flushed.
+    /// One of the vCPUs that a thread waits for has flushed.
     fn answered(&mut self, v: u32, t: u32, sent: u64) {
         let asker = self.threads[t as usize].vcpu;
         self.ipi_done(asker, v, IpiKind::Shootdown, sent);
@@ -106,12 +107,12 @@ impl World {
         self.work.push(Work::Go(t));
     }
 
-    /// The flushes are done.
+    /// Answers all flushes of a vCPU, which are done.
     pub(crate) fn answer_flushes(&mut self, v: u32) {
         while let Some((t, sent)) = self.vcpus[v as usize].answers.pop() {
             self.answered(v, t, sent);
         }
-        // One that was woken for nothing else halts again.
+        // A vCPU woken only for the flush halts again.
         let vcpu = &self.vcpus[v as usize];
         if vcpu.thread == NONE && vcpu.idle == Idle::Halted && !vcpu.need_resched {
             self.begin_halt(v);

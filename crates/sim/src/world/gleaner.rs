@@ -1,15 +1,16 @@
-//! Gleaner in a simulated guest: what the agent sees, and what it does.
+//! Gleaner in a simulated guest: the agent's observations and its actions.
 //!
-//! Once per period the agent of a VM is told what it could read inside a real one: CPU time and idle
-//! time of the active vCPUs, how often they were idle, what was stolen, switches of the workload's
-//! threads and their time in user mode. It is better off here than on live VMs, where user time is sampled.
+//! Once per period, the agent of a VM observes the counters that it could read inside a real guest:
+//! CPU and idle time of the active vCPUs, idle periods, steal time, and the switches and user time of the workload's threads.
+//! User time is exact here, but sampled on live VMs.
 //!
-//! The active vCPUs are the VM's first. The others count as never idle, so the guest's scheduler
-//! sends no thread there, and take none themselves; a thread that is there is moved when it waits, and
-//! else when it blocks. Threads that the workload pins stay where they are, and so does what runs.
+//! The active vCPUs are the VM's first.
+//! The others never count as idle, so the guest's scheduler sends no thread there, and they pull none.
+//! A waiting thread leaves an inactive vCPU at once, a running one at its next wake-up.
+//! Threads that the workload pins stay on their vCPU.
 //!
-//! Retention is a yielding thread that keeps an idle vCPU awake (section 4.1 of the paper): it costs a switch to and from that thread,
-//! and a rescheduling interrupt to be rid of it, as in the paper's table 2 B.
+//! Retention is a yielding thread that keeps an idle vCPU awake (section 4.1 of the paper).
+//! It costs a switch to and from that thread, and a rescheduling interrupt to end it, as in the paper's table 2 B.
 
 use tandem_model::Nanos;
 use tandem_policy::gleaner::{Observation, VcpuPeriod};
@@ -21,11 +22,11 @@ use super::agent::{Seen, SimulatedAgent};
 use super::simulation::World;
 use super::state::{NONE, Work};
 
-/// So many choices of an agent are kept; an agent that changes its mind more often is out of order.
-const MOST_CHOICES: usize = 10_000;
+/// Maximum number of recorded choices of an agent; a working agent makes far fewer.
+const MAX_CHOICES: usize = 10_000;
 
 impl World {
-    /// A period of a VM's agent is over.
+    /// Ends a period of a VM's agent.
     pub(crate) fn agent(&mut self, vm: u32) {
         let Some(mut agent) = self.agents[vm as usize].take() else {
             return;
@@ -37,7 +38,7 @@ impl World {
             let state = &self.vms[vm as usize];
             let now = (state.active, state.retention);
             let (active, retention) = agent.control.decide(&observed, now);
-            if (active, retention) != now && agent.choices.len() < MOST_CHOICES {
+            if (active, retention) != now && agent.choices.len() < MAX_CHOICES {
                 agent.choices.push(AgentChoice {
                     at: Nanos(self.now),
                     vcpus: active,
@@ -71,7 +72,7 @@ impl World {
                 waited: vcpu.waited_total,
             };
             let seen = std::mem::replace(&mut agent.seen[index as usize], now);
-            // The measurement may have begun in between, with these times at zero.
+            // The measurement may have started in between and reset these times.
             let since = |of: fn(&VcpuTime) -> Nanos| {
                 let (now, then) = (of(&now.ran).0, of(&seen.ran).0);
                 Nanos(if now < then { now } else { now - then })
@@ -97,7 +98,7 @@ impl World {
         observed
     }
 
-    /// The workload may use the VM's first `active` vCPUs.
+    /// Lets the workload use only the VM's first `active` vCPUs.
     pub(crate) fn set_active(&mut self, vm: u32, active: u32) {
         let (first, size) = {
             let vm = &self.vms[vm as usize];
@@ -115,7 +116,7 @@ impl World {
         }
     }
 
-    /// Threads that wait on a vCPU out of use go to one in use.
+    /// Moves the waiting threads of an inactive vCPU to an active one.
     pub(crate) fn leave_inactive(&mut self, from: u32, to: u32) {
         let vcpu = &self.vcpus[from as usize];
         let waiting: Vec<u32> = vcpu
@@ -140,7 +141,7 @@ mod tests {
     use crate::scenario::load;
 
     #[test]
-    fn threads_that_wait_leave_vcpus_out_of_use() {
+    fn waiting_threads_leave_inactive_vcpus() {
         let text = "duration = \"1s\"\n[machine]\npcpus = 4
             [[workload]]\nname = \"computes\"
             [[workload.role]]\nthreads = \"2 per vcpu\"

@@ -1,12 +1,12 @@
 //! A vCPU without a thread: HLT, polling, or polling for a while and then HLT.
 //!
-//! HLT costs an exit; then the host may poll on the pCPU for a while before it really gives it up
-//! (virt/kvm/kvm_main.c, kvm_vcpu_halt: the time grows from 10 µs by doubling while halts are
-//! short, and falls to nothing after long ones; it stops when another vCPU wants the pCPU). The
-//! haltpoll governor does the same inside the guest (drivers/cpuidle/governors/haltpoll.c: from
-//! 50 µs by doubling up to its limit, nothing after long halts).
+//! HLT costs an exit.
+//! The host may then poll on the pCPU for a while before it gives the pCPU up (virt/kvm/kvm_main.c, kvm_vcpu_halt).
+//! The polling time starts at 10 µs, doubles while halts are short, and returns to zero after long ones.
+//! Polling stops when another vCPU wants the pCPU.
+//! The haltpoll governor does the same inside the guest (drivers/cpuidle/governors/haltpoll.c): from 50 µs, doubling up to its limit, zero after long halts.
 //!
-//! In native mode there is no HLT exit: an idle CPU stays where it is and is woken by an interrupt.
+//! Native mode has no HLT exit: an idle CPU stays in place, and an interrupt wakes it.
 
 use tandem_model::PcpuId;
 
@@ -23,7 +23,7 @@ const HALT_POLL_START: u64 = 10_000;
 const GUEST_POLL_START: u64 = 50_000;
 
 impl World {
-    /// The guest's idle loop begins.
+    /// Starts the guest's idle loop.
     pub(crate) fn begin_idle(&mut self, v: u32) {
         let vm = self.vcpus[v as usize].vm;
         let idle = self.vms[vm as usize].guest.idle;
@@ -34,7 +34,7 @@ impl World {
         let retention = if v - vm.first_vcpu < vm.active { vm.retention } else { 0 };
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.halted_at = self.now;
-        // Woken for nothing, it has been idle all along.
+        // After a spurious wake-up, the idle time continues.
         vcpu.idle_since = vcpu.idle_since.min(self.now);
         vcpu.idle_periods += 1;
         vcpu.retained = retention > 0 && idle == IdleLoop::Halt;
@@ -60,13 +60,13 @@ impl World {
         }
     }
 
-    /// Whether a yielding thread retains the idle vCPU.
+    /// Whether Gleaner's yielding thread retains the idle vCPU.
     pub(crate) fn is_retained(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         vcpu.retained && vcpu.idle == Idle::Polling
     }
 
-    /// HLT: the exit, or in native mode the idle state.
+    /// Executes HLT: an exit, or the idle state in native mode.
     pub(crate) fn begin_halt(&mut self, v: u32) {
         self.vcpus[v as usize].idle = Idle::Halting;
         self.counts(v).halts += 1;
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// The exit is done: off the pCPU, unless there is something to do by now.
+    /// The exit of HLT is done: the vCPU leaves its pCPU unless work has arrived.
     pub(crate) fn halt(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         if !vcpu.queue.is_empty()
@@ -87,7 +87,7 @@ impl World {
             || vcpu.resched_pending
             || !vcpu.due.is_empty()
         {
-            // It is idle until a thread comes: that ends the idle time and starts the tick.
+            // It stays idle until a thread arrives, which ends the idle time and starts the tick.
             self.owe(v, EXITS, self.costs.vm_exit);
             self.handle_pending(v);
             self.schedule(v);
@@ -97,7 +97,7 @@ impl World {
         self.block_vcpu(v);
     }
 
-    /// A running vCPU whose account is up to date stops running until it is woken.
+    /// Halts a running vCPU, or polls for it on its pCPU first.
     pub(crate) fn block_vcpu(&mut self, v: u32) {
         self.sync(v);
         let p = self.vcpus[v as usize].pcpu;
@@ -121,20 +121,20 @@ impl World {
         self.off_pcpu(v, p);
     }
 
-    /// The host has polled long enough.
+    /// The host's halt polling timed out.
     pub(crate) fn halt_poll_over(&mut self, p: u32) {
         let v = self.pcpus[p as usize].current;
         self.vcpu_state(v, VcpuState::Halted);
         self.off_pcpu(v, p);
     }
 
-    /// A halted vCPU gives its pCPU up.
+    /// Takes a halted vCPU off its pCPU.
     fn off_pcpu(&mut self, v: u32, p: u32) {
         self.leave_host(v, p, true);
         self.work.push(Work::Pcpu(p));
     }
 
-    /// Something woke a halted vCPU.
+    /// Wakes a halted vCPU; does nothing in other states.
     pub(crate) fn wake_vcpu(&mut self, v: u32) {
         let state = self.vcpus[v as usize].state;
         if !matches!(state, VcpuState::Halted | VcpuState::HaltPolling) {
@@ -171,17 +171,17 @@ impl World {
         self.enter_host(v);
     }
 
-    /// A vCPU that never left its pCPU runs on.
+    /// Resumes a vCPU that never left its pCPU.
     fn back_on_pcpu(&mut self, v: u32, p: u32) {
         self.vcpu_state(v, VcpuState::Running);
         self.pcpu_state(p, PcpuState::Busy);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.synced = self.now;
-        vcpu.guest_told = self.now;
+        vcpu.guest_accounted = self.now;
         self.resume(v);
     }
 
-    /// grow_halt_poll_ns and shrink_halt_poll_ns.
+    /// Adapts the polling time (grow_halt_poll_ns and shrink_halt_poll_ns).
     fn adapt_halt_poll(&mut self, v: u32) {
         let most = self.config.halt_poll.0;
         let vcpu = &mut self.vcpus[v as usize];
@@ -196,7 +196,7 @@ impl World {
         }
     }
 
-    /// The idle loop is over: a thread is there.
+    /// Ends the idle loop, as a thread has arrived.
     pub(crate) fn end_idle(&mut self, v: u32) {
         self.note_idle(v, false);
         if self.is_retained(v) {
@@ -222,7 +222,7 @@ impl World {
         self.queue.set(slot, self.now + tick);
     }
 
-    /// A pCPU's time is counted as something else from now on.
+    /// Changes a pCPU's state, and accounts the time in the old one.
     pub(crate) fn pcpu_state(&mut self, p: u32, state: PcpuState) {
         let pcpu = &mut self.pcpus[p as usize];
         let time = self.now - pcpu.since;

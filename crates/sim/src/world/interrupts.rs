@@ -1,11 +1,11 @@
 //! Interrupts: rescheduling IPIs, requests to flush TLBs, timers and devices.
 //!
-//! An interrupt for a vCPU that runs arrives after its flight and costs an exit and an EOI exit, or
-//! little with APIC virtualization. For one that halted it wakes the vCPU. For one that was
-//! preempted it waits until the vCPU is back on a pCPU, which nobody tells the sender.
+//! An interrupt for a running vCPU arrives after its flight time, and costs an exit and an EOI exit, or little with APIC virtualization.
+//! It wakes a halted vCPU.
+//! For a preempted vCPU it stays pending until the vCPU is back on a pCPU; the sender does not know.
 //!
-//! Sending costs an exit for each write to the interrupt command register. How many vCPUs a TLB flush reaches with one
-//! write depends on how they are addressed ([`Apic`]): up to 16 as x2APIC clusters allow, or one.
+//! Each write to the interrupt command register costs an exit.
+//! The addressing mode ([`Apic`]) limits the vCPUs that one write of a TLB flush reaches: up to 16 in an x2APIC cluster, or one.
 
 use crate::host::Scheduler;
 use crate::random::Dist;
@@ -16,23 +16,23 @@ use super::code::OpOutcome;
 use super::simulation::World;
 use super::state::{EXITS, Idle, KERNEL, Message, NONE, Phase, Work};
 
-/// So many siblings that woke a vCPU are kept for policies.
-const MOST_WAKERS: usize = 8;
+/// Maximum number of recorded wakers of a vCPU, for policies.
+const MAX_WAKERS: usize = 8;
 
-/// A pCPU puts a woken vCPU first at most this often, ns: about a least granularity of CFS.
+/// Minimum interval between boosts of woken vCPUs on a pCPU, ns: about CFS's minimum granularity.
 const BETWEEN_BOOSTS: u64 = 1_000_000;
 
 impl World {
-    /// vCPU `by`, running and up to date, tells `v` to run its scheduler.
+    /// Sends a rescheduling IPI to `v` from vCPU `by`, which is running and up to date.
     pub(crate) fn send_reschedule(&mut self, by: u32, v: u32) {
         if self.vcpus[v as usize].resched_sent != u64::MAX {
-            // One is on its way.
+            // An IPI is already in flight or pending.
             return;
         }
         self.vcpus[v as usize].resched_sent = self.now;
         self.vcpus[v as usize].resched_from = by;
         let woken_by = &mut self.vcpus[v as usize].woken_by;
-        if woken_by.len() < MOST_WAKERS && !woken_by.contains(&by) {
+        if woken_by.len() < MAX_WAKERS && !woken_by.contains(&by) {
             woken_by.push(by);
         }
         self.counts(by).reschedule_ipis += 1;
@@ -46,7 +46,7 @@ impl World {
         });
     }
 
-    /// What one write to the interrupt command register costs.
+    /// Charges `by` for one write to the interrupt command register.
     pub(crate) fn pay_for_sending(&mut self, by: u32) {
         if self.native {
             self.owe(by, KERNEL, self.costs.native_ipi_send);
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// Puts an interrupt on its way; it leaves when the sender has paid for it.
+    /// Sends an interrupt, which leaves when the sender has paid for it.
     pub(crate) fn send(&mut self, message: Message) {
         let at = self.now + self.owed(message.from) + self.costs.ipi_flight;
         let number = match self.free_messages.pop() {
@@ -74,7 +74,7 @@ impl World {
         self.sent_ipi(message.from);
     }
 
-    /// An interrupt arrives.
+    /// Handles an arriving interrupt.
     pub(crate) fn message(&mut self, number: u32) {
         let message = self.messages[number as usize];
         self.free_messages.push(number);
@@ -93,10 +93,11 @@ impl World {
             }
             IpiKind::Shootdown if runs => {
                 self.sync(v);
-                match self.flushes_by_hypercall(v) {
+                if self.flushes_by_hypercall(v) {
                     // The host's own interrupt: an exit, and no handler in the guest.
-                    true => self.exit(v, ExitReason::Interrupt, self.costs.interrupt_exit),
-                    false => self.interrupted(v),
+                    self.exit(v, ExitReason::Interrupt, self.costs.interrupt_exit);
+                } else {
+                    self.interrupted(v);
                 }
                 self.begin_flush(v, message.thread, message.sent);
                 self.plan(v);
@@ -116,7 +117,7 @@ impl World {
         }
     }
 
-    /// An interrupt of vCPU `by` waits for a vCPU that does not run.
+    /// An interrupt of vCPU `by` is pending for a vCPU that does not run: wakes a halted one.
     fn knock(&mut self, v: u32, by: u32) {
         if self.vcpus[v as usize].state == VcpuState::Ready {
             self.ipi_for_preempted(v);
@@ -126,12 +127,15 @@ impl World {
         }
     }
 
-    /// A vCPU that a rescheduling IPI has woken is the next on its pCPU: when whoever runs there
-    /// has come to the end of its slice, blocks, or is preempted by the scheduler's own rules. To preempt it at
-    /// once lets the woken threads of a barrier take the pCPU from who is still waking the others, under the
-    /// lock of the futex (canneal on 255 vCPUs: a seventh of the work). And one in [`BETWEEN_BOOSTS`] goes first
-    /// whether or not that is fair, the others as far as the scheduler finds it fair, as with directed yields:
-    /// if all did, who was preempted with a lock would starve (dedup on 255 vCPUs: no work at all).
+    /// Makes a vCPU that a rescheduling IPI has woken the next one on its pCPU.
+    ///
+    /// It runs when the current vCPU ends its slice, blocks, or is preempted by the scheduler's own rules.
+    /// An immediate preemption would let the woken threads of a barrier preempt the thread that is still waking the others,
+    /// under the futex's lock (canneal on 255 vCPUs: a seventh of the work).
+    ///
+    /// One vCPU per [`BETWEEN_BOOSTS`] goes first regardless of fairness.
+    /// The others go first only if the scheduler finds that fair, as with directed yields.
+    /// Otherwise preempted lock holders would starve (dedup on 255 vCPUs: no work at all).
     fn reactivate(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         let p = vcpu.pcpu;
@@ -152,7 +156,7 @@ impl World {
         self.host.boost(v, p, self.now);
     }
 
-    /// A running vCPU, up to date, is interrupted.
+    /// Charges a running vCPU, up to date, for an interrupt.
     fn interrupted(&mut self, v: u32) {
         let vm = self.vcpus[v as usize].vm;
         let posted = self.vms[vm as usize].guest.apic == Apic::Posted;
@@ -174,7 +178,7 @@ impl World {
         self.ipi_done(from, v, IpiKind::Reschedule, sent);
     }
 
-    /// An IPI was handled: its latency.
+    /// Records the latency of a handled IPI.
     pub(crate) fn ipi_done(&mut self, from: u32, to: u32, kind: IpiKind, sent: u64) {
         let vm = self.vcpus[to as usize].vm;
         self.vms[vm as usize].ipi_latency.add(self.now - sent);
@@ -183,7 +187,7 @@ impl World {
         }
     }
 
-    /// Handles what arrived while the vCPU did not run. It runs now and is up to date.
+    /// Handles the interrupts that arrived while the vCPU did not run. It runs now and is up to date.
     pub(crate) fn handle_pending(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         if std::mem::take(&mut vcpu.flush_on_entry) {
@@ -204,7 +208,7 @@ impl World {
         }
     }
 
-    /// Timers and devices whose interrupt is handled now.
+    /// Handles the pending interrupts of timers and devices.
     fn handle_due(&mut self, v: u32) {
         if self.vcpus[v as usize].due.is_empty() {
             return;
@@ -217,7 +221,7 @@ impl World {
         for &t in &due {
             self.owe(v, KERNEL, self.costs.timer_work);
             self.wake(t, v, NONE);
-            // Whoever waits for it waits since the interrupt was due, whether or not the vCPU was there to handle it.
+            // Latency counts from the due time of the interrupt, even if the vCPU was not there to handle it.
             let thread = &mut self.threads[t as usize];
             thread.woken_at = thread.wait_since;
             thread.ready_at = thread.wait_since;
@@ -230,7 +234,7 @@ impl World {
     pub(crate) fn timer(&mut self, t: u32) {
         let v = self.threads[t as usize].vcpu;
         self.vcpus[v as usize].due.push(t);
-        // A thread that sleeps waits for no lock: this is when it was to wake.
+        // A sleeping thread waits for no lock, so the field holds its due time.
         self.threads[t as usize].wait_since = self.now;
         if self.wake_delay(v) > 0 && self.hold_back(v) {
             return;
@@ -251,11 +255,11 @@ impl World {
         }
     }
 
-    /// The host has handled the interrupt of a timer that wakes `v` on `p`: `v` begins so much later if it runs at once, and else who runs on `p`
-    /// has lost that time.
+    /// Charges the host's time for the timer interrupt on `p` that wakes `v`.
+    /// It delays `v` if that runs at once, and otherwise the vCPU that runs on `p`.
     fn timer_interrupts(&mut self, v: u32, p: u32) {
         let target = self.vcpus[v as usize].pcpu;
-        // It has not been chosen yet.
+        // The pCPU has not rescheduled yet.
         let is_idle = self.pcpus[target as usize].current == NONE;
         let random = &mut self.steal_random;
         let steal = self.timer_steals.draw(is_idle, &self.costs, random);
@@ -276,7 +280,7 @@ impl World {
         }
     }
 
-    /// A thread sleeps by a timer, or waits for a device.
+    /// Puts a thread to sleep by a timer, or makes it wait for a device.
     pub(crate) fn sleep(&mut self, t: u32, v: u32, time: Dist, timer: bool) -> OpOutcome {
         if self.threads[t as usize].phase != Phase::Start {
             return OpOutcome::Next;
@@ -294,8 +298,8 @@ impl World {
         self.sleep_until(t, v, at)
     }
 
-    /// A thread sleeps until its next period begins. One that is late goes on at once; periods that it missed as a whole are left
-    /// out, as a timer's overruns are.
+    /// Puts a thread to sleep until its next period begins.
+    /// A late thread continues at once and skips the periods that it missed entirely, like a timer's overruns.
     pub(crate) fn every(&mut self, t: u32, v: u32, period: u64) -> OpOutcome {
         let thread = &mut self.threads[t as usize];
         if thread.phase != Phase::Start {

@@ -1,13 +1,13 @@
 //! Spin locks: test-and-set, ticket, queued, paravirtual; in the guest's kernel or in user space.
 //!
-//! Ticket and queued locks pass to the longest waiter whether or not its vCPU runs: if it does not,
-//! nobody runs under the lock (lock-waiter preemption). A test-and-set lock goes to any waiter that
-//! runs, equally likely; if none does it is free for whoever comes first. A paravirtual lock's
-//! waiters halt after spinning for a while; the first of the queue is kicked at the release, and a
-//! newcomer may take a free lock before it (kernel/locking/qspinlock_paravirt.h).
+//! Ticket and queued locks pass to the longest waiter even if its vCPU is off its pCPU.
+//! No thread then makes progress under the lock (lock-waiter preemption).
+//! A test-and-set lock passes to any running waiter, with equal probability; without one, it is free for the next thread that tries.
+//! A paravirtual lock's waiters halt after spinning for a while.
+//! The release kicks the first of the queue, and a newcomer may take a free lock before it (kernel/locking/qspinlock_paravirt.h).
 //!
-//! What a hand-over costs: the cache line's way to the waiter, and for a ticket lock more for every
-//! other waiter that spins on the same line.
+//! A hand-over costs the transfer of the cache line to the waiter.
+//! A ticket lock adds a cost for every other waiter that spins on the same line.
 
 use crate::results::Counts;
 use crate::trace::{ExitReason, ThreadState, VcpuState};
@@ -17,7 +17,7 @@ use super::code::OpOutcome;
 use super::simulation::World;
 use super::state::{Doing, EXITS, Idle, KERNEL, NONE, ObjectKind, Phase, Waiters, Work};
 
-/// What a waiter does: only in the kernel does the hardware see it.
+/// The state of a waiter: the hardware detects only spinning in the kernel.
 fn spinning(lock: u32, kernel: bool) -> Doing {
     if kernel { Doing::Spin(lock) } else { Doing::SpinUser(lock) }
 }
@@ -32,7 +32,7 @@ impl World {
         let object = self.objects[lock as usize].kind;
         let kind = match object {
             ObjectKind::Spin { kind, .. } => kind,
-            // Only spin locks are spun for; a barrier's waiters have a state of their own.
+            // Address spaces are also spun for; their spinners behave like those of a queued lock.
             _ => SpinKind::Queued,
         };
         (kind, object.is_of_kernel())
@@ -65,7 +65,7 @@ impl World {
         OpOutcome::Busy
     }
 
-    /// Lets go of a lock, which may pass to a waiter.
+    /// Releases a lock, which may pass to a waiter.
     pub(crate) fn spin_unlock(&mut self, t: u32, v: u32, lock: u32) {
         let (kind, kernel) = self.spin_kind(lock);
         debug_assert_eq!(self.objects[lock as usize].owner, t, "not the holder");
@@ -100,13 +100,13 @@ impl World {
         }
     }
 
-    /// Whether a waiter really spins now: current on a vCPU that is on a pCPU, in guest mode.
+    /// Whether a waiter spins now: current on a vCPU that is on a pCPU, in guest mode.
     pub(super) fn is_spinning(&self, t: u32) -> bool {
         let vcpu = &self.vcpus[self.threads[t as usize].vcpu as usize];
         vcpu.thread == t && vcpu.state == VcpuState::Running && vcpu.search == NONE
     }
 
-    /// One of the waiters that spin now, equally likely.
+    /// Picks one of the waiters that spin now, with equal probability.
     fn any_running(&mut self, lock: u32) -> Option<u32> {
         let object = &self.objects[lock as usize];
         let vm = object.vm;
@@ -115,7 +115,7 @@ impl World {
         while at != NONE {
             if self.is_spinning(at) {
                 seen += 1;
-                // Each of n is kept with probability 1 ÷ n: all are equally likely in the end.
+                // Reservoir sampling: the n-th replaces the choice with probability 1 ÷ n.
                 if self.vms[vm as usize].random.below(seen) == 0 {
                     lucky = Some(at);
                 }
@@ -125,11 +125,11 @@ impl World {
         lucky
     }
 
-    /// The lock passes to a waiter, which goes on as soon as it can.
+    /// Passes the lock to a waiter, which continues as soon as it runs.
     fn grant(&mut self, lock: u32, to: u32) {
         let (kind, _) = self.spin_kind(lock);
         let on = self.threads[to as usize].vcpu;
-        // What it spun so far is counted before it stops spinning.
+        // Account its spinning before it stops.
         if self.vcpus[on as usize].thread == to {
             self.sync(on);
         }
@@ -153,7 +153,7 @@ impl World {
         self.work.push(Work::Go(to));
     }
 
-    /// A waiter is back on a pCPU: it may find the lock free. True if it has it now.
+    /// A waiter is back on a pCPU and takes the lock if that is free; returns whether it did.
     pub(crate) fn retry_spin(&mut self, t: u32, v: u32, lock: u32) -> bool {
         let (kind, _) = self.spin_kind(lock);
         let object = &self.objects[lock as usize];
@@ -166,18 +166,18 @@ impl World {
             return false;
         }
         self.grant(lock, t);
-        // `grant` has put the thread on the list of work; the caller does that, too.
+        // `grant` has queued the thread as work, and so does the caller.
         self.work.pop();
         debug_assert_eq!(self.threads[t as usize].vcpu, v);
         true
     }
 
-    /// Whether an object is a spin lock (and not a barrier that is spun at).
+    /// Whether an object is a spin lock, unlike a barrier at which threads spin.
     pub(crate) fn is_spin_lock(&self, object: u32) -> bool {
         matches!(self.objects[object as usize].kind, ObjectKind::Spin { .. })
     }
 
-    /// When a spinning vCPU exits by itself, if it does.
+    /// Time of a spinning vCPU's next exit or paravirtual halt, if any.
     pub(crate) fn spin_ends(&mut self, v: u32, lock: u32, free: u64) -> Option<u64> {
         let (kind, kernel) = self.spin_kind(lock);
         let exit = if kernel { self.loop_exits(v).map(|after| free + after) } else { None };
@@ -188,7 +188,7 @@ impl World {
         Some(exit.map_or(halt, |exit| exit.min(halt)))
     }
 
-    /// A spinning vCPU's slot came: a pause-loop exit, or a paravirtual waiter that halts.
+    /// Handles a spinning vCPU's own event: a pause-loop exit, or the halt of a paravirtual waiter.
     pub(crate) fn spun(&mut self, v: u32, t: u32, lock: u32) {
         let (kind, kernel) = self.spin_kind(lock);
         let long = self.costs.cycles(self.costs.pv_spin_cycles);
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// An exit of a vCPU and what it costs. Nothing in native mode.
+    /// Records an exit of a vCPU and charges its cost; does nothing in native mode.
     pub(crate) fn exit(&mut self, v: u32, reason: ExitReason, cost: u64) {
         if self.native {
             return;
@@ -215,7 +215,7 @@ impl World {
         self.trace_exit(v, reason);
     }
 
-    /// Puts a thread at the end of an object's list of waiters.
+    /// Appends a thread to an object's list of waiters.
     pub(crate) fn append(&mut self, object: u32, t: u32, putters: bool) {
         let list = self.list(object, putters);
         let tail = list.tail;
@@ -230,7 +230,7 @@ impl World {
         (thread.previous, thread.next) = (tail, NONE);
     }
 
-    /// Puts a thread at the begin of an object's list of waiters.
+    /// Prepends a thread to an object's list of waiters.
     pub(crate) fn prepend(&mut self, object: u32, t: u32) {
         let list = self.list(object, false);
         let head = list.head;
@@ -245,7 +245,7 @@ impl World {
         (thread.previous, thread.next) = (NONE, head);
     }
 
-    /// Takes a thread out of an object's list of waiters.
+    /// Removes a thread from an object's list of waiters.
     pub(crate) fn remove(&mut self, object: u32, t: u32, putters: bool) {
         let (previous, next) = {
             let thread = &mut self.threads[t as usize];
@@ -264,7 +264,7 @@ impl World {
         self.list(object, putters).count -= 1;
     }
 
-    /// Takes the longest waiter out.
+    /// Removes and returns the longest waiter.
     pub(crate) fn pop_waiter(&mut self, object: u32, putters: bool) -> Option<u32> {
         let head = self.list(object, putters).head;
         if head == NONE {

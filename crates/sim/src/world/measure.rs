@@ -1,4 +1,4 @@
-//! Results: begun anew when the warm-up is over, brought to a whole at the end.
+//! Results: reset at the end of the warm-up, computed on demand.
 
 use tandem_model::Nanos;
 
@@ -11,7 +11,7 @@ use super::simulation::World;
 use super::state::Thread;
 
 impl World {
-    /// Everything is counted up to now.
+    /// Accounts all time up to now.
     pub(crate) fn settle(&mut self) {
         for v in 0..self.vcpus.len() as u32 {
             self.sync(v);
@@ -24,12 +24,12 @@ impl World {
         }
         if self.trace.is_some() {
             for t in 0..self.threads.len() as u32 {
-                // One of a VM that has not started is in none.
+                // A thread of a VM that has not started has no state.
                 let Thread { vm, state, .. } = self.threads[t as usize];
                 if self.vms[vm as usize].started > self.now {
                     continue;
                 }
-                // Closes the state that the thread is in.
+                // Close the thread's present state in the trace.
                 let other = match state {
                     ThreadState::Ended => ThreadState::Running,
                     _ => ThreadState::Ended,
@@ -40,7 +40,7 @@ impl World {
         }
     }
 
-    /// The warm-up is over: what is counted begins now.
+    /// Ends the warm-up: resets all counters.
     pub(crate) fn begin_measuring(&mut self) {
         self.settle();
         self.forget_waits();
@@ -66,7 +66,7 @@ impl World {
         self.forget_states();
     }
 
-    /// What was measured so far.
+    /// Returns the results since the warm-up.
     pub fn results(&mut self) -> Results {
         self.settle();
         self.count_waits();

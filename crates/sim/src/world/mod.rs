@@ -1,22 +1,26 @@
-//! The simulated world: one clock, one event queue, and everything that reacts.
+//! The simulated world: one clock, one event queue, and all state that events change.
 //!
-//! Life: [`World::new`] builds pCPUs, VMs, vCPUs and threads from a scenario → [`World::run`]
-//! handles events until the duration is over or every thread has ended → [`World::results`].
+//! [`World::new`] builds pCPUs, VMs, vCPUs and threads from a scenario.
+//! [`World::run`] handles events until the duration is over or every thread has ended.
+//! [`World::results`] returns the measurements.
 //!
-//! How an event is handled: it concerns one pCPU, vCPU or thread; the handler first brings the
-//! account of the vCPU concerned up to date (`sync`), changes state, and then plans the vCPU's next
-//! own event (`plan`). What a handler causes elsewhere (a lock granted to a thread on another vCPU,
-//! a pCPU that must choose again) is put on a list of `Work` that is emptied before the clock
-//! moves, first in, first out. So nothing recurses and the order is always the same.
+//! An event concerns one pCPU, vCPU or thread.
+//! Its handler first brings the account of the vCPU concerned up to date (`sync`), changes state, and plans the vCPU's next own event (`plan`).
+//! Effects elsewhere (a lock granted to a thread on another vCPU, a pCPU that must reschedule) go to a list of `Work`.
+//! The loop empties this list, first in, first out, before the clock moves.
+//! Handlers therefore never recurse, and their order is deterministic.
 //!
-//! The rooms: `simulation` is the world as data; what it holds is in `state`, `slots`, `code`, `swapper`,
-//! `agent`, `policy_host`, `rotation`, `trace_recorder`, `wait_recorder` and `state_recorder`. `build` makes it, `run` is the loop over events,
-//! `execute` is what vCPUs do with their time, `program` interprets the threads' programs and `alone` what concerns nobody else, `locks`,
-//! `blocking` and `flush` are the primitives, `wake`, `delay` and `idle` are the guest's scheduler, `interrupts`
-//! are IPIs and timers, `pcpus` is the host, `pause_loop` KVM's handling of spinning, `overlays` caps and
-//! co-scheduling, `policies`, `division`, `turns`, `flexs` and `gleaner` the adapters for Tandem's policies, `measure` the
-//! results, `waits` who waited for whom within a VM, `states` where the time of vCPUs went and who took pCPUs, `observed` both as an
-//! interval, `tracing` traces, `check` the invariants.
+//! Modules:
+//!
+//! - State: `simulation` is the world as data, made of `state`, `slots`, `code`, `swapper`, `agent`, `policy_host`, `rotation`,
+//!   `trace_recorder`, `wait_recorder` and `state_recorder`. `build` creates it, `run` is the event loop.
+//! - Execution: `execute` accounts the time of vCPUs, `program` interprets the threads' programs, and `alone` handles their local operations.
+//! - Guest: `locks`, `blocking`, `address_space` and `flush` are the primitives; `wake`, `delay` and `idle` are the guest's scheduler;
+//!   `interrupts` are IPIs and timers; `caches` refills working sets.
+//! - Host: `pcpus` runs the host's scheduler, `pause_loop` is KVM's handling of spinning, `overlays` are caps and co-scheduling.
+//! - Tandem's policies: the adapters `policies`, `division`, `turns`, `flexs` and `gleaner`.
+//! - Output: `measure` computes the results, `waits` attributes waits within a VM, `states` attributes the time of vCPUs and pCPU waits,
+//!   `observed` exports both as an interval, `tracing` records traces, `check` verifies the invariants.
 
 mod address_space;
 mod agent;

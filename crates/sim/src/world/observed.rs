@@ -1,4 +1,4 @@
-//! What was recorded, as an interval: what a source on a live host answers, of the time that was measured.
+//! The recorded figures as an interval: the answer that a source on a live host gives, for the measured time.
 
 use tandem_model::states::edges::{Amount, EdgeKind, Edges, EdgesBuilder, Evidence, Party, TOP};
 use tandem_model::states::interval::{
@@ -11,9 +11,10 @@ use crate::results::Observed;
 use crate::trace::VcpuState;
 
 use super::simulation::World;
-use super::state_recorder::{MOST_VCPUS, StateRecorder};
+use super::state_recorder::{MAX_VCPUS, StateRecorder};
 
-/// What was added up to the ns, so that it fits into the wall time, or something was counted twice.
+/// Times of states, exact to the ns.
+/// A sum beyond the wall time means that some time was counted twice.
 fn times(wall: Nanos, measured: &[(State, Nanos)]) -> VcpuTimes {
     let sum: Nanos = measured.iter().map(|(_, time)| *time).sum();
     assert!(
@@ -27,10 +28,10 @@ fn times(wall: Nanos, measured: &[(State, Nanos)]) -> VcpuTimes {
 }
 
 impl World {
-    /// The interval since the measuring began, if it was recorded; everything is settled.
+    /// Returns the measured interval, if it was recorded. The caller has settled the accounts.
     pub(crate) fn observed(&mut self) -> Option<Observed> {
         for p in 0..self.pcpus.len() as u32 {
-            self.pcpu_changes(p);
+            self.charge_pcpu_waits(p);
         }
         let recorder = &self.waits.as_ref()?.states;
         let vms = 0..self.vms.len();
@@ -49,7 +50,7 @@ impl World {
                 start: Nanos(self.measured_from),
                 length: Nanos(self.now - self.measured_from),
                 edges: self.edges(recorder),
-                missing: self.not_told(recorder),
+                missing: self.missing_columns(recorder),
                 vms,
                 host,
                 programs: None,
@@ -60,7 +61,7 @@ impl World {
     fn vm_interval(&self, number: usize, recorder: &StateRecorder) -> VmInterval {
         let vm = &self.vms[number];
         let has_costop = recorder.siblings[number].is_some();
-        // Before it starts it does nothing, which is no HALT: a VM that has not started has no vCPUs.
+        // The time before a VM's start is not HALT, so a VM that has not started has no vCPUs.
         let is_there = vm.started <= self.now;
         let wall = self.now.saturating_sub(vm.started.max(self.measured_from));
         let vcpus = (0..if is_there { vm.vcpus } else { 0 }).map(|index| {
@@ -131,15 +132,15 @@ impl World {
         builder.top(TOP)
     }
 
-    /// Whether the host's scheduler caps by itself: then nobody is kept out of its queues.
+    /// Whether the host's scheduler enforces caps by priority, which leaves capped vCPUs in its queues.
     fn caps_by_priority(&self) -> bool {
         self.config.cap && self.host.caps_itself()
     }
 
-    fn not_told(&self, recorder: &StateRecorder) -> Vec<Missing> {
+    fn missing_columns(&self, recorder: &StateRecorder) -> Vec<Missing> {
         let mut missing = Vec::new();
         if self.caps_by_priority() {
-            let want = "Xen credit caps by priority, and who is capped stays in its queue";
+            let want = "Xen credit caps by priority and keeps capped vCPUs in its queues";
             missing.push(Missing::of_all(Column::State(State::Limited), want));
         }
         if !recorder.has_takers() {
@@ -158,7 +159,7 @@ impl World {
                     what,
                     vms: large,
                     of: self.vms.len(),
-                    want: format!("siblings are told apart in VMs of up to {MOST_VCPUS} vCPUs"),
+                    want: format!("siblings are distinguished in VMs of up to {MAX_VCPUS} vCPUs"),
                 });
             }
         }
@@ -171,14 +172,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_taken_and_halt_is_the_rest() {
+    fn halt_is_the_rest_of_the_wall_time() {
         let times = times(Nanos(10), &[(State::Run, Nanos(4)), (State::Ready, Nanos(5))]);
         assert_eq!(times.get(State::Halted), Some(Nanos(1)));
     }
 
     #[test]
     #[should_panic(expected = "a bug of the simulator")]
-    fn sums_that_do_not_fit_are_not_cut() {
+    fn excessive_sum_panics() {
         times(Nanos(10), &[(State::Run, Nanos(6)), (State::Ready, Nanos(5))]);
     }
 }

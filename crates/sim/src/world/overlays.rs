@@ -1,12 +1,11 @@
-//! What is laid over the host's scheduler: the cap, co-scheduling, demand-based scheduling.
+//! Overlays on the host's scheduler: the cap, co-scheduling, demand-based scheduling.
 //!
-//! - Cap, a baseline: at each cap period every VM gets its fair share of the pCPUs, by the
-//!   same water-filling as FlexW's, and is stopped once that is used up. Not work conserving. Xen credit
-//!   caps by itself: it is told the shares, and parks vCPUs that owe too much (see its head).
+//! - Cap, a baseline: at each cap period, every VM gets its fair share of the pCPUs as its quota, by FlexW's water-filling.
+//!   The VM is stopped once the quota is used up, so the cap is not work conserving.
+//!   Xen credit enforces caps itself: it receives the shares, and parks vCPUs that owe too much (see `host::credit`).
 //! - Co-scheduling: when a vCPU is scheduled, its waiting siblings are put first on their pCPUs.
-//! - Demand-based: a vCPU that has sent an IPI keeps its pCPU for [`PROTECTION`] ns, and one that an
-//!   IPI waits for is put first (Kim et al., "Demand-based coordinated scheduling for SMP VMs",
-//!   ASPLOS 2013).
+//! - Demand-based: a vCPU that has sent an IPI keeps its pCPU for [`PROTECTION`] ns, and the preempted target of an IPI is put first
+//!   (Kim et al., "Demand-based coordinated scheduling for SMP VMs", ASPLOS 2013).
 
 use tandem_model::{Nanos, PcpuSet, Weight};
 use tandem_policy::fair_share::{Claim, fair_shares};
@@ -19,14 +18,14 @@ use super::pause_loop::Happened;
 use super::simulation::World;
 use super::state::{NONE, Work};
 
-/// How long the sender of an IPI keeps its pCPU, ns.
+/// Time for which the sender of an IPI keeps its pCPU, ns.
 const PROTECTION: u64 = 500_000;
 
-/// The cap looks again after at least this, ns.
+/// Minimum time between two checks of a VM's quota, ns.
 const CAP_STEP: u64 = 20_000;
 
 impl World {
-    /// A vCPU was put on a pCPU.
+    /// A vCPU was put on a pCPU: checks its VM's cap, and co-schedules its siblings.
     pub(crate) fn scheduled(&mut self, v: u32, p: u32) {
         let ganged = std::mem::take(&mut self.pcpus[p as usize].ganged);
         self.pcpus[p as usize].protected_until = 0;
@@ -61,7 +60,7 @@ impl World {
         }
     }
 
-    /// A vCPU has sent an IPI.
+    /// A vCPU has sent an IPI: protects it under demand-based scheduling.
     pub(crate) fn sent_ipi(&mut self, from: u32) {
         if self.config.together == CoScheduling::Demand {
             let p = self.vcpus[from as usize].pcpu;
@@ -69,7 +68,7 @@ impl World {
         }
     }
 
-    /// An IPI waits for a vCPU that was preempted.
+    /// An IPI is pending for a preempted vCPU: boosts it under demand-based scheduling.
     pub(crate) fn ipi_for_preempted(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         if self.config.together != CoScheduling::Demand || !vcpu.queued || self.host.parked(v) {
@@ -86,7 +85,7 @@ impl World {
         }
     }
 
-    /// A cap period begins: quotas anew, and the stopped VMs go on.
+    /// Starts a cap period: refills the quotas and resumes throttled VMs.
     pub(crate) fn cap_period(&mut self) {
         let period = self.config.cap_period;
         self.queue.set(Slot(self.slots.cap_period), self.now + period.0);
@@ -99,7 +98,7 @@ impl World {
         let active: Vec<usize> = (0..self.vms.len())
             .filter(|&vm| self.vms[vm].alive > 0 && self.vms[vm].started <= self.now)
             .collect();
-        // What no VM may use is nobody's share.
+        // Leave out pCPUs that no VM may use.
         let mut used = PcpuSet::default();
         let mut claims = Vec::with_capacity(active.len());
         for &vm in &active {
@@ -117,7 +116,7 @@ impl World {
         let pcpus = used.len() as u64;
         let shares = fair_shares(Nanos(pcpus * period.0), period, &claims);
         if self.host.caps_itself() {
-            self.tell_caps(&active, &shares, period);
+            self.set_scheduler_caps(&active, &shares, period);
             return;
         }
         for (&vm, share) in active.iter().zip(shares) {
@@ -136,8 +135,8 @@ impl World {
         }
     }
 
-    /// Tells a host's scheduler that caps by itself how many pCPUs each VM may use.
-    fn tell_caps(&mut self, active: &[usize], shares: &[Nanos], period: Nanos) {
+    /// Passes each VM's share, in pCPUs, to a host scheduler that enforces caps itself.
+    fn set_scheduler_caps(&mut self, active: &[usize], shares: &[Nanos], period: Nanos) {
         let mut caps = vec![0.0; self.vms.len()];
         for (&vm, share) in active.iter().zip(shares) {
             caps[vm] = share.0 as f64 / period.0 as f64;
@@ -152,19 +151,19 @@ impl World {
         }
     }
 
-    /// Looks again when the VM could have used up its quota at the earliest.
+    /// Plans the next check for the earliest time at which the VM may have used up its quota.
     fn watch_cap(&mut self, vm: u32) {
         let state = &self.vms[vm as usize];
         let running = (state.first_vcpu..state.first_vcpu + state.vcpus)
             .filter(|&v| self.is_on_pcpu(v))
-            .map(|v| self.now - self.vcpus[v as usize].host_told);
+            .map(|v| self.now - self.vcpus[v as usize].host_accounted);
         let left = state.quota.saturating_sub(running.sum());
         let most = u64::from(state.vcpus).min(self.pcpus.len() as u64).max(1);
         let at = self.now + (left / most).max(CAP_STEP);
         self.queue.set(Slot(self.slots.caps + vm), at);
     }
 
-    /// The VM may have used up its quota.
+    /// The VM may have used up its quota: throttles it if so.
     pub(crate) fn cap_used_up(&mut self, vm: u32) {
         let (first, size) = {
             let vm = &self.vms[vm as usize];
@@ -185,14 +184,14 @@ impl World {
             match self.vcpus[v as usize].state {
                 VcpuState::Running => {
                     self.switch_out(v, p, true);
-                    // Not asleep: throttling leaves nothing queued (DEQUEUE_THROTTLE).
+                    // Not a sleep: throttling leaves no delayed entity queued (DEQUEUE_THROTTLE).
                     self.leave_host(v, p, false);
                     self.work.push(Work::Pcpu(p));
                 }
                 VcpuState::Ready if self.vcpus[v as usize].queued => {
                     self.host.dequeue(v, p, false, self.now);
                     self.vcpus[v as usize].queued = false;
-                    self.waits_no_more(v);
+                    self.end_pcpu_wait(v);
                 }
                 VcpuState::HaltPolling => {
                     let slot = self.poll_slot(p);
@@ -207,7 +206,7 @@ impl World {
         }
     }
 
-    /// Whether the vCPU is on a pCPU, running or polled for.
+    /// Whether the vCPU is on a pCPU, running or halt-polling.
     pub(crate) fn is_on_pcpu(&self, v: u32) -> bool {
         matches!(self.vcpus[v as usize].state, VcpuState::Running | VcpuState::HaltPolling)
     }

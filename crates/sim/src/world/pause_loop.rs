@@ -1,18 +1,17 @@
-//! KVM's handling of pause-loop exits: the window, and whom the spinner yields to.
+//! KVM's handling of pause-loop exits: the window, and the target of the directed yield.
 //!
 //! Source: arch/x86/kvm/vmx/vmx.c (grow_ple_window, shrink_ple_window) and virt/kvm/kvm_main.c
-//! (kvm_vcpu_on_spin, kvm_vcpu_eligible_for_directed_yield). The search begins with the exit and
-//! acts when the exit's cost is paid: exits that come in between begin at the same place of the
-//! circle, as the unlocked `last_boosted_vcpu` makes them do. Which vCPUs are ready is seen at the
-//! end.
+//! (kvm_vcpu_on_spin, kvm_vcpu_eligible_for_directed_yield).
+//! The search begins with the exit and acts when the exit's cost is paid.
+//! Exits in between begin at the same position of the circle, because `last_boosted_vcpu` is not locked.
+//! The set of ready vCPUs is read at the end.
 //!
-//! Under APLE a vCPU whose search found nobody spins twice as long before the next exit, until it is
-//! put on a pCPU anew (decision 008).
+//! Under APLE, a vCPU whose search found no candidate spins twice as long before its next exit, until it is switched in again (decision 008).
 //!
-//! APLE and HVS are the C code that runs in the kernel (`tandem_kpolicy`); here it is only told what
-//! happened. A vCPU that is preempted while it spins, after its own pause-loop exit, is a lock-waiter;
-//! one that gave way to a vCPU of its pCPU that another yielded to, displaced. One preempted for any
-//! other reason is a resource-waiter.
+//! APLE and HVS are the C code that runs in the kernel (`tandem_kpolicy`); this module only reports events to it.
+//! A vCPU preempted while it spins, after its own pause-loop exit, is a lock-waiter.
+//! A vCPU that lost its pCPU to the target of another vCPU's yield is displaced.
+//! A vCPU preempted for any other reason is a resource-waiter.
 
 use tandem_kpolicy::Cause;
 use tandem_model::Nanos;
@@ -25,13 +24,13 @@ use crate::trace::{ExitReason, TraceEvent, VcpuState};
 use super::simulation::World;
 use super::state::NONE;
 
-/// So many yields that fail end the search.
+/// Number of failed yields that end the search.
 const TRIES: u32 = 3;
 
-/// So many changes of a VM's window are remembered.
-pub(crate) const MOST_WINDOWS: usize = 4096;
+/// Maximum number of recorded changes of a VM's window.
+pub(crate) const MAX_WINDOWS: usize = 4096;
 
-/// What HVS is told of a vCPU.
+/// A vCPU's event that HVS tracks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Happened {
     Preempted(Cause),
@@ -40,7 +39,7 @@ pub(crate) enum Happened {
 }
 
 impl World {
-    /// After how many ns a loop of PAUSEs that a vCPU begins now will exit.
+    /// Time in ns until a loop of PAUSEs that a vCPU begins now exits, if it does.
     pub(crate) fn loop_exits(&mut self, v: u32) -> Option<u64> {
         if self.native {
             return None;
@@ -57,9 +56,10 @@ impl World {
             return self.window_cache.1;
         }
         let costs = &self.costs;
-        let detector = match self.config.pause_filter {
-            false => Detector::Cycles { gap: costs.ple_gap, window: u64::from(window) },
-            true => Detector::Count { threshold: costs.ple_gap, count: costs.pause_filter_count },
+        let detector = if self.config.pause_filter {
+            Detector::Count { threshold: costs.ple_gap, count: costs.pause_filter_count }
+        } else {
+            Detector::Cycles { gap: costs.ple_gap, window: u64::from(window) }
         };
         let exits =
             detector.exits_after(costs.pause_cycles).map(|cycles| costs.cycles(cycles).max(1));
@@ -67,16 +67,16 @@ impl World {
         exits
     }
 
-    /// APLE's window of the VM, doubled for each search of this vCPU that found nobody since it was put
-    /// on its pCPU: where nobody waits for a pCPU, exits are in vain.
+    /// APLE's window of the VM, doubled for each failed search of this vCPU since it was switched in.
+    /// While no sibling waits for a pCPU, exits are useless.
     fn aple_window(&self, v: u32) -> u32 {
         let vcpu = &self.vcpus[v as usize];
-        let doubled = 1_u32.checked_shl(vcpu.ple_in_vain).unwrap_or(u32::MAX);
+        let doubled = 1_u32.checked_shl(vcpu.failed_searches).unwrap_or(u32::MAX);
         self.vms[vcpu.vm as usize].ple_window.saturating_mul(doubled)
     }
 
-    /// A cost that varies. Without that, vCPUs that spin and exit fall into step for ever: each yields
-    /// just before what it waits for would be done.
+    /// Returns a random cost around `cost`.
+    /// With constant costs, vCPUs that spin and exit stay in lockstep for ever: each yields just before its wait would end.
     pub(crate) fn jitter(&mut self, v: u32, cost: u64) -> u64 {
         let most = cost * self.costs.jitter_percent / 100;
         let vm = self.vcpus[v as usize].vm as usize;
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// A running vCPU, up to date, exits from a pause loop and begins to look for another.
+    /// A running vCPU, up to date, exits from a pause loop and begins the search for a candidate.
     pub(crate) fn pause_loop_exit(&mut self, v: u32) {
         let window = match self.config.pause_loop {
             PauseLoop::Stock { .. } => self.vcpus[v as usize].ple_window,
@@ -110,7 +110,7 @@ impl World {
         self.plan(v);
     }
 
-    /// The exit is paid for: yields to somebody, or spins on.
+    /// The exit is paid for: the vCPU yields to a candidate, or spins on.
     pub(crate) fn search_over(&mut self, v: u32) {
         let start = self.vcpus[v as usize].search;
         self.vcpus[v as usize].search = NONE;
@@ -128,7 +128,7 @@ impl World {
             self.counts(v).useless_searches += 1;
             let vcpu = &mut self.vcpus[v as usize];
             (vcpu.in_spin_loop, vcpu.dy_eligible) = (false, false);
-            vcpu.ple_in_vain = vcpu.ple_in_vain.saturating_add(1);
+            vcpu.failed_searches = vcpu.failed_searches.saturating_add(1);
         }
         let t = self.vcpus[v as usize].thread;
         if t != NONE {
@@ -154,7 +154,7 @@ impl World {
         while let Some(index) = {
             let ready = &self.vms[vm as usize].ready;
             let next = next_bit(ready, (start + last + 1) % size, size);
-            // How far round the circle: once past its start, all have been seen.
+            // Distance around the circle: past its start, all vCPUs have been seen.
             let step = |index: u32| (index + size - start % size + size - 1) % size + 1;
             next.filter(|&index| last < size && step(index) > last)
                 .inspect(|&index| last = step(index))
@@ -183,7 +183,7 @@ impl World {
         false
     }
 
-    /// The choice of HVS.
+    /// Yields to the candidate of HVS.
     fn ranked_candidate(&mut self, v: u32, p: u32) -> bool {
         let vm = &mut self.vms[self.vcpus[v as usize].vm as usize];
         let Some(hvs) = &mut vm.hvs else {
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// A vCPU's place among its siblings for HVS changes.
+    /// Reports a vCPU's event to HVS, if the host uses it.
     #[inline]
     pub(crate) fn note_for_hvs(&mut self, v: u32, what: Happened) {
         let now = self.now;
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// An exit was handled: what that cost is counted, and APLE may change the window.
+    /// Counts the cost of a handled exit; APLE may change the window.
     fn handled(&mut self, v: u32, yielded: bool) {
         let switch = if yielded { self.costs.vcpu_switch } else { 0 };
         let handling = self.costs.ple_exit + switch;
@@ -238,14 +238,14 @@ impl World {
             vm.ple_window = aple.epoch(consumed);
             let base = aple.base();
             if vm.windows.last().is_none_or(|&(_, last)| last != base)
-                && vm.windows.len() < MOST_WINDOWS
+                && vm.windows.len() < MAX_WINDOWS
             {
                 vm.windows.push((Nanos(self.now), base));
             }
         }
     }
 
-    /// Asks the host's scheduler to run `c` instead.
+    /// Asks the host's scheduler to run `c` instead; returns whether it agrees.
     fn yield_to(&mut self, v: u32, p: u32, c: u32) -> bool {
         let q = self.vcpus[c as usize].pcpu;
         for pcpu in [p, q] {
@@ -265,7 +265,7 @@ impl World {
         }
         if q != p {
             self.pcpus[q as usize].yielded_over = self.pcpus[q as usize].current;
-            self.tell_to_reschedule(q);
+            self.send_host_resched(q);
         }
         self.reschedule(p);
         true

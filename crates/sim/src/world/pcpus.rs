@@ -1,10 +1,9 @@
-//! The host: putting vCPUs on pCPUs and taking them off, by what its scheduler says.
+//! The host: puts vCPUs on pCPUs and takes them off, as its scheduler decides.
 //!
-//! `choose` is the one place where a pCPU's vCPU changes. Everything that may change it (a wake-up,
-//! a tick, a yield, a balancing move) marks the pCPU and puts it on the list of work.
+//! `choose` is the one place where a pCPU's vCPU changes.
+//! Every cause (a wake-up, a tick, a yield, a balancing move) marks the pCPU and puts it on the list of work.
 //!
-//! A vCPU that comes onto a pCPU pays for the switch if another ran there since, and for what its
-//! working sets have lost of the cache (see `caches`).
+//! A vCPU that comes onto a pCPU pays for the switch if another vCPU ran there since, and for its data lost from the cache (see `caches`).
 
 use tandem_kpolicy::Cause;
 
@@ -18,7 +17,7 @@ use super::simulation::World;
 use super::state::{Doing, NONE, PcpuState, SWITCH, Work};
 
 impl World {
-    /// A VM starts: its threads are there.
+    /// Starts a VM: queues its threads and wakes their vCPUs.
     pub(crate) fn start_vm(&mut self, vm: u32) {
         self.vms[vm as usize].started = self.now;
         let (first, count) = {
@@ -44,11 +43,11 @@ impl World {
         self.host.queued(p)
     }
 
-    /// Tells the host's scheduler what the vCPU on a pCPU ran.
+    /// Accounts the time of the vCPU on a pCPU with the host's scheduler.
     pub(crate) fn host_account(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        let ran = self.now - vcpu.host_told;
-        vcpu.host_told = self.now;
+        let ran = self.now - vcpu.host_accounted;
+        vcpu.host_accounted = self.now;
         if ran == 0 {
             return;
         }
@@ -60,7 +59,7 @@ impl World {
         }
     }
 
-    /// A runnable vCPU goes into a queue of the host.
+    /// Queues a runnable vCPU on the host, unless its VM is throttled.
     pub(crate) fn enter_host(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         if self.vms[vcpu.vm as usize].throttled {
@@ -68,13 +67,14 @@ impl World {
         }
         let last = vcpu.pcpu;
         let vm = &self.vms[vcpu.vm as usize];
-        let p = match vm.is_placed && vm.started == self.now && vcpu.ran_on == NONE {
-            true => last,
-            false => self.host.select(v, last, &self.idle_pcpus, self.now),
+        let p = if vm.is_placed && vm.started == self.now && vcpu.ran_on == NONE {
+            last
+        } else {
+            self.host.select(v, last, &self.idle_pcpus, self.now)
         };
         self.vcpus[v as usize].pcpu = p;
         self.vcpus[v as usize].queued = true;
-        self.waits_for_pcpu(v, p);
+        self.begin_pcpu_wait(v, p);
         let current = self.pcpus[p as usize].current;
         if current != NONE {
             self.host_account(current);
@@ -83,7 +83,7 @@ impl World {
         self.newcomer(v, p);
     }
 
-    /// A vCPU has been queued on a pCPU: it may be its turn at once.
+    /// A vCPU has been queued on a pCPU: reschedules the pCPU if the vCPU preempts the current one.
     fn newcomer(&mut self, v: u32, p: u32) {
         let current = self.pcpus[p as usize].current;
         if current == NONE || self.vcpus[current as usize].state == VcpuState::HaltPolling {
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// The scheduler's own timer fires after a vCPU woke that had to wait: it chooses again, if the current one has run long enough by now.
+    /// The scheduler's own timer for a waiting, woken vCPU fires: reschedules if the current vCPU has run long enough.
     pub(crate) fn second_look(&mut self, p: u32) {
         let current = self.pcpus[p as usize].current;
         if current == NONE {
@@ -110,15 +110,15 @@ impl World {
         }
     }
 
-    /// The pCPU chooses again before the clock moves.
+    /// Makes the pCPU reschedule before the clock moves.
     pub(crate) fn reschedule(&mut self, p: u32) {
         self.pcpus[p as usize].resched = true;
         self.work.push(Work::Pcpu(p));
     }
 
-    /// Another pCPU is told to choose again: an interrupt, and not while it switches, as it holds the lock
-    /// of its run queue then.
-    pub(crate) fn tell_to_reschedule(&mut self, q: u32) {
+    /// Sends an interrupt that makes another pCPU reschedule.
+    /// It arrives after a switch in progress, during which that pCPU holds its run queue's lock.
+    pub(crate) fn send_host_resched(&mut self, q: u32) {
         let slot = Slot(self.slots.rescheds + q);
         let current = self.pcpus[q as usize].current;
         if current == NONE || self.costs.ipi_flight == 0 {
@@ -131,14 +131,14 @@ impl World {
         }
     }
 
-    /// The interrupt has come.
-    pub(crate) fn told_to_reschedule(&mut self, q: u32) {
+    /// Handles the interrupt of [`World::send_host_resched`].
+    pub(crate) fn host_resched_arrived(&mut self, q: u32) {
         if self.pcpus[q as usize].current != NONE {
             self.reschedule(q);
         }
     }
 
-    /// Chooses the pCPU's next vCPU, if there is cause to.
+    /// Chooses the pCPU's next vCPU if it is idle, halt-polling or marked to reschedule.
     pub(crate) fn choose(&mut self, p: u32) {
         let mut current = self.pcpus[p as usize].current;
         if current != NONE {
@@ -166,7 +166,7 @@ impl World {
         if current != NONE {
             if next == Some(current) {
                 self.pcpus[p as usize].yielded_over = NONE;
-                // Back in the guest: the exit's handling is over.
+                // It returns to the guest, so the exit's handling is over.
                 let vcpu = &mut self.vcpus[current as usize];
                 if vcpu.search == NONE {
                     (vcpu.in_spin_loop, vcpu.dy_eligible) = (false, false);
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Moves a queued vCPU between pCPUs; false if it is not queued there any more.
+    /// Moves a queued vCPU between pCPUs; returns false if it is no longer queued there.
     pub(crate) fn carry_out(&mut self, moved: Move) -> bool {
         let vcpu = &self.vcpus[moved.vcpu as usize];
         if vcpu.state != VcpuState::Ready || !vcpu.queued || vcpu.pcpu != moved.from {
@@ -199,23 +199,23 @@ impl World {
         }
         self.host.dequeue(moved.vcpu, moved.from, false, self.now);
         self.host.enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
-        self.waits_no_more(moved.vcpu);
+        self.end_pcpu_wait(moved.vcpu);
         self.vcpus[moved.vcpu as usize].pcpu = moved.to;
-        self.waits_for_pcpu(moved.vcpu, moved.to);
+        self.begin_pcpu_wait(moved.vcpu, moved.to);
         true
     }
 
-    /// The vCPU on a pCPU, up to date, is no longer the host scheduler's.
+    /// Removes the vCPU on a pCPU, up to date, from the host's scheduler.
     pub(crate) fn leave_host(&mut self, v: u32, p: u32, sleeps: bool) {
         self.host_account(v);
         self.host.dequeue(v, p, sleeps, self.now);
         self.vcpus[v as usize].queued = false;
-        self.waits_no_more(v);
-        self.pcpu_changes(p);
+        self.end_pcpu_wait(v);
+        self.charge_pcpu_waits(p);
         self.pcpus[p as usize].current = NONE;
     }
 
-    /// Takes a running vCPU off its pCPU; it stays runnable.
+    /// Takes a running vCPU off its pCPU, still runnable.
     pub(crate) fn switch_out(&mut self, v: u32, p: u32, preempted: bool) {
         self.sync(v);
         self.guest_account(v);
@@ -223,17 +223,19 @@ impl World {
             self.queue.cancel(slot);
         }
         self.vcpu_state(v, VcpuState::Ready);
-        self.waits_for_pcpu(v, p);
+        self.begin_pcpu_wait(v, p);
         self.pcpus[p as usize].current = NONE;
         let vcpu = &mut self.vcpus[v as usize];
         // A pause loop ends with every exit.
         let yielding = vcpu.in_spin_loop && vcpu.search == NONE;
         let yielded_over = std::mem::replace(&mut self.pcpus[p as usize].yielded_over, NONE);
         if preempted {
-            let cause = match yielding {
-                true => Cause::Spinning,
-                false if yielded_over == v => Cause::Displaced,
-                false => Cause::Slice,
+            let cause = if yielding {
+                Cause::Spinning
+            } else if yielded_over == v {
+                Cause::Displaced
+            } else {
+                Cause::Slice
             };
             self.note_for_hvs(v, Happened::Preempted(cause));
         }
@@ -263,26 +265,25 @@ impl World {
         if self.vcpus[v as usize].ran_on != p {
             self.settle_cache(v);
         }
-        self.waits_no_more(v);
-        self.pcpu_changes(p);
+        self.end_pcpu_wait(v);
+        self.charge_pcpu_waits(p);
         self.pcpus[p as usize].current = v;
         self.pcpus[p as usize].yielded_over = NONE;
         self.pcpu_state(p, PcpuState::Busy);
         self.vcpu_state(v, VcpuState::Running);
-        // Stolen time is over: counted or left out, as the guest does.
         let ran_on = std::mem::replace(&mut self.vcpus[v as usize].ran_on, p);
-        self.guest_told_stolen(v);
+        self.skip_stolen_time(v);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.pcpu = p;
         vcpu.runs_total += 1;
         vcpu.synced = self.now;
-        vcpu.host_told = self.now;
+        vcpu.host_accounted = self.now;
         if vcpu.search == NONE {
             (vcpu.in_spin_loop, vcpu.dy_eligible) = (false, false);
         }
-        vcpu.ple_in_vain = 0;
+        vcpu.failed_searches = 0;
         if let PauseLoop::Stock { base, shrink, .. } = self.config.pause_loop {
-            // vmx_vcpu_load: after every switch, whatever it was for.
+            // vmx_vcpu_load: after every switch, whatever its cause.
             vcpu.ple_window = match shrink {
                 0 => base,
                 divisor => (vcpu.ple_window / divisor).max(base),
@@ -318,9 +319,10 @@ impl World {
         self.resume(v);
     }
 
-    fn guest_told_stolen(&mut self, v: u32) {
+    /// Leaves the steal time that ends now out of the guest scheduler's accounts, if the guest has a steal clock.
+    fn skip_stolen_time(&mut self, v: u32) {
         if self.vcpus[v as usize].steal_clock {
-            self.vcpus[v as usize].guest_told = self.now;
+            self.vcpus[v as usize].guest_accounted = self.now;
         }
     }
 

@@ -1,8 +1,9 @@
-//! The simulated host as the controller of policies sees it: the same controller, by the same trait, as on a live one.
+//! The simulated host as the controller of policies sees it: the same controller, through the same trait, as on a live host.
 //!
-//! Once per period every VM is observed as the daemon observes it: what each vCPU ran and waited (a wait counts when it is
-//! over, as in the kernel's schedstat), whether it is runnable now, what is in force, and each pCPU's idle time. Decisions
-//! turn the knobs of the simulated host's scheduler ([`crate::host::Scheduler`]).
+//! Once per period, every VM is observed as the daemon observes it:
+//! each vCPU's run and wait times (a wait counts when it ends, as in the kernel's schedstat), its runnable state, its current values,
+//! and each pCPU's idle time.
+//! Decisions turn the knobs of the simulated host's scheduler ([`crate::host::Scheduler`]).
 
 use tandem_model::{
     Decision, Nanos, PcpuId, PcpuSet, Target, VcpuId, VcpuObservation, VmId, VmObservation,
@@ -20,26 +21,26 @@ use super::simulation::World;
 use super::state::{NONE, PcpuState, Work};
 
 impl World {
-    /// Keeps what the controller observes and decides from now on.
+    /// Starts recording the controller's observations and decisions.
     pub fn record_decisions(&mut self) {
         self.policies.recording = Some(Vec::new());
     }
 
-    /// What was kept.
+    /// Stops the recording, and returns it.
     pub fn take_decisions(&mut self) -> Vec<(HostObservation, Round)> {
         self.policies.recording.take().unwrap_or_default()
     }
 }
 
 impl World {
-    /// Puts a policy from outside the registry in the place of the scenario's host policies; false if the scenario has none, and so
-    /// no controller.
+    /// Replaces the scenario's host policies by a policy from outside the registry.
+    /// Returns false if the scenario has none, and therefore no controller.
     pub fn replace_policies(&mut self, policy: Box<dyn Policy>) -> bool {
         let controller = self.policies.controller.as_mut();
         controller.map(|controller| controller.replace(policy)).is_some()
     }
 
-    /// The controller takes its first look.
+    /// Makes the controller's first observation.
     pub(crate) fn begin_policies(&mut self) {
         if let Some(mut controller) = self.policies.controller.take() {
             controller.begin(self);
@@ -47,7 +48,7 @@ impl World {
         }
     }
 
-    /// A period of the policies is over.
+    /// Ends a period of the policies.
     pub(crate) fn policies(&mut self) {
         let Some(mut controller) = self.policies.controller.take() else {
             return;
@@ -111,7 +112,7 @@ impl World {
         })
     }
 
-    /// The vCPU that a decision means, if the VM has it now.
+    /// Number in the world of a decision's vCPU, if the VM has it now.
     pub(super) fn vcpu_of(&self, vm: VmId, vcpu: VcpuId) -> Option<u32> {
         let vm = self.vms.get(vm.0 as usize)?;
         (vcpu.0 < vm.present).then_some(vm.first_vcpu + vcpu.0)
@@ -149,7 +150,7 @@ impl World {
                 self.host.set_slice(vcpu, slice.map_or(0, |slice| slice.0));
             }
             Decision::Divide { vm, portions, .. } => self.divide(*vm, portions),
-            // Turns have its affinity until they put it back.
+            // The rotation owns the affinity of a roaming vCPU until it reverts it.
             Decision::SetAffinity { .. } if self.turns.roaming.contains_key(&vcpu) => {}
             Decision::SetAffinity { pcpus, .. } => {
                 self.turns.narrow(vcpu, &self.allowed[vcpu as usize], pcpus);
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    /// Brings what every running vCPU ran to the host scheduler's books, before these change.
+    /// Accounts every running vCPU's time with the host's scheduler, before settings change.
     pub(super) fn account_all(&mut self) {
         for p in 0..self.pcpus.len() {
             let current = self.pcpus[p].current;
@@ -168,7 +169,7 @@ impl World {
         }
     }
 
-    /// A VM's weight, from now on.
+    /// Sets a VM's weight.
     pub(crate) fn set_weight(&mut self, vm: u32, weight: Weight) {
         self.account_all();
         self.weights[vm as usize] = weight.value();
@@ -176,19 +177,18 @@ impl World {
         self.weigh_apart(vm);
     }
 
-    /// Whether a VM is in the idle class, from now on. Out of it, it has its weight again.
+    /// Moves a VM into the idle class, or out of it, which restores its weight.
     pub(super) fn set_idle(&mut self, vm: u32, idle: bool) {
         self.account_all();
         self.policies.vms[vm as usize].2 = idle;
         self.host.set_idle(vm, idle, self.now);
     }
 
-    /// Gives a vCPU the weight within its VM that its settings mean: that of its own group if it has one, else
-    /// its thread's.
+    /// Applies a vCPU's settings within its VM: the weight of its own group if it has one, otherwise its thread's nice value.
     pub(super) fn weigh_vcpu(&mut self, v: u32) {
         self.account_all();
         let settings = self.policies.vcpus[v as usize];
-        // The weight of one that is apart is not within its VM.
+        // The weight of a divided vCPU does not apply within its VM.
         let weight = match settings.weight {
             Some(weight) if settings.portion.is_none() => weight.value().round() as u32,
             _ => nice_weight(settings.nice.0),
@@ -196,9 +196,9 @@ impl World {
         self.host.set_vcpu(v, weight, settings.idle, self.now);
     }
 
-    /// Where a vCPU may run, from now on.
+    /// Sets a vCPU's affinity, and migrates it if necessary.
     pub(crate) fn set_affinity(&mut self, v: u32, allowed: &PcpuSet) {
-        // Of a set without any of them the kernel would say that it is invalid.
+        // The kernel rejects a set without any existing CPU (EINVAL).
         let pcpus = self.pcpus.len() as u32;
         let allowed: PcpuSet = allowed.iter().filter(|pcpu| pcpu.0 < pcpus).collect();
         if allowed.is_empty() {
@@ -221,21 +221,21 @@ impl World {
         } else if state == VcpuState::Ready {
             self.host.dequeue(v, from, false, self.now);
             self.vcpus[v as usize].queued = false;
-            self.waits_no_more(v);
+            self.end_pcpu_wait(v);
         } else {
             return;
         }
         let to = self.host.select(v, from, &self.idle_pcpus, self.now);
         self.vcpus[v as usize].pcpu = to;
         self.vcpus[v as usize].queued = true;
-        self.waits_for_pcpu(v, to);
+        self.begin_pcpu_wait(v, to);
         self.host.enqueue(v, to, Arrival::Migrated, self.now);
         if self.pcpus[to as usize].current == NONE {
             self.work.push(Work::Pcpu(to));
         }
     }
 
-    /// A VM has so many vCPUs from now on.
+    /// Changes a VM's number of plugged vCPUs as its hot-plug plan says.
     pub(crate) fn plug(&mut self, vm: u32) {
         let state = &mut self.vms[vm as usize];
         let Some(&(_, vcpus)) = state.hotplug.first() else {
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    /// Where the threads of a vCPU go that is not plugged in; `None`: it is.
+    /// Returns the vCPU that receives the threads of an unplugged vCPU; `None` if `v` is plugged in.
     pub(crate) fn instead_of(&self, v: u32) -> Option<u32> {
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
         let index = v - vm.first_vcpu;
@@ -300,14 +300,14 @@ impl Host for World {
     }
 }
 
-/// sched_prio_to_weight of kernel/sched/core.c: what a thread of a nice value weighs, from -20 on.
+/// Weights of nice values from -20 on: sched_prio_to_weight of kernel/sched/core.c.
 const NICE: [u32; 40] = [
     88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100, 4904,
     3906, 3121, 2501, 1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87,
     70, 56, 45, 36, 29, 23, 18, 15,
 ];
 
-/// What a thread of this nice value weighs.
+/// Weight of a thread with this nice value.
 fn nice_weight(nice: i8) -> u32 {
     let at = (i32::from(nice) + 20).clamp(0, 39);
     NICE[at as usize]

@@ -1,26 +1,26 @@
-//! What the simulated host keeps for the controller of policies: the controller itself, and what it has set.
+//! The simulated host's state for the controller of policies: the controller itself, and the values that it has set.
 
 use tandem_model::{PolicySet, VcpuSettings, Weight};
 use tandem_policy::flexw::Round;
 use tandem_policy::host::{Controller, HostObservation, WeightKnob};
 
-/// What the controller of policies knows of the host, and what it has set.
+/// The controller of policies, its last observation, and the values that it has set.
 pub(crate) struct Policies {
-    /// `None` while it decides, and where no policy is in use.
+    /// `None` while it decides, and without any enabled policy.
     pub controller: Option<Controller>,
     pub knob: WeightKnob,
-    /// For each vCPU: ran, waited and put on a pCPU when it was last observed.
+    /// By vCPU, at the last observation: run time, wait time, number of times switched in.
     pub seen: Vec<(u64, u64, u64)>,
-    /// Of each VM: its configured weight, the policies that may act on it, whether it is in the idle class.
+    /// By VM: the configured weight, the policies that may act on it, and whether it is in the idle class.
     pub vms: Vec<(Weight, PolicySet, bool)>,
-    /// Of each vCPU: what is in force besides the affinity.
+    /// Current values by vCPU, except the affinity.
     pub vcpus: Vec<VcpuSettings>,
-    /// What was observed and decided, if that is asked for.
+    /// Observations and decisions, if they are recorded.
     pub recording: Option<Vec<(HostObservation, Round)>>,
 }
 
 impl Policies {
-    /// For VMs with these weights and policies, whose vCPUs have these settings.
+    /// State for VMs with these weights and policies, and vCPUs with these settings.
     pub fn new(
         controller: Option<Controller>,
         knob: WeightKnob,

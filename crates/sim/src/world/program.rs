@@ -1,9 +1,8 @@
 //! The interpreter of threads' programs.
 //!
-//! `go_on` runs a thread that is current on a running vCPU until it needs time, blocks or spins. What concerns nobody
-//! else is done by `go_alone`, one operation after the other.
-//! Operations that take a few ns (an atomic on a free lock) cost their time by being owed by the
-//! vCPU, not by an event of their own.
+//! `go_on` runs a thread that is current on a running vCPU until it needs time, blocks or spins.
+//! `go_alone` runs operations that involve no other thread or vCPU, one after the other.
+//! Operations that take a few ns (an atomic on a free lock) add their cost to the vCPU's owed time, without an event of their own.
 
 use crate::trace::{ThreadState, VcpuState};
 
@@ -12,12 +11,12 @@ use super::code::{Instr, OpOutcome};
 use super::simulation::World;
 use super::state::{Doing, KERNEL, NONE, Phase, Thread};
 
-/// After so many operations without any time passing a thread computes for a nanosecond, so that
-/// no program can stop the clock.
-const MOST_AT_ONCE: u32 = 4096;
+/// Maximum number of operations at one instant.
+/// The thread then computes for a nanosecond, so that no program can stop the clock.
+const MAX_AT_ONCE: u32 = 4096;
 
 impl World {
-    /// The thread may go on, if it still is where it can.
+    /// Continues a thread if it is still current on a running vCPU.
     pub(crate) fn go_on(&mut self, t: u32) {
         let v = self.threads[t as usize].vcpu;
         let vcpu = &self.vcpus[v as usize];
@@ -34,12 +33,12 @@ impl World {
     /// Runs the program of the current thread of a running vCPU whose account is up to date.
     #[inline]
     pub(crate) fn advance(&mut self, t: u32) {
-        self.advance_by(t, self.threads[t as usize].vcpu, MOST_AT_ONCE);
+        self.advance_by(t, self.threads[t as usize].vcpu, MAX_AT_ONCE);
     }
 
-    /// The same, for so many operations at most without any time passing.
+    /// Like [`World::advance`], with a maximum number of operations at this instant.
     fn advance_by(&mut self, t: u32, v: u32, mut operations: u32) {
-        // Mostly it did before.
+        // Usually the thread already runs.
         if !matches!(self.threads[t as usize].state, ThreadState::Running) {
             self.thread_state(t, ThreadState::Running);
         }
@@ -86,18 +85,18 @@ impl World {
         self.plan(v);
     }
 
-    /// The current thread has computed for as long as it was to.
+    /// Ends a computation of the current thread.
     #[inline]
     pub(crate) fn computed(&mut self, t: u32, v: u32) {
         let thread = &mut self.threads[t as usize];
         thread.doing = Doing::Go;
         let is_done = thread.phase == Phase::Done
             && matches!(self.code[thread.pc as usize], Instr::Compute { .. });
-        // The end of a computation is not one of the operations of this instant.
-        self.advance_by(t, v, MOST_AT_ONCE + u32::from(is_done));
+        // The computation itself does not count as an operation of this instant.
+        self.advance_by(t, v, MAX_AT_ONCE + u32::from(is_done));
     }
 
-    /// On to the next operation; false if the vCPU is taken from the thread instead.
+    /// Advances to the next operation; returns false if the guest preempts the thread instead.
     #[inline]
     fn next(&mut self, t: u32, v: u32) -> bool {
         let thread = &mut self.threads[t as usize];
@@ -111,12 +110,12 @@ impl World {
         true
     }
 
-    /// An operation that concerns others.
+    /// Runs an operation that involves other threads or vCPUs.
     #[inline(never)]
     fn operate(&mut self, t: u32, v: u32) -> OpOutcome {
         let Thread { pc, phase, .. } = self.threads[t as usize];
         match self.code[pc as usize] {
-            // These are done by `go_alone`.
+            // `go_alone` runs these.
             Instr::Compute { .. }
             | Instr::SpinLock(_)
             | Instr::SpinUnlock(_)
@@ -147,7 +146,7 @@ impl World {
                     self.threads[t as usize].doing = Doing::Go;
                     self.guest_account(v);
                     let queue = &mut self.vcpus[v as usize].queue;
-                    // Alone it loses nothing (yield_task_fair).
+                    // A lone thread loses nothing (yield_task_fair).
                     if !queue.is_alone() {
                         queue.yield_current(&mut self.entities);
                     }
@@ -168,7 +167,7 @@ impl World {
         self.guest_account(v);
         self.threads[t as usize].doing = Doing::Ended;
         self.threads[t as usize].ended = Some(self.now);
-        // Not asleep: nothing of it stays queued (DEQUEUE_SPECIAL).
+        // Not a sleep: no delayed entity stays queued (DEQUEUE_SPECIAL).
         self.leave_queue(t, v, false);
         let vm = &mut self.vms[self.threads[t as usize].vm as usize];
         vm.alive -= 1;

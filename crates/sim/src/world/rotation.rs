@@ -1,23 +1,23 @@
-//! What the simulated host keeps of turns: their sequence, who left, and where vCPUs with a seat or that roam may run besides.
+//! The simulated host's state of turns: their sequence, departed VMs, and the original affinities of vCPUs in slots.
 //!
-//! What it does with that is in `turns`.
+//! `turns` acts on this state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tandem_model::{PcpuSet, VmId};
 use tandem_policy::turns::Sequence;
 
-/// What the simulated host keeps of turns.
+/// The simulated host's state of turns.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     pub sequence: Sequence,
     /// VMs that began to sleep since the last observation.
     pub left: BTreeSet<VmId>,
-    /// Of vCPUs that a policy has given a seat: where they may run besides.
+    /// Original affinities of the vCPUs to which a policy has given a slot.
     granted: BTreeMap<u32, PcpuSet>,
-    /// vCPUs that roam, and where each may run while it does not.
+    /// Roaming vCPUs, and their affinities while they do not roam.
     pub roaming: BTreeMap<u32, PcpuSet>,
-    /// Of each vCPU at the end of its VM's last turn: how long it had been runnable, and when that was.
+    /// By vCPU, at the end of its VM's last turn: its runnable time so far, and the time of that reading.
     pub accounts: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -27,24 +27,24 @@ impl Turns {
         self.sequence.rotation().member(vm).is_some()
     }
 
-    /// Where a vCPU may run but for the seat it has.
+    /// A vCPU's original affinity, if a policy has given it a slot.
     pub fn granted(&self, v: u32) -> Option<PcpuSet> {
         self.granted.get(&v).cloned()
     }
 
-    /// Where a vCPU may run that has no seat by a policy's decision, or the seat. One that roams has another in each turn; that is the host's
-    /// own doing.
+    /// A vCPU's affinity by policy decisions, given the current one.
+    /// The host itself gives a roaming vCPU another slot in each turn, which does not count.
     pub fn allowed<'a>(&'a self, v: u32, now: &'a PcpuSet) -> &'a PcpuSet {
         self.roaming.get(&v).unwrap_or(now)
     }
 
-    /// A vCPU that may run on `now` roams from now on: where it may run while it does not.
+    /// Starts the roaming of a vCPU with affinity `now`, and keeps its original affinity.
     pub fn roam(&mut self, v: u32, now: &PcpuSet) {
         let home = self.granted.remove(&v);
         self.roaming.entry(v).or_insert_with(|| home.unwrap_or_else(|| now.clone()));
     }
 
-    /// A vCPU that may run on `before` may from now on run on `after`.
+    /// Changes a vCPU's affinity from `before` to `after`, and keeps its original one if that differs.
     pub fn narrow(&mut self, v: u32, before: &PcpuSet, after: &PcpuSet) {
         let granted = self.granted.remove(&v).unwrap_or_else(|| before.clone());
         if granted != *after {

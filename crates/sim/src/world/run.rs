@@ -1,8 +1,7 @@
-//! The loop over events, and which handler is for which.
+//! The event loop, and the dispatch of events to their handlers.
 //!
-//! An event is a slot of the queue; its number says what it is ([`Slots`](super::slots::Slots)).
-//! What a handler causes elsewhere is put on the list `work` and done before the clock moves, first
-//! in, first out.
+//! An event is a slot of the queue, whose number tells its kind ([`Slots`](super::slots::Slots)).
+//! Effects of a handler elsewhere go to the list `work`, and are done before the clock moves, first in, first out.
 
 use tandem_model::Nanos;
 
@@ -15,20 +14,20 @@ use super::state::Work;
 use super::trace_recorder::TraceRecorder;
 
 impl World {
-    /// Runs to the end.
+    /// Runs to the end, and returns the results.
     pub fn run(&mut self) -> Results {
         self.run_until(Nanos(self.end));
         self.results()
     }
 
-    /// Runs up to `time`; true if the simulation is over.
+    /// Runs up to `time`; returns whether the simulation is over.
     pub fn run_until(&mut self, time: Nanos) -> bool {
         let limit = time.0.min(self.end);
         while !self.finished {
             match self.queue.pop_until(limit) {
                 Some((time, slot)) => self.step(time, slot),
                 None => {
-                    // Nothing happens until then.
+                    // No event is due until the limit.
                     self.now = limit;
                     self.finished = limit == self.end;
                     break;
@@ -46,28 +45,28 @@ impl World {
         Nanos(self.now)
     }
 
-    /// How many events are pending.
+    /// Number of pending events.
     pub fn pending(&self) -> usize {
         self.queue.len()
     }
 
-    /// Leaves the invariants unchecked. For tests that measure the world itself.
+    /// Disables the invariant checks. For tests that measure the world itself.
     #[doc(hidden)]
     pub fn without_checks(&mut self) {
         self.checks = false;
     }
 
-    /// How many events have been handled.
+    /// Number of handled events.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// Records what happens from now on, at most so many events.
+    /// Starts recording a trace of at most `limit` events.
     pub fn record_trace(&mut self, limit: usize) {
         self.trace = Some(TraceRecorder::new(limit));
     }
 
-    /// What was recorded.
+    /// Stops the recording, and returns the trace.
     pub fn take_trace(&mut self) -> (Tracks, Vec<TraceEvent>) {
         let events = self.trace.take().map_or_else(Vec::new, |r| r.events);
         (self.tracks(), events)
@@ -95,7 +94,7 @@ impl World {
         }
     }
 
-    /// The handler of a slot that is not a vCPU's own.
+    /// Calls the handler of a slot that is not a vCPU's own.
     #[inline(never)]
     fn dispatch(&mut self, slot: u32) {
         let s = self.slots;
@@ -124,7 +123,7 @@ impl World {
         } else if slot < s.rescheds {
             self.agent(slot - s.agents);
         } else if slot < s.delays {
-            self.told_to_reschedule(slot - s.rescheds);
+            self.host_resched_arrived(slot - s.rescheds);
         } else if slot < s.second_looks {
             self.delay_over(slot - s.delays);
         } else if slot < s.messages {
@@ -134,7 +133,7 @@ impl World {
         }
     }
 
-    /// Does what the last handler caused, first in, first out.
+    /// Does the work that the last handler caused, first in, first out.
     #[inline(never)]
     fn drain(&mut self) {
         while self.work_done < self.work.len() {

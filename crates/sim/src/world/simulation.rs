@@ -1,8 +1,7 @@
-//! The simulated world as one value: the clock, the event queue, and all that events change.
+//! The simulated world as one value: the clock, the event queue, and all state that events change.
 //!
-//! Everything is held in plain vectors and addressed by number, so that a handler reaches what it
-//! needs without a search, and nothing is allocated while events are handled. What happens to it
-//! is in the files beside this one, each with an `impl World` of its own; here are data only.
+//! Everything is held in plain vectors and addressed by number, so handlers need no search, and events allocate no memory.
+//! This file holds data only; the sibling files add the behaviour, each with an `impl World` of its own.
 
 use tandem_model::PcpuSet;
 
@@ -38,7 +37,7 @@ pub struct World {
     pub(super) timer_steals: TimerSteals,
     pub(super) steal_random: Stream,
     pub(super) config: HostConfig,
-    /// The loop's window in ns for each window in cycles, last one asked for.
+    /// Last computed pause-loop window: in cycles, and the time in ns until the exit.
     pub(super) window_cache: (u32, Option<u64>),
     pub(super) queue: EventQueue,
     pub(super) slots: Slots,
@@ -64,11 +63,10 @@ pub struct World {
     pub(super) policies: Policies,
     pub(super) turns: Turns,
     pub(super) flexs: Option<Box<Swapper>>,
-    /// Of each VM.
+    /// By VM.
     pub(super) agents: Vec<Option<Box<SimulatedAgent>>>,
     pub(super) trace: Option<TraceRecorder>,
     pub(super) waits: Option<Box<WaitRecorder>>,
-    /// Whether the invariants are looked at while the world runs: in debug builds, unless a test
-    /// asks not to.
+    /// Whether the invariants are checked while the world runs: in debug builds, unless a test disables them.
     pub(super) checks: bool,
 }

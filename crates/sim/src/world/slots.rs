@@ -1,10 +1,10 @@
 //! The numbers of the event queue's slots.
 //!
-//! Everything that can be pending has a slot of its own, numbered kind by kind: first the vCPUs' own next
-//! events (slot `v` for vCPU `v`), then one range after the other. Messages come last, since their number
-//! grows while the world runs.
+//! Every possible pending event has a slot of its own, numbered by kind: first the vCPUs' own next events (slot `v` for vCPU `v`),
+//! then one range per kind.
+//! Messages come last, because their number grows while the world runs.
 
-/// Where each kind of event has its slots.
+/// The first slot of each kind of event.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slots {
     pub guest_ticks: u32,

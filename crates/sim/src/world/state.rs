@@ -1,7 +1,7 @@
-//! What the world consists of: pCPUs, VMs, vCPUs, threads, objects, interrupts on their way.
+//! The parts of the world: pCPUs, VMs, vCPUs, threads, objects, interrupts in flight.
 //!
-//! Everything refers to everything else by number. [`NONE`] stands for nobody. Time is ns since the
-//! simulation's begin.
+//! All references are numbers, and [`NONE`] is the null reference.
+//! Times are ns since the start of the simulation.
 
 use tandem_kpolicy::{Aple, Hvs};
 use tandem_model::Nanos;
@@ -14,20 +14,20 @@ use crate::sched::fair::FairQueue;
 use crate::trace::{IpiKind, ThreadState, VcpuState};
 use crate::workload::{MOST_HELD, MOST_LOOPS, Spin, SpinKind, Wake};
 
-/// Nobody, nothing, nowhere.
+/// The null reference.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What a vCPU owes before its thread goes on: work of the guest's kernel.
+/// Kind of owed time: work of the guest's kernel.
 pub(crate) const KERNEL: usize = 0;
-/// VM exits and what the hypervisor does.
+/// Kind of owed time: VM exits and the hypervisor's work.
 pub(crate) const EXITS: usize = 1;
-/// Refilling caches.
+/// Kind of owed time: cache refills.
 pub(crate) const CACHE: usize = 2;
-/// The switch that put it on its pCPU. One that is taken off before it has paid for that, pays for the
-/// next switch only.
+/// Kind of owed time: the switch that put the vCPU on its pCPU.
+/// A vCPU that is switched out before it has paid pays for its next switch only.
 pub(crate) const SWITCH: usize = 3;
 
-/// What a pCPU's time is counted as.
+/// The state to which a pCPU's time is accounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PcpuState {
     Idle,
@@ -37,27 +37,27 @@ pub(crate) enum PcpuState {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Pcpu {
-    /// The vCPU on it, running or being polled for.
+    /// The vCPU on it, running or halt-polling.
     pub current: u32,
     /// The vCPU that was on it last.
     pub warm: u32,
     /// Its private cache.
     pub cache: Cache,
-    /// Ran here when somebody yielded to another vCPU of this pCPU.
+    /// The vCPU that ran here when a directed yield chose another vCPU of this pCPU.
     pub yielded_over: u32,
     pub state: PcpuState,
-    /// Counted up to here.
+    /// Time up to which its state is accounted.
     pub since: u64,
     /// Idle since boot, for policies.
     pub idle_total: u64,
     pub results: PcpuResults,
-    /// A decision to reschedule is under way.
+    /// Marked to reschedule.
     pub resched: bool,
-    /// The current vCPU is not to be preempted before this (demand-based scheduling).
+    /// The current vCPU is protected from preemption until this time (demand-based scheduling).
     pub protected_until: u64,
-    /// No woken vCPU is put first before this (fast reactivation).
+    /// Earliest time of the next boost of a woken vCPU (fast reactivation).
     pub next_boost: u64,
-    /// The next vCPU comes because a sibling was scheduled (co-scheduling).
+    /// The next vCPU is boosted because a sibling was scheduled (co-scheduling).
     pub ganged: bool,
 }
 
@@ -73,23 +73,23 @@ pub(crate) struct SimulatedVm {
     pub idle: Vec<u64>,
     /// vCPUs that wait for a pCPU, a bit each.
     pub ready: Vec<u64>,
-    /// vCPUs with threads to spare, a bit each.
+    /// vCPUs with more than one thread, a bit each.
     pub overloaded: Vec<u64>,
     /// Threads that have not ended.
     pub alive: u32,
-    /// Its vCPUs begin where the scenario says.
+    /// The scenario sets the initial pCPUs of its vCPUs.
     pub is_placed: bool,
     pub started: u64,
     pub finished: Option<u64>,
-    /// Start of KVM's circle.
+    /// Starting point of KVM's search for a yield target.
     pub last_boosted: u32,
-    /// The window of the VM, where it has one, or the host, cycles.
+    /// Pause-loop window of the VM or the host, cycles.
     pub ple_window: u32,
     /// With [`crate::host::PauseLoop::Aple`].
     pub aple: Option<Aple>,
     /// With [`crate::host::Candidate::Ranked`].
     pub hvs: Option<Hvs>,
-    /// When APLE's threshold became what.
+    /// Changes of APLE's threshold: time and new value.
     pub windows: Vec<(Nanos, u32)>,
     pub counts: Counts,
     pub request_time: Histogram,
@@ -97,31 +97,31 @@ pub(crate) struct SimulatedVm {
     pub ipi_latency: Histogram,
     pub shootdown_latency: Histogram,
     pub lock_wait: Histogram,
-    /// Stopped by the cap.
+    /// Throttled by the cap.
     pub throttled: bool,
-    /// What it may still run in this cap period, ns.
+    /// Remaining run time in this cap period, ns.
     pub quota: u64,
     /// Its threads use this many of its vCPUs, the first ones.
     pub active: u32,
     /// It has this many of its vCPUs, the first ones; the others are not plugged in.
     pub present: u32,
-    /// When that changes, and to how many.
+    /// Planned changes of `present`: time and number of vCPUs.
     pub hotplug: Vec<(Nanos, u32)>,
-    /// Retention: an idle vCPU among them is kept awake for so long, ns.
+    /// Gleaner's retention: time for which an idle active vCPU stays awake, ns.
     pub retention: u64,
-    /// For how long its threads have waited for a vCPU since boot, for policies, ns.
+    /// Time that its threads have waited for a vCPU since boot, for policies, ns.
     pub waited: u64,
     pub random: Stream,
 }
 
-/// What a vCPU without a thread does.
+/// Idle state of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
     /// It has a thread.
     Busy,
     /// Polls for ever, or up to the time in `poll_until`.
     Polling,
-    /// On its way out of the pCPU by HLT.
+    /// Executing the exit of HLT.
     Halting,
     /// Halted.
     Halted,
@@ -129,79 +129,78 @@ pub(crate) enum Idle {
 
 /// A virtual CPU.
 ///
-/// What an event touches comes first, so that it lies in few lines of the cache; thousands of vCPUs do not all
-/// stay in the nearest one.
+/// Fields that events touch come first, so that they lie in few cache lines; the nearest cache cannot hold thousands of vCPUs.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Vcpu {
-    /// What it did is counted up to here (while it runs).
+    /// Time up to which it is accounted (while it runs).
     pub synced: u64,
-    /// What is owed before the thread goes on, by kind.
+    /// Time owed before the thread continues, by kind, ns.
     pub owed: [u64; 4],
     /// The current thread.
     pub thread: u32,
-    /// In the hypervisor's search for somebody to yield to, from this position.
+    /// Position at which the hypervisor's search for a yield target began; [`NONE`] outside a search.
     pub search: u32,
     pub state: VcpuState,
-    /// The guest wants to schedule as soon as it may.
+    /// The guest must schedule as soon as preemption allows.
     pub need_resched: bool,
-    /// Whether the host's scheduler has it, queued or current.
+    /// In a run queue of the host, waiting or current.
     pub queued: bool,
-    /// KVM's marks.
+    /// KVM's marks for directed yields.
     pub in_spin_loop: bool,
     pub dy_eligible: bool,
-    /// Whether the guest leaves stolen time out.
+    /// Whether the guest's scheduler subtracts steal time.
     pub steal_clock: bool,
     pub idle: Idle,
     pub vm: u32,
-    /// Time on pCPUs and time waiting for one since boot, for policies.
+    /// Time on pCPUs since boot, halt-polling included, for policies.
     pub ran_total: u64,
-    /// In its state since.
+    /// Start of the present state.
     pub since: u64,
-    /// The host's scheduler was told up to here.
-    pub host_told: u64,
-    /// The guest's scheduler was told up to here.
-    pub guest_told: u64,
-    /// TLB flushes being done: answered when nothing is owed any more.
+    /// Time up to which the host's scheduler has accounted it.
+    pub host_accounted: u64,
+    /// Time up to which the guest's scheduler has accounted it.
+    pub guest_accounted: u64,
+    /// TLB flushes in progress, answered when all owed time is paid.
     pub answers: Vec<(u32, u64)>,
-    /// Where it runs, is queued, or ran last.
+    /// The pCPU on which it runs, is queued, or ran last.
     pub pcpu: u32,
-    /// The pCPU it ran on last.
+    /// The pCPU on which it ran last.
     pub ran_on: u32,
     pub results: VcpuResults,
-    /// By so much it computes slower than the machine itself.
+    /// Slowdown of computation relative to bare metal, percent.
     pub slower_percent: u64,
     /// The thread that ran on it last.
     pub warm_thread: u32,
-    /// Another may have used its pCPU's cache since its thread last computed.
+    /// Others may have used its pCPU's cache since its thread last computed.
     pub cold: bool,
-    /// The thread whose data is being fetched or was, since the vCPU came or its thread did; and whether
-    /// that is from another last-level cache.
+    /// The thread whose data is or was fetched since the vCPU or the thread was switched in,
+    /// and whether it comes from another last-level cache.
     pub fetches: u32,
     pub fetches_far: bool,
     pub queue: FairQueue,
     pub poll_until: u64,
-    /// A rescheduling IPI is on its way or waits to be handled; sent then and by whom.
+    /// Send time and sender of the rescheduling IPI in flight or pending.
     pub resched_sent: u64,
     pub resched_from: u32,
-    /// The IPI has arrived while the vCPU did not run.
+    /// The IPI arrived while the vCPU did not run.
     pub resched_pending: bool,
-    /// Threads whose timer or device interrupt waits to be handled.
+    /// Threads whose timer or device interrupt is pending.
     pub due: Vec<u32>,
-    /// TLB flushes asked for and not yet handled: thread that waits, time sent.
+    /// Pending requests to flush: waiting thread, send time.
     pub flushes: Vec<(u32, u64)>,
-    /// Its TLB holds the address space, though it may be idle.
+    /// Its TLB holds the address space, even if it is idle.
     pub has_tlb: bool,
     /// The TLB is flushed before it runs again (paravirtual flush).
     pub flush_on_entry: bool,
-    /// Its own window in cycles (stock).
+    /// Its own pause-loop window (stock), cycles.
     pub ple_window: u32,
-    /// Searches that found nobody since it was put on its pCPU (APLE).
-    pub ple_in_vain: u32,
+    /// Searches without a yield since it was switched in (APLE).
+    pub failed_searches: u32,
     /// Next guest tick.
     pub tick_due: u64,
     pub ticks: u32,
-    /// Halted since, and KVM's adaptive polling time.
+    /// Start of the halt, and KVM's adaptive polling time.
     pub halted_at: u64,
     pub halt_poll: u64,
     /// haltpoll's adaptive polling time in the guest.
@@ -210,42 +209,43 @@ pub(crate) struct Vcpu {
     pub retained: bool,
     /// Halted by a paravirtual lock with its thread still spinning.
     pub pv_halted: bool,
+    /// Time waiting for a pCPU since boot, for policies.
     pub waited_total: u64,
-    /// How often it was put on a pCPU since boot, and the siblings that woke it since it was last observed, for policies.
+    /// Times switched in since boot, and the siblings that woke it since the last observation, for policies.
     pub runs_total: u64,
     pub woken_by: Vec<u32>,
-    /// Without a thread since (`u64::MAX`: it has one), for how long before, and how often, for policies.
+    /// Start of the idle period (`u64::MAX`: not idle), total of earlier ones, and their number, for policies.
     pub idle_since: u64,
     pub idle_total: u64,
     pub idle_periods: u64,
-    /// Exits for halting and being woken since boot, which the guest takes for idle time.
+    /// Time of halt and wake-up exits since boot, which the guest counts as idle time.
     pub halting_total: u64,
-    /// The host polled on its pCPU since the measuring began.
+    /// Halt-polling time since the measurement began.
     pub polled: u64,
 }
 
 impl Vcpu {
-    /// What is owed before the thread goes on, of all kinds.
+    /// Total time owed before the thread continues, ns.
     #[inline]
     pub fn owed(&self) -> u64 {
         self.owed.iter().sum()
     }
 }
 
-/// What a thread does or will do when it next gets to run.
+/// A thread's activity, present or at its next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// Its program goes on at `pc` in `phase`.
+    /// Continues its program at `pc` in `phase`.
     Go,
-    /// Computes; what is left is in `remaining`.
+    /// Computes for `remaining` ns.
     Compute,
-    /// Works in the guest's kernel without being preemptible; what is left is in `remaining`.
+    /// Works in the guest's kernel, not preemptible, for `remaining` ns.
     Hold,
-    /// Spins for the object.
+    /// Spins for the object in the guest's kernel.
     Spin(u32),
-    /// Spins in user space for the object, for as long as is left in `remaining`.
+    /// Spins for the object in user space, for `remaining` ns.
     SpinUser(u32),
-    /// Waits for TLBs to be flushed.
+    /// Waits for answers to TLB flushes.
     FlushWait,
     /// Is not runnable.
     Blocked,
@@ -253,21 +253,21 @@ pub(crate) enum Doing {
     Ended,
 }
 
-/// As what a thread waits for the lock of its address space.
+/// The role in which a thread waits for the lock of its address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MmWait {
     Reader,
     Writer,
-    /// A writer that was woken to try, and counts in the lock's `generation`.
+    /// A writer woken to try again, counted in the lock's `generation`.
     WokenWriter,
 }
 
-/// How far a thread is within one operation.
+/// A thread's progress within one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Not begun.
     Start,
-    /// Computed, or the spin lock was taken: the operation is done; or spun at a barrier.
+    /// The operation is done (computed, or took a spin lock), or the thread has spun at a barrier.
     Done,
     /// The bucket's lock is taken.
     Bucket,
@@ -277,7 +277,7 @@ pub(crate) enum Phase {
     Woken,
 }
 
-/// A thread of a guest. As with vCPUs, what an event touches comes first.
+/// A thread of a guest. As with vCPUs, fields that events touch come first.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Thread {
@@ -294,7 +294,7 @@ pub(crate) struct Thread {
     pub state: ThreadState,
     pub since: u64,
     pub work: u64,
-    /// The object the current operation is about.
+    /// The object of the current operation.
     pub object: u32,
     pub held_count: u32,
     pub held: [u32; MOST_HELD],
@@ -304,24 +304,24 @@ pub(crate) struct Thread {
     pub number: u32,
     pub pin: u32,
     pub working_set: u64,
-    /// The pCPU that its working set was brought to last.
+    /// The pCPU that last fetched its working set.
     pub data_at: u32,
     /// The mutex to take again after a condition.
     pub relock: u32,
     pub loops: [u32; MOST_LOOPS],
     pub mm_wait: MmWait,
-    /// The barrier's generation when it arrived.
+    /// The barrier's generation at its arrival.
     pub generation: u32,
     /// Answers still missing.
     pub answers_left: u32,
     pub wait_since: u64,
     pub woken_at: u64,
     pub woken_by: u32,
-    /// When its last wait was over; `u64::MAX`: a request has begun since then.
+    /// End of its last wait; `u64::MAX`: a request has started since.
     pub ready_at: u64,
-    /// When the request came that it is at; `u64::MAX`: it is at none.
+    /// Arrival of its present request; `u64::MAX`: none.
     pub request: u64,
-    /// When its last period began (`every`); 0: it had none yet.
+    /// Start of its last period (`every`); 0: none yet.
     pub period_began: u64,
     /// Neighbours in an object's list of waiters.
     pub next: u32,
@@ -329,7 +329,7 @@ pub(crate) struct Thread {
     pub ended: Option<u64>,
 }
 
-/// A list of threads, by their `next` and `previous`.
+/// A list of threads, linked by `next` and `previous`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiters {
     pub head: u32,
@@ -341,14 +341,14 @@ impl Waiters {
     pub const EMPTY: Waiters = Waiters { head: NONE, tail: NONE, count: 0 };
 }
 
-/// What an object is, with its own settings.
+/// Kind of an object, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectKind {
     Spin {
         kind: SpinKind,
         kernel: bool,
     },
-    /// A fair one is handed over to the longest waiter.
+    /// A fair mutex is handed over to the longest waiter.
     Mutex {
         fair: bool,
     },
@@ -364,8 +364,9 @@ pub(crate) enum ObjectKind {
     Queue {
         capacity: u32,
     },
-    /// The lock of an address space that has readers: `count` of them have it, and `generation` writers were woken and have not tried
-    /// yet. Writers that spin are in `putters`.
+    /// The lock of an address space with readers.
+    /// `count` readers hold it, and `generation` woken writers have not tried again yet.
+    /// Spinning writers are in `putters`.
     AddressSpace(MmLock),
 }
 
@@ -387,8 +388,7 @@ pub(crate) struct Object {
     pub vm: u32,
     pub owner: u32,
     pub waiters: Waiters,
-    /// A queue's producers that wait for room; a barrier's or semaphore's waiters that
-    /// spin.
+    /// A queue's producers that wait for room; the spinning waiters of other kinds.
     pub putters: Waiters,
     /// Threads at the barrier, units of the semaphore, items of the queue.
     pub count: u32,
@@ -397,18 +397,18 @@ pub(crate) struct Object {
     pub bucket: u32,
 }
 
-/// An interrupt on its way.
+/// An interrupt in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub from: u32,
     pub to: u32,
     pub kind: IpiKind,
     pub sent: u64,
-    /// Who waits for the answer.
+    /// The thread that waits for the answer, or [`NONE`].
     pub thread: u32,
 }
 
-/// What is to be done before the next event, in order.
+/// Work to do before the next event, in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// The thread's program may go on.

@@ -1,51 +1,54 @@
-//! Where the time of vCPUs goes and who waits for whom, as it is recorded beside the results: what is added up while the world runs.
+//! Recorded states of vCPUs and pCPU waits, in addition to the results.
 //!
-//! - Each pCPU has a list of the vCPUs that are queued on it and wait. Whenever its occupant or the list changes, all on the list are
-//!   charged to the occupant that was ([`StateRecorder::charge`]). So what a vCPU waited is the sum of whom it waited for, to the ns.
-//! - Each VM of up to [`MOST_VCPUS`] vCPUs has matrices of victim and sibling: co-stop, yields, and how long the sibling was kept
-//!   off pCPUs when the victim's present wait began.
+//! - Each pCPU has a list of the vCPUs that are queued on it and wait.
+//!   Whenever its occupant or the list changes, all vCPUs on the list charge the elapsed time to the previous occupant ([`StateRecorder::charge`]).
+//!   The wait of a vCPU is therefore the sum over its culprits, to the ns.
+//! - Each VM of up to [`MAX_VCPUS`] vCPUs has matrices of victim and sibling: co-stop, yields, and the sibling's time off pCPUs
+//!   when the victim's present wait began.
 //!
-//! When something is added, and what it means, is said in `states`. Times are ns.
+//! `states` defines the events and their meaning.
+//! Times are ns.
 
 use tandem_model::states::edges::Party;
 use tandem_model::{Nanos, VcpuId, VmId};
 
 use super::state::{NONE, SimulatedVm};
 
-/// VMs with more vCPUs have no matrix of them.
-pub(super) const MOST_VCPUS: u32 = 64;
+/// Maximum number of vCPUs in a VM with matrices.
+pub(super) const MAX_VCPUS: u32 = 64;
 
-/// Cells of the matrix of who takes pCPUs at most: 32 MiB.
-const MOST_CELLS: usize = 1 << 22;
+/// Maximum number of cells of [`Takers`]: 32 MiB.
+const MAX_CELLS: usize = 1 << 22;
 
-/// What is added up of a vCPU.
+/// Recorded times of a vCPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VcpuRecord {
-    /// Queued on a pCPU and not on it.
+    /// Queued on a pCPU, but not running.
     pub ready: u64,
     /// Spinning while the sibling that it waits for was off.
     pub costop_spinning: u64,
     /// Halted while the sibling that woke it was off.
     pub costop_halted: u64,
-    /// How often it had been put on a pCPU when recording began.
+    /// Times switched in before the recording began.
     pub runs_before: u64,
     /// The pCPU that it waits for, and its place in the list there; or [`NONE`].
     on: u32,
     place: u32,
     /// The thread that spins for all of its siblings, at a barrier or for TLB flushes; or [`NONE`].
     pub spinner: u32,
-    /// What the vCPU had spun when that began.
+    /// The vCPU's spinning time when that wait began.
     pub spun_before: u64,
 }
 
-/// The vCPUs that wait for a pCPU, and up to when they are charged.
+/// The vCPUs that wait for a pCPU, and the time up to which they are charged.
 #[derive(Clone, Debug)]
 struct Waiting {
     since: u64,
     vcpus: Vec<u32>,
 }
 
-/// Who takes pCPUs: a column for each vCPU, or for each VM where those would be too many. The last is for nobody.
+/// Waits for pCPUs by victim (row) and occupant (column).
+/// A column is a vCPU, or a VM if the vCPUs would be too many; the last one is an idle pCPU.
 struct Takers {
     column: Vec<u32>,
     parties: Vec<Party>,
@@ -57,18 +60,18 @@ pub(super) struct Siblings {
     vcpus: usize,
     /// Time in co-stop.
     pub costop: Vec<u64>,
-    /// How long the sibling had been off when the victim's wait, or this part of it, began.
+    /// The sibling's time off pCPUs when the victim's wait, or this part of it, began.
     seen: Vec<u64>,
-    /// How long it was off in the parts before.
+    /// The sibling's time off pCPUs during earlier parts of the wait.
     gathered: Vec<u64>,
-    /// Directed yields that helped, and those that did not.
+    /// Directed yields that the scheduler followed, and others.
     pub taken: Vec<u64>,
     pub useless: Vec<u64>,
 }
 
 impl Siblings {
     fn new(vcpus: u32) -> Option<Siblings> {
-        let vcpus = (vcpus <= MOST_VCPUS).then_some(vcpus as usize)?;
+        let vcpus = (vcpus <= MAX_VCPUS).then_some(vcpus as usize)?;
         let cells = vec![0; vcpus * vcpus];
         Some(Siblings {
             vcpus,
@@ -84,51 +87,51 @@ impl Siblings {
         victim as usize * self.vcpus + sibling as usize
     }
 
-    /// A wait, or another part of it, begins: a sibling had been off for so long.
+    /// Begins a wait, or another part of it, with the sibling's time off so far.
     pub fn begin(&mut self, victim: u32, sibling: u32, off: u64) {
         let cell = self.cell(victim, sibling);
         self.seen[cell] = off;
     }
 
-    /// A part of a wait ends; the wait goes on.
+    /// Ends a part of a wait that continues later.
     pub fn gather(&mut self, victim: u32, sibling: u32, off: u64) {
         let cell = self.cell(victim, sibling);
         self.gathered[cell] += off.saturating_sub(self.seen[cell]);
     }
 
-    /// Nothing is gathered of a wait that begins.
+    /// Clears the earlier parts, for a new wait.
     pub fn forget(&mut self, victim: u32) {
         let row = self.cell(victim, 0);
         self.gathered[row..row + self.vcpus].fill(0);
     }
 
-    /// How long a sibling was off in the present wait; `running` says whether a part of it is under way.
+    /// A sibling's time off during the present wait; `running` tells whether a part of the wait is in progress.
     pub fn off(&self, victim: u32, sibling: u32, off: u64, running: bool) -> u64 {
         let cell = self.cell(victim, sibling);
         let part = if running { off.saturating_sub(self.seen[cell]) } else { 0 };
         self.gathered[cell] + part
     }
 
-    /// The victim was in co-stop for a sibling.
+    /// Charges co-stop of the victim to a sibling.
     pub fn charge(&mut self, victim: u32, sibling: u32, time: u64) {
         let cell = self.cell(victim, sibling);
         self.costop[cell] += time;
     }
 
-    /// The victim yielded to a sibling.
+    /// Counts a directed yield of the victim to a sibling.
     pub fn yielded(&mut self, victim: u32, sibling: u32, taken: bool) {
         let cell = self.cell(victim, sibling);
         if taken { self.taken[cell] += 1 } else { self.useless[cell] += 1 }
     }
 }
 
-/// All of it.
+/// The recorder of states and pCPU waits.
 pub(super) struct StateRecorder {
     pub vcpus: Vec<VcpuRecord>,
     pcpus: Vec<Waiting>,
-    /// None where VMs are too many as well.
+    /// `None` if even the VMs are too many.
     takers: Option<Takers>,
-    /// By VM; none for the large ones.
+    /// By VM; `None` for those of more than [`MAX_VCPUS`] vCPUs.
     pub siblings: Vec<Option<Siblings>>,
 }
 
@@ -154,7 +157,7 @@ impl StateRecorder {
         }
     }
 
-    /// Charges all who wait for a pCPU with the time since they were last charged to who is on it ([`NONE`]: nobody).
+    /// Charges the time since the last charge, of all vCPUs that wait for a pCPU, to its occupant ([`NONE`]: idle).
     pub fn charge(&mut self, p: u32, occupant: u32, now: u64) {
         let waiting = &mut self.pcpus[p as usize];
         let time = now - waiting.since;
@@ -176,7 +179,7 @@ impl StateRecorder {
         (on != NONE).then_some(on)
     }
 
-    /// A vCPU waits for a pCPU from now on; all who wait for it are charged already.
+    /// Adds a vCPU to those that wait for a pCPU. The caller has charged the others.
     pub fn add(&mut self, v: u32, p: u32) {
         let waiting = &mut self.pcpus[p as usize].vcpus;
         let vcpu = &mut self.vcpus[v as usize];
@@ -185,7 +188,7 @@ impl StateRecorder {
         waiting.push(v);
     }
 
-    /// A vCPU waits no more; all who wait for that pCPU are charged already.
+    /// Removes a vCPU from those that wait for its pCPU. The caller has charged them.
     pub fn remove(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let on = std::mem::replace(&mut vcpu.on, NONE);
@@ -197,7 +200,7 @@ impl StateRecorder {
         }
     }
 
-    /// What was added up so far does not count; what is under way goes on from now.
+    /// Resets the recorded times; waits in progress continue from now.
     pub fn forget(&mut self) {
         for vcpu in &mut self.vcpus {
             vcpu.ready = 0;
@@ -215,7 +218,7 @@ impl StateRecorder {
         }
     }
 
-    /// Whom a vCPU waited for, and how long; `None` where that is not recorded.
+    /// Culprits of a vCPU's waits, and the times; `None` if these are not recorded.
     pub fn waited_for(&self, v: u32) -> Option<impl Iterator<Item = (&Party, Nanos)>> {
         let takers = self.takers.as_ref()?;
         let row = takers.parties.len() * v as usize;
@@ -223,7 +226,7 @@ impl StateRecorder {
         Some(takers.parties.iter().zip(times.iter().map(|time| Nanos(*time))))
     }
 
-    /// Whether it is recorded who takes pCPUs.
+    /// Whether the culprits of pCPU waits are recorded.
     pub fn has_takers(&self) -> bool {
         self.takers.is_some()
     }
@@ -237,7 +240,7 @@ impl StateRecorder {
 
 impl Takers {
     fn new(vms: &[SimulatedVm], count: usize) -> Option<Takers> {
-        let fits = |columns: usize| count.saturating_mul(columns + 1) <= MOST_CELLS;
+        let fits = |columns: usize| count.saturating_mul(columns + 1) <= MAX_CELLS;
         let by_vm = !fits(count);
         if by_vm && !fits(vms.len()) {
             return None;
@@ -256,7 +259,7 @@ impl Takers {
                 column.push(parties.len() as u32 - 1);
             }
         }
-        // A pCPU that is idle for a moment while one comes to it.
+        // A pCPU may be idle for a moment while a vCPU is queued on it.
         parties.push(Party::Unseen);
         Some(Takers { column, time: vec![0; count * parties.len()], parties })
     }

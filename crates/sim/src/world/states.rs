@@ -1,29 +1,31 @@
-//! Where the time of vCPUs goes and who waits for whom, as the model of [`tandem_model::states`] has it.
+//! States of vCPUs and attribution of their waits, as defined by the model in [`tandem_model::states`].
 //!
 //! | state | here |
 //! |---|---|
-//! | RUN | on a pCPU, but for what follows |
+//! | RUN | on a pCPU, except for the states below |
 //! | POLL | halted, while the host polls on the pCPU |
-//! | VMM | exits and entries, with what the hypervisor does between them |
-//! | RDY | queued on a pCPU that somebody else has |
+//! | VMM | exits and entries, with the hypervisor's work between them |
+//! | RDY | queued on a pCPU that another vCPU occupies |
 //! | LIM | runnable and in no queue: the VM has used up its cap |
 //! | CSTP | spinning or halted because of a sibling that was kept off pCPUs |
 //! | HALT | halted otherwise |
 //!
-//! All but CSTP are what the results have, cut in other places, so times sum to what was measured, to the ns. Who waits for a pCPU
-//! waits for whoever is on it: what a vCPU was RDY is the sum of its edges.
+//! All states but CSTP divide the times of the results differently, so they sum to the measured time, to the ns.
+//! A vCPU that waits for a pCPU waits for its occupant: RDY is the sum of the vCPU's edges.
 //!
-//! Co-stop is charged to the sibling that ends the wait, by its clock of stolen time: as long as that sibling was kept off while
-//! the victim waited, so long the wait would not have been. That is for
-//! - a spin lock: its holder, piece by piece (see `waits`);
-//! - a barrier or semaphore that is spun at, a TLB flush: the last that comes or answers;
-//! - a halted vCPU: the sibling whose interrupt wakes it.
+//! Co-stop is charged to the sibling that ends the wait, using that sibling's clock of steal time.
+//! The wait would have been shorter by the time that the sibling was kept off pCPUs meanwhile.
+//! The charged siblings are:
+//! - for a spin lock, its holder, piece by piece (see `waits`);
+//! - for a spinning barrier or semaphore, or a TLB flush, the last one to arrive or answer;
+//! - for a halted vCPU, the sender of the interrupt that wakes it.
 //!
-//! Only what the victim really spun counts, not its exits meanwhile: of a piece with exits, a proportional part; and never more than
-//! it spun. A thread that the guest preempts while it spins at a barrier or semaphore is not followed. A wait that is not over
-//! when the measuring ends has nobody who ended it, and is what it looks like: RUN or HALT. VMs of more than [`MOST_VCPUS`](super::state_recorder::MOST_VCPUS) vCPUs have no CSTP.
+//! Only the victim's spinning counts, not its exits meanwhile: of a piece with exits, a proportional part; and never more than the time spun.
+//! A thread that the guest preempts while it spins at a barrier or semaphore is not followed.
+//! A wait in progress at the end of the measurement has no culprit, and counts as RUN or HALT.
+//! VMs of more than [`MAX_VCPUS`](super::state_recorder::MAX_VCPUS) vCPUs have no CSTP.
 //!
-//! Recording changes nothing else: the same events happen, and the results are the same.
+//! Recording does not affect the simulation: events and results are the same.
 
 use crate::trace::VcpuState;
 
@@ -32,56 +34,56 @@ use super::state::NONE;
 use super::state_recorder::{Siblings, VcpuRecord};
 
 impl World {
-    /// Another vCPU comes to a pCPU, or it becomes idle: until now they waited for who was there.
+    /// Charges the vCPUs that wait for a pCPU, before its occupant or its list changes.
     #[inline]
-    pub(crate) fn pcpu_changes(&mut self, p: u32) {
+    pub(crate) fn charge_pcpu_waits(&mut self, p: u32) {
         if let Some(recorder) = &mut self.waits {
             let occupant = self.pcpus[p as usize].current;
             recorder.states.charge(p, occupant, self.now);
         }
     }
 
-    /// A runnable vCPU is in the queue of a pCPU and not on it.
+    /// A runnable vCPU begins to wait in the queue of a pCPU.
     #[inline]
-    pub(crate) fn waits_for_pcpu(&mut self, v: u32, p: u32) {
-        self.pcpu_changes(p);
+    pub(crate) fn begin_pcpu_wait(&mut self, v: u32, p: u32) {
+        self.charge_pcpu_waits(p);
         if let Some(recorder) = &mut self.waits {
             recorder.states.add(v, p);
         }
     }
 
-    /// It is on a pCPU, or in no queue.
+    /// A vCPU no longer waits for a pCPU: it runs, or is in no queue.
     #[inline]
-    pub(crate) fn waits_no_more(&mut self, v: u32) {
+    pub(crate) fn end_pcpu_wait(&mut self, v: u32) {
         let recorder = self.waits.as_ref();
         let Some(p) = recorder.and_then(|recorder| recorder.states.waits_on(v)) else {
             return;
         };
-        self.pcpu_changes(p);
+        self.charge_pcpu_waits(p);
         if let Some(recorder) = &mut self.waits {
             recorder.states.remove(v);
         }
     }
 
-    /// A vCPU, up to date, is about to enter another state.
+    /// A vCPU, up to date, is about to change its state.
     pub(crate) fn state_changes(&mut self, v: u32, to: VcpuState) {
         let vcpu = &self.vcpus[v as usize];
         let (from, t) = (vcpu.state, vcpu.thread);
         if t != NONE {
-            // What a thread waits on a pCPU and off it are pieces of their own.
+            // Waits on a pCPU and off it are separate pieces.
             self.count_piece(t);
         }
         match (from, to) {
             (VcpuState::Running, VcpuState::Halted | VcpuState::HaltPolling) => {
-                self.wait_of_all_begins(v, NONE);
+                self.begin_sibling_wait(v, NONE);
             }
-            (VcpuState::Running, _) => self.spinning_pauses(v),
-            (_, VcpuState::Running) => self.spinning_goes_on(v),
+            (VcpuState::Running, _) => self.pause_spinning(v),
+            (_, VcpuState::Running) => self.resume_spinning(v),
             _ => {}
         }
     }
 
-    /// The guest of a vCPU, up to date, is about to choose its thread anew: what that one spun until now is its own.
+    /// The guest of a vCPU, up to date, is about to choose another thread: accounts the spinning of the present one.
     #[inline]
     pub(crate) fn guest_switches(&mut self, v: u32, before: u32) {
         if self.waits.is_some() && before != NONE {
@@ -100,8 +102,8 @@ impl World {
         self.with_siblings(v, |_, _, _, record| record.spinner = NONE);
     }
 
-    /// A vCPU, up to date, halts, or its thread begins to spin: any of its siblings may end that.
-    pub(crate) fn wait_of_all_begins(&mut self, v: u32, spinner: u32) {
+    /// A vCPU, up to date, halts, or its thread begins to spin: any sibling may end this wait.
+    pub(crate) fn begin_sibling_wait(&mut self, v: u32, spinner: u32) {
         let spun = self.spun_by(v);
         self.with_siblings(v, |world, index, siblings, record| {
             record.spinner = spinner;
@@ -111,7 +113,7 @@ impl World {
         });
     }
 
-    fn spinning_pauses(&mut self, v: u32) {
+    fn pause_spinning(&mut self, v: u32) {
         self.with_siblings(v, |world, index, siblings, record| {
             if record.spinner != NONE {
                 world.see_siblings(v, |sibling, off| siblings.gather(index, sibling, off));
@@ -119,7 +121,7 @@ impl World {
         });
     }
 
-    fn spinning_goes_on(&mut self, v: u32) {
+    fn resume_spinning(&mut self, v: u32) {
         self.with_siblings(v, |world, index, siblings, record| {
             if record.spinner != NONE {
                 world.see_siblings(v, |sibling, off| siblings.begin(index, sibling, off));
@@ -150,7 +152,7 @@ impl World {
         let off = self.stolen(by);
         self.with_siblings(v, |world, index, siblings, record| {
             let vcpu = &world.vcpus[v as usize];
-            // With a thread it waits for a paravirtual lock, piece by piece.
+            // With a thread, it waits for a paravirtual lock, which is counted piece by piece.
             if vcpu.state != VcpuState::Halted || vcpu.thread != NONE {
                 return;
             }
@@ -162,7 +164,7 @@ impl World {
         });
     }
 
-    /// A vCPU waited for a spin lock for some time, in which it spun for `spun` and the holder was `off`.
+    /// A vCPU waited for a spin lock for `time`, of which it spun for `spun` while the holder was off pCPUs for `off`.
     pub(crate) fn lock_waited(&mut self, v: u32, holder: u32, time: u64, spun: u64, off: u64) {
         let halted = self.vcpus[v as usize].state == VcpuState::Halted;
         self.with_siblings(v, |world, index, siblings, record| {
@@ -178,17 +180,17 @@ impl World {
         });
     }
 
-    /// A directed yield of `v` to its sibling `to`, and whether that got the pCPU.
+    /// Records a directed yield of `v` to its sibling `to`, and whether the scheduler followed it.
     pub(crate) fn yielded(&mut self, v: u32, to: u32, taken: bool) {
         self.with_siblings(v, |world, index, siblings, _| {
             siblings.yielded(index, to - world.first_sibling(v), taken);
         });
     }
 
-    /// What was recorded so far does not count; the results were just begun anew.
+    /// Resets the recorded states, after a reset of the results.
     pub(crate) fn forget_states(&mut self) {
         for p in 0..self.pcpus.len() as u32 {
-            self.pcpu_changes(p);
+            self.charge_pcpu_waits(p);
         }
         let Some(mut recorder) = self.waits.take() else {
             return;
@@ -208,7 +210,7 @@ impl World {
         }
     }
 
-    /// What a vCPU spun since the measuring began, as far as it is up to date.
+    /// A vCPU's spinning time since the measurement began, up to its last `sync`.
     pub(super) fn spun_by(&self, v: u32) -> u64 {
         let ran = &self.vcpus[v as usize].results.ran;
         (ran.spin_user + ran.spin_kernel + ran.shootdown_wait).0
@@ -218,7 +220,7 @@ impl World {
         self.vms[self.vcpus[v as usize].vm as usize].first_vcpu
     }
 
-    /// With each sibling's number in its VM, and its stolen time.
+    /// Calls `each` with each sibling's number in its VM and its steal time.
     fn see_siblings(&self, v: u32, mut each: impl FnMut(u32, u64)) {
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
         for sibling in 0..vm.vcpus {
@@ -226,7 +228,7 @@ impl World {
         }
     }
 
-    /// With the vCPU's number in its VM and what is recorded of both; nothing where that is not recorded.
+    /// Calls `act` with the vCPU's number in its VM and both records, if the VM is recorded.
     fn with_siblings(
         &mut self,
         v: u32,

@@ -1,10 +1,10 @@
-//! What FlexS is told on the simulated host: the run queues, and modelled branch counters.
+//! FlexS's view of the simulated host: the run queues, and modelled branch counters.
 //!
-//! The counters are modelled from what a vCPU did since its last accounting. Computing has the workload's
-//! own branches per instruction and mispredictions ([`BranchProfile`]), with noise from sample to sample
-//! and phases of tight loops that look like spinning. A spin loop is PAUSE, compare, branch: a third are
-//! branches, hardly ever mispredicted, but PAUSE makes its instructions few. A sample that is half
-//! computing therefore does not look like spinning, as on real counters.
+//! The counters are modelled from a vCPU's times since its last accounting.
+//! Computing has the workload's own branches per instruction and mispredictions ([`BranchProfile`]),
+//! with noise from sample to sample and phases of tight loops that look like spinning.
+//! A spin loop is PAUSE, compare, branch: a third of its instructions are branches, hardly ever mispredicted, but PAUSE makes instructions few.
+//! A sample that is half computing therefore does not look like spinning, as on real counters.
 
 use tandem_model::branch_counters::BranchCounts;
 use tandem_model::{Nanos, PcpuId, PcpuSet};
@@ -18,28 +18,27 @@ use crate::workload::BranchProfile;
 /// Instructions per 1,000 cycles of computing; assumed.
 const COMPUTING: u64 = 1000;
 
-/// Instructions of a turn of a spin loop: PAUSE, compare, branch.
+/// Instructions per iteration of a spin loop: PAUSE, compare, branch.
 const TURN: u64 = 3;
 
-/// Branches per instruction and mispredicted ones per branch, of a tight computing loop and of a spin loop;
-/// assumed.
+/// Branches per instruction and mispredictions per branch, of a tight computing loop and of a spin loop; assumed.
 const TIGHT: (f64, f64) = (0.32, 0.001_2);
 const SPINNING: (f64, f64) = (1.0 / TURN as f64, 0.001);
 
-/// A phase of tight loops ends with this probability at each sample.
+/// Probability per sample that a phase of tight loops ends; assumed.
 const PHASE_ENDS: f64 = 0.2;
 
-/// The counters of a vCPU, modelled.
+/// The modelled counters of a vCPU.
 pub(super) struct Counters {
     profile: BranchProfile,
-    /// What it had done when it was last accounted.
+    /// Its times at the last accounting.
     seen: VcpuTime,
     /// In a phase of tight loops.
     tight: bool,
     random: Stream,
 }
 
-/// FlexS and what it is told.
+/// FlexS and its inputs.
 pub(crate) struct Swapper {
     pub policy: FlexS,
     /// The usual time between two ticks of a pCPU, ns.
@@ -48,7 +47,7 @@ pub(crate) struct Swapper {
     pub queues: Queues,
 }
 
-/// The queues as FlexS sees them, with the siblings of one VM only.
+/// The run queues as FlexS sees them, with the siblings of one VM only.
 pub(super) struct Queues {
     pcpus: Vec<PcpuId>,
     pub queued: Vec<Vec<VcpuKey>>,
@@ -72,14 +71,14 @@ impl RunQueues for Queues {
 }
 
 impl Counters {
-    /// What the counters counted for the time between `self.seen` and `ran`.
+    /// Returns the counts for the times between `self.seen` and `ran`.
     pub fn sample(
         &mut self,
         ran: &VcpuTime,
         cycles_per_us: u64,
         pause_cycles: u64,
     ) -> BranchCounts {
-        // The measurement may have begun in between, with all times at zero.
+        // The measurement may have started in between and reset all times.
         let since = |now: Nanos, then: Nanos| if now < then { now.0 } else { now.0 - then.0 };
         let seen = std::mem::replace(&mut self.seen, *ran);
         let computing = since(ran.useful, seen.useful) + since(ran.guest_kernel, seen.guest_kernel);
@@ -93,15 +92,13 @@ impl Counters {
         let computed = instructions(computing, COMPUTING);
         let spun = instructions(spinning, 1000 * TURN / pause_cycles.max(TURN));
         let BranchProfile { tight, .. } = self.profile;
-        let turns = match self.tight {
-            true => PHASE_ENDS,
-            // So that the part `tight` of the samples is in such phases.
-            false => PHASE_ENDS * tight / (1.0 - tight),
-        };
+        // Phases of tight loops make up the part `tight` of the samples.
+        let turns = if self.tight { PHASE_ENDS } else { PHASE_ENDS * tight / (1.0 - tight) };
         self.tight ^= self.random.unit() <= turns;
-        let (branches, mispredicted) = match self.tight {
-            true => TIGHT,
-            false => (self.profile.per_instruction, self.profile.mispredicted),
+        let (branches, mispredicted) = if self.tight {
+            TIGHT
+        } else {
+            (self.profile.per_instruction, self.profile.mispredicted)
         };
         let branches = (branches * self.noise()).clamp(0.001, 0.5);
         let mispredicted = (mispredicted * self.noise()).clamp(0.0, 1.0);

@@ -1,8 +1,8 @@
-//! The events of a trace as they are recorded, up to a limit.
+//! The recorded events of a trace, up to a limit.
 
 use crate::trace::TraceEvent;
 
-/// Events so far, up to a limit.
+/// Records events until the limit is reached.
 pub(crate) struct TraceRecorder {
     pub events: Vec<TraceEvent>,
     limit: usize,

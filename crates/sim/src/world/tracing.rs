@@ -1,4 +1,4 @@
-//! Recording what happens, for traces. Costs nothing when it is off.
+//! Records events for traces. Costs nothing if it is off.
 
 use crate::trace::{ExitReason, TraceEvent, Tracks};
 
@@ -12,7 +12,7 @@ impl World {
         }
     }
 
-    /// What the tracks are called.
+    /// Returns the names of the tracks.
     pub(crate) fn tracks(&self) -> Tracks {
         Tracks {
             pcpus: self.pcpus.len() as u32,

@@ -1,7 +1,9 @@
-//! Turns on the simulated host: the same sequence as on a live one, and the same knobs.
+//! Turns on the simulated host: the same sequence as on a live host, and the same knobs.
 //!
-//! At each turn the row that ends is looked at for VMs that slept, the next row leaves the idle class, the others enter it, and
-//! each pCPU acts on it at its next clock tick, as a kernel does. Turns begin on time and writing costs nothing.
+//! At each turn, the host checks the VMs of the ending row for sleep.
+//! The next row leaves the idle class, and the other VMs enter it.
+//! Each pCPU follows at its next clock tick, as a kernel does.
+//! Turns start on time, and writing the settings costs nothing.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +17,14 @@ use super::rotation::Turns;
 use super::simulation::World;
 
 impl World {
-    /// These VMs take turns from now on, and no others.
+    /// Follows a new rotation: its members take turns, and no other VMs.
     pub(super) fn follow_turns(&mut self, rotation: &Rotation) {
         let was_still = self.turns.sequence.rotation().is_empty();
         for vm in self.turns.sequence.follow(rotation.clone()) {
             self.set_idle(vm.0 as u32, false);
         }
         self.follow_roaming(rotation);
-        // What a VM did while it took no turns says nothing about whether it sleeps in them.
+        // Activity outside the rotation tells nothing about sleep within it.
         let vms = &self.vms;
         self.turns.accounts.retain(|v, _| {
             rotation.members.iter().any(|member| {
@@ -38,7 +40,7 @@ impl World {
         }
     }
 
-    /// Who roams from now on, and who does so no more: that one may run again where it could before.
+    /// Starts the roaming of the rotation's roaming vCPUs, and stops that of the others.
     fn follow_roaming(&mut self, rotation: &Rotation) {
         let members = rotation.members.iter().filter(|m| m.roams.is_some());
         let roaming: BTreeSet<u32> = members
@@ -49,20 +51,21 @@ impl World {
             .collect();
         let before: Vec<u32> = self.turns.roaming.keys().copied().collect();
         for v in before.into_iter().filter(|v| !roaming.contains(v)) {
-            self.roams_no_more(v);
+            self.stop_roaming(v);
         }
         for v in roaming {
             self.turns.roam(v, &self.allowed[v as usize]);
         }
     }
 
-    fn roams_no_more(&mut self, v: u32) {
+    /// Stops a vCPU's roaming, and reverts its affinity.
+    fn stop_roaming(&mut self, v: u32) {
         if let Some(home) = self.turns.roaming.remove(&v) {
             self.set_affinity(v, &home);
         }
     }
 
-    /// A turn begins.
+    /// Starts a turn.
     pub(crate) fn turn(&mut self) {
         let mut turns = std::mem::take(&mut self.turns);
         let row = turns.sequence.row().to_vec();
@@ -93,11 +96,11 @@ impl World {
         }
         self.turns = turns;
         for v in slept {
-            self.roams_no_more(v);
+            self.stop_roaming(v);
         }
     }
 
-    /// Whether a VM slept since the end of its last turn.
+    /// Whether a VM has slept since the end of its last turn.
     fn slept_in_turns(&mut self, turns: &mut Turns, vm: VmId) -> bool {
         let Some(member) = turns.sequence.rotation().member(vm) else {
             return false;

@@ -1,27 +1,27 @@
-//! Who waited for whom, as it is recorded: a matrix for each VM, a piece of wait for each thread.
+//! Recorded waits within a VM: a matrix for each VM, and the present piece of wait of each thread.
 //!
-//! What the numbers mean, and when a piece begins and ends, is said where they are counted (`waits`).
+//! `waits` defines the figures, and when a piece begins and ends.
 
 use tandem_model::Nanos;
 
 use crate::results::{WaitMatrix, Waits};
 
-use super::state_recorder::{MOST_VCPUS, StateRecorder};
+use super::state_recorder::{MAX_VCPUS, StateRecorder};
 
-/// A thread that waits for a lock, and the piece of its wait that is under way.
+/// A thread's wait for a lock, and its present piece.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Piece {
     pub waits: bool,
     /// The vCPU of the lock's holder, or [`NONE`].
     pub holder: u32,
     pub since: u64,
-    /// The holder's stolen time then.
+    /// The holder's steal time at `since`.
     pub stolen: u64,
-    /// What the waiter's vCPU had spun then.
+    /// The spinning time of the waiter's vCPU at `since`.
     pub spun: u64,
 }
 
-/// Time waited, while the other vCPU was on a pCPU and while it was not.
+/// Wait time, while the other vCPU was on a pCPU and while it was off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cell {
     pub running: u64,
@@ -36,20 +36,20 @@ impl Cell {
     }
 }
 
-/// The matrices of a VM, row by row: who waited, for whom.
+/// The matrices of a VM, in row order: waiter, then the other vCPU.
 pub(super) struct Matrices {
     pub vcpus: usize,
     pub locks: Vec<Cell>,
     pub flushes: Vec<Cell>,
-    /// By waiter: nobody held the lock.
+    /// By waiter: wait time without a lock holder.
     pub free: Vec<u64>,
-    /// Stolen time of who was asked to flush when it was asked, by asker and asked.
+    /// Steal time of the asked vCPU at the request to flush, by asker and asked.
     pub asked: Vec<u64>,
 }
 
 impl Matrices {
     pub fn new(vcpus: u32) -> Option<Matrices> {
-        let vcpus = (vcpus <= MOST_VCPUS).then_some(vcpus as usize)?;
+        let vcpus = (vcpus <= MAX_VCPUS).then_some(vcpus as usize)?;
         Some(Matrices {
             vcpus,
             locks: vec![Cell::default(); vcpus * vcpus],
@@ -75,12 +75,12 @@ impl Matrices {
     }
 }
 
-/// All of it.
+/// The recorder of waits and states.
 pub(crate) struct WaitRecorder {
-    /// By VM; none for the large ones.
+    /// By VM; `None` for those of more than [`MAX_VCPUS`] vCPUs.
     pub vms: Vec<Option<Matrices>>,
     /// By thread.
     pub pieces: Vec<Piece>,
-    /// Where the time of vCPUs goes.
+    /// States of vCPUs and pCPU waits.
     pub states: StateRecorder,
 }

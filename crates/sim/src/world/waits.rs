@@ -1,21 +1,23 @@
-//! Who waited for whom: time that each vCPU of a VM waited for spin locks, by the vCPU that held them,
-//! and for answers to TLB flushes, by the vCPU that had to answer.
+//! Attribution of waits within a VM.
 //!
-//! Both are split by whether the other vCPU was on a pCPU meanwhile or waited for one: the first is
-//! contention, which a bigger machine cures; the second is what overcommit adds (lock-holder and
-//! lock-waiter preemption, late answers), and what pause-loop exiting and its policies are about.
+//! Each vCPU's waits for spin locks are charged to the vCPU that held them, and its waits for TLB flushes to the vCPU that had to answer.
 //!
-//! A wait is cut where its lock changes hands. Each piece belongs to who held the lock during it, and
-//! counts whether or not the waiter itself was on a pCPU, as in the histogram `lock_wait`: over waits
-//! that are over, both have the same sum. A lock that was handed to a waiter whose vCPU is off is held
-//! by it. A lock that nobody holds while its waiters are off is waited for without a holder. A thread in
-//! user space counts for the vCPU it is on; a holder that the guest moves, for the one it was on when
-//! the piece began.
+//! Both are split by whether the other vCPU was on a pCPU or waited for one.
+//! The first part is contention, which a bigger machine reduces.
+//! The second part is the cost of overcommit (lock-holder and lock-waiter preemption, late answers), at which pause-loop exiting and its policies aim.
 //!
-//! The split costs nothing when vCPUs come and go: every vCPU has a clock of its stolen time, and the
-//! difference over a piece is the part in which it was off. A hand-over costs a visit to each waiter of
-//! that lock, so this is recorded only when asked for ([`World::record_waits`]), and only for VMs of up
-//! to [`MOST_VCPUS`](super::state_recorder::MOST_VCPUS) vCPUs, whose matrices are allocated then and never again. Times are ns.
+//! A wait is cut where its lock changes hands, and each piece is charged to the holder during it.
+//! A piece counts even if the waiter itself was off its pCPU, as in the histogram `lock_wait`: over finished waits, both have the same sum.
+//! A lock that was handed to a waiter whose vCPU is off is held by that waiter.
+//! A lock that stays free while its waiters are off is waited for without a holder.
+//! A waiter in user space counts for its present vCPU, and a holder that the guest migrates for its vCPU at the start of the piece.
+//!
+//! The split costs nothing at context switches.
+//! Every vCPU has a clock of its steal time, and the difference over a piece is the time in which the vCPU was off.
+//! A hand-over visits each waiter of the lock.
+//! Waits are therefore recorded on request only ([`World::record_waits`]), and for VMs of up to
+//! [`MAX_VCPUS`](super::state_recorder::MAX_VCPUS) vCPUs, whose matrices are allocated once.
+//! Times are ns.
 
 use crate::results::Waits;
 use crate::trace::VcpuState;
@@ -26,7 +28,7 @@ use super::state_recorder::StateRecorder;
 use super::wait_recorder::{Cell, Matrices, Piece, WaitRecorder};
 
 impl World {
-    /// Records from now on where the time of vCPUs goes and who waits for whom.
+    /// Starts recording the states of vCPUs and the attribution of their waits.
     pub fn record_waits(&mut self) {
         self.waits = Some(Box::new(WaitRecorder {
             vms: self.vms.iter().map(|vm| Matrices::new(vm.vcpus)).collect(),
@@ -36,12 +38,12 @@ impl World {
         for v in 0..self.vcpus.len() as u32 {
             let vcpu = &self.vcpus[v as usize];
             if vcpu.state == VcpuState::Ready && vcpu.queued {
-                self.waits_for_pcpu(v, vcpu.pcpu);
+                self.begin_pcpu_wait(v, vcpu.pcpu);
             }
         }
     }
 
-    /// A vCPU's stolen time since boot.
+    /// A vCPU's steal time since boot.
     pub(super) fn stolen(&self, v: u32) -> u64 {
         let vcpu = &self.vcpus[v as usize];
         match vcpu.state {
@@ -58,7 +60,7 @@ impl World {
         }
     }
 
-    /// A thread has got the spin lock that it waited for.
+    /// A thread has taken the spin lock for which it waited.
     #[inline]
     pub(crate) fn wait_is_over(&mut self, t: u32) {
         if self.waits.is_some() {
@@ -69,7 +71,7 @@ impl World {
         }
     }
 
-    /// A spin lock has another holder, or none: a new piece of every wait for it begins.
+    /// A spin lock has a new holder, or none: begins a new piece of every wait for it.
     #[inline]
     pub(crate) fn holder_changed(&mut self, lock: u32) {
         if self.waits.is_none() {
@@ -84,7 +86,7 @@ impl World {
         }
     }
 
-    /// What was waited for before the measuring does not count.
+    /// Resets the recorded waits at the start of the measurement.
     pub(crate) fn forget_waits(&mut self) {
         self.count_waits();
         let Some(mut waits) = self.waits.take() else {
@@ -114,7 +116,7 @@ impl World {
         }
     }
 
-    /// What was recorded of a VM.
+    /// Returns the recorded waits of a VM.
     pub(crate) fn waits_of(&self, vm: usize) -> Option<Waits> {
         let matrices = self.waits.as_ref()?.vms.get(vm)?.as_ref()?;
         Some(matrices.results())
@@ -146,7 +148,7 @@ impl World {
         }
     }
 
-    /// A VM's matrices, and where in them two of its vCPUs meet.
+    /// A VM's matrices, and the position of two of its vCPUs in them.
     fn cell(&mut self, waiter: u32, other: u32) -> Option<(&mut Matrices, usize)> {
         let vm = self.vcpus[waiter as usize].vm;
         let first = self.vms[vm as usize].first_vcpu;
@@ -170,7 +172,7 @@ impl World {
         }
     }
 
-    /// Counts the piece of a thread's wait up to now; it goes on.
+    /// Counts the present piece of a thread's wait up to now, and continues it.
     pub(super) fn count_piece(&mut self, t: u32) {
         let Some(waits) = &self.waits else { return };
         let piece = waits.pieces[t as usize];

@@ -1,13 +1,14 @@
-//! The guest's scheduler: which thread a vCPU runs, where a woken thread goes, load balancing.
+//! The guest's scheduler: thread switches, placement of woken threads, load balancing.
 //!
-//! A woken thread goes to the vCPU it ran on last if that is idle, else to an idle sibling, else
-//! to where it was (select_idle_sibling of kernel/sched/fair.c; the guest's vCPUs share one cache
-//! domain). A vCPU that polls in its idle loop sees the thread by itself; one that halted gets a
-//! rescheduling IPI, and so does a busy one whose current thread is to be preempted.
+//! A woken thread goes to its last vCPU if that is idle, otherwise to an idle sibling, otherwise to its last vCPU
+//! (select_idle_sibling of kernel/sched/fair.c; the guest's vCPUs share one cache domain).
+//! A vCPU that polls in its idle loop notices the thread without an IPI.
+//! A halted vCPU gets a rescheduling IPI, and so does a busy one whose current thread is to be preempted.
 //!
-//! Load balancing: a vCPU that would become idle takes a thread from one that has more than one
-//! (new-idle); at every eighth tick a vCPU takes one from another that has at least two more; a
-//! vCPU with threads to spare wakes an idle one at its tick (the kernel's "nohz kick").
+//! Load balancing:
+//! - A vCPU that would become idle takes a thread from one that has more than one (new-idle).
+//! - At every eighth tick, a vCPU takes a thread from another that has at least two more.
+//! - A vCPU with waiting threads wakes an idle one at its tick (the kernel's "nohz kick").
 
 use crate::bits::{has_bit, next_bit, set_bit};
 use crate::sched::fair::Enqueue;
@@ -16,24 +17,24 @@ use crate::trace::{ThreadState, TraceEvent, VcpuState};
 use super::simulation::World;
 use super::state::{Doing, Idle, KERNEL, NONE, Work};
 
-/// Every so many ticks a busy vCPU looks for load to take.
+/// Number of ticks between two attempts of a busy vCPU to take load.
 const BALANCE_TICKS: u32 = 8;
 
 impl World {
-    /// Tells the guest's scheduler what the current thread of `v` ran.
+    /// Accounts the time of the current thread of `v` with the guest's scheduler.
     #[inline]
     pub(crate) fn guest_account(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        let ran = self.now - vcpu.guest_told;
-        vcpu.guest_told = self.now;
-        // A guest that does not know of stolen time takes it for its thread's.
+        let ran = self.now - vcpu.guest_accounted;
+        vcpu.guest_accounted = self.now;
+        // A guest without a steal clock charges steal time to its thread.
         let counts = vcpu.state == VcpuState::Running || !vcpu.steal_clock;
         if ran > 0 && vcpu.thread != NONE && counts {
             vcpu.queue.account(&mut self.entities, ran);
         }
     }
 
-    /// Keeps the VM's list of vCPUs with threads to spare up to date.
+    /// Updates the VM's set of vCPUs with more than one thread.
     #[inline]
     fn note_load(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
@@ -94,7 +95,8 @@ impl World {
         self.arrived(t, target, by);
     }
 
-    /// Whether a thread that sleeps is still queued on its vCPU, and wakes there (ttwu_runnable). On one that is out of use it is not any more.
+    /// Whether a sleeping thread is still queued on its vCPU, and wakes there (ttwu_runnable).
+    /// A thread that may not stay on its vCPU is dequeued first.
     fn is_queued_still(&mut self, t: u32) -> bool {
         if !self.entities[t as usize].is_delayed() {
             return false;
@@ -108,7 +110,7 @@ impl World {
         may_stay
     }
 
-    /// Where a woken thread goes.
+    /// Chooses the vCPU of a woken thread.
     fn choose_vcpu(&self, t: u32, before: u32, by: u32) -> u32 {
         let thread = &self.threads[t as usize];
         if thread.pin != NONE {
@@ -116,7 +118,7 @@ impl World {
         }
         let vm = &self.vms[thread.vm as usize];
         let first = vm.first_vcpu;
-        // Out of use: as if it had run on one that is in use.
+        // Map an inactive vCPU to an active one.
         let before =
             if before - first < vm.active { before } else { first + (before - first) % vm.active };
         if has_bit(&vm.idle, before - first) {
@@ -124,7 +126,7 @@ impl World {
         }
         match next_bit(&vm.idle, before - first, vm.vcpus) {
             Some(idle) => first + idle,
-            // Nobody is idle: the waker's vCPU if it has less to do (wake_affine).
+            // No vCPU is idle: the waker's vCPU if that has fewer threads (wake_affine).
             None if by - first < vm.active
                 && self.vcpus[by as usize].queue.len()
                     < self.vcpus[before as usize].queue.len() =>
@@ -135,33 +137,33 @@ impl World {
         }
     }
 
-    /// A thread has been queued on `v` by vCPU `by`: sees to it that `v` notices.
+    /// A thread has been queued on `v` by vCPU `by`: makes `v` reschedule if necessary.
     pub(crate) fn arrived(&mut self, t: u32, v: u32, by: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         if vcpu.thread == NONE {
             vcpu.need_resched = true;
             match (vcpu.idle, vcpu.state) {
                 _ if v == by => self.work.push(Work::Guest(v)),
-                // A yielding thread is there.
+                // Gleaner's yielding thread must be preempted.
                 (Idle::Polling, VcpuState::Running) if self.is_retained(v) => {
                     self.send_reschedule(by, v);
                 }
                 (Idle::Polling, VcpuState::Running) => self.work.push(Work::Guest(v)),
-                // It polls as soon as it is back on a pCPU, and sees it then.
+                // It polls as soon as it is back on a pCPU, and notices the thread then.
                 (Idle::Polling, _) => {}
                 (Idle::Busy, _) => self.work.push(Work::Guest(v)),
                 (Idle::Halting | Idle::Halted, _) => self.send_reschedule(by, v),
             }
             return;
         }
-        // It is to choose anyway: nobody is nominated, nor does it need another interrupt (test_tsk_need_resched).
+        // With need_resched set, the kernel sets no buddy and sends no interrupt (test_tsk_need_resched).
         if !vcpu.need_resched && vcpu.queue.wakeup_preempts(&self.entities, t) {
             vcpu.need_resched = true;
             if v == by { self.work.push(Work::Guest(v)) } else { self.send_reschedule(by, v) }
         }
     }
 
-    /// The guest wants to choose again; it does so if the vCPU runs and its thread may be preempted.
+    /// Reschedules in the guest if need_resched is set, the vCPU runs, and its thread is preemptible.
     pub(crate) fn guest_may_schedule(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         if vcpu.state != VcpuState::Running
@@ -249,12 +251,11 @@ impl World {
         };
         self.thread_state(t, state);
         self.continue_thread(v, t);
-        // Until the thread goes on, at the latest when what is owed is paid.
+        // The next event is at the latest the payment of the owed time, when the thread continues.
         self.plan(v);
     }
 
-    /// Takes a thread from another vCPU of the VM that has at least `least` more than `v`; true if
-    /// there is one.
+    /// Takes a thread from another vCPU of the VM that has at least `least` more than `v`; returns whether it found one.
     fn take_thread(&mut self, v: u32, least: u32) -> bool {
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
         if !vm.guest.balance || v - vm.first_vcpu >= vm.active {
@@ -289,8 +290,8 @@ impl World {
         false
     }
 
-    /// A queued thread that spins in user space is where its cache line is; it may move like any
-    /// other. One that holds or waits for a kernel lock is never in a queue.
+    /// Whether a thread holds or spins for a kernel lock, and must not migrate.
+    /// A thread that spins in user space may migrate.
     pub(crate) fn is_stuck(&self, t: u32) -> bool {
         self.threads[t as usize].no_preempt > 0
     }
@@ -315,7 +316,7 @@ impl World {
         }
     }
 
-    /// What a tick does on a running vCPU; the caller plans and schedules.
+    /// Does the work of a tick on a running vCPU; the caller plans and schedules.
     pub(crate) fn tick_work(&mut self, v: u32) {
         let vm = self.vcpus[v as usize].vm;
         let guest = &self.vms[vm as usize].guest;

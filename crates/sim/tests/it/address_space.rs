@@ -1,11 +1,11 @@
-//! The lock of an address space with readers: page faults and giving memory back beside changes.
+//! The lock of an address space with readers: page faults and discards next to mappings and unmappings.
 
 use crate::common::{FREE, near, run};
 use tandem_sim::results::VmResults;
 
 const LOCKS: [&str; 3] = ["stealing", "handed-over", "spinning"];
 
-/// Threads on four CPUs that do these steps for ever, and one that does those of `other` if there are any.
+/// Threads on four CPUs that repeat `steps` for ever, and one that repeats `other` unless that is empty.
 fn world(threads: u32, steps: &str, other: &str) -> String {
     let other = match other {
         "" => String::new(),
@@ -28,7 +28,7 @@ fn vm(text: &str, lock: &str, readers: bool) -> VmResults {
 }
 
 #[test]
-fn faults_and_discards_hold_the_lock_together_and_changes_alone() {
+fn readers_share_lock_and_writers_exclude() {
     for lock in LOCKS {
         for (steps, readers, at_once) in [
             ("{ fault = \"10us\" }", true, 4.0),
@@ -50,7 +50,7 @@ fn faults_and_discards_hold_the_lock_together_and_changes_alone() {
 }
 
 #[test]
-fn without_readers_giving_memory_back_is_a_change_like_any_other() {
+fn discard_writes_without_mm_readers() {
     for lock in LOCKS {
         let steps =
             |verb: &str| format!("{{ compute = \"exp(5us)\" }}, {{ {verb} = \"exp(10us)\" }}");
@@ -62,8 +62,8 @@ fn without_readers_giving_memory_back_is_a_change_like_any_other() {
 }
 
 #[test]
-fn a_writer_waits_for_the_readers_and_no_reader_passes_it() {
-    // Three read for 10 µs at a time, one writes for 10 µs: in turn, 20 µs a round.
+fn writer_waits_for_readers_and_blocks_new_ones() {
+    // Three threads read for 10 µs at a time and one writes for 10 µs, in turn: 20 µs per round.
     for lock in LOCKS {
         let text = world(3, "{ fault = \"10us\" }", "{ compute = \"1us\" }, { unmap = \"10us\" }");
         let vm = vm(&text, lock, true);
@@ -75,7 +75,7 @@ fn a_writer_waits_for_the_readers_and_no_reader_passes_it() {
 }
 
 #[test]
-fn writers_that_spin_have_the_lock_at_once_and_woken_ones_when_they_are_up() {
+fn spinning_writers_skip_wakeup_latency() {
     let text = world(2, "{ compute = \"1us\" }, { unmap = \"10us\" }", "");
     let each = |lock: &str| {
         let settings = [
@@ -90,7 +90,7 @@ fn writers_that_spin_have_the_lock_at_once_and_woken_ones_when_they_are_up() {
 }
 
 #[test]
-fn whoever_waits_gets_on_in_overcommitted_vms_too() {
+fn all_waiters_progress_under_overcommit() {
     for lock in LOCKS {
         let text = "duration = \"1200ms\"\n[machine]\npcpus = 3\n[host]\nhalt_poll = 0
             [[workload]]\nname = \"maps\"

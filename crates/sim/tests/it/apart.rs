@@ -1,5 +1,4 @@
-//! vCPUs apart on the simulated host: what holds over 250 ms with them and without, what a portion is worth, and where nothing is
-//! divided.
+//! Divided vCPUs on the simulated host: shares over 250 ms with and without division, the effect of a portion, and the cases without division.
 
 use std::path::Path;
 
@@ -9,11 +8,11 @@ use tandem_policy::host::Host;
 use tandem_sim::World;
 use tandem_sim::scenario::load::{Setting, Source};
 
-/// What each VM of `scenarios/policy-apart.toml` is due, in pCPUs.
+/// Fair share of each VM of `scenarios/policy-apart.toml`, in pCPUs.
 const DUE: f64 = 2.0 / 3.0;
 
-/// How far the VMs of `scenarios/policy-apart.toml` were from their shares in windows of 250 ms, in pCPUs: on average, and at most.
-fn astray(settings: &[&str]) -> (f64, f64) {
+/// Mean and maximum deviation of the VMs of `scenarios/policy-apart.toml` from their fair shares in windows of 250 ms, in pCPUs.
+fn share_deviation(settings: &[&str]) -> (f64, f64) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/policy-apart.toml");
     let mut source = Source::read(&path).unwrap();
     for setting in settings {
@@ -26,7 +25,7 @@ fn astray(settings: &[&str]) -> (f64, f64) {
         world.run_until(Nanos::from_millis(250 * window));
         let vms = world.results().vms;
         let received: Vec<f64> = vms.iter().map(|vm| vm.received.as_secs_f64()).collect();
-        // The first ends when the vCPUs have been apart for a second.
+        // Skip the time until the vCPUs have been divided for a second.
         if window > 13 {
             let now = received.iter().zip(&before);
             off.extend(now.map(|(now, before)| ((now - before) / 0.25 - DUE).abs()));
@@ -38,10 +37,10 @@ fn astray(settings: &[&str]) -> (f64, f64) {
 }
 
 #[test]
-fn shares_hold_over_250_ms_where_lag_is_inflated() {
-    let (mean, most) = astray(&["policies.apart=false"]);
+fn division_keeps_shares_over_250_ms() {
+    let (mean, most) = share_deviation(&["policies.apart=false"]);
     assert!(mean > 0.3 && most > 1.0, "{mean} {most}");
-    let (mean, most) = astray(&[]);
+    let (mean, most) = share_deviation(&[]);
     assert!(mean < 0.2 && most < 0.6, "{mean} {most}");
 }
 
@@ -54,7 +53,7 @@ fn divide(vm: u64, portions: &[(u32, f64)]) -> Decision {
     }
 }
 
-/// One pCPU, VM a with two vCPUs that compute, VM b with one.
+/// One pCPU, VM a with two computing vCPUs, VM b with one.
 fn stacked(scheduler: &str) -> World {
     let text = format!(
         "duration = \"60s\"\n[machine]\npcpus = 1\n[host]\nscheduler = \"{scheduler}\"\n\
@@ -64,7 +63,7 @@ fn stacked(scheduler: &str) -> World {
     World::new(&scenario(&text, &[]))
 }
 
-/// What every vCPU receives over the next 4 s, in pCPUs, a's first; and a as it is observed then.
+/// CPU time that every vCPU receives over 4 s, in pCPUs, after 1 s to settle, a's first; and the observation of a at the end.
 fn shares(world: &mut World) -> (Vec<f64>, VmObservation) {
     let period = Nanos::from_secs(4);
     let begin = world.now() + Nanos::from_secs(1);
@@ -84,12 +83,12 @@ fn near(shares: &[f64], expected: [f64; 3]) {
 }
 
 #[test]
-fn portions_divide_a_vms_weight_and_together_nothing_is_left_of_them() {
+fn portions_divide_weight_and_revert_completely() {
     for scheduler in ["cfs", "eevdf"] {
         let mut world = stacked(scheduler);
         let (ran, before) = shares(&mut world);
         near(&ran, [0.25, 0.25, 0.5]);
-        assert!(!before.divisible && !before.is_apart(), "the lag is kept here");
+        assert!(!before.divisible && !before.is_apart(), "this kernel keeps the lag");
 
         world.apply(&[divide(0, &[(0, 0.75), (1, 0.25)])]);
         let (ran, apart) = shares(&mut world);
@@ -99,7 +98,7 @@ fn portions_divide_a_vms_weight_and_together_nothing_is_left_of_them() {
         let weights = [768.0, 256.0].map(|weight| Some(Weight::saturating(weight)));
         assert_eq!(in_force.map(|now| now.weight), weights);
 
-        // The VM's weight goes to its vCPUs' groups by their portions.
+        // The vCPUs' groups divide the VM's new weight by their portions.
         world.apply(&[Decision::SetWeight {
             target: Target::Vm(VmId(0)),
             weight: Weight::constant(2048.0),
@@ -117,7 +116,7 @@ fn portions_divide_a_vms_weight_and_together_nothing_is_left_of_them() {
 }
 
 #[test]
-fn nothing_is_divided_under_credit_nor_in_the_idle_class() {
+fn credit_and_idle_class_ignore_division() {
     let mut credit = stacked("credit");
     credit.apply(&[divide(0, &[(0, 0.75), (1, 0.25)])]);
     let (ran, vm) = shares(&mut credit);
@@ -135,7 +134,7 @@ fn nothing_is_divided_under_credit_nor_in_the_idle_class() {
 }
 
 #[test]
-fn vcpus_that_run_wait_sleep_and_poll_are_put_apart_and_together_all_the_time() {
+fn repeated_division_conserves_time() {
     for scheduler in ["cfs", "eevdf"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/reweight-hog.toml");
         let mut source = Source::read(&path).unwrap();

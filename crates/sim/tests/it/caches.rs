@@ -1,11 +1,10 @@
-//! What vCPUs and threads pay for caches that others have used: worked cases, on a machine where
-//! nothing else costs anything.
+//! Costs of vCPUs and threads for caches that others have used: worked cases on a machine without other costs.
 
 use crate::common::FREE;
 use tandem_model::Nanos;
 use tandem_sim::Results;
 
-/// What VMs spent to fetch data again.
+/// Time that each VM spent on cache refills.
 fn refills(results: &Results) -> Vec<Nanos> {
     let of_vm = |vm: &tandem_sim::results::VmResults| {
         let all: u64 = vm.vcpus.iter().map(|vcpu| vcpu.ran.cache.0).sum();
@@ -23,7 +22,7 @@ fn costs(text: &str) -> String {
     costs
 }
 
-/// Two VMs of one vCPU that take turns on a pCPU, each with a thread of so many KiB.
+/// Two VMs of one vCPU that share a pCPU, each with a thread whose working set is `kib` KiB.
 fn two_vms(kib: u32, kernel: u32) -> String {
     let costs = costs(&format!(
         "refill_per_kib = 10\nrefill_kernel_per_kib = 100\nrefill_far_per_kib = 1000
@@ -40,15 +39,15 @@ fn two_vms(kib: u32, kernel: u32) -> String {
 }
 
 #[test]
-fn what_fits_beside_the_others_is_fetched_once() {
-    // 128 KiB of data, and 64 KiB of each of the three kernels are too much; without kernels it fits.
+fn fitting_data_is_fetched_once() {
+    // Two working sets of 128 KiB fill the cache of 256 KiB exactly, as kernels have none here.
     let fits = crate::common::run(&two_vms(128, 0), &[]);
     assert_eq!(refills(&fits), [Nanos(1_280), Nanos(1_280)]);
     assert!(fits.vms[0].counts.vcpu_switches > 10);
 }
 
 #[test]
-fn what_does_not_fit_is_fetched_after_every_switch() {
+fn oversized_data_is_fetched_after_every_switch() {
     let results = crate::common::run(&two_vms(256, 0), &[]);
     for (vm, refill) in results.vms.iter().zip(refills(&results)) {
         assert!(vm.counts.vcpu_switches > 10);
@@ -57,18 +56,18 @@ fn what_does_not_fit_is_fetched_after_every_switch() {
 }
 
 #[test]
-fn what_there_was_no_time_for_is_fetched_the_next_time() {
-    // 12.8 ms in slices of a few: no more than that in all, as either pushes out nothing that it has not
-    // fetched itself.
+fn interrupted_fetch_continues_next_time() {
+    // A fetch takes 12.8 ms, several slices.
+    // The total is no more, because a thread evicts only data that it replaces by its own.
     let text = two_vms(128, 0).replace("refill_per_kib = 10\n", "refill_per_kib = 100000\n");
     let results = crate::common::run(&text, &["host.cfs.latency=6ms"]);
     assert_eq!(refills(&results), [Nanos(12_800_000), Nanos(12_800_000)]);
-    assert!(results.vms.iter().all(|vm| vm.work > 400), "both work on");
+    assert!(results.vms.iter().all(|vm| vm.work > 400), "both make progress");
 }
 
 #[test]
 fn kernels_lose_their_working_sets_too() {
-    // Each time: a thread's data, its kernel's, and the host's, as the other thread fills the cache.
+    // Each switch refetches the thread's data, its kernel's, and the host's, as the other thread fills the cache.
     let results = crate::common::run(&two_vms(256, 64), &[]);
     for (vm, refill) in results.vms.iter().zip(refills(&results)) {
         let each = 2_560 + 6_400 + 6_400;
@@ -77,9 +76,8 @@ fn kernels_lose_their_working_sets_too() {
     }
 }
 
-/// Beside a VM that fills the caches of both pCPUs: a thread that holds a lock of the kernel all the time,
-/// and one that spins for it.
-fn a_spinner(kernel: u32) -> String {
+/// A thread that always holds a kernel lock and one that spins for it, next to a VM that fills the caches of both pCPUs.
+fn spinner_and_holder(kernel: u32) -> String {
     two_vms(256, kernel).replace("pcpus = 1", "pcpus = 2").replace(
         "[[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"w\"",
         "[[workload]]\nname = \"lock\"\n[workload.objects]\nl = { kind = \"spin\", lock = \"ticket\" }
@@ -92,18 +90,18 @@ fn a_spinner(kernel: u32) -> String {
 }
 
 #[test]
-fn who_spins_or_holds_a_lock_fetches_nothing() {
-    let text = a_spinner(0);
+fn spinners_and_holders_fetch_nothing() {
+    let text = spinner_and_holder(0);
     let results = crate::common::run(&text, &["host.pause_loop.policy=off"]);
     let spinner = &results.vms[0];
     assert!(spinner.counts.vcpu_switches > 10);
-    // The spinner's data, for the millisecond before it spun.
+    // The spinner's data, fetched in the millisecond before it spins.
     assert_eq!(refills(&results)[0], Nanos(2_560));
 }
 
 #[test]
-fn a_thread_that_moves_to_another_cache_fetches_from_afar() {
-    // When the short one has ended, its pCPU takes one of the two that share the other.
+fn migration_to_another_cache_fetches_remotely() {
+    // When the short VM has ended, its pCPU takes one of the two VMs that share the other pCPU.
     let text = two_vms(128, 0)
         .replace("pcpus = 1", "pcpus = 2\npcpus_per_llc = 1")
         .replace("placement = \"pin\"", "placement = \"load-balancing\"")
@@ -119,7 +117,7 @@ fn a_thread_that_moves_to_another_cache_fetches_from_afar() {
         let migrations: u64 = results.vms.iter().map(|vm| vm.counts.vcpu_migrations).sum();
         assert_eq!(migrations, 1, "{per_llc}");
         let all: u64 = refills(&results).iter().map(|refill| refill.0).sum();
-        // Both came to the first pCPU once, and one to the second.
+        // Both fetch once on the first pCPU, and one again on the second.
         assert_eq!(all, 2 * 1_280 + 128 * price, "{per_llc}");
     }
 }

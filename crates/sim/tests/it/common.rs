@@ -6,7 +6,7 @@ use tandem_sim::scenario::load::{Setting, Source};
 use tandem_sim::trace::TraceEvent;
 use tandem_sim::{Results, World};
 
-/// A machine on which nothing costs anything: what is left is scheduling.
+/// A machine without costs, to test scheduling alone.
 pub const FREE: &str = "
 [machine.costs]
 vm_exit = 0
@@ -44,7 +44,7 @@ refill_kernel_per_kib = 0
 refill_far_per_kib = 0
 ";
 
-/// Threads that compute for ever, in steps of 1 ms.
+/// Threads that always compute, in steps of 1 ms.
 pub const HOG: &str = "
 [[workload]]
 name = \"hog\"
@@ -53,7 +53,7 @@ threads = \"1 per vcpu\"
 program = [ { forever = [ { compute = \"1ms\" }, \"work\" ] } ]
 ";
 
-/// A scenario from its text, with settings as on the command line.
+/// Parses a scenario from text, with settings as on the command line.
 pub fn scenario(text: &str, settings: &[&str]) -> tandem_sim::Scenario {
     let mut source = Source::from_text("test.toml", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     for setting in settings {
@@ -67,7 +67,7 @@ pub fn run(text: &str, settings: &[&str]) -> Results {
     World::new(&scenario(text, settings)).run()
 }
 
-/// Runs a scenario and records it.
+/// Runs a scenario and records its trace.
 pub fn traced(text: &str, settings: &[&str]) -> (Results, Vec<TraceEvent>) {
     let mut world = World::new(&scenario(text, settings));
     world.record_trace(10_000_000);
@@ -75,12 +75,12 @@ pub fn traced(text: &str, settings: &[&str]) -> (Results, Vec<TraceEvent>) {
     (results, world.take_trace().1)
 }
 
-/// CPU time of a VM as a number of pCPUs.
+/// CPU time of a VM, in pCPUs.
 pub fn pcpus(results: &Results, vm: usize) -> f64 {
     results.vms[vm].received.0 as f64 / results.measured.0 as f64
 }
 
-/// A VM by its name.
+/// Finds a VM by its name.
 pub fn vm<'a>(results: &'a Results, name: &str) -> &'a VmResults {
     let found = results.vms.iter().find(|vm| vm.name == name);
     found.unwrap_or_else(|| panic!("no VM {name}"))
@@ -98,7 +98,7 @@ pub fn near(what: &str, value: f64, wanted: f64, part: f64) {
     );
 }
 
-/// How long a VM waited for pCPUs per unit of its work.
+/// Wait of a VM for pCPUs per unit of its work.
 #[derive(Debug)]
 pub struct Latency {
     /// ns.
@@ -106,11 +106,11 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of a VM with a wake-up per unit of work.
+    /// Computes it from the steal time of a VM with one wake-up per unit of work.
     pub fn of_steal(results: &Results, vm: usize) -> Latency {
         let vm = &results.vms[vm];
         let steal: u64 = vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum();
-        assert!(vm.work > 0, "it did something");
+        assert!(vm.work > 0, "the VM did work");
         Latency { mean: steal as f64 / vm.work as f64 }
     }
 }

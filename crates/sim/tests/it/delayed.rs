@@ -1,15 +1,15 @@
-//! Delayed scheduling in a simulated guest of one vCPU (spec 30): a worked case by hand, the bound, and what is refused.
+//! Delayed scheduling in a simulated guest of one vCPU (spec 30): a worked case by hand, the bound, and refused settings.
 
 use crate::common::{FREE, run, scenario};
 use tandem_sim::results::VmResults;
 use tandem_sim::scenario::load::{Setting, Source};
 
-/// Three threads by timers. From 100 ms on, by hand, in each 10 ms:
+/// Three threads that wake by timers. From 100 ms on, computed by hand, in each period of 10 ms:
 ///
 /// ```text
 /// a wakes at 0 and 5 ms, b at 0.5 ms, c at 5.5 or 5.6 ms (it first computed for 5 ms); each computes for 100 us
 /// stock:       a at 0 | b at 0.5 | a at 5 | c at 5.5      4 idle periods
-/// held back 1 ms:  a and b at 1.0 | a and c at 6.0        2 idle periods
+/// delayed by 1 ms: a and b at 1.0 | a and c at 6.0        2 idle periods
 /// ```
 fn three_threads(costs: &str) -> String {
     let every = |period: &str| {
@@ -37,20 +37,20 @@ fn vm(costs: &str, settings: &[&str]) -> VmResults {
 const DELAY: &str = "vm.a.wake_delay=1ms";
 
 #[test]
-fn three_threads_held_back_go_idle_half_as_often() {
+fn delay_halves_idle_periods() {
     let (stock, delayed) = (vm(FREE, &[]), vm(FREE, &[DELAY]));
     assert_eq!((stock.counts.halts, delayed.counts.halts), (400, 200));
-    // The same work: periods are kept.
+    // The work is the same, as periods are kept.
     assert_eq!((stock.work, delayed.work), (400, 400));
     assert_eq!(stock.received, delayed.received, "without costs it takes the same time");
-    // Who is held back longest waits for 1 ms; who comes together with it runs at most after two others.
+    // The first thread waits for 1 ms, and the last one also for at most two others.
     assert!(stock.wake_latency.max.0 <= 100_000, "{:?}", stock.wake_latency.max);
     let longest = delayed.wake_latency.max.0;
     assert!((1_000_000..=1_200_000).contains(&longest), "{longest}");
 }
 
 #[test]
-fn with_costs_the_same_work_takes_less_cpu_time() {
+fn delay_reduces_cpu_time_with_costs() {
     let (stock, delayed) = (vm("", &[]), vm("", &[DELAY]));
     assert_eq!(stock.work, delayed.work);
     assert_eq!(delayed.counts.halts * 2, stock.counts.halts);
@@ -58,7 +58,7 @@ fn with_costs_the_same_work_takes_less_cpu_time() {
 }
 
 #[test]
-fn a_busy_vcpu_holds_nobody_back() {
+fn busy_vcpu_delays_no_wakeup() {
     let hog = "vm.a.workload=hog";
     let text = three_threads(FREE)
         + "[[workload]]\nname = \"hog\"
@@ -69,14 +69,14 @@ fn a_busy_vcpu_holds_nobody_back() {
 }
 
 #[test]
-fn off_is_the_default_and_changes_nothing() {
+fn zero_delay_is_default_and_changes_nothing() {
     assert_eq!(vm("", &[]), vm("", &["vm.a.wake_delay=0"]));
     let text = serde_json::to_string(&scenario(&three_threads(FREE), &[])).unwrap();
     assert!(!text.contains("wake_delay"), "{text}");
 }
 
 #[test]
-fn what_cannot_be_held_back_is_refused_with_what_would_be_right() {
+fn invalid_delays_are_refused_with_valid_form() {
     let error = |settings: &[(&str, &str)]| {
         let mut source = Source::from_text("test.toml", &three_threads(FREE)).unwrap();
         for (key, value) in settings {

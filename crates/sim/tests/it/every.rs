@@ -1,8 +1,8 @@
-//! The step `every`: threads whose periods stand on the clock, whatever service they get.
+//! The step `every`: threads whose periods follow the clock, whatever service they get.
 
 use crate::common::{FREE, HOG, near, run};
 
-/// Work per second of a program alone on a pCPU, or beside a VM that computes without a pause.
+/// Work per second of a program alone on a pCPU, or next to a VM that always computes.
 fn rate(program: &str, has_neighbour: bool) -> f64 {
     let neighbour =
         if has_neighbour { "[[vm]]\nname = \"hog\"\nvcpus = 1\nworkload = \"hog\"\n" } else { "" };
@@ -16,26 +16,26 @@ fn rate(program: &str, has_neighbour: bool) -> f64 {
 }
 
 #[test]
-fn a_period_does_not_slip_by_what_is_done_or_waited_for_in_it() {
+fn period_does_not_drift() {
     let every =
         "{ forever = [ { every = \"10ms\" }, { compute = \"uniform(1ms, 3ms)\" }, \"work\" ] }";
     near("alone", rate(every, false), 100.0, 0.002);
-    near("beside another", rate(every, true), 100.0, 0.002);
+    near("with a neighbour", rate(every, true), 100.0, 0.002);
     let sleep = every.replace("every = \"10ms\"", "sleep = \"8ms\"");
     near("sleeping, alone", rate(&sleep, false), 100.0, 0.01);
     let slipped = rate(&sleep, true);
-    assert!(slipped < 95.0, "who sleeps after its work is late by each wait: {slipped}");
+    assert!(slipped < 95.0, "a sleep after the work adds each wait to the period: {slipped}");
 }
 
 #[test]
-fn who_is_always_late_never_sleeps() {
+fn late_thread_never_sleeps() {
     let program = "{ forever = [ { every = \"10ms\" }, { compute = \"15ms\" }, \"work\" ] }";
     near("back to back", rate(program, false), 1000.0 / 15.0, 0.002);
 }
 
 #[test]
-fn periods_that_were_missed_as_a_whole_are_left_out() {
-    // Done with the long part at 105 ms: 20 … 90 are left out, 100 begins late, 110 in time.
+fn missed_periods_are_skipped() {
+    // The long part ends at 105 ms: periods 20 … 90 are skipped, 100 starts late, 110 in time.
     let program = "{ every = \"10ms\" }, { compute = \"95ms\" },
         { repeat = 90, do = [ { every = \"10ms\" }, { compute = \"1ms\" }, \"work\" ] }, { sleep = \"9s\" }, \"work\"";
     let text = format!(

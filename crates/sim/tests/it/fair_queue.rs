@@ -1,4 +1,4 @@
-//! One CPU's fair queue by itself: CFS and EEVDF, driven by a clock tick.
+//! A single CPU's fair queue: CFS and EEVDF, driven by a clock tick.
 
 use proptest::prelude::*;
 use tandem_model::Nanos;
@@ -8,14 +8,14 @@ use tandem_sim::sched::fair::{Above, Discipline, Enqueue, FairQueue, Reweight};
 const MS: u64 = 1_000_000;
 
 #[test]
-fn who_wakes_wins_a_tie_of_deadlines_with_the_current_one_and_loses_to_an_earlier_one() {
+fn deadline_tie_favours_woken_entity() {
     let slice = 1_500_000;
     for (ran, preempts) in [(slice, true), (slice / 2, false)] {
-        // Number 0 runs: of two that are alike the queue's order has it first.
+        // Number 0 runs first, as the queue's order decides between equal entities.
         let mut cpu = Cpu::new(Discipline::eevdf(2), &[1024; 2]);
         cpu.start(0, Enqueue::New);
         cpu.queue.pick(&mut cpu.entities);
-        // A new one begins in the middle of a slice: that is over, and the next begins.
+        // A new entity begins within a slice: that one ends, and the next begins.
         cpu.queue.account(&mut cpu.entities, slice);
         cpu.queue.account(&mut cpu.entities, ran);
         cpu.queue.enqueue(&mut cpu.entities, 1, Enqueue::Wakeup);
@@ -53,7 +53,7 @@ impl Cpu {
         self.queue.dequeue(&mut self.entities, id, true);
     }
 
-    /// One tick: whoever is current runs for that long.
+    /// Runs the current entity for one tick.
     fn tick(&mut self, length: u64) {
         if self.queue.current().is_none() && self.queue.pick(&mut self.entities).is_none() {
             return;
@@ -66,7 +66,7 @@ impl Cpu {
         }
     }
 
-    /// V − v in ns of the entity's own run time.
+    /// Lag V − v, in ns of the entity's own run time.
     fn lag(&self, id: u32) -> f64 {
         let weight = self.entities[id as usize].weight() as f64 / FINE as f64;
         self.queue.lag(&self.entities, id) as f64 * weight / 1024.0
@@ -78,7 +78,7 @@ fn disciplines() -> [Discipline; 2] {
 }
 
 #[test]
-fn always_runnable_entities_share_by_weight_within_1_percent() {
+fn runnable_entities_share_by_weight() {
     for discipline in disciplines() {
         for tick in [MS, 4 * MS] {
             let weights = [1024, 2048, 512, 3072, 1024, 335];
@@ -104,7 +104,7 @@ fn always_runnable_entities_share_by_weight_within_1_percent() {
 }
 
 #[test]
-fn a_long_sleeper_does_not_starve_the_others() {
+fn long_sleeper_does_not_starve_others() {
     for discipline in disciplines() {
         let mut cpu = Cpu::new(discipline, &[1024, 1024]);
         cpu.start(0, Enqueue::New);
@@ -127,7 +127,7 @@ fn a_long_sleeper_does_not_starve_the_others() {
 }
 
 #[test]
-fn a_new_entity_does_not_jump_ahead_of_those_that_wait() {
+fn new_entity_does_not_pass_waiters() {
     for discipline in disciplines() {
         let mut cpu = Cpu::new(discipline, &[1024; 3]);
         cpu.start(0, Enqueue::New);
@@ -147,7 +147,7 @@ fn a_new_entity_does_not_jump_ahead_of_those_that_wait() {
 }
 
 #[test]
-fn a_sleeper_preempts_under_cfs_and_waits_for_the_slice_under_eevdf() {
+fn woken_sleeper_preempts_only_under_cfs() {
     let woken = |discipline| {
         let mut cpu = Cpu::new(discipline, &[1024, 1024]);
         cpu.start(0, Enqueue::New);
@@ -162,13 +162,13 @@ fn a_sleeper_preempts_under_cfs_and_waits_for_the_slice_under_eevdf() {
         cpu.queue.enqueue(&mut cpu.entities, 1 - current, Enqueue::Wakeup);
         cpu.queue.wakeup_preempts(&cpu.entities, 1 - current)
     };
-    assert!(woken(Discipline::cfs(1)), "half a latency behind is more than the granularity");
+    assert!(woken(Discipline::cfs(1)), "half a latency exceeds the granularity");
     assert!(!woken(Discipline::eevdf(1)), "run to parity");
 }
 
-/// Number 0 runs and sleeps, then number 1 runs for 3 ms, with a tick after so long or without one, and number 0 wakes. How many are runnable while it
-/// sleeps, and what it lags by then.
-fn after_a_sleep_ahead(ran_first: u64, ticks_after: Option<u64>) -> (u32, i64) {
+/// Number 0 runs and sleeps, then number 1 runs for 3 ms, with a tick after `ticks_after` or none, and number 0 wakes.
+/// Returns the number of runnable entities during the sleep, and the lag of number 0 at its wake-up.
+fn wake_after_sleep_ahead(ran_first: u64, ticks_after: Option<u64>) -> (u32, i64) {
     let slice = 100 * MS;
     let discipline = Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept };
     let mut cpu = Cpu::new(discipline, &[1024, 1024]);
@@ -190,20 +190,20 @@ fn after_a_sleep_ahead(ran_first: u64, ticks_after: Option<u64>) -> (u32, i64) {
 }
 
 #[test]
-fn who_sleeps_ahead_and_wakes_queued_is_placed_where_the_current_one_was_seen_last() {
+fn delayed_entity_wakes_with_last_updated_lag() {
     let ms = MS as i64;
-    // Ahead, and still so: it stays where it is.
-    assert_eq!(after_a_sleep_ahead(5 * MS, None), (1, -ms));
-    assert_eq!(after_a_sleep_ahead(4 * MS, Some(2 * MS)), (1, -ms / 2));
-    // Not ahead any more, and nothing has counted what number 1 has run since: it stays as well.
-    assert_eq!(after_a_sleep_ahead(MS, None), (1, ms));
-    // Not ahead any more when that was counted: placed where number 1 was then.
-    assert_eq!(after_a_sleep_ahead(MS, Some(2 * MS)), (1, ms / 2));
-    assert_eq!(after_a_sleep_ahead(MS, Some(3 * MS)), (1, 0));
+    // Still ahead: it keeps its position.
+    assert_eq!(wake_after_sleep_ahead(5 * MS, None), (1, -ms));
+    assert_eq!(wake_after_sleep_ahead(4 * MS, Some(2 * MS)), (1, -ms / 2));
+    // No longer ahead, but number 1's run time is not accounted yet: it also keeps its position.
+    assert_eq!(wake_after_sleep_ahead(MS, None), (1, ms));
+    // No longer ahead at the last accounting: placed at number 1's position then.
+    assert_eq!(wake_after_sleep_ahead(MS, Some(2 * MS)), (1, ms / 2));
+    assert_eq!(wake_after_sleep_ahead(MS, Some(3 * MS)), (1, 0));
 }
 
 #[test]
-fn who_sleeps_ahead_leaves_without_lag_when_it_would_be_next() {
+fn picked_delayed_entity_leaves_without_lag() {
     let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
     cpu.start(0, Enqueue::New);
     cpu.start(1, Enqueue::New);
@@ -215,7 +215,7 @@ fn who_sleeps_ahead_leaves_without_lag_when_it_would_be_next() {
     assert_eq!((queued, cpu.queue.load()), (vec![1], 2048 * FINE));
     cpu.queue.pick(&mut cpu.entities);
     cpu.queue.account(&mut cpu.entities, 20 * MS);
-    assert!(cpu.queue.tick_preempts(&cpu.entities), "one is queued still");
+    assert!(cpu.queue.tick_preempts(&cpu.entities), "the sleeper is still queued");
     cpu.queue.put_back(&mut cpu.entities);
     assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
     assert!(!cpu.entities[0].is_delayed());
@@ -225,8 +225,8 @@ fn who_sleeps_ahead_leaves_without_lag_when_it_would_be_next() {
     assert_eq!(cpu.queue.lag(&cpu.entities, 0), 0, "not late by 20 ms");
 }
 
-/// Number 0 runs for a little longer than its first slice, beside one that waits or alone; then number 2 comes. Whether that finds number 0 to be
-/// chosen anew.
+/// Number 0 runs for a little longer than its first slice, with `others` waiting entities, and then number 2 wakes.
+/// Returns the CPU, and whether number 2's wake-up has set need_resched.
 fn after_a_deadline(reweight: Reweight, others: u32) -> (Cpu, bool) {
     let discipline = Discipline::Eevdf { base_slice: Nanos(3 * MS / 2), reweight };
     let mut cpu = Cpu::new(discipline, &[1024, 1024, 1024]);
@@ -236,20 +236,20 @@ fn after_a_deadline(reweight: Reweight, others: u32) -> (Cpu, bool) {
     assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
     cpu.queue.account(&mut cpu.entities, 3 * MS / 2 + 1000);
     cpu.queue.enqueue(&mut cpu.entities, 2, Enqueue::Wakeup);
-    let anew = cpu.queue.is_to_choose_anew();
-    (cpu, anew)
+    let resched = cpu.queue.need_resched();
+    (cpu, resched)
 }
 
 #[test]
-fn who_comes_after_a_deadline_finds_the_current_one_to_be_chosen_anew_if_another_waited() {
+fn passed_deadline_sets_need_resched_with_waiters() {
     for reweight in [Reweight::Kept, Reweight::Placed] {
-        let (mut cpu, anew) = after_a_deadline(reweight, 1);
-        assert!(anew);
+        let (mut cpu, resched) = after_a_deadline(reweight, 1);
+        assert!(resched);
         assert!(cpu.queue.wakeup_preempts(&cpu.entities, 2));
     }
-    let (_, anew) = after_a_deadline(Reweight::Kept, 0);
-    assert!(!anew, "it was alone when its time was counted");
-    // 6.18 looks whether it is protected still whenever time is counted, 6.12 for a deadline that has passed just then.
+    let (_, resched) = after_a_deadline(Reweight::Kept, 0);
+    assert!(!resched, "it was alone when its time was counted");
+    // 6.18 checks the slice protection at every accounting, 6.12 only for a deadline that has just passed.
     for (reweight, expected) in [(Reweight::Kept, false), (Reweight::Placed, true)] {
         let (mut cpu, _) = after_a_deadline(reweight, 0);
         assert_eq!(cpu.queue.tick_preempts(&cpu.entities), expected);
@@ -257,7 +257,7 @@ fn who_comes_after_a_deadline_finds_the_current_one_to_be_chosen_anew_if_another
 }
 
 #[test]
-fn who_sleeps_but_is_queued_counts_as_another_that_waits() {
+fn delayed_entity_counts_as_waiter() {
     let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
     cpu.start(0, Enqueue::New);
     cpu.start(1, Enqueue::New);
@@ -270,9 +270,10 @@ fn who_sleeps_but_is_queued_counts_as_another_that_waits() {
     assert!(cpu.queue.tick_preempts(&cpu.entities));
 }
 
-/// Number 1, which is behind and has a long slice, runs for 1 ms and perhaps yields; then number 2 comes with an earlier deadline, and all is
-/// chosen anew, twice. Who is picked.
-fn picked_anew(yields: bool) -> [Option<u32>; 2] {
+/// Number 1, which is behind and has a long slice, runs for 1 ms and perhaps yields.
+/// Then number 2 arrives with an earlier deadline, and the CPU reschedules twice.
+/// Returns the picked entities.
+fn repick_twice(yields: bool) -> [Option<u32>; 2] {
     let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024, 1024]);
     cpu.entities[1].set_slice(100 * MS);
     cpu.start(0, Enqueue::New);
@@ -284,7 +285,7 @@ fn picked_anew(yields: bool) -> [Option<u32>; 2] {
     cpu.queue.account(&mut cpu.entities, MS);
     if yields {
         cpu.queue.yield_current(&mut cpu.entities);
-        // Nobody else is there whose turn it is: it goes on.
+        // No other entity is eligible, so number 1 continues.
         cpu.queue.put_back(&mut cpu.entities);
         assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
     }
@@ -296,13 +297,13 @@ fn picked_anew(yields: bool) -> [Option<u32>; 2] {
 }
 
 #[test]
-fn who_is_put_back_goes_on_while_it_is_protected_and_is_no_safer_for_having_been_picked_again() {
-    assert_eq!(picked_anew(false), [Some(1), Some(1)]);
-    assert_eq!(picked_anew(true), [Some(2), Some(2)]);
+fn requeue_keeps_slice_protection() {
+    assert_eq!(repick_twice(false), [Some(1), Some(1)]);
+    assert_eq!(repick_twice(true), [Some(2), Some(2)]);
 }
 
 #[test]
-fn a_buddy_that_is_not_eligible_stays_the_buddy() {
+fn ineligible_buddy_stays_buddy() {
     let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024, 1024]);
     for id in 0..3 {
         cpu.start(id, Enqueue::New);
@@ -312,13 +313,13 @@ fn a_buddy_that_is_not_eligible_stays_the_buddy() {
     cpu.queue.put_back(&mut cpu.entities);
     cpu.queue.set_next(&cpu.entities, 0);
     assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1), "ahead");
-    // V is past it then, and its deadline is the latest of all.
+    // V then exceeds its virtual time, but its deadline is the latest.
     cpu.queue.account(&mut cpu.entities, 9 * MS);
     cpu.queue.put_back(&mut cpu.entities);
     assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
 }
 
-/// Under CFS, 1 ms of wake-up granularity: number 0 has run 3 ms, the others nothing.
+/// CFS with a wake-up granularity of 1 ms: number 0 has run for 3 ms, the others not at all.
 fn one_ahead() -> Cpu {
     let mut cpu = Cpu::new(Discipline::cfs(1), &[1024, 1024, 1024]);
     for id in 0..3 {
@@ -330,7 +331,7 @@ fn one_ahead() -> Cpu {
 }
 
 #[test]
-fn a_buddy_that_would_not_be_fair_is_next_once_it_is() {
+fn unfair_buddy_runs_once_fair() {
     let mut cpu = one_ahead();
     cpu.queue.put_back(&mut cpu.entities);
     cpu.queue.set_next(&cpu.entities, 0);
@@ -340,13 +341,13 @@ fn a_buddy_that_would_not_be_fair_is_next_once_it_is() {
         cpu.queue.put_back(&mut cpu.entities);
         picked
     });
-    // Then the least virtual time is 2 ms, and 3 ms are not too much more.
+    // The minimum virtual time is then 2 ms, and 3 ms are within the granularity.
     assert_eq!(picked, [Some(1), Some(2), Some(0)]);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(2), "it was next once");
+    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(2), "the buddy is cleared after one pick");
 }
 
 #[test]
-fn who_yields_is_passed_over_until_that_is_unfair() {
+fn yielder_is_skipped_until_unfair() {
     let mut cpu = one_ahead();
     cpu.queue.put_back(&mut cpu.entities);
     assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
@@ -362,8 +363,8 @@ fn who_yields_is_passed_over_until_that_is_unfair() {
 }
 
 #[test]
-fn who_has_run_its_slice_is_not_picked_again_for_being_the_buddy() {
-    // Each of three has 2 ms.
+fn expired_slice_overrides_buddy() {
+    // Each of the three has a slice of 2 ms.
     for (ran, is_over) in [(1_900_000, false), (2_100_000, true)] {
         let mut cpu = one_ahead();
         for (picked, ran) in [(1, 1_500_000), (2, ran)] {
@@ -379,9 +380,9 @@ fn who_has_run_its_slice_is_not_picked_again_for_being_the_buddy() {
     }
 }
 
-/// Number 0 of three runs for so long, is put back and picked again, perhaps after another, and runs for so long again. Whether its slice of 2 ms is
-/// over then.
-fn slice_is_over(ran: [u64; 2], another: bool) -> bool {
+/// Number 0 of three runs for `ran[0]`, is requeued and picked again, perhaps after another entity, and runs for `ran[1]`.
+/// Returns whether its slice of 2 ms has expired.
+fn slice_expires(ran: [u64; 2], another: bool) -> bool {
     let mut cpu = Cpu::new(Discipline::cfs(1), &[1024; 3]);
     for id in 0..3 {
         cpu.start(id, Enqueue::Wakeup);
@@ -400,14 +401,14 @@ fn slice_is_over(ran: [u64; 2], another: bool) -> bool {
 }
 
 #[test]
-fn who_is_picked_again_goes_on_with_its_slice() {
-    assert!(slice_is_over([1_500_000, 600_000], false));
-    assert!(!slice_is_over([1_300_000, 600_000], false));
-    assert!(!slice_is_over([1_500_000, 600_000], true));
+fn repicked_entity_keeps_its_slice() {
+    assert!(slice_expires([1_500_000, 600_000], false));
+    assert!(!slice_expires([1_300_000, 600_000], false));
+    assert!(!slice_expires([1_500_000, 600_000], true));
 }
 
 #[test]
-fn within_a_group_the_groups_part_of_a_slice_is_divided() {
+fn group_divides_its_slice() {
     for (ran, is_over) in [(900_000, false), (1_100_000, true)] {
         let mut cpu = Cpu::new(Discipline::cfs(1), &[1024; 3]);
         for id in 0..3 {
@@ -415,14 +416,14 @@ fn within_a_group_the_groups_part_of_a_slice_is_divided() {
         }
         cpu.queue.pick(&mut cpu.entities);
         cpu.queue.account(&mut cpu.entities, ran);
-        // Half of the 2 ms that each of three would have alone.
+        // Half of the 2 ms that each of the three has without a group.
         let half = Above { running: 6, weight: 1024, load: 2048 };
         assert_eq!(cpu.queue.tick_preempts_within(&cpu.entities, half), is_over);
     }
 }
 
 #[test]
-fn a_pick_ends_that_the_current_one_is_to_give_way() {
+fn pick_clears_need_resched() {
     let mut cpu = one_ahead();
     assert!(cpu.queue.tick_preempts(&cpu.entities));
     cpu.queue.put_back(&mut cpu.entities);
@@ -433,7 +434,7 @@ fn a_pick_ends_that_the_current_one_is_to_give_way() {
 }
 
 #[test]
-fn who_preempts_is_next_and_nobody_is_nominated_while_the_current_one_is_to_give_way() {
+fn first_preemptor_stays_buddy_under_need_resched() {
     let mut cpu = Cpu::new(Discipline::cfs(1), &[1024; 4]);
     for id in 0..4 {
         cpu.start(id, Enqueue::Wakeup);
@@ -454,7 +455,7 @@ fn who_preempts_is_next_and_nobody_is_nominated_while_the_current_one_is_to_give
 }
 
 #[test]
-fn a_queue_of_none_but_sleepers_is_empty() {
+fn queue_of_sleepers_is_empty() {
     let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
     cpu.start(0, Enqueue::New);
     cpu.start(1, Enqueue::New);
@@ -468,7 +469,7 @@ fn a_queue_of_none_but_sleepers_is_empty() {
 }
 
 #[test]
-fn a_shorter_slice_preempts_under_eevdf() {
+fn shorter_slice_preempts_under_eevdf() {
     let mut cpu = Cpu::new(
         Discipline::Eevdf { base_slice: Nanos(3 * MS), reweight: Reweight::Kept },
         &[1024, 1024],
@@ -482,7 +483,7 @@ fn a_shorter_slice_preempts_under_eevdf() {
 }
 
 #[test]
-fn the_next_buddy_comes_first_and_the_one_that_yields_later() {
+fn next_buddy_precedes_yielder() {
     for discipline in disciplines() {
         let mut cpu = Cpu::new(discipline, &[1024; 4]);
         for id in 0..4 {
@@ -503,7 +504,7 @@ fn the_next_buddy_comes_first_and_the_one_that_yields_later() {
 }
 
 #[test]
-fn another_weight_changes_shares_and_no_virtual_time_is_lost() {
+fn weight_change_bounds_lag_and_changes_shares() {
     for discipline in disciplines() {
         let mut cpu = Cpu::new(discipline, &[1024, 1024]);
         cpu.start(0, Enqueue::New);
@@ -530,8 +531,8 @@ fn another_weight_changes_shares_and_no_virtual_time_is_lost() {
     }
 }
 
-/// Two entities of equal weight, of which the current one has run for 1 ms: what each lags behind, in µs, at first and after
-/// the weight of `id` has been halved and then doubled again.
+/// Two entities of equal weight, of which the current one has run for 1 ms.
+/// Returns the lag of `id` in µs: at first, after its weight is halved, and after it is doubled again.
 fn lag_after_reweighting(reweight: Reweight, id: u32) -> [i64; 3] {
     let base_slice = Nanos(3 * MS);
     let discipline = Discipline::Eevdf { base_slice, reweight };
@@ -557,17 +558,18 @@ fn lag_is_kept_when_a_weight_changes() {
 }
 
 #[test]
-fn as_of_linux_6_13_the_lag_of_the_current_one_grows_whenever_its_weight_changes() {
-    // By hand, W the other's weight, w and w' its own before and after: lag in time grows by
-    // [w'²(W + w) + wW(W + 2w')] ÷ [w(W + w')²], 10/9 when 1024 is halved beside 1024, and 3/2 when it is doubled again.
+fn linux_6_13_inflates_current_lag() {
+    // By hand, with the other's weight W, and its own weight w before and w' after: lag in time grows by
+    // [w'²(W + w) + wW(W + 2w')] ÷ [w(W + w')²].
+    // That is 10/9 when 1024 is halved next to 1024, and 3/2 when it is doubled again.
     let current = lag_after_reweighting(Reweight::Placed, 0);
     assert_eq!(current, [-500, -556, -833]);
-    // One that waits is not counted in V when it is placed: the inflation is right for it.
+    // A waiting entity is excluded from V when it is placed, so the inflation is correct for it.
     assert_eq!(lag_after_reweighting(Reweight::Placed, 1), [500; 3]);
 }
 
 #[test]
-fn as_of_linux_6_13_lag_grows_to_its_bound_and_one_alone_has_none() {
+fn linux_6_13_lag_inflation_is_bounded() {
     let discipline = Discipline::Eevdf { base_slice: Nanos(3 * MS), reweight: Reweight::Placed };
     let mut cpu = Cpu::new(discipline, &[1024, 1024]);
     cpu.start(0, Enqueue::New);
@@ -583,7 +585,7 @@ fn as_of_linux_6_13_lag_grows_to_its_bound_and_one_alone_has_none() {
         let queue = &mut cpu.queue;
         queue.set_weight(&mut cpu.entities, id, weight * FINE, true);
     }
-    // A slice of 3 ms and a tick are what is taken over (update_entity_lag); placing adds less than as much again.
+    // Lag is limited to a slice of 3 ms and a tick (update_entity_lag); placement less than doubles it.
     let lag = cpu.lag(id).abs();
     assert!((7e6..14e6).contains(&lag), "{lag} ns");
 }
@@ -613,7 +615,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_comes_and_goes_the_queue_keeps_its_sums(
+    fn queue_keeps_its_sums(
         steps in prop::collection::vec((0u32..6, 1u64..5_000_000), 1..200),
         eevdf: bool,
     ) {
@@ -639,7 +641,7 @@ proptest! {
             prop_assert_eq!(cpu.queue.len(), count);
             prop_assert_eq!(cpu.queue.load(), load);
         }
-        // Who sleeps is gone once those that run have caught up with it.
+        // Sleepers leave the queue once the running entities have caught up with them.
         if runnable.contains(&true) {
             for _ in 0..400 {
                 cpu.tick(1000 * MS);

@@ -1,11 +1,11 @@
-//! Settings of Gleaner in a scenario: which are the paper's, which are ours, and which are refused.
+//! Settings of Gleaner in a scenario: the paper's, ours, and refused ones.
 
 use crate::common::{HOG, scenario};
 use tandem_policy::gleaner::{ConsolidationConfig, ControllerConfig, RetentionConfig};
 use tandem_sim::scenario::load::{Setting, Source};
 use tandem_sim::scenario::{Control, Remedies};
 
-/// A VM.
+/// A scenario with one VM.
 fn text() -> String {
     format!(
         "duration = \"4s\"\n[machine]\npcpus = 2\n{HOG}
@@ -13,7 +13,7 @@ fn text() -> String {
     )
 }
 
-/// The settings in force with this table.
+/// The settings that result from this table.
 fn control(gleaner: &str) -> Control {
     let scenario = scenario(&text(), &[&format!("vm.a.gleaner={gleaner}")]);
     let agent = scenario.vms[0].guest.agent.as_ref();
@@ -21,7 +21,7 @@ fn control(gleaner: &str) -> Control {
 }
 
 #[test]
-fn the_papers_settings_are_the_papers_and_ours_are_ours() {
+fn control_selects_default_settings() {
     assert_eq!(
         control("{ control = \"paper\" }"),
         Control::Paper(Remedies {
@@ -52,7 +52,7 @@ fn the_papers_settings_are_the_papers_and_ours_are_ours() {
 }
 
 #[test]
-fn settings_by_their_old_name_are_read_and_those_without_effect_refused() {
+fn old_name_is_read_and_ineffective_setting_refused() {
     assert_eq!(control("{ timeout = \"70us\" }"), control("{ round_trip = \"70us\" }"));
     let error = |gleaner: &str| {
         let mut source = Source::from_text("test.toml", &text()).unwrap();

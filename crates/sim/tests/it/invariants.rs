@@ -1,10 +1,10 @@
-//! What must hold in every world: small random ones are run and looked at between events.
+//! Invariants of every world: small random worlds run, with checks between events.
 
 use proptest::prelude::*;
 use tandem_model::Nanos;
 use tandem_sim::World;
 
-/// A step of a random program; locks are always let go of.
+/// A step of a random program, which always releases its locks.
 fn step() -> impl Strategy<Value = String> {
     let time =
         prop_oneof![Just("exp(20us)"), Just("1us"), Just("uniform(10us, 200us)"), Just("2ms")];
@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_in_two_places_and_no_time_is_lost((text, settings) in world()) {
+    fn random_worlds_keep_invariants((text, settings) in world()) {
         let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
         let scenario = crate::common::scenario(&text, &settings);
         let mut world = World::new(&scenario);

@@ -1,5 +1,7 @@
-//! Tests of the simulator. One program, since each one is linked with the whole crate; programs of their own have a global allocator, or
-//! run in a release build too.
+//! Tests of the simulator.
+//!
+//! They form one program, because each test program is linked with the whole crate.
+//! Tests with a global allocator, and tests that also run in a release build, are programs of their own.
 
 mod address_space;
 mod apart;

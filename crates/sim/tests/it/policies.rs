@@ -1,5 +1,5 @@
-//! The controller that ships, on the simulated host: placement, rounding, dry runs, policies of single VMs, hot-plugged vCPUs; and
-//! what each knob means to the simulated schedulers.
+//! The production controller on the simulated host: placement, rounding, dry runs, policies of single VMs, hot-plugged vCPUs,
+//! and the effect of each knob on the simulated schedulers.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use tandem_policy::host::policy::Scope;
 use tandem_policy::host::{Host, HostObservation, Policy};
 use tandem_sim::{Results, Scenario, World};
 
-/// Two pCPUs, VM a with a vCPU on each, VM b with one on the first; `head` goes first.
+/// Two pCPUs, VM a with a vCPU on each, VM b with one on the first; `head` precedes the text.
 fn two_vms(head: &str, more: &str) -> Scenario {
     let text = format!(
         "{head}\nduration = \"6s\"\nwarmup = \"3s\"\n[machine]\npcpus = 2\n{more}\n\
@@ -22,7 +22,7 @@ fn two_vms(head: &str, more: &str) -> Scenario {
     scenario(&text, &[])
 }
 
-/// What each VM received, in pCPUs.
+/// CPU time that each VM received, in pCPUs.
 fn received(results: &Results) -> Vec<f64> {
     let seconds = results.measured.as_secs_f64();
     let vms = results.vms.iter();
@@ -36,7 +36,7 @@ fn near(shares: &[f64], expected: &[f64]) {
 }
 
 #[test]
-fn a_list_of_policies_is_what_the_daemon_runs() {
+fn policy_list_configures_controller() {
     let short = two_vms("policies = [\"fair\"]", "");
     let long = two_vms("", "[policies]\nfair = true\n");
     assert_eq!(short.policies, long.policies);
@@ -56,7 +56,7 @@ fn a_list_of_policies_is_what_the_daemon_runs() {
 }
 
 #[test]
-fn a_list_of_policies_can_be_changed() {
+fn settings_change_policy_list() {
     let text = format!(
         "policies = [\"configured\"]\nduration = \"1s\"\n[machine]\npcpus = 1\n\
          [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"hog\"\n{HOG}"
@@ -91,7 +91,7 @@ fn weights_of_cgroup_v2_are_coarser() {
                 panic!("{decision:?}");
             };
             let v2 = weight.value() / 10.24;
-            assert!((v2 - v2.round()).abs() < 1e-9, "{weight} is no whole cpu.weight");
+            assert!((v2 - v2.round()).abs() < 1e-9, "{weight} is not an integral cpu.weight");
             steps.insert(v2.round() as u64);
         }
     }
@@ -99,7 +99,7 @@ fn weights_of_cgroup_v2_are_coarser() {
 }
 
 #[test]
-fn a_dry_run_decides_and_changes_nothing() {
+fn dry_run_decides_without_changes() {
     let dry = two_vms("", "[policies]\nfair = true\ndry_run = true\n");
     let mut world = World::new(&dry);
     world.record_decisions();
@@ -112,7 +112,7 @@ fn a_dry_run_decides_and_changes_nothing() {
 }
 
 #[test]
-fn vcpus_are_moved_where_that_is_allowed() {
+fn rebalance_moves_vcpus_and_keep_does_not() {
     let run = |placement: &str| {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/policy-fair.toml");
         let mut source = tandem_sim::scenario::load::Source::read(path.as_ref()).unwrap();
@@ -134,7 +134,7 @@ fn vcpus_are_moved_where_that_is_allowed() {
 }
 
 #[test]
-fn a_vm_may_have_policies_of_its_own() {
+fn vm_overrides_host_policies() {
     let text = |policies: &str| {
         format!(
             "duration = \"4s\"\nwarmup = \"2s\"\n[machine]\npcpus = 2\n[policies]\nfair = true\n\
@@ -158,7 +158,7 @@ fn a_vm_may_have_policies_of_its_own() {
 }
 
 #[test]
-fn a_vcpu_that_is_plugged_in_and_out_leaves_its_vm_in_the_division() {
+fn hotplug_keeps_vm_under_fair_policy() {
     let text = format!(
         "duration = \"8s\"\nwarmup = \"6s\"\n[machine]\npcpus = 2\n[policies]\nfair = true\n\
          [[vm]]\nname = \"a\"\nvcpus = 2\npins = [\"0\", \"1\"]\nworkload = \"hog\"\n\
@@ -175,18 +175,21 @@ fn a_vcpu_that_is_plugged_in_and_out_leaves_its_vm_in_the_division() {
         assert_eq!(host.vms.len(), 2, "a VM dropped out of a period");
         let b = host.vm(VmId(1)).unwrap();
         sizes.insert(b.vcpus.len());
-        // Its weight goes on from where it is: with one vCPU it is near 10 times the configured one.
+        // Its weight continues from its current value: with one vCPU, that is about 10 times the configured weight.
         if let Some(before) = weight {
             let step: f64 = b.in_force.weight.value() / before;
             assert!(step > 0.15 && step < 7.0, "from {before} to {}", b.in_force.weight);
-            assert!(before < 3000.0 || b.in_force.weight != b.weight, "back to the configured one");
+            assert!(
+                before < 3000.0 || b.in_force.weight != b.weight,
+                "reset to the configured weight"
+            );
         }
         weight = Some(b.in_force.weight.value());
     }
     assert_eq!(sizes, BTreeSet::from([1, 2]));
 }
 
-/// One pCPU, two VMs of one vCPU that always run; what each got after `decisions` were applied.
+/// One pCPU and two VMs of one always running vCPU: returns each VM's CPU time in pCPUs after `decisions`.
 fn after(scheduler: &str, decisions: &[Decision]) -> Vec<f64> {
     let text = format!(
         "duration = \"4s\"\nwarmup = \"2s\"\n[machine]\npcpus = 1\n[host]\nscheduler = \"{scheduler}\"\n\
@@ -199,7 +202,7 @@ fn after(scheduler: &str, decisions: &[Decision]) -> Vec<f64> {
     received(&world.run())
 }
 
-/// The same for one VM with two vCPUs: what each vCPU got.
+/// One pCPU and a VM of two always running vCPUs: returns each vCPU's CPU time in pCPUs after `decisions`.
 fn after_in_vm(scheduler: &str, decisions: &[Decision]) -> Vec<f64> {
     let text = format!(
         "duration = \"4s\"\nwarmup = \"2s\"\n[machine]\npcpus = 1\n[host]\nscheduler = \"{scheduler}\"\n\
@@ -221,7 +224,7 @@ fn idle(target: Target, idle: bool) -> Decision {
 }
 
 #[test]
-fn a_vm_in_the_idle_class_gets_what_nobody_wants() {
+fn idle_class_vm_gets_leftover_time() {
     for scheduler in ["cfs", "eevdf"] {
         let vm = Target::Vm(VmId(0));
         // 3 ÷ (3 + 1024)
@@ -235,8 +238,8 @@ fn a_vm_in_the_idle_class_gets_what_nobody_wants() {
 }
 
 #[test]
-fn a_vcpu_that_wakes_takes_the_pcpu_from_the_idle_class_at_once() {
-    let latency = |decisions: &[Decision]| {
+fn wakeup_preempts_idle_class() {
+    let sleeper_share = |decisions: &[Decision]| {
         let text = format!(
             "duration = \"4s\"\nwarmup = \"2s\"\n[machine]\npcpus = 1\n\
              [[vm]]\nname = \"hog\"\nvcpus = 1\nworkload = \"hog\"\n\
@@ -249,14 +252,14 @@ fn a_vcpu_that_wakes_takes_the_pcpu_from_the_idle_class_at_once() {
         world.apply(decisions);
         received(&world.run())[1]
     };
-    let beside = latency(&[]);
-    let alone = latency(&[idle(Target::Vm(VmId(0)), true)]);
+    let equal = sleeper_share(&[]);
+    let preferred = sleeper_share(&[idle(Target::Vm(VmId(0)), true)]);
     // 3 ms of every 8 if it never waits.
-    assert!(alone > 0.36 && beside < alone * 0.98, "{beside} {alone}");
+    assert!(preferred > 0.36 && equal < preferred * 0.98, "{equal} {preferred}");
 }
 
 #[test]
-fn nice_values_and_groups_of_vcpus_divide_a_vms_time() {
+fn nice_and_vcpu_groups_divide_vm_time() {
     let nice = |vcpu: u32, nice: i8| Decision::SetNice {
         vm: VmId(0),
         vcpu: VcpuId(vcpu),
@@ -279,7 +282,7 @@ fn nice_values_and_groups_of_vcpus_divide_a_vms_time() {
 }
 
 #[test]
-fn what_is_in_force_is_observed() {
+fn current_values_are_observed() {
     let text = format!(
         "duration = \"1s\"\n[machine]\npcpus = 2\n\
          [[vm]]\nname = \"a\"\nvcpus = 2\nworkload = \"hog\"\n{HOG}"
@@ -315,7 +318,7 @@ fn what_is_in_force_is_observed() {
     assert_eq!((settings.weight, settings.idle), (Some(Weight::constant(99.0)), true));
     assert_eq!((settings.nice, settings.slice), (Nice(-3), Some(Nanos(500_000))));
     assert_eq!(of_vcpu.allowed, "1".parse().unwrap());
-    // What is in force already is nothing to do.
+    // All decisions match the current values.
     let host = tandem_policy::host::HostObservation {
         period: Nanos(1),
         elapsed: Some(Nanos(1)),
@@ -327,7 +330,7 @@ fn what_is_in_force_is_observed() {
 }
 
 #[test]
-fn a_host_says_which_knobs_it_has() {
+fn host_reports_its_knobs() {
     let knobs = |scheduler: &str| {
         let text = format!(
             "duration = \"1s\"\n[machine]\npcpus = 1\n[host]\nscheduler = \"{scheduler}\"\n\
@@ -358,7 +361,7 @@ impl Policy for FourToOne {
 }
 
 #[test]
-fn a_policy_from_outside_the_registry_takes_the_place_of_the_scenarios() {
+fn external_policy_replaces_scenario_policies() {
     let text = |head: &str| {
         format!(
             "{head}\nduration = \"6s\"\nwarmup = \"3s\"\n[machine]\npcpus = 1\n\
@@ -370,7 +373,7 @@ fn a_policy_from_outside_the_registry_takes_the_place_of_the_scenarios() {
     world.record_decisions();
     assert!(world.replace_policies(Box::new(FourToOne)));
     near(&received(&world.run()), &[0.8, 0.2]);
-    // Rounded to what the knob takes, and then in force.
+    // Decided once, rounded as the knob requires.
     let decided = world.take_decisions();
     let decisions: Vec<&Decision> =
         decided.iter().flat_map(|(_, round)| &round.decisions).collect();
@@ -378,7 +381,7 @@ fn a_policy_from_outside_the_registry_takes_the_place_of_the_scenarios() {
         panic!("{decisions:?}");
     };
     assert_eq!(weight.value(), 4096.0);
-    assert!(decided.len() > 50, "every period is decided: {}", decided.len());
+    assert!(decided.len() > 50, "the policy decides in every period: {}", decided.len());
     let mut world = World::new(&scenario(&text(""), &[]));
     assert!(!world.replace_policies(Box::new(FourToOne)));
 }

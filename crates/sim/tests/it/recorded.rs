@@ -1,7 +1,8 @@
-//! What the controller saw and decided in a simulation, as a file: `crates/host/tests/golden/decisions.json`. The live path is
-//! fed with it and must decide the same (`crates/host/tests/recorded.rs`).
+//! Observations and decisions of the controller in a simulation, as a file: `crates/host/tests/golden/decisions.json`.
 //!
-//! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-sim --test recorded` writes it anew.
+//! The live path replays the observations and must make the same decisions (`crates/host/tests/recorded.rs`).
+//!
+//! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-sim --test it recorded` rewrites the file.
 
 use std::path::Path;
 
@@ -10,14 +11,14 @@ use tandem_policy::host::{HostObservation, Placement};
 use tandem_sim::World;
 use tandem_sim::scenario::load::{Setting, Source};
 
-/// So many observations are recorded.
-const MOST: usize = 40;
+/// Number of recorded observations.
+const MAX_OBSERVATIONS: usize = 40;
 
 #[test]
-fn the_recorded_sequence_is_what_the_simulation_gives() {
+fn recorded_decisions_match_simulation() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut source = Source::read(&root.join("scenarios/policy-fair.toml")).unwrap();
-    // What the live path is played on has the knob of cgroup v1.
+    // The live path replays them on a cgroup v1 host.
     source.set(Setting::parse("policies.weights=v1").unwrap());
     let scenario = source.scenario().unwrap();
     assert_eq!(scenario.policies.host.controller.placement, Placement::Rebalance);
@@ -27,10 +28,10 @@ fn the_recorded_sequence_is_what_the_simulation_gives() {
     let recorded: Vec<(HostObservation, Vec<Decision>)> = world
         .take_decisions()
         .into_iter()
-        .take(MOST)
+        .take(MAX_OBSERVATIONS)
         .map(|(observation, round)| (observation, round.decisions))
         .collect();
-    assert_eq!(recorded.len(), MOST);
+    assert_eq!(recorded.len(), MAX_OBSERVATIONS);
     let text = serde_json::to_string(&recorded).unwrap() + "\n";
     let path = root.join("crates/host/tests/golden/decisions.json");
     if std::env::var_os("TANDEM_UPDATE_GOLDEN").is_some() {
@@ -41,6 +42,6 @@ fn the_recorded_sequence_is_what_the_simulation_gives() {
     let golden = std::fs::read_to_string(&path).unwrap();
     assert!(
         golden == text,
-        "the simulation decides otherwise now: review, and write the file anew"
+        "the simulation's decisions have changed: review, and rewrite the file"
     );
 }

@@ -1,4 +1,4 @@
-//! Every scenario and workload of the repository can be read.
+//! Every scenario and workload of the repository is valid.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_scenario_is_read_and_has_something_to_say() {
+fn every_scenario_parses_with_description() {
     let (own, papers) = (files("scenarios"), files("research/scenarios/papers"));
     assert!(own.len() >= 20, "{}", own.len());
     assert!(papers.len() >= 10, "{}", papers.len());
@@ -27,13 +27,13 @@ fn every_scenario_is_read_and_has_something_to_say() {
         assert_eq!(
             Some(scenario.name.as_str()),
             file.file_stem().and_then(|stem| stem.to_str()),
-            "a scenario is called as its file"
+            "a scenario has the name of its file"
         );
     }
 }
 
 #[test]
-fn every_workload_is_read_by_itself() {
+fn every_workload_parses_alone() {
     let files = files("workloads");
     assert!(files.len() >= 20, "{}", files.len());
     for file in files {

@@ -1,8 +1,7 @@
-//! No text makes the reader of scenarios panic, and what it refuses it refuses with a place.
+//! No text makes the reader of scenarios panic, and every refusal names a place.
 //!
-//! Texts are scenarios of which pieces were taken out, doubled, swapped or replaced by words and
-//! values that mean something elsewhere in the language: much nearer to what people mistype, and to
-//! where the reader has cases, than random bytes are.
+//! Texts are scenarios with pieces removed, doubled, swapped, or replaced by words and values that are valid elsewhere in the language.
+//! They are much nearer to typing errors, and to the reader's special cases, than random bytes.
 
 use proptest::prelude::*;
 use tandem_sim::scenario::load;
@@ -51,7 +50,7 @@ idle = \"haltpoll(100us)\"
 workload = \"w\"
 ";
 
-/// What is put in besides pieces of the text itself.
+/// Replacements in addition to pieces of the text itself.
 const FOREIGN: [&str; 21] = [
     "-1",
     "0",
@@ -118,7 +117,7 @@ fn edited(edits: &[Edit]) -> String {
 }
 
 #[test]
-fn the_text_that_the_others_are_made_from_is_right() {
+fn base_text_is_valid() {
     assert_eq!(edited(&[]), RIGHT);
     load::from_text("s.toml", RIGHT).unwrap();
 }

@@ -1,8 +1,7 @@
-//! Every mechanism with every other: scenarios of the repository under random settings run to their
-//! end, with the invariants that debug builds check, and conserve pCPU time.
+//! Combinations of mechanisms: scenarios of the repository under random settings run to their end, keep the invariants that debug
+//! builds check, and conserve pCPU time.
 //!
-//! A combination that cannot be (such as more vCPUs than pCPUs without stacking) is refused when it
-//! is read, and then there is nothing to run.
+//! The reader refuses invalid combinations (such as more vCPUs than pCPUs without stacking), which are skipped.
 
 use std::path::Path;
 
@@ -59,7 +58,7 @@ const SETTINGS: [(&str, &[&str]); 21] = [
     ("vm.*.vcpus", &["1", "2", "5", "70"]),
 ];
 
-/// A scenario with settings; none where they cannot be.
+/// A scenario with settings, or the reason of their refusal.
 fn scenario(name: &str, settings: &[String]) -> Result<Scenario, LoadError> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut source = Source::read(&folder.join(format!("{name}.toml"))).unwrap();
@@ -72,9 +71,9 @@ fn scenario(name: &str, settings: &[String]) -> Result<Scenario, LoadError> {
     source.scenario()
 }
 
-/// Else the mixtures below would be refused, and nothing would run.
+/// Ensures that enough mixtures below are valid.
 #[test]
-fn every_setting_alone_is_possible() {
+fn every_single_setting_is_valid() {
     for (key, values) in SETTINGS {
         for value in values {
             let setting = format!("{key}={value}");
@@ -92,7 +91,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_mixture_runs_to_its_end_and_conserves_time(
+    fn any_mixture_ends_and_conserves_time(
         which in 0..SCENARIOS.len(),
         choices in prop::collection::vec((0..SETTINGS.len(), 0usize..100), 0..7),
         seed in 0u64..1_000_000,
@@ -106,16 +105,16 @@ proptest! {
             settings.push(setting);
         }
         let scenario = scenario(SCENARIOS[which], &settings);
-        // Refused ones are drawn anew, and too many of them fail the test.
+        // Refused mixtures are drawn again, and too many of them fail the test.
         prop_assume!(scenario.is_ok());
         let scenario = scenario.unwrap();
         let text = format!("{} --seed {seed}{text}", SCENARIOS[which]);
         let mut world = World::new(&scenario);
-        // In portions, so that a clock that stands still is found: no portion has so many events.
+        // Run in portions, so that a stopped clock is detected by the number of events.
         let mut until = Nanos::ZERO;
         while !world.run_until(until) {
             until += Nanos(100_000);
-            prop_assert!(world.events() < 20_000_000, "too much happens: {text}");
+            prop_assert!(world.events() < 20_000_000, "too many events: {text}");
         }
         if let Err(broken) = world.check_all() {
             prop_assert!(false, "{text}: {broken}");

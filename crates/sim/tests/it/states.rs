@@ -1,5 +1,4 @@
-//! Where the time of vCPUs goes and who waits for whom, as an interval: sums that must hold everywhere, and the same figures computed
-//! another way, from traces.
+//! States of vCPUs and attribution of waits, as an interval: sums that always hold, and the same figures computed independently from traces.
 
 use crate::common::{FREE, HOG};
 use tandem_model::states::edges::{EdgeKind, Edges, Party};
@@ -38,7 +37,7 @@ fn get(vcpu: &VcpuInterval, state: State) -> u64 {
     vcpu.times.get(state).expect("measured").0
 }
 
-/// What must hold of every interval of a simulated host.
+/// Checks the invariants of every interval of a simulated host.
 fn check(results: &Results, what: &str) {
     let interval = interval(results);
     assert_eq!(interval.source, SourceName::Simulator);
@@ -51,13 +50,13 @@ fn check(results: &Results, what: &str) {
             let all: u64 = State::ALL.iter().map(|state| get(vcpu, *state)).sum();
             let wall = vcpu.times.wall();
             assert_eq!(all, wall.0, "{name}");
-            // Before its start a VM is not there; the results count that as halted.
+            // An interval excludes the time before a VM's start, which the results count as halted.
             let before = interval.length - wall;
             let victim = Party::Vcpu { vm: vm.vm, vcpu: vcpu.vcpu };
             let edges = |kind| waited(&interval.edges, &victim, kind).0;
             assert_eq!(edges(EdgeKind::Pcpu), get(vcpu, State::Ready), "{name}");
             assert_eq!(edges(EdgeKind::Sibling), get(vcpu, State::Costop), "{name}");
-            // The same as in the results, which count apart from what is recorded.
+            // The results, which are counted independently, must agree.
             let waits = get(vcpu, State::Ready) + get(vcpu, State::Limited);
             assert_eq!((waits, vcpu.waited), (is.steal.0, is.steal), "{name}");
             assert_eq!(get(vcpu, State::Vmm), is.ran.exits.0, "{name}");
@@ -72,9 +71,9 @@ fn check(results: &Results, what: &str) {
     assert_eq!(interval.missing, []);
 }
 
-/// One that starts after a second of the two that are measured.
+/// The second VM starts after one of the two measured seconds.
 #[test]
-fn a_vm_is_there_from_its_start_on() {
+fn vm_time_begins_at_its_start() {
     let text = "duration = \"2s\"\n[machine]\npcpus = 1\n
 [[workload]]\nname = \"burn\"
 [[workload.role]]\nname = \"r\"\nthreads = \"1 per vcpu\"\nprogram = [ { forever = [ { compute = \"1ms\" } ] } ]
@@ -87,7 +86,7 @@ fn a_vm_is_there_from_its_start_on() {
     assert_eq!(early.vcpus[0].times.wall(), Nanos::from_secs(2));
     let times = late.vcpus[0].times;
     assert_eq!(times.wall(), Nanos::from_secs(1));
-    // It runs or waits: it never halts, but for its start.
+    // It always runs or waits, except at its start.
     let halted = times.get(State::Halted).unwrap();
     assert!(halted < Nanos::from_millis(1), "{halted}");
     assert!(times.get(State::Ready).unwrap() > Nanos::from_millis(400));
@@ -115,7 +114,7 @@ program = [ { forever = [ { get = \"pipe\" }, { compute = \"exp(30us)\" } ] } ]
 ";
 
 #[test]
-fn states_sum_to_the_wall_time_and_edges_to_the_waits_under_every_scheduler() {
+fn states_and_edges_sum_under_every_scheduler() {
     let text = format!(
         "duration = \"120ms\"\nwarmup = \"20ms\"\n[machine]\npcpus = 3\n{MIXED}{HOG}
         [[vm]]\nname = \"c\"\nvcpus = 3\nworkload = \"hog\"\nstarts = \"30ms\"\n"
@@ -133,15 +132,15 @@ fn states_sum_to_the_wall_time_and_edges_to_the_waits_under_every_scheduler() {
         check(&results, &settings.join(" "));
         let vms = &interval(&results).vms;
         let ready = |vm: usize| vms[vm].vcpus.iter().map(|v| get(v, State::Ready)).sum::<u64>();
-        assert!((0..3).all(|vm| ready(vm) > 0), "{settings:?}: all wait");
-        // Of the 100 ms that are measured.
+        assert!((0..3).all(|vm| ready(vm) > 0), "{settings:?}: every VM waits");
+        // The measurement covers 20 ms to 120 ms.
         let wall = vms[2].vcpus[0].times.wall();
         assert_eq!(wall, Nanos::from_millis(90), "it starts at 30 ms");
     }
 }
 
 #[test]
-fn a_capped_vm_is_limited_and_waits_for_nobody_meanwhile() {
+fn capped_vm_is_limited_without_edges() {
     let text = format!(
         "duration = \"400ms\"\n[machine]\npcpus = 2\n{FREE}[host]\ncap = true\nplacement = \"pin\"\n{HOG}
         [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"hog\"\nweight = 1024
@@ -156,7 +155,7 @@ fn a_capped_vm_is_limited_and_waits_for_nobody_meanwhile() {
 }
 
 #[test]
-fn what_cannot_be_told_is_missing() {
+fn unavailable_columns_are_missing() {
     let text = format!(
         "duration = \"20ms\"\n[machine]\npcpus = 2\n{HOG}
         [[vm]]\nname = \"a\"\nvcpus = 65\nworkload = \"hog\"
@@ -174,7 +173,7 @@ fn what_cannot_be_told_is_missing() {
     assert!(said.iter().any(|said| said.contains("for 1 of 2 VMs")), "{said:?}");
 }
 
-/// When a vCPU was in a state, and, if it ran, on which pCPU nobody asks.
+/// Time spans in which a vCPU was in a state.
 fn spans(events: &[TraceEvent], number: u32, wanted: VcpuState) -> Vec<(u64, u64)> {
     let span = |event: &TraceEvent| match *event {
         TraceEvent::Vcpu { vcpu, state, from, to } if vcpu == number && state == wanted => {
@@ -190,9 +189,9 @@ fn overlap(one: &[(u64, u64)], two: &[(u64, u64)]) -> u64 {
     one.iter().map(|&span| two.iter().map(|&other| common(span, other)).sum::<u64>()).sum()
 }
 
-/// A beside B and C on one pCPU, with weights 1, 2 and 4: A waits for B twice and for C four times as long as it runs itself.
+/// A, B and C share one pCPU with weights 1, 2 and 4: A waits for B twice as long as it runs itself, and for C four times as long.
 #[test]
-fn culprits_of_one_pcpu_are_charged_what_they_ran() {
+fn culprits_are_charged_their_run_time() {
     let vm = |name: &str, weight: u32| {
         format!("[[vm]]\nname = \"{name}\"\nvcpus = 1\nweight = {weight}\nworkload = \"hog\"\n")
     };
@@ -220,7 +219,7 @@ fn culprits_of_one_pcpu_are_charged_what_they_ran() {
                 assert_eq!(edge.0, truth, "{scheduler}: {victim} for {culprit}");
             }
         }
-        // By weight, of 7 s: A and B run one and two, and each waits for the other as long as that one runs.
+        // In 7 s, A runs for one, B for two and C for four; each waits for another as long as that one runs.
         let of = |victim: u64, culprit: u64| {
             time(edges, &vcpu(victim, 0), EdgeKind::Pcpu, &vcpu(culprit, 0)).as_secs_f64()
         };
@@ -236,7 +235,7 @@ fn culprits_of_one_pcpu_are_charged_what_they_ran() {
 }
 
 #[test]
-fn vcpus_of_a_vm_on_one_pcpu_wait_for_each_other() {
+fn stacked_siblings_wait_for_each_other() {
     let text = format!(
         "duration = \"1s\"\n[machine]\npcpus = 2\n{FREE}{HOG}
         [[vm]]\nname = \"a\"\nvcpus = 2\npins = [\"0\", \"0\"]\nworkload = \"hog\"
@@ -255,7 +254,7 @@ const HALF_SHARED: &str = "
 [[vm]]\nname = \"a\"\nvcpus = 2\npins = [\"0\", \"1\"]\nworkload = \"w\"\n
 [[vm]]\nname = \"b\"\nvcpus = 1\npins = [\"1\"]\nworkload = \"hog\"\n";
 
-/// When a thread was in a state.
+/// Time spans in which a thread was in a state.
 fn thread_spans(
     events: &[TraceEvent],
     number: u32,
@@ -270,9 +269,9 @@ fn thread_spans(
     events.iter().filter_map(span).collect()
 }
 
-/// Who spins for a sibling that is kept off its pCPU is in co-stop: for a lock's holder, at a barrier, for a TLB flush.
+/// A vCPU that spins for a sibling off its pCPU is in co-stop: for a lock's holder, at a barrier, for a TLB flush.
 #[test]
-fn spinning_for_a_sibling_that_is_off_is_costop_as_the_trace_says() {
+fn costop_of_spinning_matches_trace() {
     let turn = |what: &str| {
         format!("[ {{ repeat = 60, do = [ {{ compute = \"exp(300us)\" }}, {what}, \"work\" ] }} ]")
     };
@@ -287,7 +286,7 @@ fn spinning_for_a_sibling_that_is_off_is_costop_as_the_trace_says() {
         ("barrier", "all = { kind = \"barrier\", wait = \"spin\" }", turn("{ barrier = \"all\" }")),
         ("flush", "unused = \"mutex\"", turn("{ unmap = \"1us\" }")),
     ] {
-        // Who flushes holds a lock that others would block for.
+        // A flushing thread holds a lock for which a second one would block.
         let other = match name {
             "flush" => turn("{ compute = \"3ms\" }"),
             _ => program.clone(),
@@ -309,14 +308,14 @@ fn spinning_for_a_sibling_that_is_off_is_costop_as_the_trace_says() {
         assert_eq!(costop, truth, "{name}");
         let edge = time(&interval.edges, &vcpu(0, 0), EdgeKind::Sibling, &vcpu(0, 1));
         assert_eq!(edge.0, truth, "{name}");
-        // vCPU 0 is never off, so nobody waits for it.
+        // vCPU 0 is never off, so it causes no co-stop.
         assert_eq!(get(&interval.vms[0].vcpus[1], State::Costop), 0, "{name}");
     }
 }
 
-/// Who halted, and is woken by a sibling that was kept off its pCPU, was in co-stop for as long.
+/// A halted vCPU woken by a sibling was in co-stop while that sibling was kept off its pCPU.
 #[test]
-fn halted_for_a_sibling_that_is_off_is_costop_as_the_trace_says() {
+fn costop_of_halting_matches_trace() {
     let text = format!(
         "duration = \"3s\"\n[machine]\npcpus = 2\n{FREE}{HOG}
         [[workload]]\nname = \"w\"\n[workload.objects]
@@ -330,7 +329,7 @@ fn halted_for_a_sibling_that_is_off_is_costop_as_the_trace_says() {
     let (results, events) = recorded(&text, &["host.halt_poll=0"]);
     check(&results, "token");
     let halted = spans(&events, 0, VcpuState::Halted);
-    // After its end it halts for good; that is no co-stop.
+    // The final halt, after the thread's end, is not co-stop.
     let woken: Vec<(u64, u64)> = halted[..halted.len() - 1].to_vec();
     let truth = overlap(&woken, &spans(&events, 1, VcpuState::Ready));
     let costop = get(&interval(&results).vms[0].vcpus[0], State::Costop);
@@ -357,7 +356,7 @@ fn directed_yields_are_edges_with_a_count() {
 }
 
 #[test]
-fn only_what_was_measured_is_in_the_interval() {
+fn interval_excludes_warmup() {
     let text = format!("duration = \"150ms\"\nwarmup = \"100ms\"\n[machine]\npcpus = 2\n{MIXED}");
     let (results, _) = recorded(&text, &[]);
     check(&results, "warm-up");
@@ -366,7 +365,7 @@ fn only_what_was_measured_is_in_the_interval() {
 }
 
 #[test]
-fn one_cpu_of_hardware_waits_for_nobody() {
+fn native_cpus_have_no_edges() {
     let text = format!(
         "duration = \"50ms\"\n[machine]\npcpus = 2\nmode = \"native\"\n{HOG}
         [[vm]]\nname = \"a\"\nworkload = \"hog\"\n"

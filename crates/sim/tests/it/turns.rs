@@ -1,8 +1,9 @@
-//! The policy `turns` on the simulated host, by the controller that ships: what VMs that never sleep gain, what nobody loses, and that
-//! everything is put back.
+//! The policy `turns` on the simulated host, with the production controller: gains of VMs that never sleep, unchanged shares of all VMs,
+//! and the reverting of all changes.
 //!
-//! Work is relative to the same VM alone on the host. Under CFS a VM that enters the idle class gains so much virtual time until the
-//! next tick that now and then the wrong VM has a tick of a turn, so turns are worth less there (see `docs/model.md`).
+//! Work is relative to the same VM alone on the host.
+//! Under CFS, a VM that enters the idle class gains much virtual time until the next tick.
+//! The wrong VM therefore sometimes gets a tick of a turn, which makes turns less effective (see `docs/model.md`).
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use tandem_policy::host::{Host, HostObservation};
 use tandem_sim::results::VmResults;
 use tandem_sim::{Results, World};
 
-/// Threads that meet at a barrier for which they spin in user space, every 45 µs of work.
+/// Threads that meet at a spinning barrier in user space after every 45 µs of work.
 const SPIN: &str = "
 [[workload]]
 name = \"spin\"
@@ -24,7 +25,7 @@ threads = \"1 per vcpu\"
 program = [ { forever = [ { compute = \"45us\" }, \"work\", { barrier = \"all\" } ] } ]
 ";
 
-/// Threads that compute for 1.5 s of CPU each, and then mostly sleep.
+/// Threads that compute for 1.5 s of CPU time each, and then mostly sleep.
 const TIRES: &str = "
 [[workload]]
 name = \"tires\"
@@ -47,7 +48,7 @@ program = [ { forever = [ { sleep = \"exp(3ms)\" }, { compute = \"uniform(100us,
 const TURNS: &str = "policies = [\"fair\", \"turns\"]";
 const STOCK: &str = "policies = []";
 
-/// VMs as (vCPUs, workload, weight) on so many pCPUs; `head` goes first.
+/// A world of VMs, given as (vCPUs, workload, weight); `head` precedes the scenario's text.
 fn world_of(head: &str, pcpus: u32, host: &str, vms: &[(u32, &str, u32)]) -> World {
     let mut text = format!(
         "{head}\nduration = \"6s\"\nwarmup = \"2s\"\n[machine]\npcpus = {pcpus}\n[host]\n{host}\n"
@@ -68,7 +69,7 @@ fn run(head: &str, pcpus: u32, host: &str, vms: &[(u32, &str, u32)]) -> Results 
     world_of(head, pcpus, host, vms).run()
 }
 
-/// pCPUs that each VM received.
+/// CPU time that each VM received, in pCPUs.
 fn received(results: &Results) -> Vec<f64> {
     let seconds = results.measured.as_secs_f64();
     let vms = results.vms.iter();
@@ -80,7 +81,7 @@ fn near(got: &[f64], due: &[f64], within: f64) {
     assert!(got.iter().zip(due).all(is_near), "{got:?}, not {due:?}");
 }
 
-/// A spinning barrier's work beside others, relative to alone.
+/// Work of the spinning barrier next to other VMs, relative to its work alone.
 fn work(head: &str, host: &str, others: &[(u32, &str, u32)]) -> f64 {
     let alone = run(STOCK, 2, host, &[(2, "spin", 1024)]).vms[0].work;
     let vms = [&[(2, "spin", 1024)], others].concat();
@@ -94,7 +95,7 @@ const LONG: &str = "policies = { fair = true, turns = { turn = \"40ms\" } }";
 const BURN: [(u32, &str, u32); 1] = [(2, "hog", 1024)];
 
 #[test]
-fn a_spinning_barrier_beside_a_computing_vm_does_almost_half_of_what_it_does_alone() {
+fn turns_restore_spinning_barrier_work() {
     let (turns, stock) = (work(TURNS, EEVDF, &BURN), work(STOCK, EEVDF, &BURN));
     assert!(turns >= 0.40, "{turns}");
     assert!(stock < 0.30, "{stock}");
@@ -103,7 +104,7 @@ fn a_spinning_barrier_beside_a_computing_vm_does_almost_half_of_what_it_does_alo
 }
 
 #[test]
-fn beside_more_vms_it_does_nine_tenths_of_what_its_share_deserves() {
+fn turns_help_among_more_neighbours() {
     let two = [(2, "hog", 1024), (2, "hog", 1024)];
     let (turns, stock) = (work(TURNS, EEVDF, &two), work(STOCK, EEVDF, &two));
     assert!(turns >= 0.29 && stock < 0.15, "{turns}, {stock}");
@@ -113,7 +114,7 @@ fn beside_more_vms_it_does_nine_tenths_of_what_its_share_deserves() {
 }
 
 #[test]
-fn under_cfs_it_does_so_with_longer_turns() {
+fn cfs_needs_longer_turns() {
     let (turns, long) = (work(TURNS, CFS, &BURN), work(LONG, CFS, &BURN));
     assert!(turns >= 0.33, "{turns}");
     assert!(long >= 0.40, "{long}");
@@ -122,7 +123,7 @@ fn under_cfs_it_does_so_with_longer_turns() {
 }
 
 #[test]
-fn credit_has_no_idle_class_and_so_no_turns() {
+fn credit_takes_no_turns() {
     let vms = [(2, "spin", 1024), (2, "hog", 1024)];
     let mut world = world_of(TURNS, 2, CREDIT, &vms);
     world.record_decisions();
@@ -144,22 +145,22 @@ fn shares_follow_weights_of_three_to_one() {
         near(&shares, &[1.5, 0.5], 0.05);
     }
     let alone = run(STOCK, 2, EEVDF, &[(2, "spin", 1024)]).vms[0].work as f64;
-    let beside = run(TURNS, 2, EEVDF, &[(2, "spin", 3072), (2, "hog", 1024)]).vms[0].work as f64;
-    assert!(beside / alone > 0.65, "{}", beside / alone);
+    let shared = run(TURNS, 2, EEVDF, &[(2, "spin", 3072), (2, "hog", 1024)]).vms[0].work as f64;
+    assert!(shared / alone > 0.65, "{}", shared / alone);
 }
 
-/// How often and how long threads of a VM waited for a pCPU when they woke: longer than 4 ms, and the longest.
+/// Wake-ups of a VM's threads with a latency above 4 ms, and the maximum latency.
 fn long_wakes(vm: &VmResults) -> (u64, Nanos) {
     let long = vm.wake_latency.buckets.iter().skip(23);
     (long.sum(), vm.wake_latency.max)
 }
 
 #[test]
-fn a_vm_that_begins_to_sleep_leaves_within_a_turn() {
+fn sleeping_vm_leaves_within_a_turn() {
     let vms = [(2, "tires", 1024), (2, "spin", 1024), (2, "hog", 1024)];
     let mut world = world_of(TURNS, 2, EEVDF, &vms);
     world.record_decisions();
-    // It wakes for the first time after about 4.5 s.
+    // Its first wake-up is after about 4.5 s.
     let results = world.run();
     let decided = world.take_decisions();
     let rotates = |vm: u64| {
@@ -173,10 +174,10 @@ fn a_vm_that_begins_to_sleep_leaves_within_a_turn() {
     );
     assert!(first < 10 && last < of_first.len() - 5, "{of_first:?}");
     assert!(of_first[first..=last].iter().all(|&rotates| rotates));
-    assert!(rotates(1).last().unwrap(), "the others go on");
+    assert!(rotates(1).last().unwrap(), "the others continue");
     let left = decided.iter().filter(|(host, _)| host.vm(VmId(0)).unwrap().in_force.left_turns);
     assert_eq!(left.count(), 1);
-    // Each of its two threads waits for the rest of one rotation at most: three turns.
+    // Each of its two threads waits for at most the rest of one rotation of three turns.
     let (long, longest) = long_wakes(&results.vms[0]);
     assert!(results.vms[0].wake_latency.count > 200);
     assert!(long <= 6, "{long} waits of more than 4 ms");
@@ -184,7 +185,7 @@ fn a_vm_that_begins_to_sleep_leaves_within_a_turn() {
 }
 
 #[test]
-fn its_wakeups_are_then_as_under_stock() {
+fn departed_vm_wakes_as_under_stock() {
     let vms = [(2, "tires", 1024), (2, "spin", 1024), (2, "hog", 1024)];
     let latency = |head: &str| {
         let mut world = world_of(head, 2, EEVDF, &vms);
@@ -199,23 +200,23 @@ fn its_wakeups_are_then_as_under_stock() {
 }
 
 #[test]
-fn a_vm_always_on_has_its_due_beside_the_rotation() {
+fn resident_gets_its_fair_share() {
     let rotating = [(2, "spin", 1024), (2, "hog", 1024)];
     let vms = [&[(2, "bursty", 1024)], &rotating[..]].concat();
     for host in [EEVDF, CFS] {
         let alone = run(STOCK, 2, host, &vms[..1]);
-        let beside = run(TURNS, 2, host, &vms);
+        let turns = run(TURNS, 2, host, &vms);
         let stock = run(STOCK, 2, host, &vms);
         let bursts = |results: &Results| results.vms[0].work as f64;
-        // What it wants is far less than a third of the host.
-        let part = bursts(&beside) / bursts(&alone);
-        assert!(part >= 0.95 || bursts(&beside) >= bursts(&stock), "{host}: {part}");
-        let shares = received(&beside);
+        // Its demand is far below a third of the host.
+        let part = bursts(&turns) / bursts(&alone);
+        assert!(part >= 0.95 || bursts(&turns) >= bursts(&stock), "{host}: {part}");
+        let shares = received(&turns);
         near(&shares[1..], &[(2.0 - shares[0]) / 2.0; 2], 0.05);
     }
 }
 
-/// What each of these VMs, all equal, received on so many pCPUs, relative to what it is due.
+/// CPU time of VMs of equal weight with these numbers of vCPUs on `pcpus` pCPUs, relative to their fair shares.
 fn parts(pcpus: u32, vcpus: &[u32]) -> Vec<f64> {
     let vms: Vec<(u32, &str, u32)> = vcpus.iter().map(|&n| (n, "hog", 1024)).collect();
     let due = f64::from(pcpus) / vcpus.len() as f64;
@@ -224,29 +225,30 @@ fn parts(pcpus: u32, vcpus: &[u32]) -> Vec<f64> {
 }
 
 #[test]
-fn vms_of_16_8_8_and_4_vcpus_share_16_pcpus() {
-    // In rows the four cannot all have a quarter of the host, so the smallest stays on and has its due by weight.
+fn unequal_vms_share_16_pcpus() {
+    // No rotation gives each of the four a quarter of the host, so the smallest is a resident and gets its fair share by weight.
     near(&parts(16, &[16, 8, 8, 4]), &[1.0; 4], 0.07);
 }
 
 #[test]
-fn vms_of_64_32_32_and_16_vcpus_share_64_pcpus() {
-    // Busy pCPUs of such a host compare loads once a second (docs/decisions/030), so in six seconds the largest VM has not yet all of its due.
+fn unequal_vms_share_64_pcpus() {
+    // Busy pCPUs of such a host compare loads once per second (docs/decisions/030).
+    // After six seconds, the largest VM is therefore still below its fair share.
     near(&parts(64, &[64, 32, 32, 16]), &[1.0; 4], 0.15);
 }
 
 #[test]
-fn spinning_vms_gain_on_16_pcpus_too() {
+fn spinning_vm_gains_on_16_pcpus() {
     let vms = [(16, "spin", 1024), (8, "hog", 1024), (8, "hog", 1024)];
     let work = |head: &str| run(head, 16, EEVDF, &vms).vms[0].work as f64;
     let alone = run(STOCK, 16, EEVDF, &vms[..1]).vms[0].work as f64;
-    // A third of the host is a third of the rows, less what it takes until the last of 16 pCPUs has its tick.
+    // A third of the host is a third of the rows, minus the time until the last of 16 pCPUs has its tick.
     let (turns, stock) = (work(TURNS) / alone, work(STOCK) / alone);
     assert!(turns > 0.2 && turns > 10.0 * stock, "{turns}, {stock}");
 }
 
 #[test]
-fn affinities_are_put_back_when_a_vm_leaves() {
+fn affinity_reverts_when_a_vm_leaves() {
     let vms = [(2, "tires", 1024), (2, "spin", 1024), (2, "hog", 1024)];
     let mut world = world_of(TURNS, 2, EEVDF, &vms);
     world.record_decisions();
@@ -267,18 +269,18 @@ fn affinities_are_put_back_when_a_vm_leaves() {
         assert!(seats.into_iter().all(|size| size == 1 || size == 2));
     }
     let first = VmId(0);
-    // In the rotation on one pCPU each, and out of it anywhere again.
+    // Each vCPU has one pCPU within the rotation, and both pCPUs outside it.
     assert!(seen.contains(&(first, true, 1)) && seen.contains(&(first, false, 2)), "{seen:?}");
     let last = world.observe(Nanos(1), Nanos(1), true);
     assert!(last[0].vcpus.iter().all(|vcpu| vcpu.allowed == everywhere && vcpu.granted.is_none()));
 }
 
-/// One VM of two vCPUs and three of one that compute, on two pCPUs.
+/// One computing VM of two vCPUs and three of one, for two pCPUs.
 const TIGHT: [(u32, &str, u32); 4] =
     [(2, "hog", 1024), (1, "hog", 1024), (1, "hog", 1024), (1, "hog", 1024)];
 
-/// The least that any of these VMs, due half a pCPU each, received of it in a second, after two.
-fn least_in_a_second(head: &str, vms: &[(u32, &str, u32)]) -> f64 {
+/// Minimum CPU time of any of these VMs in a second, after the first two, relative to its fair share of half a pCPU.
+fn min_share_in_a_second(head: &str, vms: &[(u32, &str, u32)]) -> f64 {
     let mut world = world_of(head, 2, EEVDF, vms);
     let mut least = f64::MAX;
     let mut before: Option<Vec<Nanos>> = None;
@@ -295,7 +297,7 @@ fn least_in_a_second(head: &str, vms: &[(u32, &str, u32)]) -> f64 {
 }
 
 #[test]
-fn vms_of_one_vcpu_for_which_fixed_seats_are_too_tight_roam_and_have_their_dues() {
+fn roaming_vms_get_their_fair_shares() {
     let mut world = world_of(TURNS, 2, EEVDF, &TIGHT);
     world.record_decisions();
     near(&received(&world.run()), &[0.5; 4], 0.02);
@@ -304,7 +306,7 @@ fn vms_of_one_vcpu_for_which_fixed_seats_are_too_tight_roam_and_have_their_dues(
     let members = &last.rotation.as_ref().unwrap().members;
     let roams: Vec<bool> = members.iter().map(|m| m.roams.is_some()).collect();
     assert_eq!(roams, [false, true, true, true]);
-    // No policy has to move them, and where they may run is what the operator allowed.
+    // No policy moves them, and their affinities are those that the operator set.
     let everywhere: PcpuSet = "0-1".parse().unwrap();
     for (host, round) in &decided[decided.len() / 2..] {
         let moves = round.decisions.iter();
@@ -314,12 +316,12 @@ fn vms_of_one_vcpu_for_which_fixed_seats_are_too_tight_roam_and_have_their_dues(
             assert_eq!(vm.vcpus[0].granted, None);
         }
     }
-    let least = least_in_a_second(TURNS, &TIGHT);
+    let least = min_share_in_a_second(TURNS, &TIGHT);
     assert!(least >= 0.95, "{least}");
 }
 
 #[test]
-fn one_that_roams_and_begins_to_sleep_may_run_everywhere_again() {
+fn sleeping_roamer_regains_its_affinity() {
     let mut vms = TIGHT;
     vms[3].1 = "tires";
     let mut world = world_of(TURNS, 2, EEVDF, &vms);
@@ -329,7 +331,7 @@ fn one_that_roams_and_begins_to_sleep_may_run_everywhere_again() {
     let rotates = |(host, _): &&(HostObservation, Round)| host.vms[3].in_force.rotating;
     assert!(decided.iter().any(|period| rotates(&period)));
     assert!(!rotates(&decided.last().unwrap()));
-    // The other two fit on fixed seats then.
+    // The remaining VMs then fit on fixed slots.
     let (host, round) = decided.last().unwrap();
     let members = &round.rotation.as_ref().unwrap().members;
     assert_eq!(members.len(), 3);
@@ -341,12 +343,12 @@ fn one_that_roams_and_begins_to_sleep_may_run_everywhere_again() {
 }
 
 #[test]
-fn whoever_else_simulates_meanwhile_changes_nothing() {
+fn concurrent_simulations_give_equal_results() {
     let vms = [(4, "spin", 1024), (2, "hog", 1024), (2, "bursty", 512)];
     let once = run(TURNS, 4, EEVDF, &vms);
     let again = || std::thread::spawn(move || run(TURNS, 4, EEVDF, &vms));
     let threads: Vec<_> = (0..3).map(|_| again()).collect();
     for thread in threads {
-        assert!(thread.join().unwrap() == once, "another result");
+        assert!(thread.join().unwrap() == once, "the results differ");
     }
 }

@@ -1,5 +1,4 @@
-//! Who waited for whom: worked cases on a machine where nothing costs anything, and the same figures
-//! computed another way, from traces and histograms.
+//! Attribution of waits within a VM: worked cases on a machine without costs, and the same figures computed independently from traces and histograms.
 
 use crate::common::FREE;
 use tandem_model::Nanos;
@@ -24,7 +23,7 @@ fn all(matrix: &WaitMatrix) -> Nanos {
     running + off
 }
 
-/// Three threads that come 1 ms apart and hold a lock for 10 ms each.
+/// Three threads that arrive 1 ms apart and hold a lock for 10 ms each.
 fn queue(lock: &str) -> String {
     let role = |number: u32| {
         format!(
@@ -45,7 +44,7 @@ fn queue(lock: &str) -> String {
 }
 
 #[test]
-fn who_comes_second_waits_for_the_first_and_who_comes_third_for_both() {
+fn waiters_are_charged_to_successive_holders() {
     for lock in ["lock = \"ticket\"", "lock = \"queued\", space = \"user\""] {
         let (results, _) = recorded(&queue(lock), &[]);
         let waits = waits(&results);
@@ -57,7 +56,7 @@ fn who_comes_second_waits_for_the_first_and_who_comes_third_for_both() {
 }
 
 #[test]
-fn nothing_is_recorded_unless_asked_for_and_it_changes_nothing_else() {
+fn recording_is_optional_and_changes_no_results() {
     let text = contended("ticket");
     let plain = crate::common::run(&text, &[]);
     assert!(plain.vms.iter().all(|vm| vm.waits.is_none()));
@@ -69,7 +68,7 @@ fn nothing_is_recorded_unless_asked_for_and_it_changes_nothing_else() {
     assert_eq!(plain, recorded);
 }
 
-/// Two VMs of two vCPUs each that fight for two pCPUs and, within each VM, for a lock.
+/// Two VMs of two vCPUs each that compete for two pCPUs and, within each VM, for a lock.
 fn contended(lock: &str) -> String {
     format!(
         "duration = \"400ms\"\n[machine]\npcpus = 2
@@ -87,8 +86,8 @@ const HALF_SHARED: &str = "
 [[vm]]\nname = \"a\"\nvcpus = 2\npins = [\"0\", \"1\"]\nworkload = \"w\"\n
 [[vm]]\nname = \"b\"\nvcpus = 1\npins = [\"1\"]\nworkload = \"hog\"\n";
 
-/// Time in which thread 0 spun while vCPU 1 waited for a pCPU.
-fn spun_while_the_other_was_off(events: &[TraceEvent]) -> u64 {
+/// Time during which thread 0 spun while vCPU 1 waited for a pCPU.
+fn spin_time_while_sibling_off(events: &[TraceEvent]) -> u64 {
     let off = |event: &TraceEvent| match *event {
         TraceEvent::Vcpu { vcpu: 1, state: VcpuState::Ready, from, to } => Some((from, to)),
         _ => None,
@@ -108,7 +107,7 @@ fn spun_while_the_other_was_off(events: &[TraceEvent]) -> u64 {
 }
 
 #[test]
-fn waiting_for_a_preempted_holder_is_what_the_trace_says() {
+fn preempted_holder_wait_matches_trace() {
     for lock in ["ticket", "queued"] {
         let text = format!(
             "duration = \"100ms\"\n[machine]\npcpus = 2\n{FREE}{}
@@ -122,13 +121,13 @@ fn waiting_for_a_preempted_holder_is_what_the_trace_says() {
         let (results, events) = recorded(&text, &["host.pause_loop.policy=off"]);
         let off = &waits(&results).locks.off;
         assert!(off[0][1] > Nanos::from_millis(1), "{lock}: {off:?}");
-        assert_eq!(off[0][1].0, spun_while_the_other_was_off(&events), "{lock}");
+        assert_eq!(off[0][1].0, spin_time_while_sibling_off(&events), "{lock}");
         assert_eq!(off[1][0], Nanos::ZERO, "{lock}: vCPU 0 is never off");
     }
 }
 
 #[test]
-fn all_pieces_together_are_the_histogram_of_waits() {
+fn pieces_sum_to_the_wait_histogram() {
     for lock in ["test-and-set", "ticket", "queued", "paravirtual"] {
         let (results, _) = recorded(&contended(lock), &["duration=10s"]);
         for vm in &results.vms {
@@ -139,16 +138,16 @@ fn all_pieces_together_are_the_histogram_of_waits() {
             assert_eq!(all(&waits.locks) + free, vm.lock_wait.sum, "{lock}");
             for v in 0..2 {
                 let own = waits.locks.running[v][v] + waits.locks.off[v][v];
-                assert_eq!(own, Nanos::ZERO, "{lock}: nobody waits for itself");
+                assert_eq!(own, Nanos::ZERO, "{lock}: no vCPU waits for itself");
             }
         }
     }
 }
 
 #[test]
-fn what_was_waited_before_the_measuring_is_left_out() {
+fn warmup_waits_are_excluded() {
     let text = queue("lock = \"ticket\"");
-    // The third waits from 3 ms to 11 ms for the first and to 21 ms for the second.
+    // The third thread waits from 3 ms to 11 ms for the first, and then to 21 ms for the second.
     let (results, _) = recorded(&text, &["warmup=5ms", "duration=13ms"]);
     let row = &waits(&results).locks.running[2];
     assert_eq!(row, &[6, 2, 0].map(Nanos::from_millis));
@@ -163,7 +162,7 @@ program = [ { repeat = 50, do = [ { unmap = \"10us\" }, { compute = \"500us\" } 
 program = [ { forever = [ { compute = \"1ms\" } ] } ]\n";
 
 #[test]
-fn an_answer_that_comes_late_is_waited_for_while_its_vcpu_is_off() {
+fn late_flush_answer_counts_as_off() {
     let text = format!(
         "duration = \"2s\"\n[machine]\npcpus = 2\n{FREE}{}{FLUSHES}{HALF_SHARED}",
         crate::common::HOG
@@ -172,10 +171,10 @@ fn an_answer_that_comes_late_is_waited_for_while_its_vcpu_is_off() {
     let vm = &results.vms[0];
     let flushes = &waits(&results).flushes;
     assert_eq!(vm.shootdown_latency.count, 50);
-    // One is asked, so an answer is the whole flush.
+    // A single vCPU is asked, so its answer takes as long as the flush.
     assert_eq!(all(flushes), vm.shootdown_latency.sum);
     assert_eq!(flushes.total().1, flushes.off[0][1], "only 0 waits, for 1");
-    // Nothing costs anything here: who runs answers at once.
+    // A running vCPU answers at once, as costs are zero.
     assert!(flushes.off[0][1] > Nanos::from_millis(5), "{flushes:?}");
     assert_eq!(flushes.running[0][1], Nanos::ZERO);
 }

@@ -14,7 +14,7 @@ fn unfair_host() -> String {
 }
 
 #[test]
-fn spec_10_on_an_unfair_host_the_vm_with_more_vcpus_wins() {
+fn spec_10_larger_vm_wins_on_unfair_host() {
     for scheduler in ["cfs", "eevdf"] {
         let results = run(&unfair_host(), &[&format!("host.scheduler={scheduler}")]);
         near(scheduler, pcpus(&results, 0), 2.286, 0.01);
@@ -50,7 +50,7 @@ fn amdahl(threads: u32) -> String {
 }
 
 #[test]
-fn spec_60_amdahl_both_ways_20_percent_serial_on_4_cores_gives_speedup_2_5() {
+fn spec_60_amdahl_speedup_is_2_5() {
     let alone = "duration = \"100s\"\n[machine]\npcpus = 4\nmode = \"native\"\n".to_owned()
         + FREE
         + "[[workload]]\nname = \"serial\"\n[[workload.role]]
@@ -67,7 +67,7 @@ fn spec_60_amdahl_both_ways_20_percent_serial_on_4_cores_gives_speedup_2_5() {
     near("by utilization", 4.0 * utilization, 2.5, 0.01);
 }
 
-/// Three vCPUs on two pCPUs under one lock that is always wanted.
+/// Three vCPUs on two pCPUs with one contended lock.
 fn one_lock(kind: &str, pause_loop: &str) -> String {
     format!(
         "duration = \"1s\"\n[machine]\npcpus = 2\n{FREE}
@@ -83,29 +83,29 @@ fn one_lock(kind: &str, pause_loop: &str) -> String {
 }
 
 #[test]
-fn a_ticket_lock_stands_still_while_its_next_waiter_is_preempted() {
+fn preempted_next_waiter_stalls_ticket_lock() {
     let ticket = run(&one_lock("ticket", "off"), &[]);
     let tas = run(&one_lock("test-and-set", "off"), &[]);
     let vm = &ticket.vms[0];
     assert!(vm.counts.waiter_preemptions > 60, "{:?}", vm.counts);
     assert!(
         vm.lock_wait.max.0 > 2_000_000,
-        "somebody waits until the next waiter is back: {}",
+        "a waiter waits until the next one is back: {}",
         vm.lock_wait.max
     );
     assert!(
         tas.vms[0].work > 10 * vm.work,
-        "a test-and-set lock goes to one that runs: {} against {}",
+        "a test-and-set lock passes to a running waiter: {} against {}",
         tas.vms[0].work,
         vm.work
     );
 }
 
 #[test]
-fn a_ticket_lock_is_handed_to_a_vcpu_that_is_off_cpu() {
+fn ticket_lock_passes_to_preempted_vcpu() {
     let (_, events) = traced(&one_lock("ticket", "off"), &["duration=200ms"]);
-    // While a vCPU waits for a pCPU with the ticket in its hand, nobody computes under the lock:
-    // some thread spins for milliseconds though no holder computes.
+    // While the vCPU that holds the ticket waits for a pCPU, no thread computes under the lock.
+    // Another thread therefore spins for milliseconds.
     let long_spin = events.iter().any(|event| {
         matches!(event, TraceEvent::Thread { state: ThreadState::Spinning(Some(0)), from, to, .. }
             if to - from > 1_000_000)
@@ -114,7 +114,7 @@ fn a_ticket_lock_is_handed_to_a_vcpu_that_is_off_cpu() {
 }
 
 #[test]
-fn pause_loop_exits_shorten_the_wait_for_a_preempted_ticket_holder() {
+fn pause_loop_exits_shorten_ticket_stall() {
     let without = run(&one_lock("ticket", "off"), &[]);
     let with = run(&one_lock("ticket", "fixed"), &[]);
     assert!(with.vms[0].counts.yields > 100, "{:?}", with.vms[0].counts);
@@ -122,7 +122,7 @@ fn pause_loop_exits_shorten_the_wait_for_a_preempted_ticket_holder() {
 }
 
 #[test]
-fn pauses_further_apart_than_the_gap_never_exit() {
+fn pauses_beyond_the_gap_never_exit() {
     let caught = run(&one_lock("ticket", "fixed"), &["machine.costs.pause_cycles=128"]);
     let missed = run(&one_lock("ticket", "fixed"), &["machine.costs.pause_cycles=129"]);
     assert!(caught.vms[0].counts.ple_exits > 0);
@@ -130,8 +130,8 @@ fn pauses_further_apart_than_the_gap_never_exit() {
 }
 
 #[test]
-fn a_spin_shorter_than_the_window_never_exits() {
-    // Two vCPUs on pCPUs of their own: nobody waits longer than the 2 µs that the other holds it.
+fn spin_below_the_window_never_exits() {
+    // Two vCPUs on pCPUs of their own wait at most for the 2 µs of the other's critical section.
     let text = one_lock("ticket", "fixed").replace("vcpus = 3", "vcpus = 2");
     let short = run(&text, &["host.pause_loop.window=5200"]);
     assert_eq!(short.vms[0].counts.ple_exits, 0, "5200 cycles are 2 µs");
@@ -142,7 +142,7 @@ fn a_spin_shorter_than_the_window_never_exits() {
 }
 
 #[test]
-fn pause_loop_exiting_does_not_catch_spinning_in_user_space() {
+fn user_space_spinning_causes_no_ple_exits() {
     let text = format!(
         "duration = \"2s\"\n[machine]\npcpus = 2\n{FREE}
         [host.pause_loop]\npolicy = \"fixed\"
@@ -178,7 +178,7 @@ fn shootdown(flush: &str) -> String {
 }
 
 #[test]
-fn a_shootdown_waits_for_a_descheduled_vcpu_and_a_paravirtual_flush_does_not() {
+fn paravirtual_flush_skips_descheduled_vcpu() {
     let ipi = run(&shootdown("ipi"), &[]);
     let paravirtual = run(&shootdown("paravirtual"), &[]);
     let (slow, quick) = (&ipi.vms[0], &paravirtual.vms[0]);
@@ -187,7 +187,7 @@ fn a_shootdown_waits_for_a_descheduled_vcpu_and_a_paravirtual_flush_does_not() {
         "up to the hog's slice: {}",
         slow.shootdown_latency.max
     );
-    // Only a vCPU that is preempted between the sending and the arrival makes anybody wait.
+    // Only a vCPU preempted between the sending and the arrival delays the asker.
     let most = quick.shootdown_latency.quantile(0.99).unwrap();
     assert!(most.0 < 100_000, "{most}");
     assert!(quick.work > 2 * slow.work, "{} {}", quick.work, slow.work);
@@ -195,7 +195,7 @@ fn a_shootdown_waits_for_a_descheduled_vcpu_and_a_paravirtual_flush_does_not() {
 }
 
 #[test]
-fn vcpus_of_one_vm_are_stacked_unless_balance_scheduling_forbids_it() {
+fn no_stacking_keeps_siblings_apart() {
     let text = format!(
         "duration = \"4s\"\n[machine]\npcpus = 4\n
         [host]\nscheduler = \"cfs\"\n{HOG}
@@ -207,8 +207,8 @@ fn vcpus_of_one_vm_are_stacked_unless_balance_scheduling_forbids_it() {
     );
     let stacked = |placement: &str| {
         let (_, events) = traced(&text, &[&format!("host.placement={placement}")]);
-        // The pCPU of each vCPU is known when it ran; two siblings that ran in turn on one pCPU
-        // within a wait of one of them were queued there together.
+        // The trace has the pCPU of a vCPU only while that runs.
+        // If a sibling ran on its pCPU throughout a vCPU's wait, both were queued there together.
         siblings_in_turn(&events)
     };
     let (free, apart) = (stacked("load-balancing"), stacked("no-stacking"));
@@ -216,7 +216,7 @@ fn vcpus_of_one_vm_are_stacked_unless_balance_scheduling_forbids_it() {
     assert_eq!(apart, 0);
 }
 
-/// How often a vCPU waited for a pCPU while a sibling ran on it.
+/// Number of waits of a vCPU for a pCPU on which a sibling ran meanwhile.
 fn siblings_in_turn(events: &[TraceEvent]) -> usize {
     let runs: Vec<(u32, u32, u64, u64)> = events
         .iter()
@@ -230,7 +230,7 @@ fn siblings_in_turn(events: &[TraceEvent]) -> usize {
         let TraceEvent::Vcpu { vcpu, state: VcpuState::Ready, from, to } = *event else {
             continue;
         };
-        // Where it got to run after the wait is where it waited (moves are to idle pCPUs).
+        // A vCPU waits on the pCPU on which it next runs, as migrations go to idle pCPUs.
         let Some(&(pcpu, ..)) = runs.iter().find(|run| run.1 == vcpu && run.2 == to) else {
             continue;
         };
@@ -241,7 +241,7 @@ fn siblings_in_turn(events: &[TraceEvent]) -> usize {
     count
 }
 
-/// A sleeper of one VM beside a hog of another on one pCPU.
+/// A sleeper of one VM and a hog of another on one pCPU.
 fn wake_onto_busy(scheduler: &str) -> crate::common::Latency {
     let text = format!(
         "duration = \"10s\"\n[machine]\npcpus = 1\n{FREE}
@@ -255,9 +255,9 @@ fn wake_onto_busy(scheduler: &str) -> crate::common::Latency {
 }
 
 #[test]
-fn a_wakeup_onto_a_busy_pcpu_preempts_at_once_under_cfs_and_boosts_under_credit() {
-    // CFS: a sleeper is placed half a latency before the queue, more than the wake-up granularity
-    // behind: it preempts. Credit: a waking vCPU with credits left is boosted, and preempts.
+fn wakeup_preempts_under_cfs_and_credit() {
+    // CFS places a sleeper half a latency before the queue, which exceeds the wake-up granularity, so it preempts.
+    // Credit boosts a waking vCPU that has credits left, so it preempts.
     for scheduler in ["cfs", "credit"] {
         let latency = wake_onto_busy(scheduler);
         assert_eq!(latency.mean, 0.0, "{scheduler}");
@@ -265,9 +265,8 @@ fn a_wakeup_onto_a_busy_pcpu_preempts_at_once_under_cfs_and_boosts_under_credit(
 }
 
 #[test]
-fn a_wakeup_onto_a_busy_pcpu_waits_at_most_a_slice_under_eevdf() {
-    // Its deadline is a slice after its eligible time, as the hog's; run to parity lets the hog
-    // finish what it has begun.
+fn eevdf_wakeup_waits_at_most_a_slice() {
+    // Its deadline is a slice after its eligible time, like the hog's, and run to parity lets the hog finish its slice.
     let latency = wake_onto_busy("eevdf");
     assert!((1_000.0..1_000_000.0).contains(&latency.mean), "{latency:?}");
 }
@@ -288,8 +287,8 @@ fn shared_turns(vcpus: u32) -> String {
 }
 
 #[test]
-fn threads_that_share_turns_do_the_same_work_whatever_their_number() {
-    // Of 10 pieces the first of 4 threads do 3, and the last of 16 none.
+fn shared_iterations_do_equal_total_work() {
+    // With 4 threads, the first ones do 3 of the 10 pieces; with 16, the last ones do none.
     for (vcpus, phase) in [(1, 12.0), (4, 5.0), (16, 3.0)] {
         let results = run(&shared_turns(vcpus), &[]);
         let phases = results.vms[0].work as f64;
@@ -297,8 +296,8 @@ fn threads_that_share_turns_do_the_same_work_whatever_their_number() {
     }
 }
 
-/// 4 threads at a barrier, of which the first comes `late` after the others. Waking takes 1 µs.
-fn late_comer(barrier: &str, late: &str) -> String {
+/// 4 threads at a barrier, of which the first arrives `late` after the others.
+fn late_arrival(barrier: &str, late: &str) -> String {
     format!(
         "duration = \"100ms\"\n[machine]\npcpus = 4\nmode = \"native\"\n{FREE}
         [[workload]]\nname = \"late\"
@@ -312,9 +311,9 @@ fn late_comer(barrier: &str, late: &str) -> String {
 }
 
 #[test]
-fn waiters_at_a_barrier_spin_as_long_as_they_may_and_then_block() {
+fn barrier_waiters_block_after_spin_limit() {
     let spun = |late: &str| {
-        let results = run(&late_comer("wait = \"spin(50us)\"", late), &[]);
+        let results = run(&late_arrival("wait = \"spin(50us)\"", late), &[]);
         let vm = &results.vms[0];
         let rounds = vm.work as f64 / 4.0;
         let spun: u64 = vm.vcpus.iter().map(|vcpu| vcpu.ran.spin_user.0).sum();
@@ -322,25 +321,25 @@ fn waiters_at_a_barrier_spin_as_long_as_they_may_and_then_block() {
         (spun, vm.counts.voluntary_switches)
     };
     let (soon, blocked) = spun("30us");
-    near("spun for who comes soon", soon, 30_000.0, 0.01);
+    near("spinning for an early arrival", soon, 30_000.0, 0.01);
     assert_eq!(blocked, 0);
     let (late, blocked) = spun("80us");
-    near("spun for who comes late", late, 50_000.0, 0.01);
+    near("spinning for a late arrival", late, 50_000.0, 0.01);
     assert!(blocked > 1_000, "{blocked}");
 }
 
 #[test]
-fn waiters_that_wake_each_other_start_one_after_the_other() {
-    // Each is awake 10 µs after its waker, and the others compute 100 µs in the meantime.
+fn one_by_one_wakeups_start_in_sequence() {
+    // Each thread runs 10 µs after its waker, and the others meanwhile compute for 100 µs.
     let rounds = |wake: &str| {
-        let text = late_comer(&format!("wait = \"block\", wake = \"{wake}\""), "80us");
+        let text = late_arrival(&format!("wait = \"block\", wake = \"{wake}\""), "80us");
         let results = run(&text, &["machine.costs.native_idle_wake=10000"]);
         results.vms[0].work as f64 / 4.0
     };
     near("all", rounds("all"), 100_000.0 / 180.0, 0.01);
     near("one by one", rounds("one-by-one"), 100_000.0 / 180.0, 0.01);
     let rounds = |wake: &str| {
-        let text = late_comer(&format!("wait = \"block\", wake = \"{wake}\""), "1us");
+        let text = late_arrival(&format!("wait = \"block\", wake = \"{wake}\""), "1us");
         let results = run(&text, &["machine.costs.native_idle_wake=10000"]);
         results.vms[0].work as f64 / 4.0
     };
@@ -349,7 +348,7 @@ fn waiters_that_wake_each_other_start_one_after_the_other() {
     near("one by one, and none is late", third, 100_000.0 / 130.0, 0.01);
 }
 
-/// 4 threads that do nothing but change their address space.
+/// 4 threads that repeatedly change their address space.
 fn one_address_space() -> String {
     format!(
         "duration = \"100ms\"\n[machine]\npcpus = 4\nmode = \"native\"\n{FREE}
@@ -361,13 +360,13 @@ fn one_address_space() -> String {
 }
 
 #[test]
-fn a_lock_that_is_handed_over_stands_still_while_its_owner_is_woken() {
+fn handed_over_lock_stalls_during_wakeup() {
     let each = |lock: &str| {
         let settings = ["machine.costs.native_idle_wake=20000", &format!("vm.a.mm_lock={lock}")];
         100_000.0 / run(&one_address_space(), &settings).vms[0].work as f64
     };
-    // Who spins has it at once, who is woken as its owner 20 µs later. A free lock is taken by somebody
-    // who runs, but its TLB flush then waits for whoever is on the way up in vain.
+    // A spinner gets the lock at once, a woken owner 20 µs later.
+    // A running thread takes a free lock, but its TLB flush then waits for the vCPU that wakes up for nothing.
     near("spinning", each("spinning"), 10.0, 0.02);
     near("handed over", each("handed-over"), 30.0, 0.02);
     let stealing = each("stealing");
@@ -375,9 +374,10 @@ fn a_lock_that_is_handed_over_stands_still_while_its_owner_is_woken() {
 }
 
 #[test]
-fn before_lazy_tlbs_were_left_out_the_first_flush_wakes_who_became_idle() {
-    // One thread changes the address space, the other computes and sleeps: of each sleep one flush
-    // knows in old kernels. Leaving the idle state takes 50 µs here, and the flush waits for it.
+fn first_flush_wakes_idle_vcpu_without_lazy_tlb() {
+    // One thread changes the address space, the other computes and sleeps.
+    // In old kernels, one flush per sleep asks the idle vCPU.
+    // Leaving the idle state takes 50 µs here, and the flush waits for it.
     let text = format!(
         "duration = \"100ms\"\n[machine]\npcpus = 2\nmode = \"native\"\n{FREE}
         [[workload]]\nname = \"maps\"
@@ -422,9 +422,9 @@ fn one_flushes(vcpus: u32, apic: &str) -> (f64, u64) {
 }
 
 #[test]
-fn how_many_vcpus_one_write_interrupts_is_the_apics_mode() {
-    // 100 µs without flushing; one write for all 12, or one for each of 11 or 3 others. Who is asked exits for 3 µs,
-    // while the others are still being asked but for the last.
+fn apic_mode_limits_vcpus_per_ipi_write() {
+    // A round takes 100 µs without the flush, which needs one write for all, or one for each of 11 or 3 others.
+    // An asked vCPU exits for 3 µs, of which only the last one's adds to the round.
     for (vcpus, apic, writes, exit) in [
         (12, "cluster", 1.0, 3.0),
         (12, "xapic", 11.0, 3.0),
@@ -441,8 +441,8 @@ fn how_many_vcpus_one_write_interrupts_is_the_apics_mode() {
 }
 
 #[test]
-fn a_peer_is_any_thread_of_the_role_and_nobody_else() {
-    // Items go to queues of which only three have a taker.
+fn peer_is_any_thread_of_the_role() {
+    // Only three of the eight queues have a consumer.
     let results = run(
         &format!(
             "duration = \"200ms\"\n[machine]\npcpus = 3\nmode = \"native\"\n{FREE}
@@ -455,15 +455,15 @@ fn a_peer_is_any_thread_of_the_role_and_nobody_else() {
         ),
         &[],
     );
-    // Three items, three stations, chosen at random: a station is busy for 3 ÷ (3 + 3 − 1) of the
-    // time (a closed network of exponential servers).
+    // Three items, three stations, random routing: a station is busy for 3 ÷ (3 + 3 − 1) of the time
+    // (a closed network of exponential servers).
     let passed = results.vms[0].work as f64 / 200_000.0 * 10.0;
     near("stations busy", passed, 1.8, 0.03);
 }
 
 #[test]
-fn who_waits_for_a_unit_in_user_space_spins_and_gets_it_in_turn() {
-    // One gives a unit every 100 µs to two that spin for it: each waits for half of them.
+fn semaphore_spinners_get_units_in_turn() {
+    // One thread releases a unit every 100 µs, and two spinners each get half of the units.
     let results = run(
         &format!(
             "duration = \"100ms\"\n[machine]\npcpus = 3\nmode = \"native\"\n{FREE}
@@ -481,6 +481,6 @@ fn who_waits_for_a_unit_in_user_space_spins_and_gets_it_in_turn() {
     near("units taken", vm.work as f64, 1_000.0, 0.01);
     assert_eq!(vm.counts.voluntary_switches, 0);
     let spun: u64 = vm.vcpus.iter().map(|vcpu| vcpu.ran.spin_user.0).sum();
-    // Two takers, less what they compute.
+    // Two takers spin, except for their computing time.
     near("spun", spun as f64, 2.0 * 100e6 - 1_000.0 * 10e3, 0.01);
 }

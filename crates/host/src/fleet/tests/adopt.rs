@@ -1,5 +1,6 @@
-//! VMs that cannot be adopted after something was changed for them already, or where another left a moment ago: all of that is put back before they
-//! are tried again. And one with many vCPUs.
+//! Adoptions that fail halfway, adoptions in the cgroup of a VM that just left, and a new VM with many vCPUs.
+//!
+//! All earlier changes are reverted before the next try.
 
 use tandem_model::VcpuId;
 
@@ -7,7 +8,7 @@ use super::*;
 use crate::discovery::VcpuThread;
 
 impl Subject {
-    /// The adoption of a VM fails at this write of the journal; false: there are fewer.
+    /// Lets the adoption of a VM fail at this write of the journal; returns false if there are fewer writes.
     fn fail_at(&mut self, vms: &[Vm], write: usize) -> bool {
         self.disk.fails_at.store(write, Ordering::Relaxed);
         let (_, refused) = self.fleet.update(vms, vms);
@@ -19,7 +20,7 @@ impl Subject {
 }
 
 #[test]
-fn hostile_vms_whose_adoption_fails_half_way_leave_nothing() {
+fn hostile_adoption_failures_leave_no_changes() {
     let idlers = Idlers::new(3);
     let fails = |write: usize, ends: bool| {
         let mut subject = Subject::new(Duration::MAX);
@@ -44,12 +45,12 @@ fn hostile_vms_whose_adoption_fails_half_way_leave_nothing() {
         true
     };
     let writes = (1..).take_while(|write| fails(*write, false) && fails(*write, true));
-    // The group, which one it is, and two vCPUs.
+    // The group, its identity, and two vCPUs.
     assert_eq!(writes.count(), 4);
 }
 
 #[test]
-fn hostile_numbers_of_vcpus_of_a_new_vm_are_taken_over_several_looks() {
+fn hostile_new_vm_spreads_vcpus_over_updates() {
     let mut subject = Subject::new(Duration::ZERO);
     let idlers = Idlers::new(60);
     let (mut vms, others) = subject.vms_of_threads(&idlers);
@@ -64,14 +65,14 @@ fn hostile_numbers_of_vcpus_of_a_new_vm_are_taken_over_several_looks() {
     assert_eq!(has(&subject), 1);
     subject.update(&vms);
     assert_eq!(has(&subject), 2);
-    // With more time all of it is taken.
+    // A larger budget takes all of them.
     subject.fleet.budget = Duration::MAX;
     subject.update(&vms);
     assert_eq!(has(&subject), vms[0].vcpus.len());
 }
 
 #[test]
-fn a_vm_in_the_cgroup_of_one_that_left_waits_until_that_is_put_back() {
+fn adoption_waits_for_revert_of_its_cgroup() {
     let mut subject = Subject::new(Duration::MAX);
     let tree = subject.tree.clone();
     let other = tree.vm(0, VCPUS, |_| "/other/vm".to_owned());
@@ -80,14 +81,14 @@ fn a_vm_in_the_cgroup_of_one_that_left_waits_until_that_is_put_back() {
     assert_eq!(subject.update(&both).len(), 2);
     let group = subject.fleet.vm(both[1].id).unwrap().cgroup.clone();
     assert!(group.is_within(&CgroupPath("/his".to_owned())));
-    // Both end, and there is time to put back one.
+    // Both end, and the budget allows one revert.
     both.iter().for_each(|vm| tree.end(vm));
     let second = [tree.vm(2, VCPUS, |_| "/his/vm".to_owned())];
     subject.fleet.budget = Duration::ZERO;
     assert!(subject.update(&second).is_empty());
     assert_eq!(subject.update(&second), [second[0].id]);
     assert_eq!(subject.fleet.vm(second[0].id).unwrap().cgroup, group);
-    // What was put back is not what the second one has.
+    // The revert leaves the changes for the second VM in place.
     assert!(is_pending(subject.dir.path()));
     subject.update(&second);
     assert!(is_pending(subject.dir.path()));
@@ -96,11 +97,11 @@ fn a_vm_in_the_cgroup_of_one_that_left_waits_until_that_is_put_back() {
 }
 
 #[test]
-fn who_leaves_a_cgroup_of_its_own_leaves_those_below_it_alone() {
+fn leaving_vm_keeps_cgroups_below_its_own() {
     let mut subject = Subject::new(Duration::MAX);
     let tree = subject.tree.clone();
     let vm = |n: u32| tree.vm(n, VCPUS, |_| "/folder".to_owned());
-    // It is alone in the folder, which is its own then; others come there.
+    // It is alone in the folder, which becomes its own cgroup; then another VM starts there.
     let mut vms = vec![vm(0)];
     assert_eq!(subject.update(&vms), [vms[0].id]);
     assert_eq!(subject.fleet.vm(vms[0].id).unwrap().cgroup.0, "/folder");
@@ -115,20 +116,20 @@ fn who_leaves_a_cgroup_of_its_own_leaves_those_below_it_alone() {
     };
     let before = places(&subject, &vms[1]);
     assert!(before.iter().all(|place| *place == group), "{before:?}");
-    // The group of the other is full of threads, and the first leaves.
+    // The other VM's group is busy, and the first VM leaves.
     tree.make_busy("/folder", true);
     tree.end(&vms[0]);
     vms.remove(0);
     assert_eq!(subject.update(&vms), [vms[0].id]);
     assert_eq!(places(&subject, &vms[0]), before);
-    // Who comes now waits for nobody.
+    // A new VM is adopted at once.
     vms.push(vm(2));
     assert_eq!(subject.update(&vms).len(), 2);
     assert_eq!(places(&subject, &vms[0]), before);
 }
 
 #[test]
-fn who_was_started_by_a_thread_of_one_that_leaves_stays_where_it_is() {
+fn nested_vm_outlives_its_parent_vm() {
     let mut subject = Subject::new(Duration::MAX);
     let mut vms = subject.vms(2);
     assert_eq!(subject.update(&vms).len(), 2);
@@ -145,7 +146,7 @@ fn who_was_started_by_a_thread_of_one_that_leaves_stays_where_it_is() {
             assert_eq!(place.unwrap(), inner);
         }
     }
-    // Once it is gone, too, so are both groups.
+    // After both have ended, both groups are removed.
     subject.tree.end(&vms[2]);
     subject.update(&vms[1..2]);
     assert_eq!(subject.tree.below("/vms"), 1);

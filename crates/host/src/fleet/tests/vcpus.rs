@@ -1,4 +1,4 @@
-//! vCPUs that come in numbers, and groups of single vCPUs that are busy when they are given up: each tenant waits for himself.
+//! Large numbers of new vCPUs, and vCPU groups that are too busy to remove: each tenant delays only itself.
 
 use tandem_model::decision::Because;
 use tandem_model::{Target, VcpuId, Weight};
@@ -6,14 +6,14 @@ use tandem_model::{Target, VcpuId, Weight};
 use super::*;
 use crate::discovery::VcpuThread;
 
-/// The tenant who does what he can.
+/// The hostile tenant.
 const HOSTILE: Option<u32> = Some(1000);
 
-/// His neighbour.
+/// Its neighbour.
 const OTHER: Option<u32> = Some(1001);
 
 impl Subject {
-    /// Puts a VM's two vCPUs apart or together again.
+    /// Divides a VM's two vCPUs into groups of their own, or unites them again.
     fn divide(&mut self, vm: &Vm, is_apart: bool) {
         let portions = [(VcpuId(0), 0.75), (VcpuId(1), 0.25)];
         let applied = self.fleet.apply(&[Decision::Divide {
@@ -24,7 +24,7 @@ impl Subject {
         assert!(applied.refused.is_empty(), "{:?}", applied.refused);
     }
 
-    /// How many groups of single vCPUs a VM has.
+    /// Returns the number of a VM's single-vCPU groups.
     fn groups_of(&self, vm: &Vm) -> usize {
         let groups = self.fleet.controller().children(&CgroupPath("/vms".into()));
         let name = format!("tandem-{}-{}-vcpu", vm.name, vm.process.pid.0);
@@ -32,8 +32,8 @@ impl Subject {
         groups.filter(|group| group.name().starts_with(&name)).count()
     }
 
-    /// Another thread of the VM is where a vCPU is.
-    fn start_beside(&mut self, vcpu: &ThreadRef) -> ThreadRef {
+    /// Starts another thread of the VM in a vCPU's cgroup.
+    fn start_in_cgroup_of(&mut self, vcpu: &ThreadRef) -> ThreadRef {
         let mut other = *vcpu;
         other.tid.0 += 1_000_000_000;
         let place = self.fleet.controller().cgroup_of(vcpu).unwrap();
@@ -41,7 +41,7 @@ impl Subject {
         other
     }
 
-    /// The name of the cgroup in which a thread is.
+    /// Returns the name of a thread's cgroup.
     fn place(&self, thread: &ThreadRef) -> String {
         let place = self.fleet.controller().cgroup_of(thread).unwrap();
         place.name().to_owned()
@@ -59,19 +59,19 @@ fn divided(threads: usize) -> (Subject, Vec<Vm>, Vec<ThreadRef>, Idlers) {
 }
 
 #[test]
-fn hostile_groups_of_vcpus_that_stay_busy_are_gone_at_a_later_look() {
+fn hostile_busy_vcpu_groups_are_removed_later() {
     let (mut subject, vms, _, _idlers) = divided(3);
     let vm = &vms[0];
     assert_eq!(subject.groups_of(vm), 2);
     subject.tree.make_busy("/vms", true);
     subject.divide(vm, false);
-    let told = (0..40).flat_map(|_| subject.fleet.update(&vms, &vms).1);
-    let told: Vec<Refused> = told.collect();
-    assert_eq!(told.len(), 2, "each is told once: {told:?}");
-    assert_eq!(told[0].vm, vm.name);
+    let reported = (0..40).flat_map(|_| subject.fleet.update(&vms, &vms).1);
+    let reported: Vec<Refused> = reported.collect();
+    assert_eq!(reported.len(), 2, "each is reported once: {reported:?}");
+    assert_eq!(reported[0].vm, vm.name);
     assert_eq!(subject.groups_of(vm), 2);
     subject.tree.make_busy("/vms", false);
-    assert_eq!(subject.update(&vms), [vm.id], "it stays under care");
+    assert_eq!(subject.update(&vms), [vm.id], "it stays managed");
     assert_eq!(subject.groups_of(vm), 0);
     assert_eq!(subject.tree.below("/vms"), 1);
     subject.update(&[]);
@@ -79,7 +79,7 @@ fn hostile_groups_of_vcpus_that_stay_busy_are_gone_at_a_later_look() {
 }
 
 #[test]
-fn a_busy_group_that_is_in_use_again_stays() {
+fn busy_group_in_use_again_stays() {
     let (mut subject, vms, _, _idlers) = divided(3);
     let vm = &vms[0];
     subject.tree.make_busy("/vms", true);
@@ -100,10 +100,10 @@ fn a_busy_group_that_is_in_use_again_stays() {
 }
 
 #[test]
-fn busy_groups_of_vcpus_that_ended_or_whose_vm_left_are_tried_again() {
+fn busy_groups_of_departed_are_retried() {
     let (mut subject, mut vms, others, _idlers) = divided(6);
     subject.tree.make_busy("/vms", true);
-    // A vCPU of the first ends; the other is put together again and leaves before an update.
+    // A vCPU of the first VM ends; the other VM is united again and leaves before the update.
     subject.replace_vcpus(&mut vms[..1], &others);
     subject.divide(&vms[1], false);
     assert_eq!(subject.update(&vms[..1]).len(), 1);
@@ -114,7 +114,7 @@ fn busy_groups_of_vcpus_that_ended_or_whose_vm_left_are_tried_again() {
 }
 
 #[test]
-fn hostile_tenants_with_many_busy_groups_wait_for_themselves() {
+fn hostile_tenants_with_busy_groups_delay_only_themselves() {
     let mut subject = Subject::new(Duration::MAX);
     let idlers = Idlers::new(30);
     let (mut vms, _) = subject.vms_of_threads(&idlers);
@@ -127,18 +127,18 @@ fn hostile_tenants_with_many_busy_groups_wait_for_themselves() {
     vms.iter().for_each(|vm| subject.divide(vm, false));
     subject.update(&vms);
     subject.tree.make_busy("/vms", false);
-    // One in each update: of his, and of his neighbour's.
+    // Each update removes one group; the tenants alternate.
     subject.fleet.budget = Duration::ZERO;
     for _ in 0..4 {
         subject.update(&vms);
     }
     assert_eq!(subject.groups_of(&vms[last]), 0);
-    let his: usize = vms[..last].iter().map(|vm| subject.groups_of(vm)).sum();
-    assert_eq!(his, 2 * last - 2);
+    let hostile: usize = vms[..last].iter().map(|vm| subject.groups_of(vm)).sum();
+    assert_eq!(hostile, 2 * last - 2);
 }
 
 #[test]
-fn hostile_tenants_whose_vms_end_all_the_time_keep_nobody_elses_groups() {
+fn hostile_vm_churn_delays_no_busy_groups() {
     let mut subject = Subject::new(Duration::MAX);
     let mut vms = subject.vms(12);
     vms.iter_mut().for_each(|vm| vm.tenant = HOSTILE);
@@ -149,45 +149,45 @@ fn hostile_tenants_whose_vms_end_all_the_time_keep_nobody_elses_groups() {
     subject.update(&vms[..11]);
     subject.tree.make_busy("/vms", false);
     assert!(subject.fleet.controller().exists(&group));
-    // There is no time, and more of his end than are put back.
+    // Without a budget, more of the hostile tenant's VMs end than an update reverts.
     subject.fleet.budget = Duration::ZERO;
     subject.update(&vms[..8]);
     assert!(!subject.fleet.controller().exists(&group));
-    assert_eq!(subject.tree.below("/vms"), 10, "and one of his is");
+    assert_eq!(subject.tree.below("/vms"), 10, "one hostile VM was reverted too");
 }
 
 #[test]
-fn hostile_threads_in_groups_of_vcpus_are_moved_when_there_is_time() {
+fn hostile_threads_leave_vcpu_groups_within_budget() {
     let (mut subject, mut vms, others, _idlers) = divided(6);
     let start = |subject: &mut Subject, vcpu: usize| {
         let threads = vms.iter().map(|vm| vm.vcpus[vcpu].thread);
         let threads: Vec<ThreadRef> = threads.collect();
-        let threads = threads.iter().map(|vcpu| subject.start_beside(vcpu));
+        let threads = threads.iter().map(|vcpu| subject.start_in_cgroup_of(vcpu));
         threads.collect::<Vec<ThreadRef>>()
     };
-    let beside = [0, 1].map(|vcpu| start(&mut subject, vcpu));
+    let extra = [0, 1].map(|vcpu| start(&mut subject, vcpu));
     let left = |subject: &Subject, threads: &[ThreadRef]| {
         let places = threads.iter().map(|thread| subject.place(thread));
         places.filter(|place| place != "vms").count()
     };
     subject.tree.make_busy("/vms", true);
-    // Of vCPUs that end, then of those that are put together.
+    // First in groups of vCPUs that end, then in groups that are united.
     subject.replace_vcpus(&mut vms, &others);
     subject.fleet.budget = Duration::ZERO;
     subject.update(&vms);
-    assert_eq!(left(&subject, &beside[1]), 1, "one group in an update");
+    assert_eq!(left(&subject, &extra[1]), 1, "one group in an update");
     subject.update(&vms);
-    assert_eq!(left(&subject, &beside[1]), 0);
+    assert_eq!(left(&subject, &extra[1]), 0);
     subject.fleet.budget = Duration::MAX;
     subject.update(&vms);
     vms.iter().for_each(|vm| subject.divide(vm, false));
-    assert_eq!(left(&subject, &beside[0]), 2);
+    assert_eq!(left(&subject, &extra[0]), 2);
     subject.update(&vms);
-    assert_eq!(left(&subject, &beside[0]), 0);
+    assert_eq!(left(&subject, &extra[0]), 0);
 }
 
 #[test]
-fn a_busy_group_in_the_idle_class_has_a_weight_when_it_is_used_again() {
+fn reused_idle_group_gets_its_weight() {
     let (mut subject, vms, _, _idlers) = divided(3);
     let vm = &vms[0];
     let applied = subject.fleet.apply(&[Decision::SetIdle {
@@ -208,15 +208,15 @@ fn a_busy_group_in_the_idle_class_has_a_weight_when_it_is_used_again() {
 }
 
 #[test]
-fn groups_of_vcpus_that_cannot_be_removed_are_told_once_and_tried_again() {
+fn stuck_vcpu_groups_are_reported_once_and_retried() {
     let (mut subject, mut vms, others, _idlers) = divided(6);
     subject.tree.make_stuck("/vms", true);
-    // A vCPU of the first ends; the other's are put together.
+    // A vCPU of the first VM ends; the other VM's are united.
     subject.replace_vcpus(&mut vms[..1], &others);
     subject.divide(&vms[1], false);
     let (_, refused) = subject.fleet.update(&vms, &vms);
-    let told: Vec<&str> = refused.iter().map(|refused| refused.vm.as_str()).collect();
-    assert_eq!(told, [&vms[0].name, &vms[1].name, &vms[1].name]);
+    let reported: Vec<&str> = refused.iter().map(|refused| refused.vm.as_str()).collect();
+    assert_eq!(reported, [&vms[0].name, &vms[1].name, &vms[1].name]);
     assert!(refused.iter().all(|refused| refused.error.contains("cannot remove")));
     let (_, refused) = subject.fleet.update(&vms, &vms);
     assert!(refused.is_empty(), "{refused:?}");
@@ -228,7 +228,7 @@ fn groups_of_vcpus_that_cannot_be_removed_are_told_once_and_tried_again() {
 }
 
 #[test]
-fn hostile_tenants_with_many_new_vcpus_wait_for_themselves() {
+fn hostile_tenants_with_new_vcpus_delay_only_themselves() {
     let mut subject = Subject::new(Duration::MAX);
     let idlers = Idlers::new(30);
     let (mut vms, others) = subject.vms_of_threads(&idlers);
@@ -240,14 +240,14 @@ fn hostile_tenants_with_many_new_vcpus_wait_for_themselves() {
     subject.replace_vcpus(&mut vms, &others);
     for looks in 1..=10 {
         subject.update(&vms);
-        let his = vms[..last].iter().filter(|vm| subject.has_vcpus(vm));
-        assert_eq!(his.count(), if looks == 1 { 1 } else { looks - 1 });
+        let hostile = vms[..last].iter().filter(|vm| subject.has_vcpus(vm));
+        assert_eq!(hostile.count(), if looks == 1 { 1 } else { looks - 1 });
         assert_eq!(subject.has_vcpus(&vms[last]), looks > 1);
     }
 }
 
 #[test]
-fn hostile_numbers_of_new_vcpus_of_one_vm_are_taken_over_several_looks() {
+fn hostile_hotplug_spreads_vcpus_over_updates() {
     let mut subject = Subject::new(Duration::MAX);
     let idlers = Idlers::new(60);
     let (mut vms, others) = subject.vms_of_threads(&idlers);
@@ -255,9 +255,9 @@ fn hostile_numbers_of_new_vcpus_of_one_vm_are_taken_over_several_looks() {
     (vms[0].tenant, vms[1].tenant) = (HOSTILE, OTHER);
     assert_eq!(subject.update(&vms).len(), 2);
     subject.fleet.budget = Duration::ZERO;
-    let (his, one) = others.split_at(others.len() - 1);
+    let (hostile, one) = others.split_at(others.len() - 1);
     subject.replace_vcpus(&mut vms[1..], one);
-    for (thread, index) in his.iter().zip(2..) {
+    for (thread, index) in hostile.iter().zip(2..) {
         subject.tree.put(*thread, &CgroupPath("/vms".into()));
         let (index, thread) = (VcpuId(index), *thread);
         vms[0].vcpus.push(VcpuThread { index, thread });
@@ -267,14 +267,14 @@ fn hostile_numbers_of_new_vcpus_of_one_vm_are_taken_over_several_looks() {
     assert_eq!((has(&subject), subject.has_vcpus(&vms[1])), (3, false));
     subject.update(&vms);
     assert_eq!((has(&subject), subject.has_vcpus(&vms[1])), (3, true));
-    // With more time all of it is taken.
+    // A larger budget takes all of them.
     subject.fleet.budget = Duration::MAX;
     subject.update(&vms);
-    assert_eq!(has(&subject), 2 + his.len());
+    assert_eq!(has(&subject), 2 + hostile.len());
 }
 
 #[test]
-fn a_vcpus_own_cgroup_that_its_thread_was_moved_out_of_has_its_own_weight_again() {
+fn abandoned_vcpu_cgroup_gets_its_weight_back() {
     let mut subject = Subject::new(Duration::MAX);
     let idlers = Idlers::new(3);
     let own = CgroupPath("/own".to_owned());
