@@ -34,8 +34,8 @@ impl Tone {
 /// One field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Field {
-    text: String,
-    tone: Tone,
+    pub(crate) text: String,
+    pub(crate) tone: Tone,
 }
 
 impl Field {

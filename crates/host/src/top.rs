@@ -8,6 +8,7 @@
 //! [`TopInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or is removed; fields may be added.
 //! Times are ns in the interval, for a VM summed over its vCPUs; `null` is "not measured".
 
+mod figures;
 pub mod screen;
 pub mod text;
 
@@ -20,9 +21,10 @@ use tandem_model::states::edges::{Edge, EdgeKind, Edges, Evidence, Party};
 use tandem_model::states::interval::{HostTotals, Missing, SourceName, ThreadTime, VmInterval};
 use tandem_model::states::latency::Latency;
 use tandem_model::states::programs::Programs;
-use tandem_model::{Nanos, PcpuSet, State, VcpuId, VcpuTimes, VmId};
+use tandem_model::{Nanos, PcpuSet, VcpuId, VcpuTimes, VmId};
 use tandem_observe::{Interval, Source};
 
+use self::figures::worst_first;
 use crate::discovery::{DiscoveryOptions, Scan, Vm};
 use crate::select::Selector;
 use crate::told_apart::told_apart;
@@ -270,15 +272,6 @@ pub(crate) fn shown(
         vms,
         host: interval.host.clone(),
     }
-}
-
-/// Orders VMs by RDY per vCPU, then by lag, then by name.
-fn worst_first(one: &TopVm, two: &TopVm) -> std::cmp::Ordering {
-    let ready = |vm: &TopVm| vm.times.share(State::Ready).unwrap_or(0.0);
-    ready(two)
-        .total_cmp(&ready(one))
-        .then(two.lag.total_cmp(&one.lag))
-        .then_with(|| (&one.name, one.pid).cmp(&(&two.name, two.pid)))
 }
 
 fn vcpus(

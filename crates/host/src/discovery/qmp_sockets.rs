@@ -9,7 +9,7 @@
 //! The number of remembered sockets is limited, too.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use super::look::Look;
@@ -176,6 +176,8 @@ impl Default for Socket {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn sockets() -> QmpSockets {

@@ -7,67 +7,13 @@
 pub mod draw;
 pub mod terminal;
 
-use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use ratatui::widgets::TableState;
-use tandem_model::{State, VcpuId};
+use tandem_model::VcpuId;
 
-use crate::top::{TopInterval, TopVcpu, TopVm, worst_first};
-
-/// Sort key of the VMs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SortKey {
-    /// RDY per vCPU, then lag: the severity.
-    Ready,
-    /// Lag behind the fair share.
-    Lag,
-    /// Received time.
-    Received,
-    /// LIM per vCPU.
-    Limited,
-    /// Name.
-    Name,
-}
-
-impl SortKey {
-    /// All keys, in the order of `s`.
-    pub const ALL: [SortKey; 5] =
-        [SortKey::Ready, SortKey::Lag, SortKey::Received, SortKey::Limited, SortKey::Name];
-
-    /// The heading of the column.
-    pub fn heading(self) -> &'static str {
-        match self {
-            SortKey::Ready => "RDY",
-            SortKey::Lag => "lag%",
-            SortKey::Received => "recv",
-            SortKey::Limited => "LIM",
-            SortKey::Name => "VM",
-        }
-    }
-
-    fn letter(self) -> char {
-        match self {
-            SortKey::Ready => 'r',
-            SortKey::Lag => 'g',
-            SortKey::Received => 'c',
-            SortKey::Limited => 'l',
-            SortKey::Name => 'n',
-        }
-    }
-
-    fn order(self, one: &TopVm, two: &TopVm) -> Ordering {
-        let limited = |vm: &TopVm| vm.times.share(State::Limited).unwrap_or(0.0);
-        let first = match self {
-            SortKey::Ready => Ordering::Equal,
-            SortKey::Lag => two.lag.total_cmp(&one.lag),
-            SortKey::Received => two.received.total_cmp(&one.received),
-            SortKey::Limited => limited(two).total_cmp(&limited(one)),
-            SortKey::Name => one.name.cmp(&two.name),
-        };
-        first.then_with(|| worst_first(one, two))
-    }
-}
+use crate::top::figures::SortKey;
+use crate::top::{TopInterval, TopVcpu, TopVm};
 
 /// A key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +111,9 @@ impl Screen {
     }
 
     /// Returns the sort key of the VMs.
-    pub fn sort_key(&self) -> SortKey {
-        SortKey::ALL[self.sort]
+    fn sort_key(&self) -> SortKey {
+        let keys = SortKey::all();
+        keys[self.sort % keys.len()]
     }
 
     /// Handles a key.
@@ -186,14 +133,12 @@ impl Screen {
                 self.all_unfolded = !self.all_unfolded;
                 self.unfolded.clear();
             }
-            Key::Char('s') => self.sort = (self.sort + 1) % SortKey::ALL.len(),
-            Key::Char('S') => {
-                self.sort = (self.sort + SortKey::ALL.len() - 1) % SortKey::ALL.len();
-            }
+            Key::Char('s') => self.sort += 1,
+            Key::Char('S') => self.sort += SortKey::all().len() - 1,
             Key::Char('k') => self.go(-1),
             Key::Char('j') => self.go(1),
             Key::Char(letter) => {
-                let sort = SortKey::ALL.iter().position(|key| key.letter() == letter);
+                let sort = SortKey::all().iter().position(|key| key.letter() == Some(letter));
                 self.sort = sort.unwrap_or(self.sort);
             }
             Key::Up => self.go(-1),

@@ -9,10 +9,8 @@ use std::collections::BTreeMap;
 use tandem_model::{Nanos, State, VcpuTimes};
 
 use crate::columns::{Columns, Field, Style, Tone, line};
-use crate::top::{Culprit, TopInterval, TopVm};
-
-/// RDY from which a vCPU is noteworthy, and from which it is bad.
-const READY: [f64; 2] = [0.05, 0.10];
+use crate::top::figures::shown;
+use crate::top::{Culprit, TopInterval};
 
 /// Unaccounted time is shown from this part of all pCPUs on.
 const UNSEEN: f64 = 0.02;
@@ -53,82 +51,47 @@ pub fn text(interval: &TopInterval, with_vcpus: bool, style: Style) -> String {
     if interval.vms.is_empty() {
         return format!("no VM to show\n{}", totals(interval, style));
     }
-    let has_costop = interval.vms.iter().any(|vm| vm.times.get(State::Costop).is_some());
-    // Leave out a column that no source fills here; the notes mention it.
-    let states: Vec<State> =
-        State::ALL.into_iter().filter(|state| *state != State::Costop || has_costop).collect();
+    let figures = shown(interval);
     let mut headings = vec!["<VM", "vCPU"];
-    headings.extend(states.iter().map(|state| state.name()));
-    headings.extend(["due", "recv", "lag%", "<waits for"]);
+    headings.extend(figures.iter().map(|figure| figure.heading));
+    headings.push("<waits for");
     let mut columns = Columns::new(&headings);
     for vm in &interval.vms {
-        columns.row(
-            [vm.called.as_str().into(), vm.vcpus.len().to_string().into()]
-                .into_iter()
-                .chain(shares(&vm.times, &states))
-                .chain([
-                    format!("{:.2}", vm.due).into(),
-                    format!("{:.2}", vm.received).into(),
-                    lag(vm).into(),
-                    culprit(&vm.culprits, &vm.times).into(),
-                ]),
-        );
+        columns.row(row(
+            vm.called.as_str().into(),
+            vm.vcpus.len().to_string(),
+            figures.iter().map(|figure| figure.vm_field(vm)),
+            culprit(&vm.culprits, &vm.times),
+        ));
         for vcpu in vm.vcpus.iter().filter(|_| with_vcpus) {
-            columns.row(
-                [format!("  {}", vcpu.allowed).into(), vcpu.index.to_string().into()]
-                    .into_iter()
-                    .chain(shares(&vcpu.times, &states))
-                    .chain(["".into(), "".into(), "".into()])
-                    .chain([culprit(&vcpu.culprits, &vcpu.times).into()]),
-            );
+            columns.row(row(
+                format!("  {}", vcpu.allowed).into(),
+                vcpu.index.to_string(),
+                figures.iter().map(|figure| figure.vcpu_field(vcpu)),
+                culprit(&vcpu.culprits, &vcpu.times),
+            ));
         }
     }
     if interval.vms.len() > 1 {
-        columns.row(sum_of(&interval.vms, &states));
+        let vms = &interval.vms;
+        let vcpus: usize = vms.iter().map(|vm| vm.vcpus.len()).sum();
+        columns.row(row(
+            Field::toned(format!("{} VMs", vms.len()), Tone::Faint),
+            vcpus.to_string(),
+            figures.iter().map(|figure| figure.total_field(vms)),
+            String::new(),
+        ));
     }
     format!("{}\n{}", columns.text(style), totals(interval, style))
 }
 
-/// Returns the sum line of several VMs.
-fn sum_of(vms: &[TopVm], states: &[State]) -> Vec<Field> {
-    let times = VcpuTimes::sum(vms.iter().map(|vm| &vm.times)).unwrap_or_default();
-    let vcpus: usize = vms.iter().map(|vm| vm.vcpus.len()).sum();
-    let mut row =
-        vec![Field::toned(format!("{} VMs", vms.len()), Tone::Faint), vcpus.to_string().into()];
-    row.extend(shares(&times, states));
-    row.push(format!("{:.2}", vms.iter().map(|vm| vm.due).sum::<f64>()).into());
-    row.push(format!("{:.2}", vms.iter().map(|vm| vm.received).sum::<f64>()).into());
-    row
-}
-
-fn shares<'a>(times: &'a VcpuTimes, states: &'a [State]) -> impl Iterator<Item = Field> + 'a {
-    states.iter().map(|state| match times.share(*state) {
-        None => Field::toned("–", Tone::Faint),
-        Some(share) => Field::toned(percent(share), tone(*state, share)),
-    })
-}
-
-pub(super) fn tone(state: State, share: f64) -> Tone {
-    match state {
-        State::Ready if share >= READY[1] => Tone::Bad,
-        State::Ready if share >= READY[0] => Tone::Warn,
-        _ => Tone::Plain,
-    }
-}
-
-pub(super) fn percent(share: f64) -> String {
-    match share * 100.0 {
-        percent if percent < 9.95 => format!("{percent:.1}"),
-        percent => format!("{percent:.0}"),
-    }
-}
-
-/// Formats the lag. A VM without a fair share has none.
-pub(super) fn lag(vm: &TopVm) -> String {
-    match (vm.lag * 100.0).round() {
-        0.0 => "0".to_owned(),
-        lag => format!("{lag:+.0}"),
-    }
+fn row(
+    name: Field,
+    vcpus: String,
+    figures: impl Iterator<Item = Field>,
+    culprit: String,
+) -> impl Iterator<Item = Field> {
+    [name, vcpus.into()].into_iter().chain(figures).chain([culprit.into()])
 }
 
 /// Formats the first culprit with its part of RDY; empty if that is under 1 % of the time.

@@ -25,7 +25,7 @@ impl FakeProc {
         let stat = ThreadStat::read(&self.folder(100)).unwrap();
         for pid in (first..first + count).map(Pid) {
             let mut host = Host::new(1, pid, &stat, Some(1), self.now);
-            host.owner = discovery.tenants.owner(Some(user));
+            host.user = Some(user);
             discovery.hosts.insert(pid, host);
         }
     }
@@ -196,7 +196,7 @@ fn hostile_users_are_limited_per_host() {
     let listed = |pid: u32, discovery: &mut Discovery| {
         let stat = ThreadStat::read(&proc.folder(pid)).unwrap();
         let mut host = Host::new(1, Pid(pid), &stat, Some(2), proc.now);
-        host.owner = discovery.tenants.owner(Some(1000));
+        host.user = Some(1000);
         discovery.hosts.insert(Pid(pid), host);
     };
     listed(100, &mut discovery);

@@ -18,33 +18,26 @@ use ratatui::text::{Line as TextLine, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, StatefulWidget, Table, Widget};
 use tandem_model::{Nanos, State, VcpuTimes};
 
-use crate::columns::{Tone, cut};
+use crate::columns::{Field, Tone, cut};
+use crate::top::figures;
 use crate::top::screen::{Line, Screen};
-use crate::top::text::{lag, percent, tone};
 use crate::top::{Culprit, TopInterval};
-
-const LEGEND: &str =
-    "RUN guest POLL polling VMM exits RDY waits (5 fair, 10 bad) LIM quota HALT idle";
 
 const KEYS: &str = "q quit  ? help  ↑↓ select  ⏎ unfold  v all  s sort  / search  p pause";
 
-const HELP: &str = "\
-Columns sum to 100 % of the wall time, per vCPU; – is not measured.
-RUN   guest code runs on a pCPU
-POLL  the host polls for an interrupt after the guest halted
-VMM   the host works for the guest: exits, emulation
-RDY   runnable, waits for a pCPU: from 5 % on worth a look, from 10 % on bad
-LIM   held back by a quota
-CSTP  waits only because a sibling does not run
-HALT  halted
-due, recv: pCPUs by weight, and received; lag%: how far it is behind
-top line: where the pCPUs were; host: processes that are no VMs
-waits for: who ran where it could have run, and the part of its RDY
+/// The help: the figures, then the keys.
+fn help() -> Vec<String> {
+    let before = "Columns sum to 100 % of the wall time, per vCPU; – is not measured.";
+    let after = "waits for: the culprits that ran where it could have run, and their part of its RDY
 
 q, Esc, Ctrl-C  leave             ↑ ↓ PgUp PgDn Home End  move the cursor
 Enter, → ←      unfold, fold      v  vCPUs of all VMs
-s, S            next sort key     r g c l n  sort by RDY, lag, recv, LIM, name
+s, S            next sort key     KEYS
 /               search by name    p, Space   stop, go on";
+    let after = after.replace("KEYS", &figures::sort_help());
+    let lines = [before.to_owned()].into_iter().chain(figures::help());
+    lines.chain(after.lines().map(str::to_owned)).collect()
+}
 
 /// Draws the screen, with or without colours.
 pub fn draw(screen: &mut Screen, area: Rect, buffer: &mut Buffer, colour: bool) {
@@ -69,7 +62,7 @@ pub fn draw(screen: &mut Screen, area: Rect, buffer: &mut Buffer, colour: bool) 
     draw_table(screen, &interval, table, buffer, colour);
     draw_others(&interval, beside, buffer);
     text(&notes_text(&screen.notes), notes, buffer, faint);
-    text(LEGEND, legend, buffer, faint);
+    text(&figures::legend(), legend, buffer, faint);
     let typed = format!("/{}_  Enter keeps, Esc clears", screen.search);
     let last = if screen.is_typing { &typed } else { KEYS };
     text(last, keys, buffer, faint);
@@ -141,8 +134,8 @@ fn colour_of(tone: Tone, colour: bool) -> Style {
     if colour { style } else { Style { fg: None, ..style } }
 }
 
-fn right(text: String, style: Style) -> Cell<'static> {
-    Cell::new(TextLine::styled(text, style).alignment(Alignment::Right))
+fn right(text: Span<'static>) -> Cell<'static> {
+    Cell::new(TextLine::from(text).alignment(Alignment::Right))
 }
 
 fn draw_table(
@@ -152,31 +145,26 @@ fn draw_table(
     buffer: &mut Buffer,
     colour: bool,
 ) {
-    let has_costop = interval.vms.iter().any(|vm| vm.times.get(State::Costop).is_some());
-    let states: Vec<State> =
-        State::ALL.into_iter().filter(|state| *state != State::Costop || has_costop).collect();
-    // vCPU, the states, due, recv and lag, with a blank before each column except the first.
-    let fixed = 5 + 5 * states.len() as u16 + 3 * 6 + 1;
+    let figures = figures::shown(interval);
+    // vCPU and the figures, with a blank before each column except the first.
+    let fixed = 5 + figures.iter().map(|figure| figure.width + 1).sum::<u16>() + 1;
     let names = area.width.saturating_sub(fixed);
     let name_width = (names * 2 / 5).clamp(8, 32);
     let culprit_width = names.saturating_sub(name_width);
     let mut widths = vec![name_width, 4];
-    widths.extend(states.iter().map(|_| 4));
-    widths.extend([5, 5, 5, culprit_width]);
+    widths.extend(figures.iter().map(|figure| figure.width));
+    widths.push(culprit_width);
     let sorted_by = screen.sort_key().heading();
-    let mut headings = vec!["VM", "vCPU"];
-    headings.extend(states.iter().map(|state| state.name()));
-    headings.extend(["due", "recv", "lag%", "waits for"]);
-    let last = headings.len() - 1;
-    let header = headings.into_iter().enumerate().map(|(at, heading)| {
+    let heading = |heading: &'static str| {
         let style =
             if heading == sorted_by { bold().add_modifier(Modifier::REVERSED) } else { bold() };
-        if at == 0 || at == last {
-            Cell::new(Span::styled(heading, style))
-        } else {
-            right(heading.to_owned(), style)
-        }
-    });
+        Span::styled(heading, style)
+    };
+    let headings = figures.iter().map(|figure| figure.heading);
+    let header = [Cell::new(heading("VM"))]
+        .into_iter()
+        .chain(["vCPU"].into_iter().chain(headings).map(|text| right(heading(text))))
+        .chain([Cell::new(heading("waits for"))]);
     let header = Row::new(header);
     let (lines, chosen) = screen.lines();
     if lines.is_empty() {
@@ -202,17 +190,17 @@ fn draw_table(
                     (name, vcpu.index.to_string(), vcpu.times, &vcpu.culprits)
                 }
             };
-            let mut cells =
-                vec![Cell::new(cut(&name, usize::from(name_width))), right(count, Style::new())];
-            cells.extend(states.iter().map(|state| share(&times, *state, colour)));
-            cells.extend(match line {
-                Line::Vm(vm) => [
-                    right(short(vm.due), Style::new()),
-                    right(short(vm.received), Style::new()),
-                    right(lag(vm), Style::new()),
-                ],
-                Line::Vcpu(..) => [Cell::new(""), Cell::new(""), Cell::new("")],
-            });
+            let field = |figure: &&figures::Figure| match line {
+                Line::Vm(vm) => figure.vm_field(vm),
+                Line::Vcpu(_, vcpu) => figure.vcpu_field(vcpu),
+            };
+            let cell = |field: Field| {
+                let style = colour_of(field.tone, colour);
+                right(Span::styled(field.text, style))
+            };
+            let mut cells = vec![Cell::new(cut(&name, usize::from(name_width)))];
+            cells.push(cell(count.into()));
+            cells.extend(figures.iter().map(field).map(cell));
             let culprits = culprits_text(culprits, &times, usize::from(culprit_width));
             cells.push(Cell::new(culprits));
             Row::new(cells)
@@ -224,22 +212,6 @@ fn draw_table(
         .column_spacing(1)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     StatefulWidget::render(table, area, buffer, &mut screen.table);
-}
-
-fn share(times: &VcpuTimes, state: State, colour: bool) -> Cell<'static> {
-    match times.share(state) {
-        None => right("–".to_owned(), colour_of(Tone::Faint, colour)),
-        Some(share) => right(percent(share), colour_of(tone(state, share), colour)),
-    }
-}
-
-/// Formats a number of pCPUs in five characters.
-fn short(pcpus: f64) -> String {
-    match pcpus {
-        pcpus if pcpus < 99.995 => format!("{pcpus:.2}"),
-        pcpus if pcpus < 999.95 => format!("{pcpus:.1}"),
-        pcpus => format!("{pcpus:.0}"),
-    }
 }
 
 /// Formats as many culprits as fit, each with its part of RDY.
@@ -300,7 +272,7 @@ fn list(
 }
 
 fn draw_help(notes: &[String], area: Rect, buffer: &mut Buffer) {
-    let mut lines: Vec<String> = HELP.lines().map(str::to_owned).collect();
+    let mut lines = help();
     if !notes.is_empty() {
         lines.push(String::new());
         lines.extend_from_slice(notes);

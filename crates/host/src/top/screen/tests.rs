@@ -111,12 +111,12 @@ fn vms_are_sorted_by_severity_or_key() {
     assert_eq!(names(&screen), ["calm", "hurt"], "0.9 pCPUs and 0.7");
     press(&mut screen, "g");
     assert_eq!(names(&screen), ["hurt", "calm"], "the largest lag comes first");
-    for key in SortKey::ALL.iter().cycle().skip(2).take(5) {
+    for heading in ["VM", "RDY", "LIM", "recv", "lag%", "VM", "RDY"] {
         press(&mut screen, "s");
-        assert_eq!(screen.sort_key(), *key);
+        assert_eq!(screen.sort_key().heading(), heading);
     }
     press(&mut screen, "S");
-    assert_eq!(screen.sort_key(), SortKey::Ready);
+    assert_eq!(screen.sort_key(), SortKey::Name);
 }
 
 #[test]
