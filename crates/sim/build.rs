@@ -1,4 +1,4 @@
-//! Makes a list of the repository's workloads with their texts, so that scenarios find them wherever they are.
+//! Embeds the repository's workloads, so that scenarios find them in any folder.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             files.push(path);
         }
     }
-    // By name: a path has its extension behind it.
+    // Sort by name: a path includes the extension.
     files.sort_by(|one, other| one.file_stem().cmp(&other.file_stem()));
     let mut list = String::from("const FILES: &[(&str, &str)] = &[\n");
     for path in files {

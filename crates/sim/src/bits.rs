@@ -1,6 +1,6 @@
-//! Sets of small numbers as bits in words, with a search that goes round.
+//! Bit sets of small numbers, with a search that wraps around.
 
-/// The first set bit at or after `from`, going round; `None` if there is none.
+/// The first set bit at or after `from`, wrapping around; `None` if there is none.
 pub(crate) fn next_bit(words: &[u64], from: u32, size: u32) -> Option<u32> {
     let from = if from >= size { 0 } else { from };
     let first = (from / 64) as usize;
@@ -34,14 +34,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_found_going_round() {
+    fn search_wraps_around() {
         let mut words = [0u64; 2];
         assert_eq!(next_bit(&words, 5, 100), None);
         set_bit(&mut words, 3, true);
         assert_eq!(next_bit(&words, 5, 100), Some(3));
         set_bit(&mut words, 99, true);
         assert_eq!(next_bit(&words, 5, 100), Some(99));
-        assert_eq!(next_bit(&words, 100, 100), Some(3), "round from the end");
+        assert_eq!(next_bit(&words, 100, 100), Some(3), "wraps around at the end");
         set_bit(&mut words, 99, false);
         assert!(!has_bit(&words, 99) && has_bit(&words, 3));
     }

@@ -1,14 +1,14 @@
-//! A deterministic discrete-event simulator of two schedulers on one clock: the guest's and the
-//! host's, with everything between them that hurts a vCPU: lock holders and waiters off CPU,
-//! pause-loop exits and directed yield, halts and wake-ups, inter-processor interrupts and TLB
-//! shootdowns to vCPUs that do not run, steal time.
+//! Deterministic discrete-event simulator of the guest's and the host's scheduler on one clock.
 //!
-//! A [`Scenario`] names a machine, host settings and VMs with workloads; [`World`] runs it and
-//! yields [`Results`]. The same scenario and seed give the same bytes on every machine: time is
-//! integer nanoseconds, events are ordered by (time, sequence), randomness comes from named PCG
-//! streams, and floating point never decides the order of events through the platform's `libm`.
+//! It models the interactions between them: lock-holder and lock-waiter preemption, pause-loop exits and directed yield, halts and
+//! wake-ups, IPIs and TLB shootdowns to preempted vCPUs, and steal time.
 //!
-//! What is modelled, simplified and left out: `docs/model.md`.
+//! A [`Scenario`] describes a machine, host settings and VMs with workloads; [`World`] runs it and returns [`Results`].
+//! The same scenario and seed give the same bytes on every machine.
+//! Time is integer nanoseconds, events are ordered by (time, sequence), and random numbers come from named PCG streams.
+//! The platform's `libm` has no influence on the order of events.
+//!
+//! Models, simplifications and omissions: `docs/model.md`.
 
 mod bits;
 pub mod host;

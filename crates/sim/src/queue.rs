@@ -1,32 +1,30 @@
 //! The event queue: an indexed four-ary heap over slots.
 //!
-//! Everything that can be pending has a slot of its own, made when the world is built: one per pCPU
-//! for the end of what it executes, one per timer. Setting a slot's time moves it, so there are no
-//! stale events, no payloads and no allocation per event. Events come out ordered by
-//! (time, sequence): of two at the same time the one that was set first.
+//! Each possible event has its own slot, created when the world is built: one per pCPU for the end of its current work, one per timer.
+//! Setting a slot's time moves it, so there are no stale events, no payloads and no allocation per event.
+//! Events are ordered by (time, sequence): of two at the same time, the one set first comes first.
 //!
-//! Cost: logarithmic in the number of slots that are set, with base 4. A node's four children lie together,
-//! and places without an entry hold one that is later than all, so that the way down asks for no length.
+//! Cost: logarithmic in the number of set slots, with base 4.
+//! A node's four children are adjacent, and empty places hold the latest possible key, so sifting down needs no length check.
 
-/// A thing that can be pending.
+/// Slot of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u32);
 
 /// Not in the heap.
 const NOWHERE: u32 = u32::MAX;
 
-/// The first node: the last place of the first four, so that the children of any node are four places that
-/// lie together, see [`children`].
+/// The root: the last place of the first four, so that the children of any node are an aligned block of four, see [`children`].
 const ROOT: usize = 3;
 
-/// Bits of a key that hold the sequence number. When they are used up the pending entries are
-/// numbered anew, in their order.
+/// Bits of the sequence number in a key.
+/// When they overflow, the pending entries are renumbered in order.
 const SEQUENCE_BITS: u32 = 22;
 
-/// The latest time an event can have, in ns: about 73 minutes. What is set later comes then.
+/// Maximum time of an event in ns, about 73 minutes; later times are clamped to it.
 pub const LATEST: u64 = (1 << (64 - SEQUENCE_BITS)) - 1;
 
-/// Time and sequence in one number, so that one comparison orders all, and the slot.
+/// A key of time and sequence, which orders entries by one comparison, and the slot.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: u64,
@@ -34,7 +32,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Of a place where nothing is: no entry is later.
+    /// Entry of an empty place, later than all others.
     const NOTHING: Entry = Entry { key: u64::MAX, slot: NOWHERE };
 
     #[inline]
@@ -43,13 +41,13 @@ impl Entry {
     }
 }
 
-/// Which four places hold the children of a node; the first of them is the place 4 × this.
+/// The block of four places that holds the children of a node; its first place is 4 × this.
 #[inline]
 fn children(at: usize) -> usize {
     at - 2
 }
 
-/// The node above one that is not the first.
+/// The parent of a node other than the root.
 #[inline]
 fn parent(at: usize) -> usize {
     at / 4 + 2
@@ -58,24 +56,24 @@ fn parent(at: usize) -> usize {
 /// Pending slots by (time, sequence).
 #[derive(Clone, Debug, Default)]
 pub struct EventQueue {
-    /// Four places each.
+    /// Blocks of four places.
     heap: Vec<[Entry; 4]>,
-    /// Places from [`ROOT`] on that are nodes, a hollow one included.
+    /// Nodes from [`ROOT`] on, a hollow one included.
     nodes: usize,
     position: Vec<u32>,
     sequence: u64,
-    /// The first entry was popped and its place not filled yet: an event mostly sets its own slot
-    /// again, which then takes that place with one pass through the heap instead of two.
+    /// The root was popped and its place is still empty.
+    /// An event mostly sets its own slot again, which then takes that place in one pass through the heap instead of two.
     hollow: bool,
 }
 
 impl EventQueue {
-    /// How many slots there can be: numbering them anew must leave numbers for many more events.
-    pub const MOST_SLOTS: usize = 1 << (SEQUENCE_BITS - 1);
+    /// Maximum number of slots: renumbering them must leave numbers for many more events.
+    pub const MAX_SLOTS: usize = 1 << (SEQUENCE_BITS - 1);
 
-    /// A queue in which the first `slots` slots can be set.
+    /// A queue with `slots` slots.
     pub fn new(slots: usize) -> EventQueue {
-        assert!(slots <= EventQueue::MOST_SLOTS, "{slots} slots are too many");
+        assert!(slots <= EventQueue::MAX_SLOTS, "{slots} slots are too many");
         EventQueue {
             heap: Vec::with_capacity((ROOT + slots).div_ceil(4)),
             nodes: 0,
@@ -85,18 +83,18 @@ impl EventQueue {
         }
     }
 
-    /// Makes one more slot.
+    /// Adds a slot.
     pub fn add_slot(&mut self) -> Slot {
         self.position.push(NOWHERE);
         Slot(self.position.len() as u32 - 1)
     }
 
-    /// How many slots are set.
+    /// Number of set slots.
     pub fn len(&self) -> usize {
         self.nodes - usize::from(self.hollow)
     }
 
-    /// Whether none is set.
+    /// Whether no slot is set.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -106,12 +104,11 @@ impl EventQueue {
         self.position[slot.0 as usize] != NOWHERE
     }
 
-    /// Sets a slot to `time` in ns; one that was set before moves there, after all others that are
-    /// set to that time already.
+    /// Sets or moves a slot to `time` in ns, after all other slots already set to that time.
     #[inline]
     pub fn set(&mut self, slot: Slot, time: u64) {
         if self.sequence >> SEQUENCE_BITS > 0 {
-            self.number_anew();
+            self.renumber();
         }
         let entry = Entry { key: time.min(LATEST) << SEQUENCE_BITS | self.sequence, slot: slot.0 };
         self.sequence += 1;
@@ -124,7 +121,7 @@ impl EventQueue {
         }
     }
 
-    /// Puts an entry into its place, where there was none or one at `at`.
+    /// Inserts an entry, or moves it from the place `at`.
     #[inline(never)]
     fn insert_or_move(&mut self, at: u32, entry: Entry) {
         if at == NOWHERE {
@@ -144,10 +141,10 @@ impl EventQueue {
         }
     }
 
-    /// Gives the pending entries the first numbers, in their order. Sorted, they are a heap.
+    /// Renumbers the pending entries from 0 in order; the sorted entries are a heap.
     #[cold]
     #[inline(never)]
-    fn number_anew(&mut self) {
+    fn renumber(&mut self) {
         self.close();
         if self.nodes == 0 {
             self.sequence = 0;
@@ -162,7 +159,7 @@ impl EventQueue {
         self.sequence = self.nodes as u64;
     }
 
-    /// Takes a slot out; nothing happens if it is not set.
+    /// Clears a slot, if it is set.
     #[inline]
     pub fn cancel(&mut self, slot: Slot) {
         let at = self.position[slot.0 as usize];
@@ -182,13 +179,13 @@ impl EventQueue {
         }
     }
 
-    /// The next event. Its slot is no longer set.
+    /// Removes the next event and clears its slot.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, Slot)> {
         self.pop_until(LATEST)
     }
 
-    /// The next event, if it comes at `limit` at the latest. Its slot is no longer set.
+    /// Removes the next event if its time is at most `limit`, and clears its slot.
     #[inline]
     pub fn pop_until(&mut self, limit: u64) -> Option<(u64, Slot)> {
         self.close();
@@ -200,7 +197,7 @@ impl EventQueue {
         if first.time() > limit {
             return None;
         }
-        // Nothing goes up past an empty place.
+        // No entry moves up past the empty root.
         root.key = 0;
         self.hollow = true;
         self.position[first.slot as usize] = NOWHERE;
@@ -228,7 +225,7 @@ impl EventQueue {
         &self.heap[at / 4][at % 4]
     }
 
-    /// Puts an entry where the place `at` or one above it is, and what is later down.
+    /// Sifts an entry up from the place `at`.
     fn up(&mut self, mut at: usize, entry: Entry) {
         let heap = self.heap.as_flattened_mut();
         while at > ROOT {
@@ -244,11 +241,11 @@ impl EventQueue {
         self.position[entry.slot as usize] = at as u32;
     }
 
-    /// Puts an entry where the place `at` or one below it is, and what is earlier up.
+    /// Sifts an entry down from the place `at`.
     fn down(&mut self, mut at: usize, entry: Entry) {
         let heap = self.heap.as_mut_slice();
         while let Some(four) = heap.get(children(at)) {
-            // Two pairs, without a branch that depends on data.
+            // Compares two pairs without data-dependent branches.
             let [a, b, c, d] = [four[0].key, four[1].key, four[2].key, four[3].key];
             let (left, first) = if b < a { (1, b) } else { (0, a) };
             let (right, second) = if d < c { (3, d) } else { (2, c) };
@@ -272,19 +269,19 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn events_of_the_same_time_come_in_the_order_they_were_set() {
+    fn simultaneous_events_keep_set_order() {
         let mut queue = EventQueue::new(4);
         for slot in [2, 0, 3, 1] {
             queue.set(Slot(slot), 7);
         }
         queue.set(Slot(0), 7);
         let order: Vec<u32> = std::iter::from_fn(|| queue.pop()).map(|(_, s)| s.0).collect();
-        assert_eq!(order, [2, 3, 1, 0], "setting again is setting later");
+        assert_eq!(order, [2, 3, 1, 0], "setting a slot again moves it to the end");
     }
 
     proptest! {
         #[test]
-        fn comes_out_as_a_sorted_list_would(
+        fn pops_match_sorted_list(
             steps in prop::collection::vec((0u32..40, prop::option::of(0u64..50)), 0..400),
             numbers_left in 0u64..400,
         ) {

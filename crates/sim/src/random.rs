@@ -1,10 +1,10 @@
-//! Randomness: one PCG stream per purpose, and distributions of times.
+//! Random numbers: one PCG stream per purpose, and distributions of times.
 //!
-//! A stream is named by what it is for and for whom, such as ("compute", thread 7), so that another
-//! policy or one more VM does not change what the others draw (common random numbers). PCG is
-//! O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random
-//! Number Generation", 2014; the names are folded with FNV-1a. Functions are from the `libm` crate,
-//! whose results are the same on every machine.
+//! A stream's name consists of its purpose and a number, such as ("compute", thread 7).
+//! Another policy or an additional VM therefore does not change the numbers of the others (common random numbers).
+//! PCG: O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random Number Generation", 2014.
+//! Names are hashed with FNV-1a.
+//! Functions come from the `libm` crate, whose results are the same on every machine.
 
 use rand_core::Rng as _;
 use rand_pcg::Pcg32;
@@ -25,16 +25,15 @@ impl Stream {
         Stream(Pcg32::new(seed ^ hash.rotate_left(32), hash))
     }
 
-    /// A number below `bound`, which must be above zero.
+    /// A number below `bound`, which must be positive.
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         // Lemire's multiply-shift; its bias is below bound ÷ 2³².
         ((u64::from(self.0.next_u32()) * u64::from(bound)) >> 32) as u32
     }
 
-    /// An exponential number with mean 1: −ln of a number in (0, 1], right to 10⁻⁹. Times of
-    /// computing are drawn for every other event, so this takes a table and three terms of a series
-    /// instead of a general logarithm.
+    /// An exponential number with mean 1: −ln of a number in (0, 1], accurate to 10⁻⁹.
+    /// Every other event draws a compute time, so this uses a table and three terms of a series instead of a general logarithm.
     #[inline]
     pub fn exponential(&mut self) -> f64 {
         // u = n ÷ 2³² with n in 1 … 2³²; n = 2^e (1 + i ÷ 256) (1 + r), r < 1 ÷ 256.
@@ -78,20 +77,20 @@ const LOGARITHMS: [(f64, f64); 256] = {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dist {
-    /// Always this.
+    /// Constant.
     Constant(u64),
-    /// Equally likely from the first to the second.
+    /// Uniform between two times.
     Uniform(u64, u64),
     /// Exponential with this mean.
     Exponential(u64),
-    /// Normal with this mean and deviation, cut off at zero.
+    /// Normal with this mean and standard deviation, cut off at zero.
     Normal(u64, u64),
-    /// Pareto with this least value and shape: heavy-tailed for shapes of 1 … 2.
+    /// Pareto with this minimum and shape: heavy-tailed for shapes of 1 … 2.
     Pareto(u64, f64),
 }
 
 impl Dist {
-    /// One time, in ns.
+    /// Draws a time in ns.
     #[inline]
     pub fn draw(&self, stream: &mut Stream) -> u64 {
         match *self {
@@ -99,7 +98,7 @@ impl Dist {
             Dist::Uniform(least, most) => {
                 least + (stream.unit() * (most.saturating_sub(least)) as f64) as u64
             }
-            // By way of i64, which the processor converts by itself; no time is that long.
+            // Via i64, which the processor converts in one instruction; no time exceeds it.
             Dist::Exponential(mean) => (stream.exponential() * mean as i64 as f64) as i64 as u64,
             Dist::Normal(mean, deviation) => {
                 let radius = libm::sqrt(-2.0 * libm::log(stream.unit()));
@@ -107,7 +106,7 @@ impl Dist {
                 (mean as f64 + deviation as f64 * radius * angle).max(0.0) as u64
             }
             Dist::Pareto(least, shape) => {
-                // A tail that is cut at a million times the least keeps times representable.
+                // Cutting the tail at a million times the minimum keeps times representable.
                 let factor = libm::pow(stream.unit(), -1.0 / shape).min(1e6);
                 (least as f64 * factor) as u64
             }
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_are_the_same_everywhere_and_differ_by_name() {
+    fn streams_are_reproducible_and_differ_by_name() {
         let draw = |purpose, number| {
             let mut stream = Stream::new(42, purpose, number);
             [stream.below(1000), stream.below(1000), stream.below(1000)]
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quick_logarithm_is_right() {
+    fn fast_logarithm_is_accurate() {
         let mut quick = Stream::new(3, "test", 0);
         let mut exact = quick.clone();
         for _ in 0..100_000 {

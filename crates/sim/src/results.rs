@@ -1,11 +1,12 @@
-//! What a simulation measured, after its warm-up. Times are ns; everything is an integer, so that
-//! results can be compared byte by byte.
+//! Results of a simulation, measured after its warm-up.
+//!
+//! Times are ns; all values are integers, so that results can be compared byte by byte.
 
 use serde::Serialize;
 use tandem_model::Nanos;
 use tandem_model::states::interval::Interval;
 
-/// Where a vCPU's time on a pCPU went.
+/// A vCPU's time on pCPUs, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VcpuTime {
     /// Threads computing, in user space or in the kernel.
@@ -18,7 +19,7 @@ pub struct VcpuTime {
     pub shootdown_wait: Nanos,
     /// The guest kernel's own work: switches, wake-ups, system calls, interrupts.
     pub guest_kernel: Nanos,
-    /// VM exits and entries, with what the hypervisor does between them.
+    /// VM exits and entries, with the hypervisor's work between them.
     pub exits: Nanos,
     /// Refilling caches after switches and migrations.
     pub cache: Nanos,
@@ -27,7 +28,7 @@ pub struct VcpuTime {
 }
 
 impl VcpuTime {
-    /// All of it.
+    /// Total time on pCPUs.
     pub fn total(&self) -> Nanos {
         [
             self.useful,
@@ -44,16 +45,16 @@ impl VcpuTime {
     }
 }
 
-/// A distribution of times: count, sum, largest, and counts by power of two.
+/// A distribution of times: count, sum, maximum, and counts by power of two.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Histogram {
-    /// How many.
+    /// Number of times.
     pub count: u64,
     /// Their sum.
     pub sum: Nanos,
-    /// The largest.
+    /// Their maximum.
     pub max: Nanos,
-    /// `buckets[i]`: how many were in 2^(i−1) … 2^i − 1 ns (the first: 0 ns).
+    /// `buckets[i]`: number of times in 2^(i−1) … 2^i − 1 ns (the first: 0 ns).
     pub buckets: Vec<u64>,
 }
 
@@ -64,7 +65,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one time in ns.
+    /// Adds a time in ns.
     #[inline]
     pub fn add(&mut self, time: u64) {
         self.count += 1;
@@ -73,17 +74,17 @@ impl Histogram {
         self.buckets[(u64::BITS - time.leading_zeros()) as usize] += 1;
     }
 
-    /// Whether there are none.
+    /// Whether it has no times.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The mean; `None` if there are none.
+    /// The mean; `None` if it is empty.
     pub fn mean(&self) -> Option<Nanos> {
         (self.count > 0).then(|| Nanos(self.sum.0 / self.count))
     }
 
-    /// The upper bound of the bucket that holds the given quantile (0 … 1), at most the largest.
+    /// The upper bound of the bucket that holds the given quantile (0 … 1), limited to the maximum.
     pub fn quantile(&self, quantile: f64) -> Option<Nanos> {
         let wanted = ((self.count as f64 * quantile).ceil() as u64).max(1);
         let mut seen = 0;
@@ -98,38 +99,38 @@ impl Histogram {
     }
 }
 
-/// What happened how often.
+/// Event counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Pause-loop exits.
     pub ple_exits: u64,
-    /// Cycles spun before those exits: the sum of the windows in force.
+    /// Cycles spun before those exits: the sum of the windows at each exit.
     pub ple_window_cycles: u64,
-    /// What those exits cost, exit to entry, the switch included, ns.
+    /// Cost of those exits in ns, from exit to entry, the switch included.
     pub ple_handling_ns: u64,
     /// Directed yields that switched to another vCPU.
     pub yields: u64,
-    /// Pause-loop exits that found nobody to yield to.
+    /// Pause-loop exits without a candidate to yield to.
     pub useless_searches: u64,
     /// HLT exits.
     pub halts: u64,
-    /// Halts that ended while the host still polled.
+    /// Halts that ended while the host was polling.
     pub halt_polls_hit: u64,
     /// Rescheduling IPIs sent.
     pub reschedule_ipis: u64,
     /// TLB-flush IPIs sent.
     pub shootdown_ipis: u64,
-    /// TLB flushes asked for.
+    /// TLB flushes requested.
     pub shootdowns: u64,
     /// Switches between threads in the guest.
     pub thread_switches: u64,
-    /// Threads that gave up their vCPU of their own accord.
+    /// Voluntary context switches of threads.
     pub voluntary_switches: u64,
     /// Threads moved between vCPUs.
     pub thread_migrations: u64,
     /// Switches of vCPUs on pCPUs.
     pub vcpu_switches: u64,
-    /// Swaps of two vCPUs that FlexS made.
+    /// Swaps of two vCPUs by FlexS.
     pub swaps: u64,
     /// vCPUs moved between pCPUs.
     pub vcpu_migrations: u64,
@@ -137,86 +138,87 @@ pub struct Counts {
     pub holder_preemptions: u64,
     /// vCPUs preempted while a thread on them spun.
     pub waiter_preemptions: u64,
-    /// Spin locks taken.
+    /// Spin-lock acquisitions.
     pub locks: u64,
-    /// Those that were not free.
+    /// Contended spin-lock acquisitions.
     pub contended: u64,
 }
 
-/// Who waited for whom: `running[w][h]` is how long vCPU w waited for vCPU h while h was on a pCPU,
-/// `off[w][h]` while h waited for one.
+/// Wait times between vCPUs.
+///
+/// `running[w][h]` is the time that vCPU w waited for vCPU h while h was on a pCPU, `off[w][h]` while h was off its pCPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WaitMatrix {
-    /// The other was on a pCPU.
+    /// Wait times while the other vCPU was on a pCPU.
     pub running: Vec<Vec<Nanos>>,
-    /// The other was off its pCPU.
+    /// Wait times while the other vCPU was off its pCPU.
     pub off: Vec<Vec<Nanos>>,
 }
 
 impl WaitMatrix {
-    /// All time in it: with the other on a pCPU, and off it.
+    /// Sums of both matrices: the other vCPU on a pCPU, and off it.
     pub fn total(&self) -> (Nanos, Nanos) {
         let sum = |rows: &[Vec<Nanos>]| rows.iter().flatten().copied().sum();
         (sum(&self.running), sum(&self.off))
     }
 }
 
-/// What the vCPUs of a VM waited for.
+/// Waits of a VM's vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Waits {
     /// For spin locks, by the holder's vCPU.
     pub locks: WaitMatrix,
-    /// For spin locks that nobody held, by waiter: those who waited were off their pCPUs.
+    /// For spin locks that are free while their waiters are off their pCPUs, by waiter.
     pub free: Vec<Nanos>,
-    /// For answers to TLB flushes, by who had to answer.
+    /// For acknowledgements of TLB flushes, by the acknowledging vCPU.
     pub flushes: WaitMatrix,
 }
 
-/// One vCPU.
+/// Results of a vCPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VcpuResults {
-    /// Time on pCPUs, by what for.
+    /// Time on pCPUs, by purpose.
     pub ran: VcpuTime,
-    /// Runnable without a pCPU.
+    /// Time runnable without a pCPU.
     pub steal: Nanos,
-    /// Halted (the host's polling for it included).
+    /// Time halted, the host's polling for it included.
     pub halted: Nanos,
 }
 
-/// One role of threads.
+/// Results of a role of threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RoleResults {
     /// Its name.
     pub name: String,
-    /// How many threads.
+    /// Number of threads.
     pub threads: u32,
-    /// Units of work they did.
+    /// Units of work done.
     pub work: u64,
-    /// Time computing, all threads together.
+    /// Compute time of all threads together.
     pub computed: Nanos,
-    /// When its last thread ended, since the VM's start; `None`: one still runs.
+    /// Time from the VM's start to the end of its last thread; `None`: a thread still runs.
     pub finished: Option<Nanos>,
 }
 
-/// What Gleaner chose in a VM.
+/// A decision of Gleaner in a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AgentChoice {
-    /// When, since the simulation began.
+    /// Time of the decision since the start of the simulation.
     pub at: Nanos,
     /// vCPUs that the workload uses from then on.
     pub vcpus: u32,
-    /// For how long an idle one of them is kept awake.
+    /// Time for which an idle one of them is kept awake.
     pub retention: Nanos,
 }
 
-/// One VM.
+/// Results of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VmResults {
     /// Its name.
     pub name: String,
     /// Units of work done.
     pub work: u64,
-    /// When its last thread ended, since its start; `None`: it still runs.
+    /// Time from its start to the end of its last thread; `None`: it still runs.
     pub finished: Option<Nanos>,
     /// CPU time received by all vCPUs.
     pub received: Nanos,
@@ -224,65 +226,67 @@ pub struct VmResults {
     pub vcpus: Vec<VcpuResults>,
     /// Its roles.
     pub roles: Vec<RoleResults>,
-    /// What happened how often.
+    /// Event counts.
     pub counts: Counts,
-    /// When the VM's pause-loop window, set by APLE, became how many cycles, since the simulation began.
+    /// Changes of the VM's pause-loop window by APLE: time since the start of the simulation, and window in cycles.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<(Nanos, u32)>,
-    /// What Gleaner changed, where it runs.
+    /// Changes by Gleaner, if it runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gleaner: Vec<AgentChoice>,
-    /// A request comes (`"request"` in a program) → its unit of work is done, from when the device, timer or period that its thread waited for was due.
+    /// Time from a request (`"request"` in a program) to the end of its unit of work.
+    /// It starts at the due time of the device, timer or period for which the thread waited.
     #[serde(skip_serializing_if = "Histogram::is_empty")]
     pub request_time: Histogram,
-    /// A thread is woken by another, or the timer or device that it sleeps for is due → it runs. With an interrupt that waits for a preempted vCPU.
+    /// Time from the wake-up of a thread, or the due time of its timer or device, until it runs.
+    /// It includes the delay of an interrupt to a preempted vCPU.
     pub wake_latency: Histogram,
-    /// Sending a rescheduling or TLB-flush IPI → the receiver handles it.
+    /// Time from sending a rescheduling or TLB-flush IPI until the receiver handles it.
     pub ipi_latency: Histogram,
-    /// Asking for a TLB flush → all have answered.
+    /// Time from the request of a TLB flush to the last acknowledgement.
     pub shootdown_latency: Histogram,
-    /// Waiting for spin locks that were not free.
+    /// Wait times for contended spin locks.
     pub lock_wait: Histogram,
-    /// Who waited for whom, if that was asked for.
+    /// Waits between vCPUs, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
 }
 
-/// One pCPU.
+/// Results of a pCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PcpuResults {
-    /// Running vCPUs.
+    /// Time running vCPUs.
     pub busy: Nanos,
-    /// Polling for a halted vCPU.
+    /// Time polling for a halted vCPU.
     pub polling: Nanos,
-    /// Idle.
+    /// Idle time.
     pub idle: Nanos,
 }
 
-/// Where the time of vCPUs went and who waited for whom, as a source on a live host would answer. VMs have their numbers in the scenario,
-/// from 0.
+/// The vCPUs' time by state and their waits for each other, in the form of a source on a live host.
+/// VMs are numbered as in the scenario, from 0.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Observed {
     /// [`Observed::SCHEMA`].
     pub schema: u32,
-    /// The time that was measured.
+    /// The measured interval.
     #[serde(flatten)]
     pub interval: Interval,
 }
 
 impl Observed {
-    /// The version of its form in JSON: raised when a field changes its meaning or goes; fields may be added.
+    /// Version of the JSON form: raised if a field is removed or changes its meaning; fields may be added.
     pub const SCHEMA: u32 = 1;
 }
 
-/// Everything measured.
+/// Results of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Results {
     /// The scenario's name.
     pub scenario: String,
     /// The seed.
     pub seed: u64,
-    /// How long was measured: the duration less the warm-up, or until the last thread ended.
+    /// Measured time: the duration less the warm-up, or until the last thread ended.
     pub measured: Nanos,
     /// Events handled, warm-up included.
     pub events: u64,
@@ -290,10 +294,10 @@ pub struct Results {
     pub vms: Vec<VmResults>,
     /// The pCPUs.
     pub pcpus: Vec<PcpuResults>,
-    /// Where the time of vCPUs went and who waited for whom, if that was asked for.
+    /// The vCPUs' time by state and their waits for each other, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<Observed>,
-    /// Energy of all pCPUs in millijoules, by the costs' active, polling and idle power.
+    /// Energy of all pCPUs in mJ, from the active, polling and idle power in the costs.
     pub energy_mj: u64,
 }
 

@@ -1,7 +1,8 @@
-//! What a traced simulation tells: who was where, who waited for whom, and what caused what.
+//! Events of a traced simulation: placement, waits and their causes.
 //!
-//! Events are plain data in the order in which they ended. Times are ns since the simulation's
-//! begin. Writers (Perfetto, pictures) are elsewhere and see only this.
+//! Events are plain data in the order in which they ended.
+//! Times are ns since the start of the simulation.
+//! Writers (Perfetto, pictures) are elsewhere and use only these types.
 
 use serde::Serialize;
 
@@ -11,22 +12,22 @@ pub type VcpuIndex = u32;
 /// A thread by its number over all VMs, in the order of VMs, roles and threads.
 pub type ThreadIndex = u32;
 
-/// What is known of the tracks before anything happens.
+/// Tracks of a trace, known at its start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Tracks {
-    /// How many pCPUs.
+    /// Number of pCPUs.
     pub pcpus: u32,
-    /// For each VM: its name.
+    /// Per VM: its name.
     pub vms: Vec<String>,
-    /// For each vCPU: VM and number in it.
+    /// Per vCPU: VM and number in it.
     pub vcpus: Vec<(u32, u32)>,
-    /// For each thread: VM and name.
+    /// Per thread: VM and name.
     pub threads: Vec<(u32, String)>,
-    /// For each VM: the names of its objects.
+    /// Per VM: the names of its objects.
     pub objects: Vec<Vec<String>>,
 }
 
-/// What a vCPU is doing, as the host sees it.
+/// State of a vCPU, as seen by the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VcpuState {
@@ -40,7 +41,7 @@ pub enum VcpuState {
     HaltPolling,
 }
 
-/// What a thread is doing, as the guest sees it.
+/// State of a thread, as seen by the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThreadState {
@@ -58,7 +59,7 @@ pub enum ThreadState {
     Ended,
 }
 
-/// Why a vCPU left guest mode.
+/// Reason of a VM exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExitReason {
@@ -78,7 +79,7 @@ pub enum ExitReason {
     Hypercall,
 }
 
-/// What an interrupt between vCPUs is for.
+/// Purpose of an IPI between vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IpiKind {
@@ -88,87 +89,87 @@ pub enum IpiKind {
     Shootdown,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceEvent {
     /// A pCPU ran a vCPU.
     PcpuRan {
-        /// Which pCPU.
+        /// The pCPU.
         pcpu: u32,
-        /// Which vCPU.
+        /// The vCPU.
         vcpu: VcpuIndex,
-        /// From, ns.
+        /// Start, ns.
         from: u64,
-        /// To, ns.
+        /// End, ns.
         to: u64,
     },
     /// A vCPU was in a state.
     Vcpu {
-        /// Which.
+        /// The vCPU.
         vcpu: VcpuIndex,
-        /// In which state.
+        /// The state.
         state: VcpuState,
-        /// From, ns.
+        /// Start, ns.
         from: u64,
-        /// To, ns.
+        /// End, ns.
         to: u64,
     },
     /// A thread was in a state.
     Thread {
-        /// Which.
+        /// The thread.
         thread: ThreadIndex,
-        /// In which state.
+        /// The state.
         state: ThreadState,
         /// The vCPU in whose queue it is.
         vcpu: VcpuIndex,
-        /// From, ns.
+        /// Start, ns.
         from: u64,
-        /// To, ns.
+        /// End, ns.
         to: u64,
     },
-    /// A vCPU left guest mode.
+    /// A VM exit.
     Exit {
-        /// Which.
+        /// The vCPU.
         vcpu: VcpuIndex,
-        /// Why.
+        /// The reason.
         reason: ExitReason,
-        /// When, ns.
+        /// Time, ns.
         at: u64,
     },
-    /// A directed yield: a spinning vCPU gave way to another.
+    /// A directed yield of a spinning vCPU.
     Yield {
-        /// Who spun.
+        /// The spinning vCPU.
         from: VcpuIndex,
-        /// Who was chosen.
+        /// The candidate.
         to: VcpuIndex,
-        /// When, ns.
+        /// Time, ns.
         at: u64,
     },
-    /// An interrupt between vCPUs.
+    /// An IPI between vCPUs.
     Ipi {
         /// Sender.
         from: VcpuIndex,
         /// Receiver.
         to: VcpuIndex,
-        /// What for.
+        /// Purpose.
         kind: IpiKind,
-        /// When it was sent, ns.
+        /// Time of sending, ns.
         sent: u64,
-        /// When the receiver handled it, ns.
+        /// Time at which the receiver handled it, ns.
         handled: u64,
     },
-    /// A thread woke another.
+    /// A wake-up of a thread.
     Wakeup {
-        /// Who; `None`: a timer or a device.
+        /// The waking thread; `None`: a timer or a device.
         from: Option<ThreadIndex>,
-        /// Whom.
+        /// The woken thread.
         to: ThreadIndex,
-        /// When, ns.
+        /// Time of the wake-up, ns.
         woken: u64,
-        /// When it ran, ns.
+        /// Time at which it ran, ns.
         ran: u64,
-        /// So long its vCPU then still has to do what waking and switching cost before the thread's next instruction, ns.
+        /// Wake-up and switch costs that its vCPU still pays before the thread's next instruction, ns.
         owed: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Any of the host schedulers, by static dispatch: the world calls them for every switch.
+//! Static dispatch over the host schedulers, which the world calls at every switch.
 
 use tandem_model::PcpuSet;
 use tandem_policy::host::{Knobs, WeightKnob};
@@ -7,11 +7,11 @@ use super::credit::CreditHost;
 use super::linux::LinuxHost;
 use super::{Arrival, HostScheduler, Move, Scheduler, Shape};
 
-/// One of the schedulers.
+/// A host scheduler.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "there is one in a world, and it is asked at every switch: a box would be one more pointer to follow"
+    reason = "a world has one, and calls it at every switch: a box would add an indirection"
 )]
 pub enum AnyScheduler {
     /// Linux.
@@ -20,7 +20,7 @@ pub enum AnyScheduler {
     Credit(CreditHost),
 }
 
-/// The scheduler that a host is configured with.
+/// Builds the configured scheduler.
 pub fn build(scheduler: &HostScheduler, shape: Shape) -> AnyScheduler {
     match *scheduler {
         HostScheduler::Linux(discipline) => AnyScheduler::Linux(LinuxHost::new(discipline, shape)),

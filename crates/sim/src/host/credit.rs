@@ -1,27 +1,31 @@
 //! Xen's credit scheduler as the host.
 //!
-//! Source: xen/common/sched/credit.c. Every 30 ms the credits of that time on all pCPUs are divided
-//! among the active VMs by weight, at most what each can use, and within a VM evenly over its active
-//! vCPUs; running burns them. A vCPU with credits is UNDER, without OVER; one that wakes while UNDER is
-//! BOOSTed until its first tick. Queues are in that order, first come, first served within.
+//! Source: xen/common/sched/credit.c.
+//! Every 30 ms, accounting divides the credits of that time on all pCPUs among the active VMs by weight, each VM limited to its usable part.
+//! Within a VM it divides them evenly over the active vCPUs.
+//! Running burns credits.
+//! A vCPU with credits is UNDER, without credits OVER; a vCPU that wakes while UNDER is BOOSTed until its first tick.
+//! A run queue is ordered by class (BOOST, UNDER, OVER), and first come, first served within a class.
 //!
-//! What the weight means has changed ([`CreditAge`]). Up to Xen 4.0 it is the VM's, however many vCPUs it
-//! has. From 4.1 on every active vCPU has its VM's weight, so a VM with more vCPUs gets more.
+//! The meaning of the weight has changed ([`CreditAge`]).
+//! Up to Xen 4.0 a weight belongs to the VM, regardless of its number of vCPUs.
+//! Since 4.1 every active vCPU has its VM's weight, so a VM with more vCPUs gets more.
 //!
-//! A running vCPU stays for a time slice of 30 ms unless one of a better class wakes on its pCPU
-//! (and it has run for the rate limit of 1 ms). A vCPU becomes active at its first tick while running,
-//! and inactive when it has saved more than a slice's credits, half of which it keeps (none up to 4.0).
-//! Debts are bounded by a slice's.
+//! A running vCPU keeps its pCPU for a time slice of 30 ms.
+//! A vCPU of a better class that wakes there preempts it earlier, but not before the rate limit of 1 ms.
+//! A vCPU becomes active at its first tick while running.
+//! It becomes inactive when its credits exceed a slice's; it then keeps half of them (none up to 4.0).
+//! Its debt is limited to the credits of a slice.
 //!
-//! An idle pCPU takes any waiting vCPU, best class first; one that chooses and whose best is OVER takes an
-//! UNDER or BOOSTed one from others, here at the host's tick after the choice.
+//! An idle pCPU takes any waiting vCPU, best class first.
+//! A pCPU that picks an OVER vCPU takes an UNDER or BOOSTed one from others, here at the host's next tick.
 //!
-//! Caps: a VM earns no more than its cap. A vCPU that owes more than its part of the cap is PARKED when
-//! credits are given out, running or not, until it owes nothing, and then it is UNDER without a boost.
+//! Caps: a VM earns at most its cap.
+//! At accounting, a vCPU that owes more than its part of the cap is PARKED, running or not.
+//! Once its debt is paid, it is UNDER without a boost.
 //!
-//! Left out: yield hints, soft affinity, the choice of another pCPU at ticks, and that credits which bounds
-//! took are given out again (`credit_balance`). Directed yield, which Xen has not, is an order to the
-//! queue.
+//! Left out: yield hints, soft affinity, moves to another pCPU at ticks, and redistribution of the credits above the limits (`credit_balance`).
+//! Xen has no directed yield; here it reorders the queue.
 //!
 //! Credits are kept in ns of run time; Xen's unit is 0.1 ms.
 
@@ -32,18 +36,18 @@ use tandem_policy::host::{Knobs, WeightKnob};
 
 use super::{Arrival, CreditAge, CreditConfig, Move, Placement, Scheduler, Shape, Starts};
 
-/// Nobody.
+/// No pCPU.
 const NONE: u32 = u32::MAX;
 
 /// Classes, best first.
 const BOOST: usize = 0;
 const UNDER: usize = 1;
 const OVER: usize = 2;
-/// Not to run.
+/// Over its cap: may not run.
 const PARKED: usize = 3;
 
 impl CreditConfig {
-    /// The settings of that time; the rate limit came with Xen 4.2.
+    /// Settings of a release; the rate limit came with Xen 4.2.
     pub fn of(age: CreditAge) -> CreditConfig {
         CreditConfig {
             age,
@@ -70,7 +74,7 @@ struct CreditVcpu {
     class: usize,
     credit: i64,
     active: bool,
-    /// Where it is queued or current.
+    /// The pCPU on which it is queued or current.
     pcpu: u32,
 }
 
@@ -78,16 +82,17 @@ struct CreditVcpu {
 struct CreditPcpu {
     queues: [VecDeque<u32>; 4],
     current: Option<u32>,
-    /// The next one whatever the order is.
+    /// The next vCPU, regardless of the order.
     first: Option<u32>,
-    /// When the current one was picked, what it ran since, and the next tick.
+    /// Run time of the current vCPU since it was picked, ns.
     ran: u64,
+    /// Time of the next tick, ns.
     tick_due: u64,
-    /// A better one woke within the rate limit, and takes over once that has passed.
+    /// A vCPU of a better class woke within the rate limit and preempts at its end.
     tickled: bool,
-    /// It has chosen and not yet looked whether other pCPUs have better ones waiting.
+    /// The pCPU has picked and has not yet searched other pCPUs for a better class.
     looks: bool,
-    /// What the current one had run when it was last chosen, alone here.
+    /// `ran` when the current vCPU, alone here, last started a slice.
     chosen: u64,
 }
 
@@ -117,7 +122,7 @@ pub struct CreditHost {
 }
 
 impl CreditHost {
-    /// A host whose pCPUs have nothing to run yet.
+    /// A host with empty run queues.
     pub fn new(config: CreditConfig, shape: Shape) -> CreditHost {
         let vcpu =
             |&vm: &u32| CreditVcpu { vm, class: UNDER, credit: 0, active: false, pcpu: NONE };
@@ -159,7 +164,7 @@ impl CreditHost {
         }
     }
 
-    /// csched_acct: gives out the credits of a time slice.
+    /// csched_acct: distributes the credits of a time slice.
     fn account_all(&mut self, now: u64) {
         let slice = self.config.timeslice.0;
         self.accounting_due = now + slice - (now - self.accounting_due) % slice;
@@ -173,8 +178,8 @@ impl CreditHost {
             (0..self.active.len()).filter(|&vm| self.active[vm] > 0).collect();
         let cap = |vm: usize| slice * self.caps.get(vm).copied().unwrap_or(f64::INFINITY);
         let peak = |vm: usize| (slice * count(vm)).min(cap(vm));
-        // VMs that cannot use their part leave it to the others: those with the largest weight for
-        // what they can use are limited first.
+        // A VM that cannot use its part leaves the rest to the others.
+        // The VM with the largest weight relative to its limit is limited first.
         let reach = |vm: usize| weight(vm) / peak(vm);
         order.sort_by(|&a, &b| reach(b).total_cmp(&reach(a)).then(a.cmp(&b)));
         let mut left: f64 = order.iter().map(|&vm| weight(vm)).sum();
@@ -216,7 +221,7 @@ impl CreditHost {
         }
     }
 
-    /// Puts waiting vCPUs where their classes belong now; within a class the order stays.
+    /// Requeues waiting vCPUs by their present class; the order within a class stays.
     fn sort(&mut self, p: usize) {
         let vcpus = &self.vcpus;
         let queues = &mut self.pcpus[p].queues;
@@ -225,8 +230,8 @@ impl CreditHost {
                 let Some(v) = queues[class].pop_front() else {
                     break;
                 };
-                // Those that belong here go round; the others go to their queue, whose end they
-                // reach before or after it has gone round, always in the same order.
+                // vCPUs of this class rotate once through the queue, so their order stays.
+                // The others join the end of their class's queue in a deterministic order.
                 queues[vcpus[v as usize].class].push_back(v);
             }
         }
@@ -243,7 +248,7 @@ impl CreditHost {
             || !pcpu.queues.iter().flatten().chain(&pcpu.current).any(of_vm)
     }
 
-    /// The first waiting vCPU of a class that may come to `p`, on the pCPUs after it, going round.
+    /// The first waiting vCPU of a class that may move to `p`, searched on the pCPUs after it, wrapping around.
     fn steal(&self, p: u32, class: usize) -> Option<Move> {
         let count = self.shape.pcpus;
         (1..count).map(|step| (p + step) % count).find_map(|from| {
@@ -343,7 +348,7 @@ impl Scheduler for CreditHost {
         is_better && pcpu.ran >= self.config.ratelimit.0
     }
 
-    /// csched_schedule of Xen 4.2 lets a vCPU go on that has not run as long as the rate limit, and sets its timer to the whole of that.
+    /// csched_schedule of Xen 4.2 continues a vCPU that has run less than the rate limit, and sets its timer to the full rate limit.
     fn looks_again_after(&self, p: u32) -> Option<u64> {
         let is_due = self.pcpus[p as usize].tickled && self.config.ratelimit.0 > 0;
         is_due.then_some(self.config.ratelimit.0)
@@ -405,7 +410,7 @@ impl Scheduler for CreditHost {
     fn exchange(&mut self, left: u32, p: u32, queued: u32, q: u32, _now: u64) {
         let vcpus = &mut self.vcpus;
         let class = vcpus[queued as usize].class;
-        // The place in the queue includes the class; credits stay with who earned them.
+        // The place in the queue includes the class; each vCPU keeps its credits.
         vcpus[queued as usize].class = vcpus[left as usize].class;
         vcpus[left as usize].class = class;
         vcpus[left as usize].pcpu = q;
@@ -425,7 +430,7 @@ impl Scheduler for CreditHost {
         self.shape.weights[vm as usize] = weight;
     }
 
-    /// A VM's weight and where its vCPUs may run: credit has neither an idle class nor weights of vCPUs.
+    /// VM weights and affinities; credit has neither an idle class nor vCPU weights.
     fn knobs(&self, weight: WeightKnob) -> Knobs {
         Knobs { vcpu_groups: false, idle: false, nice: false, slice: None, ..Knobs::all(weight) }
     }

@@ -1,29 +1,29 @@
 //! Linux as the host: CFS or EEVDF with a group for each VM.
 //!
-//! Each pCPU has a queue of groups and, for each VM with vCPUs there, a queue of those. A group's
-//! weight on a pCPU is its VM's weight times the part of the VM's load that is there, at least 2
-//! (calc_group_shares of kernel/sched/fair.c). Of the load there what is runnable now counts (with
-//! EEVDF its average, if that is more), of the load elsewhere its average (see `load_average`). So four
-//! vCPUs of an equal-weight VM that always run, each on a pCPU of its own, weigh 256 each; and one of
-//! them whose siblings fell asleep gains their weight only as they are forgotten. As in the kernel a
-//! group's weight is brought up to date on a pCPU when something changes there, and at the tick. With EEVDF
-//! loads are whole numbers, and what is elsewhere is known to one part in 64 only, so that a group whose vCPUs always run
-//! keeps its weight.
+//! Each pCPU has a queue of groups and, for each VM with vCPUs there, a queue of these vCPUs.
+//! A group's weight on a pCPU is its VM's weight times the part of the VM's load on that pCPU, at least 2 (calc_group_shares of kernel/sched/fair.c).
+//! The local load is the load runnable now (with EEVDF its average, if that is larger); the remote load is an average (see `load_average`).
+//! Four vCPUs of an equal-weight VM that always run, each on its own pCPU, therefore weigh 256 each.
+//! When siblings fall asleep, a vCPU gains their weight only as their load averages decay.
+//! As in the kernel, a group's weight on a pCPU is updated by changes there and at the tick.
+//! With EEVDF, loads are integers and remote load has a resolution of one part in 64, so a group whose vCPUs always run keeps its weight.
 //!
-//! Placement: a woken vCPU goes where it was if that is idle, else to an idle pCPU of the same
-//! last-level cache, else to any idle one, else where it was (select_idle_sibling). A pCPU that
-//! becomes idle takes a vCPU from the busiest, first of its own cache. Busy pCPUs compare loads from
-//! time to time (see `balance`). No account is taken of cache heat, and looking costs nothing.
+//! Placement: a woken vCPU goes to its last pCPU if that is idle, else to an idle pCPU of the same last-level cache, else to any idle pCPU,
+//! else to its last pCPU (select_idle_sibling).
+//! A pCPU that becomes idle takes a vCPU from the busiest pCPU, first within its own cache.
+//! Busy pCPUs compare loads at intervals (see `balance`).
+//! Cache hotness is not modelled, and searching costs no time.
 //!
-//! Directed yield: both levels get the candidate as next buddy, and the yielder the skip buddy or a
-//! later deadline (yield_to_task_fair). A custom slice counts for the vCPU within its group.
+//! Directed yield: the candidate becomes the next buddy at both levels, and the yielder the skip buddy or gets a later deadline (yield_to_task_fair).
+//! A custom slice applies to the vCPU within its group.
 //!
-//! The idle class (`cpu.idle`, sched_group_set_idle): a group in it weighs 3, never preempts one that is not, and is preempted by it
-//! at once; a pCPU that runs nothing else counts as idle for a vCPU that wakes (sched_idle_cpu). Nothing is preempted when
-//! a group leaves the class: that takes effect at the next tick or wake-up.
+//! The idle class (`cpu.idle`, sched_group_set_idle): a group in it weighs 3, never preempts a normal group, and is preempted by one at once.
+//! A pCPU that runs only the idle class counts as idle for a vCPU that wakes (sched_idle_cpu).
+//! When a group leaves the class, the change takes effect at the next tick or wake-up.
 //!
-//! A vCPU that is apart has groups of its own beside the VMs' (see `apart`). The groups of all pCPUs that share a weight are a family, the
-//! kernel's task_group: each VM has one, with the VM's number, and so has each vCPU that was apart at some time.
+//! A vCPU that is apart has its own groups alongside the VMs' groups (see `apart`).
+//! The groups on all pCPUs that share a weight are a family, the kernel's task_group.
+//! Each VM has a family, with the VM's number, and so has each vCPU that was ever apart.
 
 mod apart;
 mod balance;
@@ -43,20 +43,20 @@ use crate::bits::set_bit;
 use crate::sched::entity::{Entity, FINE};
 use crate::sched::fair::{Above, Discipline, Enqueue, FairQueue};
 
-/// Nobody.
+/// No vCPU or group.
 const NONE: u32 = u32::MAX;
 
-/// A VM on a pCPU.
+/// A family's group on a pCPU.
 #[derive(Clone, Debug)]
 struct Group {
     vcpus: FairQueue,
-    /// Of the load of the vCPUs that were here last.
+    /// Average load of the vCPUs that were last queued here.
     average: Average,
-    /// What is taken to be on the other pCPUs, in whole units of weight (EEVDF).
+    /// Assumed load on the other pCPUs, in whole units of weight (EEVDF).
     elsewhere: u64,
 }
 
-/// What is remembered of a vCPU's load.
+/// Load average of a vCPU.
 #[derive(Clone, Copy, Debug)]
 struct VcpuLoad {
     average: Average,
@@ -72,9 +72,9 @@ pub struct LinuxHost {
     discipline: Discipline,
     /// Per pCPU: its groups.
     roots: Vec<FairQueue>,
-    /// For each vCPU: the family that it is in, its VM's or its own.
+    /// Per vCPU: its family, which is its VM's or its own.
     family_of: Vec<u32>,
-    /// For each (family, pCPU): the group's number, made when first needed.
+    /// Per (family, pCPU): the group's number, assigned on first use.
     group_of: Vec<u32>,
     groups: Vec<Group>,
     group_entities: Vec<Entity>,
@@ -91,35 +91,35 @@ pub struct LinuxHost {
     current: Vec<u32>,
     /// pCPUs with more than one runnable vCPU, a bit each.
     overloaded: Vec<u64>,
-    /// Per pCPU and scheduling domain: when loads are compared next.
+    /// Per pCPU and scheduling domain: time of the next comparison of loads, ns.
     balance_due: Vec<[u64; 2]>,
     /// Families in the idle class.
     idle_families: Vec<bool>,
-    /// The families of vCPUs that are apart or were, by vCPU.
+    /// Families of the vCPUs that are or were apart, by vCPU.
     own_families: BTreeMap<u32, u32>,
-    /// Whether any vCPU was ever given a slice of its own.
+    /// Whether any vCPU ever had a custom slice.
     has_slices: bool,
-    /// For each vCPU: when it came into a queue or was picked last, in the order of all.
-    stirred: Vec<u64>,
-    /// So many have.
-    stirs: u64,
+    /// Per vCPU: the value of `touches` when it was last enqueued or picked.
+    touched: Vec<u64>,
+    /// Number of enqueues and picks so far.
+    touches: u64,
 }
 
-/// What a group has on other pCPUs is taken as it was until it is another by more than one part in so many. In the kernel each pCPU tells the
-/// others what is on it by that rule (update_tg_load_avg); here it is the sum of all others, which for two pCPUs is the same, and coarser for
-/// VMs on many.
+/// A group's remote load is updated if it has changed by more than one part in this number.
+/// In the kernel each pCPU publishes its own load by that rule (update_tg_load_avg).
+/// Here the rule applies to the sum of all others, which is the same for two pCPUs and coarser for VMs on many.
 const COARSE: u64 = 64;
 
 /// WEIGHT_IDLEPRIO of kernel/sched/sched.h.
 const IDLE_WEIGHT: f64 = 3.0;
 
 impl VcpuLoad {
-    /// Of one that was nowhere yet.
+    /// Load of a vCPU that was never queued.
     const NEW: VcpuLoad = VcpuLoad { average: Average::ZERO, home: NONE, queued: false };
 }
 
 impl LinuxHost {
-    /// A host whose pCPUs have nothing to run yet.
+    /// A host with empty run queues.
     pub fn new(discipline: Discipline, shape: Shape) -> LinuxHost {
         let pcpus = shape.pcpus as usize;
         LinuxHost {
@@ -140,14 +140,14 @@ impl LinuxHost {
             idle_families: vec![false; shape.weights.len()],
             own_families: BTreeMap::new(),
             has_slices: false,
-            stirred: vec![0; shape.vm_of.len()],
-            stirs: 0,
+            touched: vec![0; shape.vm_of.len()],
+            touches: 0,
             discipline,
             shape,
         }
     }
 
-    /// Where the number of a family's group on a pCPU is kept.
+    /// Index of a family's group on a pCPU in `group_of`.
     fn place(&self, p: u32, family: u32) -> usize {
         family as usize * self.shape.pcpus as usize + p as usize
     }
@@ -175,7 +175,7 @@ impl LinuxHost {
         (number != NONE).then_some(number)
     }
 
-    /// calc_group_shares: what a group weighs on a pCPU.
+    /// calc_group_shares: the weight of a group on its pCPU.
     fn group_weight(&mut self, group: u32, family: u32, now: u64) -> u64 {
         let (load, average) = &mut self.loads[family as usize];
         let all = average.advance(&self.decay, *load, now);
@@ -195,21 +195,22 @@ impl LinuxHost {
             }
         };
         let part = here / (here + elsewhere).max(1.0);
-        let weight = match self.idle_families[family as usize] {
-            true => IDLE_WEIGHT,
-            false => self.weights[family as usize],
+        let weight = if self.idle_families[family as usize] {
+            IDLE_WEIGHT
+        } else {
+            self.weights[family as usize]
         };
         (weight * FINE as f64 * part) as u64
     }
 
-    /// Whether everything that is runnable on a pCPU is in the idle class (sched_idle_cpu).
+    /// Whether all runnable groups on a pCPU are in the idle class (sched_idle_cpu).
     fn only_idle_class(&self, p: u32) -> bool {
         let root = &self.roots[p as usize];
         let entities = &self.group_entities;
         root.queued(entities).chain(root.current()).all(|group| entities[group as usize].is_idle())
     }
 
-    /// Gives a family's groups the weight that they should have now.
+    /// Updates the weights of a family's groups.
     fn reweigh_family(&mut self, family: u32, now: u64) {
         for p in 0..self.shape.pcpus {
             let group = self.group_of[self.place(p, family)];
@@ -219,7 +220,7 @@ impl LinuxHost {
         }
     }
 
-    /// Brings all averages that a vCPU on a pCPU is part of forward to now.
+    /// Advances all averages that include a vCPU on a pCPU to now.
     fn advance(&mut self, v: u32, group: u32, family: u32, now: u64) {
         let (load, average) = &mut self.loads[family as usize];
         average.advance(&self.decay, *load, now);
@@ -230,12 +231,12 @@ impl LinuxHost {
         of_vcpu.average.advance(&self.decay, load, now);
     }
 
-    /// A vCPU's load counts on the pCPU of this group from now on, where it is about to be queued.
-    fn settle(&mut self, v: u32, group: u32, family: u32, arrival: Arrival, now: u64) {
+    /// Moves a vCPU's load average to the group in which it is about to be queued.
+    fn attach_load(&mut self, v: u32, group: u32, family: u32, arrival: Arrival, now: u64) {
         self.advance(v, group, family, now);
         let of_vcpu = &mut self.vcpu_loads[v as usize];
         if arrival == Arrival::New {
-            // A new entity counts as if it had always run (init_task_runnable_average).
+            // A new entity starts with the average of one that always ran (init_task_runnable_average).
             let weight = self.vcpu_entities[v as usize].weight();
             let gained = weight as f64 - of_vcpu.average.value();
             of_vcpu.average.add(gained);
@@ -258,13 +259,13 @@ impl LinuxHost {
         }
     }
 
-    /// Brings a queued group's weight up to date.
+    /// Updates a queued group's weight.
     fn reweigh(&mut self, p: u32, group: u32, family: u32, now: u64) {
         let weight = self.group_weight(group, family, now);
         self.roots[p as usize].set_weight(&mut self.group_entities, group, weight, true);
     }
 
-    /// A vCPU that sleeps and is still queued in a group is not any more; nothing happens to any other.
+    /// Dequeues a vCPU with delayed dequeue; no effect on others.
     fn forget(&mut self, v: u32, now: u64) {
         let entity = &self.vcpu_entities[v as usize];
         let (Some(group), true) = (entity.home(), entity.is_delayed()) else {
@@ -277,16 +278,17 @@ impl LinuxHost {
         }
     }
 
-    /// A queued vCPU that sleeps leaves its group, and the group its pCPU if nothing else is queued in it.
+    /// Dequeues a delayed vCPU from its group, and the group from its pCPU if that was its last vCPU.
     fn leave(&mut self, v: u32, p: u32, group: u32, family: u32, now: u64) {
         self.advance(v, group, family, now);
         self.vcpu_loads[v as usize].queued = false;
         let queue = &mut self.groups[group as usize].vcpus;
         queue.forget(&mut self.vcpu_entities, v);
         self.loads[family as usize].0 -= self.vcpu_entities[v as usize].weight();
-        match queue.has_queued() {
-            true => self.stay(v, p, group, family, true, now),
-            false => self.roots[p as usize].dequeue(&mut self.group_entities, group, true),
+        if queue.has_queued() {
+            self.update_left_group(v, p, group, family, true, now)
+        } else {
+            self.roots[p as usize].dequeue(&mut self.group_entities, group, true)
         }
     }
 
@@ -296,10 +298,10 @@ impl LinuxHost {
         set_bit(&mut self.overloaded, p, *queued > 1);
     }
 
-    /// It is the last that came or was picked.
-    fn stir(&mut self, v: u32) {
-        self.stirs += 1;
-        self.stirred[v as usize] = self.stirs;
+    /// Marks a vCPU as the latest to be enqueued or picked.
+    fn touch(&mut self, v: u32) {
+        self.touches += 1;
+        self.touched[v as usize] = self.touches;
     }
 
     fn llc(&self, p: u32) -> u32 {
@@ -343,10 +345,10 @@ impl Scheduler for LinuxHost {
             Arrival::Wakeup => Enqueue::Wakeup,
             Arrival::Migrated => Enqueue::Migrated,
         };
-        self.stir(v);
+        self.touch(v);
         let entity = &self.vcpu_entities[v as usize];
         if entity.is_delayed() && entity.home() == Some(group) {
-            // It counted all the time (enqueue_task_fair with ENQUEUE_DELAYED).
+            // Its load never left the group (enqueue_task_fair with ENQUEUE_DELAYED).
             let queue = &mut self.groups[group as usize].vcpus;
             queue.enqueue(&mut self.vcpu_entities, v, how);
             self.count(p, 1);
@@ -354,7 +356,7 @@ impl Scheduler for LinuxHost {
             return;
         }
         self.forget(v, now);
-        self.settle(v, group, family, arrival, now);
+        self.attach_load(v, group, family, arrival, now);
         let above = self.above(p, group);
         let queue = &mut self.groups[group as usize].vcpus;
         let was_empty = !queue.has_queued();
@@ -371,7 +373,7 @@ impl Scheduler for LinuxHost {
         let is_there = !was_empty || is_delayed;
         root.set_weight(&mut self.group_entities, group, weight, is_there);
         if !is_there {
-            // A group wakes, however its vCPU comes (enqueue_task_fair).
+            // For the group this is always a wake-up (enqueue_task_fair).
             root.enqueue(&mut self.group_entities, group, Enqueue::Wakeup);
         }
     }
@@ -388,7 +390,7 @@ impl Scheduler for LinuxHost {
         self.forget_above(v, p, group, before);
         let queue = &self.groups[group as usize].vcpus;
         if self.vcpu_entities[v as usize].is_delayed() {
-            // To its group nothing changes.
+            // The group keeps its load and weight.
             self.count(p, -1);
             if self.current[p as usize] == v {
                 self.roots[p as usize].put_back(&mut self.group_entities);
@@ -401,12 +403,12 @@ impl Scheduler for LinuxHost {
         self.loads[family as usize].0 -= self.vcpu_entities[v as usize].weight();
         self.count(p, -1);
         if !is_empty {
-            // Before the group is put back: to the kernel it is the current one until another is picked.
-            self.stay(v, p, group, family, sleeps, now);
+            // In the kernel the group stays current until another is picked, so update it before `put_back`.
+            self.update_left_group(v, p, group, family, sleeps, now);
         }
         let root = &mut self.roots[p as usize];
         if is_empty {
-            // A group sleeps even if its last vCPU moves (dequeue_entities).
+            // For the group this is a sleep, even if its last vCPU migrates (dequeue_entities).
             root.dequeue(&mut self.group_entities, group, true);
         } else if self.current[p as usize] == v {
             root.put_back(&mut self.group_entities);
@@ -423,13 +425,13 @@ impl Scheduler for LinuxHost {
             let Some(sleeper) = queue.next_sleeper(&self.vcpu_entities) else {
                 break group;
             };
-            // It is found asleep, and all is chosen anew (pick_task_fair).
+            // The picked entity sleeps: dequeue it and pick again (pick_task_fair).
             let family = self.family_of[sleeper as usize];
             self.leave(sleeper, p, group, family, now);
         };
         let root = &mut self.roots[p as usize];
         if let Some(left) = root.kept().filter(|&kept| kept != group) {
-            // Whoever ran there is not the current one there any more, either (put_prev_entity).
+            // The vCPU that ran in the other group is no longer current there, either (put_prev_entity).
             self.groups[left as usize].vcpus.forget_kept();
         }
         root.take(&mut self.group_entities, group);
@@ -439,7 +441,7 @@ impl Scheduler for LinuxHost {
         debug_assert!(v.is_some(), "a queued group has a vCPU");
         if let Some(v) = v {
             self.forget_above(v, p, group, before);
-            self.stir(v);
+            self.touch(v);
         }
         self.current[p as usize] = v.unwrap_or(NONE);
         v
@@ -484,7 +486,7 @@ impl Scheduler for LinuxHost {
 
     fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
         if self.vcpu_entities[v as usize].is_delayed() && self.may_be_on(v, last) {
-            // It is still queued there, and wakes there (ttwu_runnable).
+            // It is still queued and wakes in place (ttwu_runnable).
             return last;
         }
         let with_idle_class;

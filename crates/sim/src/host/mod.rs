@@ -1,9 +1,9 @@
-//! The host: its schedulers, seen by the rest of the simulator through one interface.
+//! The host's schedulers, behind one interface for the rest of the simulator.
 //!
-//! A host scheduler decides which vCPU is next on each pCPU and where a woken vCPU goes. It knows
-//! vCPUs by number, VMs by number, weights, affinities and CPU time: what the kernel's scheduler
-//! knows of threads. It does not know what runs inside. The caller (the world) keeps who is where,
-//! burns the costs of switching, and tells the scheduler what ran.
+//! A host scheduler picks the next vCPU of each pCPU and the pCPU of a woken vCPU.
+//! It knows the same as the kernel's scheduler knows of threads: numbers of VMs and vCPUs, weights, affinities and CPU time.
+//! It has no view inside the VMs.
+//! The caller (the world) tracks the vCPUs' states, charges the costs of switching, and reports run time to the scheduler.
 //!
 //! All methods take the time in ns; none allocates in the steady state.
 
@@ -30,7 +30,7 @@ pub enum Arrival {
     New,
     /// It was halted and is woken.
     Wakeup,
-    /// It comes from another pCPU.
+    /// It migrates from another pCPU.
     Migrated,
 }
 
@@ -44,24 +44,24 @@ pub enum HostScheduler {
     Credit(CreditConfig),
 }
 
-/// As of when Xen credit is.
+/// The release of Xen that the credit scheduler models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum CreditAge {
-    /// Up to 4.0 (2010, 2011): a weight is a VM's, and a vCPU that has saved too much loses all of it.
+    /// Up to 4.0 (2010, 2011): a weight belongs to a VM; a vCPU above the credit limit loses all its credits.
     #[serde(rename = "4.0")]
     Xen40,
-    /// 4.2 and later: a weight is that of each of the VM's vCPUs, and half of the savings are kept.
+    /// 4.2 and later: each vCPU of a VM has the VM's weight; a vCPU above the credit limit keeps half its credits.
     #[serde(rename = "4.2")]
     Xen42,
 }
 
-/// Where vCPUs begin.
+/// Initial placement of vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Starts {
-    /// Spread over the pCPUs where they may be.
+    /// Spread over the allowed pCPUs.
     Spread,
-    /// Where Xen 4.0 puts them when it makes a VM and sets its pins ([`starts`]).
+    /// As Xen 4.0 places them when it creates a VM and sets its pins ([`starts`]).
     Picked,
 }
 
@@ -74,20 +74,20 @@ impl Starts {
 /// Settings of Xen credit (xen/common/sched/credit.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CreditConfig {
-    /// As of which release.
+    /// The modelled release.
     pub age: CreditAge,
-    /// Where vCPUs begin.
+    /// Initial placement of vCPUs.
     #[serde(skip_serializing_if = "Starts::is_spread")]
     pub starts: Starts,
-    /// Credits are burnt at each tick: 10 ms.
+    /// Period of the tick that ends a boost: 10 ms.
     pub tick: Nanos,
-    /// Credits are given out and priorities set anew: 30 ms.
+    /// Time slice, and period in which credits and classes are updated: 30 ms.
     pub timeslice: Nanos,
-    /// A vCPU that woke runs at least this long before another may preempt it: 1 ms, 0 up to Xen 4.0.
+    /// Minimum run time of a vCPU before a woken one preempts it: 1 ms, 0 up to Xen 4.0.
     pub ratelimit: Nanos,
 }
 
-/// Where vCPUs may be queued.
+/// Placement of vCPUs on run queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -95,23 +95,23 @@ pub enum Placement {
     LoadBalancing,
     /// vCPU v of each VM stays on pCPU v modulo the number of pCPUs (PIN).
     Pin,
-    /// Balance scheduling: never two vCPUs of a VM on one pCPU's queue.
+    /// Balance scheduling: at most one vCPU of a VM on each pCPU's queue.
     NoStacking,
 }
 
-/// Whether vCPUs of a VM are brought to run together.
+/// Co-scheduling of a VM's vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoScheduling {
-    /// Not.
+    /// No co-scheduling.
     No,
-    /// Co-scheduling: when a vCPU is scheduled, its siblings are put first on their pCPUs.
+    /// Gang: when a vCPU is scheduled, its siblings run next on their pCPUs.
     Gang,
-    /// Demand-based: senders of IPIs are not preempted, receivers are boosted.
+    /// Demand-based: IPI senders are not preempted, receivers are boosted.
     Demand,
 }
 
-/// How pause-loop exits are handled.
+/// Handling of pause-loop exits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PauseLoop {
@@ -119,36 +119,36 @@ pub enum PauseLoop {
     Off,
     /// One window for the host, in cycles.
     Fixed(u32),
-    /// One window per VM, set at run time; this is the first.
+    /// One window per VM, set at run time; this is the initial window in cycles.
     PerVm(u32),
     /// KVM's window per vCPU.
     Stock {
-        /// The base, 4096 cycles.
+        /// Initial window in cycles: 4096.
         base: u32,
-        /// Multiplied by this at each exit: 2. Below 1: never grows.
+        /// Factor by which an exit grows the window: 2; 0: it never grows.
         grow: u32,
-        /// Divided by this whenever the vCPU is put on a pCPU again; 0: back to the base.
+        /// Divisor that shrinks the window when the vCPU is scheduled in; 0: reset to `base`.
         shrink: u32,
-        /// At most this.
+        /// Maximum window in cycles.
         most: u32,
     },
-    /// A window per VM, which APLE sets: the kernel's own code, through `tandem_kpolicy`.
+    /// One window per VM, set by APLE: the kernel's own code, through `tandem_kpolicy`.
     Aple(AplePolicy),
 }
 
-/// Whom a spinning vCPU yields to.
+/// Selection of the vCPU to which a spinning vCPU yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Candidate {
-    /// Nobody: it only gives up its slice.
+    /// No candidate: the vCPU only yields.
     None,
-    /// KVM's circle from the last boosted vCPU.
+    /// KVM's round robin from the last boosted vCPU.
     Stock,
-    /// HVS or one of its variants, as the kernel does it, through `tandem_kpolicy`.
+    /// HVS or one of its variants: the kernel's own code, through `tandem_kpolicy`.
     Ranked(Ranking),
 }
 
-/// In which order preempted vCPUs are preferred.
+/// Order of preference among preempted vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ranking {
@@ -165,15 +165,15 @@ pub enum Ranking {
 /// APLE's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AplePolicy {
-    /// The first threshold, cycles.
+    /// Initial threshold, cycles.
     pub initial: u32,
-    /// The lowest, cycles.
+    /// Minimum threshold, cycles.
     pub lower: u32,
-    /// The highest, cycles.
+    /// Maximum threshold, cycles.
     pub upper: u32,
-    /// How far up and down is tried, cycles.
+    /// Distance of trials up and down, cycles.
     pub step: u32,
-    /// Pause-loop exits of the VM in an epoch.
+    /// Pause-loop exits of the VM per epoch.
     pub epoch_exits: u32,
 }
 
@@ -214,24 +214,24 @@ fn is_default_busy_factor(factor: &u32) -> bool {
     *factor == BUSY_FACTOR
 }
 
-/// Everything about the host that can be set.
+/// Settings of the host.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostConfig {
     /// The scheduler.
     pub scheduler: HostScheduler,
     /// The clock tick: 4 ms at HZ=250.
     pub tick: Nanos,
-    /// How the ticks of pCPUs lie to each other.
+    /// Phases of the pCPUs' ticks.
     #[serde(skip_serializing_if = "Ticks::is_spread")]
     pub ticks: Ticks,
     /// Placement.
     pub placement: Placement,
-    /// Between two comparisons of loads by a busy pCPU: so many ms for each pCPU of the domain.
+    /// Interval between two comparisons of loads by a busy pCPU, in ms per pCPU of the domain.
     #[serde(skip_serializing_if = "is_default_busy_factor")]
     pub busy_factor: u32,
     /// Co-scheduling.
     pub together: CoScheduling,
-    /// A VM is stopped for the rest of each `cap_period` once it has used its fair share.
+    /// Whether a VM is throttled for the rest of a `cap_period` after it has used its fair share.
     pub cap: bool,
     /// The period of the cap: 30 ms.
     pub cap_period: Nanos,
@@ -241,7 +241,7 @@ pub struct HostConfig {
     pub pause_filter: bool,
     /// Candidate selection.
     pub candidate: Candidate,
-    /// Halt polling: at most this long (`halt_poll_ns`, 200 µs); zero: none.
+    /// Maximum time of halt polling (`halt_poll_ns`, 200 µs); zero: none.
     pub halt_poll: Nanos,
     /// APIC virtualization: interrupts arrive and end without exits.
     pub apicv: bool,
@@ -250,14 +250,14 @@ pub struct HostConfig {
     pub fast_reactivation: bool,
 }
 
-/// How the clock ticks of a host's pCPUs lie to each other.
+/// Phases of the clock ticks of a host's pCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ticks {
-    /// Evenly over the tick's period, so that pCPUs are as much in step as if nobody knew how their ticks lie.
+    /// Spread evenly over the period, so that pCPUs are no more in step than with random phases.
     #[default]
     Spread,
-    /// All at once, as Linux has them unless it is booted with `skew_tick=1` (tick_setup_sched_timer, kernel/time/tick-sched.c).
+    /// All at once, the default of Linux without `skew_tick=1` (tick_setup_sched_timer, kernel/time/tick-sched.c).
     InStep,
 }
 
@@ -268,14 +268,14 @@ impl Ticks {
     }
 }
 
-/// A vCPU to be moved.
+/// Migration of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which vCPU.
+    /// The vCPU.
     pub vcpu: u32,
-    /// From this pCPU.
+    /// Source pCPU.
     pub from: u32,
-    /// To that.
+    /// Target pCPU.
     pub to: u32,
 }
 
@@ -283,66 +283,66 @@ pub struct Move {
 ///
 /// Life of a vCPU: [`enqueue`](Scheduler::enqueue) on a pCPU → picked → [`account`](Scheduler::account)
 /// while it runs → [`put_back`](Scheduler::put_back) when it is switched out still runnable, or
-/// [`dequeue`](Scheduler::dequeue) when it halts or is moved. The vCPU that was picked stays the
-/// pCPU's current one until one of these two.
+/// [`dequeue`](Scheduler::dequeue) when it halts or migrates.
+/// Until then, the picked vCPU is the pCPU's current one.
 pub trait Scheduler {
     /// The vCPU becomes runnable on `pcpu`.
     fn enqueue(&mut self, vcpu: u32, pcpu: u32, arrival: Arrival, now: u64);
 
-    /// The vCPU, queued or current on `pcpu`, is no longer runnable there: it halts (`sleeps`) or
-    /// is moved away. What the current one ran was accounted before.
+    /// The vCPU, queued or current on `pcpu`, halts (`sleeps`) or migrates.
+    /// The caller has accounted the run time of a current vCPU before.
     fn dequeue(&mut self, vcpu: u32, pcpu: u32, sleeps: bool, now: u64);
 
-    /// Chooses the next vCPU for a pCPU that has no current one, and makes it current.
+    /// Picks the next vCPU for a pCPU without a current one, and makes it current.
     fn pick(&mut self, pcpu: u32, now: u64) -> Option<u32>;
 
-    /// The current vCPU goes back to the queue, runnable.
+    /// The current vCPU returns to the queue, runnable.
     fn put_back(&mut self, vcpu: u32, pcpu: u32, now: u64);
 
     /// The current vCPU ran for `ran` ns.
     fn account(&mut self, vcpu: u32, pcpu: u32, ran: u64, now: u64);
 
-    /// The clock tick on a pCPU with a current vCPU; true if that should be switched out.
+    /// The clock tick on a pCPU with a current vCPU; true if that should be preempted.
     fn tick(&mut self, pcpu: u32, now: u64) -> bool;
 
-    /// Whether a vCPU that was just enqueued takes the pCPU from the current one.
+    /// Whether a vCPU that was just enqueued preempts the current one.
     fn preempts(&mut self, woken: u32, pcpu: u32, now: u64) -> bool;
 
-    /// The vCPU that was just enqueued waits: so many ns later the scheduler's own timer has it look again, if it has one.
+    /// Delay of the scheduler's own timer in ns after a vCPU was enqueued and did not preempt; `None`: no timer.
     fn looks_again_after(&self, _pcpu: u32) -> Option<u64> {
         None
     }
 
-    /// That timer fires; true if the current vCPU should be switched out.
+    /// That timer fires; true if the current vCPU should be preempted.
     fn looks_again(&mut self, _pcpu: u32) -> bool {
         false
     }
 
-    /// Where a vCPU that wakes (or starts) should go. `idle` tells which pCPUs have no vCPU,
-    /// `last` is where it ran last.
+    /// Selects the pCPU of a vCPU that wakes or starts.
+    /// `idle` holds the pCPUs without a vCPU; the vCPU last ran on `last`.
     fn select(&mut self, vcpu: u32, last: u32, idle: &PcpuSet, now: u64) -> u32;
 
-    /// A pCPU has nothing to run: a vCPU that it may take from another's queue (not a current one).
+    /// Idle balancing: a queued vCPU that an idle pCPU may take from another.
     fn pull(&mut self, pcpu: u32, now: u64) -> Option<Move>;
 
-    /// Periodic balancing as seen from `pcpu`: a vCPU to bring there, or none. Called at every tick;
-    /// the scheduler keeps its own intervals.
+    /// Periodic balancing of `pcpu`: a vCPU to migrate there, or none.
+    /// Called at every tick; the scheduler keeps its own intervals.
     fn balance(&mut self, pcpu: u32, now: u64) -> Option<Move>;
 
-    /// Directed yield: the current vCPU of `pcpu` would like the queued vCPU `to` (on `to_pcpu`,
-    /// maybe another one) to run instead. True if the scheduler follows; then the caller switches
-    /// out the current vCPU of `to_pcpu` (and `from` gives way if it is there).
+    /// Directed yield: `from`, current on `pcpu`, yields to `to`, queued on the same or another pCPU `to_pcpu`.
+    /// If the scheduler accepts it, the caller switches out the current vCPU of `to_pcpu`, which may be `from`.
     fn yield_to(&mut self, from: u32, pcpu: u32, to: u32, to_pcpu: u32, now: u64) -> bool;
 
-    /// Puts a queued vCPU first on its pCPU, as co-scheduling asks; the caller switches.
+    /// Makes a queued vCPU the next on its pCPU, for co-scheduling; the caller switches.
     fn boost(&mut self, vcpu: u32, pcpu: u32, now: u64);
 
-    /// A queued vCPU is to be the next on its pCPU as far as the scheduler finds that fair; nobody is switched
-    /// out for it. A scheduler without such a wish leaves it in its place.
+    /// Makes a queued vCPU the next on its pCPU within the limits of fairness, without preempting the current one.
+    /// A scheduler without such a preference ignores it.
     fn prefer(&mut self, _vcpu: u32, _pcpu: u32) {}
 
-    /// Two siblings exchange their places: `left`, which just left `pcpu` and is in no queue, takes that
-    /// of `queued` in the queue of `other`; `queued` is queued first on `pcpu`.
+    /// Exchanges two siblings.
+    /// `left`, which has just left `pcpu` and is in no queue, takes the place of `queued` in the queue of `other`.
+    /// `queued` becomes the next on `pcpu`.
     fn exchange(&mut self, left: u32, pcpu: u32, queued: u32, other: u32, now: u64) {
         self.dequeue(queued, other, false, now);
         self.enqueue(left, other, Arrival::Migrated, now);
@@ -350,71 +350,72 @@ pub trait Scheduler {
         self.boost(queued, pcpu, now);
     }
 
-    /// A VM's weight (1024 is the usual one).
+    /// Sets a VM's weight; the default is 1024.
     fn set_weight(&mut self, vm: u32, weight: f64, now: u64);
 
-    /// Whether a VM is in the idle class: its vCPUs run only where no other wants to. Out of it, the VM has its weight.
+    /// Moves a VM into the idle class, in which its vCPUs use mostly otherwise idle pCPUs, or out of it.
     fn set_idle(&mut self, _vm: u32, _idle: bool, _now: u64) {}
 
-    /// A vCPU's weight within its VM (1024 is the usual one), and whether it is in the idle class there.
+    /// Sets a vCPU's weight within its VM (default 1024), and its membership of the idle class there.
     fn set_vcpu(&mut self, _vcpu: u32, _weight: u32, _idle: bool, _now: u64) {}
 
-    /// Whether vCPUs can have groups of their own beside the VMs'.
+    /// Whether vCPUs can have their own groups alongside the VMs' groups.
     fn is_divisible(&self) -> bool {
         false
     }
 
-    /// Whether a group that is reweighted while queued has its lag inflated, for which putting vCPUs apart is the cure.
+    /// Whether reweighting a queued group inflates its lag, for which the remedy is to put vCPUs apart.
     fn inflates_lag(&self) -> bool {
         false
     }
 
-    /// The vCPU has a group of its own beside the VMs' from now on, of this weight; `None`: it is in its VM's. One that runs goes on.
+    /// Moves a vCPU to its own group of this weight, alongside the VMs' groups; `None`: back to its VM's group.
+    /// A running vCPU keeps running.
     fn set_own_group(&mut self, _vcpu: u32, _weight: Option<f64>, _now: u64) {}
 
-    /// What policies can change, with this knob for weights.
+    /// The knobs that policies can use, with this knob for weights.
     fn knobs(&self, weight: WeightKnob) -> Knobs;
 
-    /// A vCPU may run on these pCPUs only. If it is elsewhere, the caller moves it.
+    /// Sets a vCPU's affinity; the caller moves the vCPU if it is on another pCPU.
     fn set_affinity(&mut self, vcpu: u32, allowed: &PcpuSet);
 
-    /// A vCPU's custom slice in ns (EEVDF; others ignore it).
+    /// Sets a vCPU's custom slice in ns; schedulers without custom slices ignore it.
     fn set_slice(&mut self, vcpu: u32, slice: u64);
 
-    /// Whether the scheduler sees to caps by itself.
+    /// Whether the scheduler enforces caps.
     fn caps_itself(&self) -> bool {
         false
     }
 
-    /// A cap period begins: each VM may use so many pCPUs. A scheduler that [caps by
-    /// itself](Scheduler::caps_itself) may [park](Scheduler::parked) and release vCPUs here and at ticks.
+    /// A cap period begins; `caps` holds the pCPUs that each VM may use.
+    /// A scheduler that [enforces caps](Scheduler::caps_itself) may [park](Scheduler::parked) and release vCPUs here and at ticks.
     fn set_caps(&mut self, _caps: &[f64], _now: u64) {}
 
-    /// Whether the vCPU, queued or current, may not run because of its VM's cap.
+    /// Whether its VM's cap keeps the vCPU, queued or current, from running.
     fn parked(&self, _vcpu: u32) -> bool {
         false
     }
 
-    /// How many vCPUs are runnable on a pCPU, the current one included.
+    /// Number of runnable vCPUs on a pCPU, the current one included.
     fn queued(&self, pcpu: u32) -> u32;
 }
 
-/// What every host scheduler is told at the start.
+/// Topology and VMs of a host, as a host scheduler gets them at the start.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// pCPUs.
+    /// Number of pCPUs.
     pub pcpus: u32,
     /// pCPUs per last-level cache.
     pub pcpus_per_llc: u32,
-    /// For each vCPU: its VM.
+    /// Per vCPU: its VM.
     pub vm_of: Vec<u32>,
-    /// For each VM: its weight.
+    /// Per VM: its weight.
     pub weights: Vec<f64>,
-    /// For each vCPU: its weight within its VM; 1024 is the usual one.
+    /// Per vCPU: its weight within its VM; the default is 1024.
     pub vcpu_weights: Vec<u32>,
-    /// For each vCPU: where it may run.
+    /// Per vCPU: its affinity.
     pub allowed: Vec<PcpuSet>,
-    /// Where vCPUs may be queued.
+    /// Placement of vCPUs on run queues.
     pub placement: Placement,
     /// [`HostConfig::busy_factor`].
     pub busy_factor: u32,

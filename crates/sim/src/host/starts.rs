@@ -1,16 +1,17 @@
-//! Where vCPUs begin under Xen's credit scheduler.
+//! Initial placement of vCPUs by Xen.
 //!
-//! Source: Xen 4.0, xen/common/domctl.c (`default_vcpu0_location`, `XEN_DOMCTL_max_vcpus`) and sched_credit.c
-//! (`_csched_cpu_pick`). A VM's first vCPU is put on the pCPU that has the fewest vCPUs, on the one with the highest number among
-//! several, whether or not the VM may run there, as its pins are set later; each of its others on the pCPU after the one before,
-//! going round the host. When pins are set, a vCPU that is not where it may be goes to the next pCPU on which it may be,
-//! going round; an idle one that is no better is not looked for. So VMs that are confined to a part of the host begin unevenly there.
+//! Source: Xen 4.0, xen/common/domctl.c (`default_vcpu0_location`, `XEN_DOMCTL_max_vcpus`) and sched_credit.c (`_csched_cpu_pick`).
+//! A VM's first vCPU starts on the pCPU with the fewest vCPUs, of several on the highest-numbered.
+//! Its pins are set later, so it may start on a pCPU outside them.
+//! Each further vCPU starts on the pCPU after the previous one's, wrapping around.
+//! When pins are set, a vCPU on a forbidden pCPU moves to the next allowed one, wrapping around.
+//! Xen does not search for an idle pCPU then, so VMs pinned to a part of the host start unevenly on it.
 //!
-//! Left out: hyper-threads, of which Xen takes the second of a core first, and the VM for administration.
+//! Left out: hyper-threads, of which Xen takes the second of a core first, and dom0.
 
 use tandem_model::{PcpuId, PcpuSet};
 
-/// The pCPU of each vCPU on a host with so many, where VMs are made in their order; `vm_of` and `allowed` are of each vCPU.
+/// The pCPU of each vCPU if VMs are created in order; `vm_of` and `allowed` hold the VM and the affinity of each vCPU.
 pub fn picked(pcpus: u32, vm_of: &[u32], allowed: &[PcpuSet]) -> Vec<u32> {
     let mut has = vec![0u32; pcpus as usize];
     let mut on = Vec::with_capacity(vm_of.len());
@@ -43,21 +44,21 @@ mod tests {
     }
 
     #[test]
-    fn vms_on_the_whole_host_begin_one_after_the_other_from_its_last_pcpu() {
-        // The first on 3, 0 and 1; then 2 has none.
+    fn unpinned_vms_fill_pcpus_from_the_last() {
+        // VM 0 starts on 3, 0 and 1; then 2 is the only pCPU without a vCPU.
         let on = picked(4, &[0, 0, 0, 1, 1], &vec![set("0-3"); 5]);
         assert_eq!(on, [3, 0, 1, 2, 3]);
     }
 
     #[test]
-    fn vms_on_a_part_of_the_host_begin_unevenly() {
-        // Made on 15, 0, 1 and 2, and then on 15, 0 and 1: 15 is not theirs, and the next one that is, is 0.
+    fn pinned_vms_start_unevenly() {
+        // VM 0 is created on 15, 0, 1 and 2, VM 1 on 15, 0 and 1. 15 is forbidden; the next allowed pCPU is 0.
         let on = picked(16, &[0, 0, 0, 0, 1, 1, 1], &vec![set("0-3"); 7]);
         assert_eq!(on, [0, 0, 1, 2, 0, 0, 1]);
     }
 
     #[test]
-    fn who_is_where_it_may_be_stays() {
+    fn vcpu_on_allowed_pcpu_stays() {
         let on = picked(4, &[0, 0], &[set("2"), set("0-1")]);
         assert_eq!(on, [2, 0]);
     }

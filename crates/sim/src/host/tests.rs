@@ -1,7 +1,8 @@
-//! The host schedulers by themselves: vCPUs that always run, wake or wait, without a guest inside.
+//! The host schedulers alone: vCPUs that always run, wake or wait, without a guest inside.
 //!
-//! Time goes in steps of 1 ms on all pCPUs at once, with a clock tick after each; an idle pCPU pulls
-//! and a busy one balances at its tick, as the world does it. Switching costs nothing here.
+//! Time advances in steps of 1 ms on all pCPUs at once, with a clock tick after each step.
+//! As in the world, an idle pCPU pulls, and a busy one balances at its tick.
+//! Switching costs nothing here.
 
 use tandem_model::PcpuId;
 
@@ -40,7 +41,7 @@ fn all() -> [HostScheduler; 3] {
 }
 
 impl TestHost {
-    /// `vms` has for each VM its weight, and for each of its vCPUs where it may run.
+    /// `vms` holds the weight of each VM and the affinity of each of its vCPUs.
     fn new(scheduler: &HostScheduler, pcpus: u32, vms: &[(f64, &[&[u32]])]) -> TestHost {
         let vcpus =
             || vms.iter().enumerate().flat_map(|(vm, (_, v))| v.iter().map(move |a| (vm, a)));
@@ -147,7 +148,7 @@ fn assert_share(got: u64, wanted: f64, what: &str) {
 }
 
 #[test]
-fn shares_on_one_pcpu_go_by_weight_within_1_percent() {
+fn one_pcpu_shares_follow_weights() {
     let weights = [1024.0, 2048.0, 512.0, 3072.0];
     for scheduler in all() {
         let one: &[&[u32]] = &[&[0]];
@@ -164,7 +165,7 @@ fn shares_on_one_pcpu_go_by_weight_within_1_percent() {
 }
 
 #[test]
-fn credit_shares_on_two_pcpus_with_stealing_go_by_weight_within_1_percent() {
+fn credit_shares_with_stealing_follow_weights() {
     let one: &[&[u32]] = &[&[0, 1]];
     let weights = [1024.0, 2048.0, 512.0, 2560.0];
     let vms: Vec<_> = weights.iter().map(|&w| (w, one)).collect();
@@ -178,7 +179,7 @@ fn credit_shares_on_two_pcpus_with_stealing_go_by_weight_within_1_percent() {
 }
 
 #[test]
-fn a_weight_is_the_vms_up_to_xen_4_0_and_each_of_its_vcpus_later() {
+fn credit_weight_applies_per_vm_or_vcpu() {
     let all: &[u32] = &[0, 1, 2, 3];
     let (four, one): (&[&[u32]], &[&[u32]]) = (&[all; 4], &[all]);
     let vms = [(1024.0, four), (1024.0, one), (1024.0, one), (1024.0, one)];
@@ -193,9 +194,9 @@ fn a_weight_is_the_vms_up_to_xen_4_0_and_each_of_its_vcpus_later() {
 }
 
 #[test]
-fn no_pcpu_is_idle_while_a_vcpu_that_may_run_there_waits() {
+fn idle_pcpu_pulls_an_allowed_vcpu() {
     for scheduler in all() {
-        // On pCPU 0 nothing can be moved and the load is the largest; pCPU 1 has two to spare.
+        // pCPU 0 has the largest load and no movable vCPU; pCPU 1 has two movable ones.
         let mut host = TestHost::new(
             &scheduler,
             3,
@@ -208,8 +209,8 @@ fn no_pcpu_is_idle_while_a_vcpu_that_may_run_there_waits() {
 }
 
 #[test]
-fn four_vcpus_each_on_a_pcpu_of_their_own_weigh_a_quarter_each() {
-    // One VM on all four pCPUs against four VMs on one each: 256 against 1024.
+fn spread_vcpus_split_group_weight() {
+    // One VM on all four pCPUs competes with one VM on each: 256 against 1024.
     for discipline in [Discipline::cfs(4), Discipline::eevdf(4)] {
         let mut host = TestHost::new(
             &linux(discipline),
@@ -229,7 +230,7 @@ fn four_vcpus_each_on_a_pcpu_of_their_own_weigh_a_quarter_each() {
 }
 
 #[test]
-fn a_vcpu_that_wakes_runs_before_hogs_under_credit() {
+fn credit_boosts_woken_vcpu() {
     let one: &[&[u32]] = &[&[0]];
     let mut host =
         TestHost::new(&credit(), 1, &[(1024.0, one); 4]).start(&[(1, 0), (2, 0), (3, 0)]);
@@ -238,7 +239,7 @@ fn a_vcpu_that_wakes_runs_before_hogs_under_credit() {
     assert!(host.host.preempts(0, 0, host.now));
     host.choose(0);
     assert_eq!(host.current[0], Some(0));
-    // Its boost ends with the first tick that finds it running, and then it is one of four.
+    // The first tick while it runs ends its boost; then it is one of four.
     host.run(11);
     host.sleep(0, 0);
     host.choose(0);
@@ -249,7 +250,7 @@ fn a_vcpu_that_wakes_runs_before_hogs_under_credit() {
 }
 
 #[test]
-fn the_rate_limit_delays_a_boosted_vcpu_and_no_more() {
+fn rate_limit_only_delays_boosted_vcpu() {
     let one: &[&[u32]] = &[&[0]];
     let mut host = TestHost::new(&credit(), 1, &[(1024.0, one); 3]).start(&[(1, 0), (2, 0)]);
     host.run(500);
@@ -259,13 +260,13 @@ fn the_rate_limit_delays_a_boosted_vcpu_and_no_more() {
     assert!(!host.host.preempts(0, 0, host.now), "within the rate limit");
     let limit = CreditConfig::default().ratelimit.0;
     assert_eq!(host.host.looks_again_after(0), Some(limit));
-    assert!(!host.host.looks_again(0), "nothing ran yet");
+    assert!(!host.host.looks_again(0), "no run time yet");
     host.run(3);
-    assert!(host.received[0] >= MS, "it still waits after {:?}", host.received);
+    assert!(host.received[0] >= MS, "still waiting after {:?}", host.received);
 }
 
 #[test]
-fn a_boosted_vcpu_is_next_within_the_current_group_and_outside() {
+fn boosted_vcpu_runs_next() {
     for scheduler in all() {
         let all: &[&[u32]] = &[&[0], &[0], &[0]];
         let mut host = TestHost::new(&scheduler, 1, &[(1024.0, all); 2]).start(&[
@@ -289,11 +290,11 @@ fn a_boosted_vcpu_is_next_within_the_current_group_and_outside() {
 }
 
 #[test]
-fn a_directed_yield_runs_the_candidate_and_refuses_one_that_runs() {
+fn directed_yield_needs_a_waiting_candidate() {
     for scheduler in all() {
         let all: &[&[u32]] = &[&[0], &[0]];
         let mut host = TestHost::new(&scheduler, 1, &[(1024.0, all)]);
-        // Not as new ones, which CFS sets further apart than a buddy may be.
+        // As wake-ups: CFS places new entities too far apart for a buddy.
         host.host.enqueue(0, 0, Arrival::Wakeup, 0);
         host.host.enqueue(1, 0, Arrival::Wakeup, 0);
         host.run(1);
@@ -307,7 +308,7 @@ fn a_directed_yield_runs_the_candidate_and_refuses_one_that_runs() {
 }
 
 #[test]
-fn a_woken_vcpu_goes_where_it_was_else_near_else_far_else_where_it_was() {
+fn wakeup_prefers_last_then_near_then_far() {
     for scheduler in [linux(Discipline::cfs(4)), linux(Discipline::eevdf(4))] {
         let shape = Shape {
             pcpus: 4,
@@ -329,7 +330,7 @@ fn a_woken_vcpu_goes_where_it_was_else_near_else_far_else_where_it_was() {
 }
 
 #[test]
-fn a_capped_vm_gets_its_cap_and_no_more_under_credit() {
+fn credit_enforces_caps() {
     let both: &[u32] = &[0, 1];
     let two: &[&[u32]] = &[&[0], &[1]];
     let vms: [(f64, &[&[u32]]); 2] = [(1024.0, two), (1024.0, &[both])];
@@ -345,8 +346,8 @@ fn a_capped_vm_gets_its_cap_and_no_more_under_credit() {
     }
     for (vm, cap) in [(0, 0.5), (1, 0.8)] {
         let part = host.of_vm(vm) as f64 / (60_000.0 * MS as f64);
-        // What waiting saves beyond a slice is lost, so it may be less.
+        // A waiting vCPU loses its credits beyond a slice, so the time may be less.
         assert!((0.9..1.02).contains(&(part / cap)), "VM {vm}: {part}");
     }
-    assert!(host.idle > 40_000 * MS, "what is left is nobody's");
+    assert!(host.idle > 40_000 * MS, "the rest of the time is idle");
 }

@@ -1,12 +1,11 @@
-//! What a pCPU's private cache holds: working sets, the one used last in front.
+//! Contents of a pCPU's private cache: working sets in LRU order.
 //!
-//! Whoever comes onto a pCPU brings in what is missing of its working set, and pushes out what
-//! others have not used for longest. So a program finds its data again after another that is small,
-//! and finds nothing after one that fills the cache.
+//! A vCPU or thread that starts on a pCPU fetches the missing part of its working set and evicts the least recently used data.
+//! A program therefore finds its data again after a small program, and none of it after one that fills the cache.
 
 use super::Costs;
 
-/// Whose working set it is.
+/// Owner of a working set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The kernel of the host.
@@ -20,28 +19,28 @@ pub enum Owner {
 /// A private cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// Owners and the KiB that are held of each, more than 0; used last at the end.
+    /// Owners and the cached KiB of each, more than 0; the most recently used is last.
     held: Vec<(Owner, u64)>,
 }
 
-/// Working sets that a cache mostly has room for; more are held as well.
-const MOSTLY: usize = 16;
+/// Initial capacity of the list of working sets.
+const TYPICAL_SETS: usize = 16;
 
 impl Default for Cache {
     fn default() -> Cache {
-        Cache { held: Vec::with_capacity(MOSTLY) }
+        Cache { held: Vec::with_capacity(TYPICAL_SETS) }
     }
 }
 
 impl Cache {
-    /// The KiB held of a working set.
+    /// The cached KiB of a working set.
     pub fn holds(&self, owner: Owner) -> u64 {
         let found = self.held.iter().find(|(of, _)| *of == owner);
         found.map_or(0, |(_, kib)| *kib)
     }
 
-    /// Brings in a working set of so many KiB; returns how many were missing. Of one that is larger
-    /// than the cache (`costs.cache_kib`) only so much counts.
+    /// Fetches a working set of `kib` KiB and returns the missing KiB.
+    /// `kib` is limited to the size of the cache (`costs.cache_kib`).
     pub fn bring(&mut self, owner: Owner, kib: u64, costs: &Costs) -> u64 {
         let kib = kib.min(costs.cache_kib);
         if kib == 0 {
@@ -56,7 +55,7 @@ impl Cache {
         if let Some(at) = self.held.iter().position(|(of, _)| *of == owner) {
             let held = self.held.remove(at);
             if held.1 == kib {
-                // It fits as it did before.
+                // Fully cached: no eviction.
                 self.held.push(held);
                 return 0;
             }
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_fetched_once() {
+    fn fitting_sets_are_fetched_once() {
         let (mut cache, costs) = (Cache::default(), costs(256));
         assert_eq!(cache.bring(Owner::Thread(1), 128, &costs), 128);
         assert_eq!(cache.bring(Owner::Kernel(0), 64, &costs), 64);
@@ -96,33 +95,33 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_is_pushed_out() {
+    fn least_recently_used_set_is_evicted() {
         let (mut cache, costs) = (Cache::default(), costs(256));
         cache.bring(Owner::Thread(1), 128, &costs);
         cache.bring(Owner::Thread(2), 128, &costs);
-        // Half of the older one has to go.
+        // Half of the older set is evicted.
         assert_eq!(cache.bring(Owner::Kernel(0), 64, &costs), 64);
         assert_eq!(cache.holds(Owner::Thread(1)), 64);
         assert_eq!(cache.holds(Owner::Thread(2)), 128);
-        // It comes back at the cost of the other.
+        // Fetching it again evicts the other.
         assert_eq!(cache.bring(Owner::Thread(1), 128, &costs), 64);
         assert_eq!(cache.holds(Owner::Thread(2)), 64);
     }
 
     #[test]
-    fn a_large_set_leaves_nothing_of_the_others() {
+    fn large_set_evicts_all_others() {
         let (mut cache, costs) = (Cache::default(), costs(256));
         cache.bring(Owner::Host, 64, &costs);
         cache.bring(Owner::Kernel(0), 64, &costs);
         assert_eq!(cache.bring(Owner::Thread(1), 4096, &costs), 256);
         assert_eq!((cache.holds(Owner::Host), cache.holds(Owner::Kernel(0))), (0, 0));
-        // And is not held as a whole once somebody else was there.
+        // After another owner ran, a part of the large set is missing.
         assert_eq!(cache.bring(Owner::Kernel(0), 64, &costs), 64);
         assert_eq!(cache.bring(Owner::Thread(1), 4096, &costs), 64);
     }
 
     #[test]
-    fn nobody_without_data_counts() {
+    fn empty_sets_are_ignored() {
         let (mut cache, costs) = (Cache::default(), costs(0));
         assert_eq!(cache.bring(Owner::Thread(1), 128, &costs), 0);
         assert_eq!(cache.bring(Owner::Host, 0, &costs), 0);

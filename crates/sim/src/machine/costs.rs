@@ -1,11 +1,11 @@
-//! What things cost: one table of integers, each with its source, in `costs.toml` beside this file.
+//! Costs of operations: a table of integers, each with its source, in `costs.toml` next to this file.
 //!
-//! A scenario may override single keys. In native mode everything that a hypervisor does costs
-//! nothing (see [`Costs::native`]).
+//! A scenario may override single keys.
+//! In native mode, the costs of the hypervisor are 0 (see [`Costs::native`]).
 
 use serde::{Deserialize, Serialize};
 
-/// The table as it stands in the source tree.
+/// The table in the source tree.
 pub const TABLE: &str = include_str!("costs.toml");
 
 /// Costs in ns unless the name says otherwise; see [`TABLE`] for sources.
@@ -16,19 +16,19 @@ pub struct Costs {
     pub cycles_per_us: u64,
     /// A light exit, its handling and the entry.
     pub vm_exit: u64,
-    /// HLT: exit and getting off the pCPU.
+    /// HLT: exit and switch off the pCPU.
     pub halt_exit: u64,
-    /// A halted vCPU's thread is woken: wake-up, schedule in, entry.
+    /// Wake-up of a halted vCPU's thread: wake-up, schedule in, entry.
     pub halt_wake: u64,
-    /// The same while the host still polled.
+    /// Wake-up while the host still polls.
     pub halt_poll_wake: u64,
-    /// So much more where the vCPU's pCPU was idle when it was woken.
+    /// Additional cost of a wake-up if the vCPU's pCPU is idle.
     pub idle_pcpu_wake: u64,
     /// Interrupt command register write: exit and emulation.
     pub ipi_send_exit: u64,
     /// An interrupt for a running vCPU without APIC virtualization.
     pub interrupt_exit: u64,
-    /// The same with APIC virtualization.
+    /// An interrupt for a running vCPU with APIC virtualization.
     pub posted_interrupt: u64,
     /// End of interrupt without APIC virtualization.
     pub eoi_exit: u64,
@@ -38,21 +38,21 @@ pub struct Costs {
     pub kick_hypercall: u64,
     /// Switch between vCPU threads on a pCPU.
     pub vcpu_switch: u64,
-    /// By so many percent the last two vary, up and down.
+    /// Variation of `ple_exit` and `vcpu_switch`, ± percent.
     pub jitter_percent: u64,
     /// Guest tick: interrupt, reprogramming the timer.
     pub timer_exit: u64,
-    /// So much more does a switch between threads take in a VM.
+    /// Additional cost of a thread switch in a VM.
     pub nested_switch: u64,
-    /// By so many percent computing is slower in a VM.
+    /// Slowdown of computing in a VM, percent.
     pub nested_paging_percent: u64,
-    /// So much more where the VM has more vCPUs than share a last-level cache.
+    /// Additional slowdown in a VM that has more vCPUs than a last-level cache has pCPUs, percent.
     pub blind_numa_percent: u64,
-    /// Physical IPI: sent to seen.
+    /// Physical IPI: from sending to delivery.
     pub ipi_flight: u64,
     /// Cycles between two PAUSEs of a spin loop.
     pub pause_cycles: u64,
-    /// PAUSEs further apart belong to two loops, cycles.
+    /// Maximum distance of PAUSEs in one loop, cycles.
     pub ple_gap: u64,
     /// PAUSEs until the exit on AMD.
     pub pause_filter_count: u64,
@@ -64,11 +64,11 @@ pub struct Costs {
     pub interrupt_handler: u64,
     /// Switch between threads.
     pub thread_switch: u64,
-    /// Choosing a CPU for a woken thread and queueing it.
+    /// Selecting a CPU for a woken thread and queueing it.
     pub wakeup: u64,
     /// Entering and leaving the kernel.
     pub syscall: u64,
-    /// Under the hash bucket's lock, for one thread.
+    /// Futex work under the hash bucket's lock, per thread.
     pub futex_work: u64,
     /// The clock tick's own work.
     pub tick_work: u64,
@@ -76,37 +76,37 @@ pub struct Costs {
     pub tlb_flush: u64,
     /// Copying an item into or out of a queue.
     pub queue_work: u64,
-    /// Reading a vCPU's branch counters at a tick, and judging them.
+    /// Reading and evaluating a vCPU's branch counters at a tick.
     pub branch_counters: u64,
-    /// A sleep ends this much later.
+    /// Delay at the end of a sleep.
     pub timer_slack: u64,
     /// The host's work for a timer that wakes a vCPU.
     pub timer_steal: u64,
-    /// Programming a timer and its interrupt's work.
+    /// Programming a timer and handling its interrupt.
     pub timer_work: u64,
-    /// An atomic instruction on a lock in the own cache.
+    /// An atomic instruction on a lock in the local cache.
     pub lock_free: u64,
-    /// A released lock's cache line reaches the next waiter.
+    /// Transfer of a released lock's cache line to the next waiter.
     pub lock_handoff: u64,
-    /// More for each further waiter on the same cache line.
+    /// Additional transfer cost per further waiter on the same cache line.
     pub ticket_per_waiter: u64,
-    /// A paravirtual lock's waiter halts after spinning so long: 2^15 turns of 40 cycles.
+    /// Spin time after which a paravirtual lock's waiter halts, cycles: 2^15 iterations of 40 cycles.
     pub pv_spin_cycles: u64,
-    /// A thread's data, from the same last-level cache.
+    /// Refill of a thread's data from the same last-level cache, per KiB.
     pub refill_per_kib: u64,
-    /// A kernel's text and data, from the last-level cache.
+    /// Refill of a kernel's text and data from the last-level cache, per KiB.
     pub refill_kernel_per_kib: u64,
-    /// A thread's data, after a move to another last-level cache.
+    /// Refill of a thread's data after a move to another last-level cache, per KiB.
     pub refill_far_per_kib: u64,
-    /// Private cache of a pCPU.
+    /// Private cache of a pCPU, KiB.
     pub cache_kib: u64,
-    /// What the host's kernel, and every VM's, use of it for a switch or a wake-up.
+    /// Cache footprint of a switch or wake-up in the host's kernel and in each VM's, KiB.
     pub kernel_kib: u64,
-    /// Executing.
+    /// Power of an executing pCPU, mW.
     pub active_mw: u64,
-    /// Polling in an idle loop.
+    /// Power of a pCPU that polls in an idle loop, mW.
     pub polling_mw: u64,
-    /// Idle.
+    /// Power of an idle pCPU, mW.
     pub idle_mw: u64,
 }
 
@@ -118,7 +118,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// The same machine without a hypervisor: nothing exits.
+    /// The same machine without a hypervisor: no exits.
     pub fn native(self) -> Costs {
         Costs {
             vm_exit: 0,
@@ -141,12 +141,12 @@ impl Costs {
         }
     }
 
-    /// A number of cycles in ns, rounded up.
+    /// Converts cycles to ns, rounded up.
     pub fn cycles(&self, cycles: u64) -> u64 {
         (cycles * 1000).div_ceil(self.cycles_per_us.max(1))
     }
 
-    /// A time of `ns` in cycles, rounded down.
+    /// Converts ns to cycles, rounded down.
     pub fn in_cycles(&self, ns: u64) -> u64 {
         (u128::from(ns) * u128::from(self.cycles_per_us) / 1000) as u64
     }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_table_has_a_value_and_a_source() {
+    fn every_cost_has_value_and_source() {
         let costs = Costs::default();
         assert!(costs.vm_exit > 0 && costs.native().vm_exit == 0);
         for line in TABLE.lines().filter(|line| line.contains(" = ")) {

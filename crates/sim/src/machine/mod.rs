@@ -1,4 +1,4 @@
-//! The machine: what things cost, and the hardware that exits pause loops.
+//! The machine: costs of operations, caches, and pause-loop exiting.
 
 pub mod cache;
 pub mod costs;

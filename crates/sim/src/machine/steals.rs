@@ -1,26 +1,26 @@
-//! What the host's work for a timer that wakes a vCPU takes, as measured: it varies, by caches and by what else the machine does.
+//! Measured times of the host's work for a timer that wakes a vCPU; they vary with caches and other activity.
 
 use serde::Serialize;
 
 use super::Costs;
 use crate::random::Stream;
 
-/// Times in ns, one of which is drawn for each timer that wakes a vCPU.
+/// Times in ns; one is drawn for each timer that wakes a vCPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TimerSteals {
-    /// Where the vCPU's pCPU is busy. None: [`Costs::timer_steal`].
+    /// Times on a busy pCPU; empty: [`Costs::timer_steal`].
     pub busy: Vec<u64>,
-    /// Where it is idle: leaving the idle state too, beyond [`Costs::idle_pcpu_wake`]. None: [`Costs::timer_steal`].
+    /// Times on an idle pCPU, with the idle exit beyond [`Costs::idle_pcpu_wake`]; empty: [`Costs::timer_steal`].
     pub idle: Vec<u64>,
 }
 
 impl TimerSteals {
-    /// Whether nothing was measured.
+    /// Whether there are no measurements.
     pub fn is_empty(&self) -> bool {
         self.busy.is_empty() && self.idle.is_empty()
     }
 
-    /// What it takes this time, ns.
+    /// Draws a time in ns.
     pub(crate) fn draw(&self, is_idle: bool, costs: &Costs, random: &mut Stream) -> u64 {
         let times = if is_idle { &self.idle } else { &self.busy };
         if times.is_empty() {
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_time_is_drawn_as_often_and_those_of_a_busy_pcpu_are_not_for_an_idle_one() {
+    fn draws_are_uniform_per_pcpu_state() {
         let steals = TimerSteals { busy: vec![1, 2, 4], idle: vec![8] };
         let (costs, mut random) = (Costs::default(), Stream::new(1, "steals", 0));
         let mut seen = [0; 9];
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_measured_it_is_the_tables() {
+    fn table_cost_applies_without_measurements() {
         let costs = Costs { timer_steal: 7, ..Costs::default() };
         let mut random = Stream::new(1, "steals", 0);
         assert_eq!(TimerSteals::default().draw(true, &costs, &mut random), 7);

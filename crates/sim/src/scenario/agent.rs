@@ -1,8 +1,8 @@
-//! `[[vm]] gleaner`: the agent that runs inside a guest, and its settings.
+//! `[[vm]] gleaner`: the agent inside a guest, and its settings.
 //!
-//! Three controllers can be asked for: the paper's two remedies with the paper's settings ("paper"), the same two with
-//! ours ("ours", the default), and the controller that ships in `tandem guest` ("agent"). What the table sets stands above the
-//! settings of the controller that it names.
+//! Controllers: the paper's two remedies with the paper's settings ("paper"), the same two with ours ("ours", the default), and the
+//! controller of `tandem guest` ("agent").
+//! Settings in the table override those of the controller.
 
 use serde::Serialize;
 use tandem_model::Nanos;
@@ -17,34 +17,34 @@ use super::units;
 /// Gleaner in a guest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Agent {
-    /// Who decides.
+    /// The controller.
     pub control: Control,
-    /// How often it decides.
+    /// Period of its decisions.
     pub period: Nanos,
 }
 
-/// What decides about a VM's workload.
+/// Controller of a VM's workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "control")]
 pub enum Control {
-    /// Both remedies, each by itself, with the paper's settings.
+    /// Both remedies, independent of each other, with the paper's settings.
     Paper(Remedies),
-    /// Both remedies, each by itself, with our settings.
+    /// Both remedies, independent of each other, with our settings.
     Ours(Remedies),
     /// The controller of `tandem guest`: one change at a time, kept if it helps.
     Agent(ControllerConfig),
 }
 
-/// The two remedies, each by itself.
+/// The two remedies, independent of each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Remedies {
-    /// How many vCPUs the workload uses; `None`: all.
+    /// Consolidation of the workload on fewer vCPUs; `None`: it uses all.
     pub consolidation: Option<ConsolidationConfig>,
-    /// For how long an idle vCPU is kept awake; `None`: it halts at once.
+    /// Retention of idle vCPUs; `None`: they halt at once.
     pub retention: Option<RetentionConfig>,
 }
 
-/// The values of `control`.
+/// Values of `control`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Paper,
@@ -52,7 +52,7 @@ enum Kind {
     Agent,
 }
 
-/// What `round_trip` was called.
+/// Former name of `round_trip`.
 const OLD_ROUND_TRIP: &str = "timeout";
 
 pub(super) const KEYS: [&str; 13] = [
@@ -126,7 +126,7 @@ pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
     Ok(Some(Agent {
         control,
         period: table
-            .or("period", period, |field| field.time(Nanos::from_millis(1), units::LONGEST))?,
+            .or("period", period, |field| field.time(Nanos::from_millis(1), units::MAX_TIME))?,
     }))
 }
 

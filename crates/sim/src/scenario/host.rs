@@ -1,10 +1,10 @@
 //! `[host]`: schedulers, placement, pause loops, halt polling.
 //!
-//! Every scheduler's own table (`[host.cfs]`, `[host.eevdf]`, `[host.credit]`) is read and checked
-//! whether or not it is the one in use, so that `scheduler` alone can be varied.
+//! The tables of all schedulers (`[host.cfs]`, `[host.eevdf]`, `[host.credit]`) are read and checked, in use or not.
+//! So a sweep can vary `scheduler` alone.
 //!
-//! Defaults of the fair schedulers grow with the number of CPUs as in the kernel
-//! (`sched_tunable_scaling`): their base times 1 + ⌊log₂ min(CPUs, 8)⌋.
+//! Defaults of the fair schedulers scale with the number of CPUs as in the kernel (`sched_tunable_scaling`):
+//! base times 1 + ⌊log₂ min(CPUs, 8)⌋.
 
 use tandem_model::Nanos;
 
@@ -37,20 +37,19 @@ pub(super) const KEYS: [&str; 15] = [
 
 pub(super) const EEVDF_KEYS: [&str; 2] = ["base_slice", "reweight"];
 
-/// The shortest time that a scheduler's setting may have: below, it would switch and do nothing else.
-const SHORTEST: Nanos = Nanos(10_000);
+/// Minimum of a scheduler's times: below it, switching would take all the time.
+const MIN_TIME: Nanos = Nanos(10_000);
 
-/// No kernel had a larger busy_factor than 128.
-const MOST_BUSY_FACTOR: u32 = 1024;
+/// Maximum busy_factor; kernels used at most 128.
+const MAX_BUSY_FACTOR: u32 = 1024;
 
-/// The longest.
-const LONGEST: Nanos = Nanos::from_secs(10);
+/// Maximum of a scheduler's times.
+const MAX_TIME: Nanos = Nanos::from_secs(10);
 
-/// Window, growth and shrinking of arch/x86/kvm/vmx (6.12): `ple_window`, `ple_window_grow`,
-/// `ple_window_shrink`, `ple_window_max`.
+/// `ple_window`, `ple_window_grow`, `ple_window_shrink` and `ple_window_max` of arch/x86/kvm/vmx (6.12).
 const PLE: [u32; 4] = [4096, 2, 0, u32::MAX];
 
-/// A scheduler by name.
+/// Name of a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulerName {
     /// CFS.
@@ -61,7 +60,7 @@ pub enum SchedulerName {
     Credit,
 }
 
-/// Reads `[host]` for a machine with so many pCPUs.
+/// Reads `[host]` for a machine with `pcpus` pCPUs.
 pub fn read(document: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
     let Some(table) = document.table("host", &KEYS)? else {
         let empty = super::tree::Node::empty(document.place().clone());
@@ -97,7 +96,7 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
             ])
         })?,
         busy_factor: table
-            .or("busy_factor", BUSY_FACTOR, |field| field.small(1, MOST_BUSY_FACTOR))?,
+            .or("busy_factor", BUSY_FACTOR, |field| field.small(1, MAX_BUSY_FACTOR))?,
         together: table.or("together", CoScheduling::No, |field| {
             field.choice(&[
                 ("no", CoScheduling::No),
@@ -107,7 +106,7 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
         })?,
         cap: table.or("cap", false, Field::flag)?,
         cap_period: table.or("cap_period", Nanos::from_millis(30), |field| {
-            field.time(Nanos::from_millis(1), LONGEST)
+            field.time(Nanos::from_millis(1), MAX_TIME)
         })?,
         pause_loop,
         pause_filter,
@@ -120,7 +119,7 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
     })
 }
 
-/// A clock tick: 10 kHz to 10 Hz.
+/// Reads the period of a clock tick: 10 kHz to 10 Hz.
 pub fn tick(field: &Field<'_>) -> Result<Nanos, LoadError> {
     field.time(Nanos(100_000), Nanos::from_millis(100))
 }
@@ -128,9 +127,9 @@ pub fn tick(field: &Field<'_>) -> Result<Nanos, LoadError> {
 pub(super) const CFS_KEYS: [&str; 5] =
     ["as_of", "latency", "min_granularity", "wakeup_granularity", "own_granularity"];
 
-/// The fair scheduler of a given name with the settings in `[….cfs]` and `[….eevdf]`, on so many CPUs.
+/// Reads the fair scheduler of the given name, with the settings in `[….cfs]` and `[….eevdf]`, for `cpus` CPUs.
 pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipline, LoadError> {
-    let time = |field: &Field<'_>| field.time(SHORTEST, LONGEST);
+    let time = |field: &Field<'_>| field.time(MIN_TIME, MAX_TIME);
     let mut cfs = Discipline::cfs(cpus);
     if let (
         Some(table),
@@ -147,7 +146,7 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
         *latency = table.or("latency", *latency, time)?;
         *min_granularity = table.or("min_granularity", *min_granularity, time)?;
         *wakeup_granularity = table.or("wakeup_granularity", *wakeup_granularity, |field| {
-            field.time(Nanos::ZERO, LONGEST)
+            field.time(Nanos::ZERO, MAX_TIME)
         })?;
         *own_granularity = table.or("own_granularity", *own_granularity, Field::flag)?;
         if min_granularity > latency {
@@ -175,7 +174,7 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
     })
 }
 
-/// `[host.credit]`: the defaults are CSCHED_DEFAULT_TSLICE_MS and what follows from it.
+/// Reads `[host.credit]`; the defaults derive from CSCHED_DEFAULT_TSLICE_MS.
 fn credit(table: &Table<'_>) -> Result<CreditConfig, LoadError> {
     let mut config = CreditConfig::default();
     let keys = ["as_of", "starts", "tick", "timeslice", "ratelimit"];
@@ -214,7 +213,7 @@ enum Policy {
 pub(super) const PAUSE_LOOP_KEYS: [&str; 8] =
     ["policy", "window", "grow", "shrink", "most", "filter", "candidate", "aple"];
 
-/// `[host.pause_loop]`.
+/// Reads `[host.pause_loop]`.
 fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadError> {
     let [mut base, mut grow, mut shrink, mut most] = PLE;
     let (mut policy, mut filter, mut candidate) = (Policy::Stock, false, Candidate::Stock);
@@ -261,7 +260,7 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
     Ok((pause_loop, filter, candidate))
 }
 
-/// `[host.pause_loop.aple]`.
+/// Reads `[host.pause_loop.aple]`.
 fn aple(table: &Table<'_>) -> Result<AplePolicy, LoadError> {
     const KEYS: [&str; 5] = ["initial", "lower", "upper", "step", "epoch_exits"];
     let default = AplePolicy::default();
@@ -276,11 +275,12 @@ fn aple(table: &Table<'_>) -> Result<AplePolicy, LoadError> {
         step: number("step", default.step)?,
         epoch_exits: number("epoch_exits", default.epoch_exits)?,
     };
-    match (aple.lower..=aple.upper).contains(&aple.initial) {
-        true => Ok(aple),
-        false => Err(table.wrong(format!(
+    if (aple.lower..=aple.upper).contains(&aple.initial) {
+        Ok(aple)
+    } else {
+        Err(table.wrong(format!(
             "aple: initial = {} is not between lower = {} and upper = {}",
             aple.initial, aple.lower, aple.upper
-        ))),
+        )))
     }
 }

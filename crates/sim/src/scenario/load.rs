@@ -1,13 +1,14 @@
 //! From TOML to a [`Scenario`].
 //!
-//! A [`Source`] is a scenario's text with the values that were replaced on the command line. It is
-//! read once and may be turned into scenarios many times, each with other replacements.
+//! A [`Source`] is a scenario's text with the values replaced on the command line.
+//! It is parsed once and can be turned into many scenarios with different replacements.
 //!
-//! A VM names its workload: one that stands in the scenario (`[[workload]]`), a file by its path
-//! from the scenario's folder (`workload = "mine/queue.toml"`), or a file by its name: NAME means
-//! `workloads/NAME.toml`, looked for in the scenario's folder, then in the one above, and so on up.
-//! Files are taken in as if they stood in the scenario, so that `--set workload.NAME.…` reaches
-//! into them.
+//! A VM refers to its workload in one of three ways:
+//! - a `[[workload]]` of the scenario, by name;
+//! - a file, by its path from the scenario's folder (`workload = "mine/queue.toml"`);
+//! - a file, by name: NAME means `workloads/NAME.toml` in the scenario's folder or the nearest folder above.
+//!
+//! Workload files are inlined into the scenario, so that `--set workload.NAME.…` applies to them.
 //!
 //! Every key with unit, range and default: `docs/reference/scenarios.md`.
 
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use tandem_model::Nanos;
 use tandem_model::suggestion::nearest;
 
-use super::place::MOST_BYTES;
+use super::place::MAX_BYTES;
 pub use super::place::{LoadError, Place};
 use super::read::{Field, Table};
 pub use super::set::Setting;
@@ -30,12 +31,12 @@ pub(super) const KEYS: [&str; 10] = [
     "name", "about", "seed", "duration", "warmup", "machine", "host", "policies", "workload", "vm",
 ];
 
-/// A scenario's text, and what was replaced in it.
+/// A scenario's text and its replacements.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Where it was read from; none if it is not from a file.
+    /// The file; `None` if it does not come from a file.
     path: Option<PathBuf>,
-    /// What it is called unless it says so itself.
+    /// Name of a scenario without a `name`.
     name: String,
     root: Node,
     settings: Vec<Setting>,
@@ -46,7 +47,7 @@ pub fn read(path: &Path) -> Result<Scenario, LoadError> {
     Source::read(path)?.scenario()
 }
 
-/// Reads a scenario from a text; `name` is what errors call it.
+/// Reads a scenario from a text; errors show `name` as its file.
 pub fn from_text(name: &str, text: &str) -> Result<Scenario, LoadError> {
     Source::from_text(name, text)?.scenario()
 }
@@ -64,7 +65,7 @@ impl Source {
         })
     }
 
-    /// Takes a text; `name` is what errors call it.
+    /// Parses a text; errors show `name` as its file.
     pub fn from_text(name: &str, text: &str) -> Result<Source, LoadError> {
         Ok(Source {
             path: None,
@@ -74,12 +75,12 @@ impl Source {
         })
     }
 
-    /// Replaces a value; see [`Setting`]. Later ones replace what earlier ones said.
+    /// Replaces a value; see [`Setting`]. Later settings override earlier ones.
     pub fn set(&mut self, setting: Setting) {
         self.settings.push(setting);
     }
 
-    /// The scenario.
+    /// Builds the scenario.
     pub fn scenario(&self) -> Result<Scenario, LoadError> {
         let mut root = self.root.clone();
         policies::spell_out(&mut root);
@@ -101,15 +102,16 @@ impl Source {
     ) -> Result<Scenario, LoadError> {
         let document = Table::document(root, &KEYS)?;
         let name = document.or("name", self.name.clone(), Field::name)?;
-        let duration = document.need("duration", "\"1s\"")?.time(Nanos(1_000), units::LONGEST)?;
+        let duration = document.need("duration", "\"1s\"")?.time(Nanos(1_000), units::MAX_TIME)?;
         let warmup = document.or("warmup", Nanos::ZERO, |field| {
-            let warmup = field.time(Nanos::ZERO, units::LONGEST)?;
-            match warmup < duration {
-                true => Ok(warmup),
-                false => Err(field.wrong(format!(
+            let warmup = field.time(Nanos::ZERO, units::MAX_TIME)?;
+            if warmup < duration {
+                Ok(warmup)
+            } else {
+                Err(field.wrong(format!(
                     "it must be over before the simulation is, after {}",
                     units::short(duration)
-                ))),
+                )))
             }
         })?;
         let machine = machine::read(&document)?;
@@ -143,8 +145,7 @@ impl Source {
         })
     }
 
-    /// Puts the workload files that VMs refer to into the list of workloads; for each reference its
-    /// position there.
+    /// Adds the referenced workload files to the list of workloads; returns each reference with its position in the list.
     fn take_in(&self, root: &mut Node) -> Result<Vec<(String, usize)>, LoadError> {
         let inline = root.get("workload").map_or(&[][..], Node::elements);
         let name = |node: &Node| node.get("name").and_then(Node::as_text).map(str::to_owned);
@@ -206,12 +207,13 @@ impl Source {
                 None => {
                     let places: Vec<String> =
                         looked.iter().take(3).map(|p| p.display().to_string()).collect();
-                    match places.is_empty() {
-                        true => "add a [[workload]] with that name".to_owned(),
-                        false => format!(
+                    if places.is_empty() {
+                        "add a [[workload]] with that name".to_owned()
+                    } else {
+                        format!(
                             "there is neither a [[workload]] with that name nor a file {}",
                             places.join(" or ")
-                        ),
+                        )
                     }
                 }
             };
@@ -224,7 +226,7 @@ impl Source {
         Ok(file)
     }
 
-    /// The files that a reference may mean.
+    /// Candidate files of a reference, in order.
     fn candidates(&self, reference: &str) -> Vec<PathBuf> {
         let folder = match &self.path {
             Some(path) => path.parent().map_or_else(PathBuf::new, Path::to_owned),
@@ -237,7 +239,7 @@ impl Source {
             return Vec::new();
         }
         let file = format!("{reference}.toml");
-        // No folder is the current one, of which "" is not a path.
+        // An empty folder is the current one, but "" is not a valid path.
         let above = std::path::absolute(folder.join(".")).unwrap_or_else(|_| folder.clone());
         let above = above.ancestors().skip(1).map(Path::to_owned);
         std::iter::once(folder)
@@ -256,10 +258,10 @@ fn workloads(document: &Table<'_>) -> Result<Vec<Workload>, LoadError> {
     for field in list.list()? {
         let workload = parse::workload(&field)?;
         objects += workload.objects.len();
-        if objects > parse::objects::MOST_OBJECTS {
+        if objects > parse::objects::MAX_OBJECTS {
             return Err(field.wrong(format!(
                 "with this one the workloads have {objects} objects: at most {}",
-                parse::objects::MOST_OBJECTS
+                parse::objects::MAX_OBJECTS
             )));
         }
         if workloads.iter().any(|other| other.name == workload.name) {
@@ -277,10 +279,11 @@ fn text_of(path: &Path) -> Result<String, LoadError> {
     let failed = |source| LoadError::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut text = String::new();
-    // Some files never end.
-    file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
-    match text.len() as u64 <= MOST_BYTES {
-        true => Ok(text),
-        false => Err(LoadError::TooLong { path: path.to_owned() }),
+    // Device files may be endless.
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 <= MAX_BYTES {
+        Ok(text)
+    } else {
+        Err(LoadError::TooLong { path: path.to_owned() })
     }
 }

@@ -1,7 +1,7 @@
-//! `[machine]`: pCPUs, domains, costs.
+//! `[machine]`: pCPUs, caches, costs.
 //!
-//! Costs are the table of [`crate::machine::costs::TABLE`] with single keys replaced. How the keys
-//! are called is asked of that table, so that a new cost needs no line here.
+//! Costs are [`crate::machine::costs::TABLE`] with single keys replaced.
+//! The keys come from that table, so a new cost needs no code here.
 
 use serde::Deserialize;
 
@@ -11,18 +11,18 @@ use super::{Machine, Mode};
 use crate::machine::costs::TABLE;
 use crate::machine::{Costs, TimerSteals};
 
-/// As many pCPUs as a scenario may have.
-const MOST_PCPUS: u32 = 4096;
+/// Maximum number of pCPUs.
+const MAX_PCPUS: u32 = 4096;
 
-/// No cost is higher: a second in ns, 64 GHz in cycles per µs.
-const MOST_COST: u64 = 1_000_000_000;
+/// Maximum cost: 10⁹, a second in ns.
+const MAX_COST: u64 = 1_000_000_000;
 
 pub(super) const KEYS: [&str; 4] = ["pcpus", "pcpus_per_llc", "mode", "costs"];
 
-/// Reads the table.
+/// Reads `[machine]`.
 pub fn read(document: &Table<'_>) -> Result<Machine, LoadError> {
     let table = document.need("machine", "{ pcpus = 8 }")?.table(&KEYS)?;
-    let pcpus = table.need("pcpus", "8")?.small(1, MOST_PCPUS)?;
+    let pcpus = table.need("pcpus", "8")?.small(1, MAX_PCPUS)?;
     Ok(Machine {
         pcpus,
         pcpus_per_llc: table.or("pcpus_per_llc", pcpus, |field| field.small(1, pcpus))?,
@@ -34,7 +34,7 @@ pub fn read(document: &Table<'_>) -> Result<Machine, LoadError> {
     })
 }
 
-/// The table of costs with some of its keys replaced.
+/// Reads the table of costs with its replaced keys.
 fn costs(field: &Field<'_>) -> Result<Costs, LoadError> {
     let mut costs: toml::Table = TABLE
         .parse()
@@ -44,11 +44,11 @@ fn costs(field: &Field<'_>) -> Result<Costs, LoadError> {
     let table = field.table(&keys)?;
     for key in keys {
         if let Some(cost) = table.get(key) {
-            // Cycles per µs divide; the clock stands still at zero.
+            // `cycles_per_us` is a divisor.
             let least = u64::from(key == "cycles_per_us");
             let most = match key {
                 "jitter_percent" => 100,
-                _ => MOST_COST,
+                _ => MAX_COST,
             };
             let cost = cost.integer(least, most)?;
             costs.insert(key.to_owned(), toml::Value::Integer(cost as i64));

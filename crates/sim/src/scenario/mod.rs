@@ -1,7 +1,6 @@
-//! A scenario: the machine, the host's settings, and the VMs with what runs in them.
+//! A scenario: the machine, the host's settings, and the VMs with their workloads.
 //!
-//! These are the settings as the simulator uses them, all checked. They are read from TOML by
-//! [`load`].
+//! The settings are checked and in the form that the simulator uses; [`load`] reads them from TOML.
 
 mod agent;
 mod host;
@@ -38,9 +37,9 @@ pub struct Scenario {
     pub about: String,
     /// The seed of every random stream.
     pub seed: u64,
-    /// How long is simulated at most, warm-up included.
+    /// Maximum simulated time, warm-up included.
     pub duration: Nanos,
-    /// What happens before this is not counted.
+    /// Time before the measurement starts.
     pub warmup: Nanos,
     /// The machine.
     pub machine: Machine,
@@ -61,9 +60,9 @@ pub struct Machine {
     pub pcpus_per_llc: u32,
     /// Whether VMs run under a hypervisor, or the one "VM" is the machine itself.
     pub mode: Mode,
-    /// What things cost.
+    /// Costs of operations.
     pub costs: Costs,
-    /// What the host's work for timers takes, as it was measured, in place of [`Costs::timer_steal`]. Files of scenarios have no key for it.
+    /// Measured times of the host's work for timers, in place of [`Costs::timer_steal`]; scenario files have no key for it.
     #[serde(skip_serializing_if = "TimerSteals::is_empty")]
     pub timer_steals: TimerSteals,
 }
@@ -74,26 +73,25 @@ pub struct Machine {
 pub enum Mode {
     /// VMs under KVM.
     Virtual,
-    /// One operating system on the machine itself: the scenario's only VM has one vCPU for each
-    /// pCPU, which never leaves it, and exits cost nothing.
+    /// One operating system on the bare machine: the only VM has a vCPU on each pCPU, never preempted, and exits are free.
     Native,
 }
 
 /// Tandem's policies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Policies {
-    /// Those of the host's controller, the same code as in the daemon.
+    /// Policies of the host's controller, the same code as in the daemon.
     pub host: HostPolicies,
     /// FlexS.
     pub flexs: Option<FlexSConfig>,
 }
 
-/// The controller of the host and the knob for weights that it has.
+/// The host's controller and its knob for weights.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostPolicies {
-    /// Its settings; no policy and nothing is controlled.
+    /// Settings of the controller; without a policy it is inactive.
     pub controller: ControllerConfig,
-    /// What the knob for weights takes.
+    /// Range and steps of the knob for weights.
     pub knob: WeightKnob,
 }
 
@@ -109,41 +107,41 @@ impl Default for Policies {
     }
 }
 
-/// One VM (or several alike).
+/// A VM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Vm {
     /// Its name.
     pub name: String,
-    /// How many vCPUs.
+    /// Number of vCPUs.
     pub vcpus: u32,
-    /// Its weight on the host; 1024 is the usual one.
+    /// Its weight on the host; the default is 1024.
     pub weight: Weight,
-    /// The weight of each vCPU within the VM; empty: 1024 each.
+    /// Weight of each vCPU within the VM; empty: 1024 each.
     pub vcpu_weights: Vec<u32>,
-    /// Where each vCPU may run; empty: anywhere.
+    /// Affinity of each vCPU; empty: all pCPUs.
     pub pins: Vec<PcpuSet>,
-    /// The host's policies that may act on it, if not those that act on every VM.
+    /// Policies of the host for this VM; `None`: those for all VMs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policies: Option<PolicySet>,
-    /// The pCPU of each vCPU when it starts; empty: spread over those where they may run.
+    /// Initial pCPU of each vCPU; empty: spread over the allowed pCPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub begins_on: Vec<u32>,
-    /// When it starts.
+    /// Start time.
     pub starts: Nanos,
-    /// When it gets or loses vCPUs, and how many it has from then on: the first ones. In order of time.
+    /// Changes of the number of online vCPUs, the first ones, in order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hotplug: Vec<(Nanos, u32)>,
     /// The guest's kernel.
     pub guest: Guest,
-    /// What it runs.
+    /// Its workload.
     pub workload: Workload,
-    /// Its threads "per vcpu" are for so many vCPUs, if not for those it has.
+    /// Number of vCPUs for which threads "per vcpu" are counted; `None`: `vcpus`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sized_for: Option<u32>,
 }
 
 impl Vm {
-    /// As many vCPUs as the workload's threads "per vcpu" are for.
+    /// Number of vCPUs for which threads "per vcpu" are counted.
     pub fn sized_for(&self) -> u32 {
         self.sized_for.unwrap_or(self.vcpus)
     }
@@ -154,36 +152,36 @@ impl Vm {
 pub struct Guest {
     /// The guest scheduler.
     pub scheduler: Discipline,
-    /// What an idle vCPU does.
+    /// Idle loop.
     pub idle: IdleLoop,
-    /// How far the clock tick is apart; 4 ms at HZ=250.
+    /// Period of the clock tick; 4 ms at HZ=250.
     pub tick: Nanos,
-    /// How TLBs of other vCPUs are flushed.
+    /// Method of flushing other vCPUs' TLBs.
     pub tlb: TlbFlush,
-    /// Whether idle vCPUs are asked to flush, too.
+    /// Whether TLB flushes include idle vCPUs.
     pub idle_tlb: IdleTlb,
-    /// How vCPUs interrupt each other.
+    /// Interrupt controllers.
     #[serde(skip_serializing_if = "is_cluster")]
     pub apic: Apic,
-    /// How the lock of an address space is waited for.
+    /// Implementation of the address-space lock.
     pub mm_lock: MmLock,
-    /// Whether page faults and giving memory back take that lock for reading, instead of alone as changes do.
+    /// Whether page faults and memory discards take that lock for reading, instead of for writing as changes do.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mm_readers: bool,
-    /// How the kernel's own spin locks are built, those of futexes, queues and a spinning `mm_lock`.
+    /// Kind of the kernel's own spin locks: those of futexes, queues and a spinning `mm_lock`.
     #[serde(skip_serializing_if = "is_queued")]
     pub spin_locks: SpinKind,
-    /// Whether the guest's scheduler leaves stolen time out of what a thread ran.
+    /// Whether the guest's scheduler subtracts steal time from a thread's run time.
     pub steal_clock: bool,
     /// Whether the guest balances load between its vCPUs.
     pub balance: bool,
-    /// Whether each thread is pinned to a vCPU of its own, in turn.
+    /// Whether threads are pinned to vCPUs, round robin.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub per_thread: bool,
-    /// For how long at most a thread is held back whose wake-up would end an idle period; zero: not at all.
+    /// Maximum delay of a wake-up that would end an idle period; zero: none.
     #[serde(skip_serializing_if = "is_zero")]
     pub wake_delay: Nanos,
-    /// Gleaner, if it runs there.
+    /// Gleaner, if it runs in the guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
 }
@@ -200,38 +198,37 @@ fn is_queued(kind: &SpinKind) -> bool {
     *kind == SpinKind::Queued
 }
 
-/// What a vCPU does that has no thread to run.
+/// Idle loop of a vCPU without a runnable thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdleLoop {
     /// HLT: an exit to the hypervisor.
     Halt,
-    /// Poll for ever (`idle=poll`).
+    /// Poll without end (`idle=poll`).
     Poll,
-    /// Poll up to this long, then halt (the haltpoll cpuidle governor: this is
-    /// `guest_halt_poll_ns`, adapted downwards as the governor does).
+    /// Poll for at most this time, then halt: `guest_halt_poll_ns` of the haltpoll cpuidle governor, adapted downwards as the governor does.
     HaltPoll(Nanos),
 }
 
-/// How a VM's interrupt controllers are addressed, which decides how many vCPUs one write, and one exit, reaches. Without a
-/// hypervisor it is always [`Apic::Cluster`].
+/// Addressing of a VM's interrupt controllers, which decides how many vCPUs one write, and one exit, reaches.
+/// Without a hypervisor it is always [`Apic::Cluster`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Apic {
-    /// x2APIC with logical addresses: one write for up to 16 vCPUs, as on a machine that remaps interrupts.
+    /// x2APIC with logical addresses: one write for up to 16 vCPUs, as on a machine with interrupt remapping.
     Cluster,
-    /// xAPIC: one write for all vCPUs of a VM that has up to eight; in larger ones, whose addresses are physical, one for each vCPU
-    /// (arch/x86/kernel/apic/ipi.c, `default_send_IPI_mask_sequence_phys`).
+    /// xAPIC: one write for all vCPUs of a VM with at most eight.
+    /// Larger VMs use physical addresses: one write for each vCPU (arch/x86/kernel/apic/ipi.c, `default_send_IPI_mask_sequence_phys`).
     Xapic,
-    /// x2APIC with physical addresses, as in KVM guests without remapping of interrupts: one write for each vCPU
+    /// x2APIC with physical addresses, as in KVM guests without interrupt remapping: one write for each vCPU
     /// (arch/x86/kernel/apic/apic.c, `try_to_enable_x2apic`; x2apic_phys.c).
     X2apic,
-    /// As [`Apic::X2apic`], and interrupts are posted: who receives them does not exit, whatever the host's `apicv` is.
+    /// As [`Apic::X2apic`], with posted interrupts: the receiver does not exit, regardless of the host's `apicv`.
     Posted,
 }
 
 impl Apic {
-    /// How many vCPUs of a VM that has so many are reached by one write.
+    /// Maximum number of vCPUs that one write reaches in a VM of `vcpus` vCPUs.
     pub fn receivers(self, vcpus: u32) -> u32 {
         match self {
             Apic::Cluster => 16,
@@ -241,40 +238,37 @@ impl Apic {
     }
 }
 
-/// Whether a TLB flush concerns idle vCPUs, whose TLB still holds the address space (lazy TLB).
+/// Handling of idle vCPUs by a TLB flush; their TLB still holds the address space (lazy TLB).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdleTlb {
-    /// They are left out and flush when they have a thread again, as from Linux 4.20 on.
+    /// Idle vCPUs are skipped and flush when they next run a thread, as since Linux 4.20.
     LeftOut,
-    /// The first flush after a vCPU became idle asks it, and wakes it for that; then it has left the
-    /// address space, as before.
+    /// The first flush after a vCPU became idle interrupts it; then it has left the address space, as before 4.20.
     Asked,
 }
 
-/// How the lock of an address space is waited for (the kernel's rw_semaphore, taken for writing).
+/// Implementation of the address-space lock (the kernel's rw_semaphore, taken for writing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MmLock {
-    /// Waiters block; a free lock goes to whoever comes first, as from Linux 3.9 on.
+    /// Waiters block; the first thread that arrives takes a free lock, as since Linux 3.9.
     Stealing,
-    /// Waiters block; who lets go hands the lock over to the longest waiter, which owns it while it
-    /// is still being woken, as up to Linux 3.8.
+    /// Waiters block; the lock is handed over to the longest waiter, which owns it while it is still being woken, as up to Linux 3.8.
     HandedOver,
-    /// Waiters spin in the kernel as long as the owner runs, as from Linux 3.16 on.
+    /// Waiters spin in the kernel while the owner runs, as since Linux 3.16.
     Spinning,
 }
 
-/// How TLBs of other vCPUs are flushed.
+/// Method of flushing other vCPUs' TLBs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlbFlush {
-    /// An IPI to every vCPU that uses the address space, and a wait for all.
+    /// An IPI to every vCPU that uses the address space; the sender waits for all.
     Ipi,
-    /// Upstream's KVM_FEATURE_PV_TLB_FLUSH: preempted vCPUs are only marked and flush when they run
-    /// again; running ones get the IPI.
+    /// Upstream's KVM_FEATURE_PV_TLB_FLUSH: preempted vCPUs are marked and flush when they run again; running ones get the IPI.
     Paravirtual,
-    /// Tandem's: one hypercall; the hypervisor sends a physical IPI to each pCPU that runs a vCPU of the VM,
-    /// the other vCPUs are flushed before they run again.
+    /// Tandem's: one hypercall.
+    /// The hypervisor sends a physical IPI to each pCPU that runs a vCPU of the VM; other vCPUs are flushed before they run again.
     Hypercall,
 }

@@ -1,8 +1,7 @@
-//! Where a setting stands, and what is said when it is wrong.
+//! Source locations of settings, and errors about them.
 //!
-//! A scenario comes from several files and from the command line. Whatever is wrong is reported as
-//! `FILE:LINE: what is wrong: what would be right`, or with `--set KEY=VALUE` (or `--vary`) in place of file
-//! and line, so that nobody must guess which of them is meant.
+//! A scenario comes from several files and from the command line.
+//! Errors have the form `FILE:LINE: error: valid form`, with `--set KEY=VALUE` (or `--vary`) in place of file and line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,18 +9,18 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// The longest scenario or workload, in bytes.
-pub(super) const MOST_BYTES: u64 = 4 << 20;
+/// Maximum size of a scenario or workload in bytes.
+pub(super) const MAX_BYTES: u64 = 4 << 20;
 
-/// The longest message about a place, in bytes.
-const LONGEST_MESSAGE: usize = 1_000;
+/// Maximum length of an error message in bytes.
+const MAX_MESSAGE_BYTES: usize = 1_000;
 
-/// Where a setting stands.
+/// Location of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In a file.
     Line {
-        /// The file, as it was named.
+        /// The file, as given.
         file: Arc<str>,
         /// The line, from 1.
         line: u32,
@@ -32,7 +31,7 @@ pub enum Place {
         option: &'static str,
         /// The key.
         key: Arc<str>,
-        /// Its value, as it was given.
+        /// Its value, as given.
         value: Arc<str>,
     },
 }
@@ -46,7 +45,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a scenario or a workload cannot be used.
+/// Error in a scenario or workload.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// A file cannot be read.
@@ -54,53 +53,54 @@ pub enum LoadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A file is longer than any scenario.
+    /// A file exceeds the maximum size.
     #[error(
         "{path} is longer than {most} MiB: no scenario and no workload is",
         path = path.display(),
-        most = MOST_BYTES >> 20
+        most = MAX_BYTES >> 20
     )]
     TooLong {
         /// The file.
         path: PathBuf,
     },
-    /// A `--set` is no setting.
+    /// A malformed `--set`.
     #[error("--set {0}: write KEY=VALUE, such as vm.0.vcpus=8")]
     Malformed(String),
-    /// A file is no TOML, or something in it is wrong.
+    /// Invalid TOML, or an invalid setting.
     #[error("{place}: {message}")]
     Wrong {
-        /// Where.
+        /// Location.
         place: Place,
-        /// What, and what would be right.
+        /// The error and the valid form.
         message: String,
     },
 }
 
 impl LoadError {
-    /// Something is wrong at a place. What the file holds may be part of the message: of that as much is said as fits some lines, and nothing that a
-    /// terminal would obey.
+    /// An error at a place.
+    /// The message may quote the file, so it is truncated, and control characters are escaped.
     pub fn at(place: &Place, message: impl Into<String>) -> LoadError {
         let message: String = message.into();
         let is_plain = |c: char| !c.is_control();
         LoadError::Wrong {
             place: place.clone(),
-            message: match message.len() <= LONGEST_MESSAGE && message.chars().all(is_plain) {
-                true => message,
-                false => shortened(&message),
+            message: if message.len() <= MAX_MESSAGE_BYTES && message.chars().all(is_plain) {
+                message
+            } else {
+                shortened(&message)
             },
         }
     }
 }
 
-/// The first of a message, with control characters written out.
+/// Truncates a message and escapes its control characters.
 fn shortened(message: &str) -> String {
     let mut said = String::new();
     for c in message.chars() {
-        if said.len() >= LONGEST_MESSAGE {
+        if said.len() >= MAX_MESSAGE_BYTES {
             said.push('…');
             break;
         }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_about_what_is_as_long_as_a_file_stay_short() {
+    fn long_messages_are_truncated() {
         let long = "wieght".repeat(200_000);
         let place = Place::Line { file: "a.toml".into(), line: 1 };
         let said = LoadError::at(&place, format!("`{long}\n\u{1b}[2J`")).to_string();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn places_read_as_compilers_write_them() {
+    fn places_use_compiler_format() {
         let place = Place::Line { file: "a.toml".into(), line: 7 };
         assert_eq!(LoadError::at(&place, "no").to_string(), "a.toml:7: no");
         let place = Place::Given { option: "--set", key: "vm.0.vcpus".into(), value: "x".into() };

@@ -1,11 +1,12 @@
-//! `[policies]`: Tandem's policies on the host, by the names of their registry, and FlexS.
+//! `[policies]`: Tandem's policies on the host, by their names in the registry, and FlexS.
 //!
-//! `policies = ["fair"]` is short for a table in which each of them is `true`. A VM may have a list of its own, `policies = […]`,
-//! which counts for it in place of the host's; the empty list leaves it as it is configured.
+//! `policies = ["fair"]` is short for a table in which each of them is `true`.
+//! A VM's own list, `policies = […]`, replaces the host's for that VM; an empty list disables all policies for it.
 //!
-//! What a live host's knob for weights can take is part of what a policy can do, so the simulated one rounds too:
-//! `weights = "v1"` to `cpu.shares` of cgroup v1, `"v2"` to `cpu.weight` of v2. A scenario's weights are in units of `cpu.shares`
-//! (1024 is the usual one), so a step of `cpu.weight` is 10.24. Xen's credit scheduler takes 256ths of the usual weight.
+//! A live host's knob limits the weights that a policy can set, so the simulated knob rounds, too:
+//! `weights = "v1"` to `cpu.shares` of cgroup v1, `"v2"` to `cpu.weight` of v2.
+//! A scenario's weights are in units of `cpu.shares` (default 1024), so a step of `cpu.weight` is 10.24.
+//! Xen's credit scheduler has steps of 1/256 of the default weight.
 
 use tandem_model::{Nanos, PolicySet, Weight};
 use tandem_policy::asymmetric::AsymmetricConfig;
@@ -20,8 +21,8 @@ use super::{HostPolicies, Policies};
 use crate::host::HostScheduler;
 use crate::scenario::units;
 
-/// The longest accounting period.
-const LONGEST: Nanos = Nanos::from_secs(10);
+/// Maximum accounting period.
+const MAX_PERIOD: Nanos = Nanos::from_secs(10);
 
 /// Keys besides the names of policies.
 pub(super) const KEYS: [&str; 6] = ["flexw", "flexs", "period", "placement", "weights", "dry_run"];
@@ -35,7 +36,7 @@ pub(super) const TURNS_KEYS: [&str; 3] = ["turn", "longest_wait", "periods"];
 /// Settings of `asymmetric`: its parts.
 pub(super) const ASYMMETRIC_KEYS: [&str; 3] = ["time", "latency", "resolver"];
 
-/// `cpu.weight` of cgroup v2 in units of `cpu.shares`, whose default is 1024 where that of v2 is 100.
+/// `cpu.weight` of cgroup v2 (default 100) in units of `cpu.shares` (default 1024).
 const V2: WeightKnob = WeightKnob {
     least: Weight::constant(10.24),
     most: Weight::constant(102_400.0),
@@ -95,7 +96,7 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
         return Err(table.wrong(error.to_string()));
     }
     controller.period = table
-        .or("period", controller.period, |field| field.time(Nanos::from_millis(1), LONGEST))?;
+        .or("period", controller.period, |field| field.time(Nanos::from_millis(1), MAX_PERIOD))?;
     controller.placement = table.or("placement", controller.placement, |field| {
         field.choice(&[
             ("keep", Placement::Keep),
@@ -114,8 +115,8 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
     Ok(Policies { host: HostPolicies { controller, knob }, flexs })
 }
 
-/// Makes the short form, a list of names, the table that it is short for, so that `--set policies.NAME=…` can change it.
-/// A list of anything else stays as it is, to be refused where it is read.
+/// Expands a list of names to its table, so that `--set policies.NAME=…` can change it.
+/// An invalid list stays as it is; reading it later reports the error.
 pub fn spell_out(root: &mut Node) {
     let Value::Table(entries) = &mut root.value else {
         return;
@@ -139,12 +140,12 @@ pub fn spell_out(root: &mut Node) {
     }
 }
 
-/// A registered policy alone.
+/// A set of one registered policy.
 fn one(name: &str, table: &Table<'_>) -> Result<PolicySet, LoadError> {
     registry::set([name]).map_err(|error| table.wrong(error.to_string()))
 }
 
-/// A list of names.
+/// Reads a list of names.
 pub fn list(field: &Field<'_>) -> Result<PolicySet, LoadError> {
     let mut policies = PolicySet::NONE;
     for name in field.list()? {
@@ -165,7 +166,7 @@ pub fn list(field: &Field<'_>) -> Result<PolicySet, LoadError> {
     }
 }
 
-/// `fair = true`, or a table of its settings.
+/// Reads `fair = true`, or a table of its settings.
 fn fair(field: &Field<'_>) -> Result<Option<FlexWConfig>, LoadError> {
     let default = FlexWConfig::default();
     if let Value::Flag(on) = field.node.value {
@@ -192,7 +193,7 @@ fn fair(field: &Field<'_>) -> Result<Option<FlexWConfig>, LoadError> {
     }))
 }
 
-/// `turns = true`, or a table of its settings.
+/// Reads `turns = true`, or a table of its settings.
 fn turns(field: &Field<'_>) -> Result<Option<TurnsConfig>, LoadError> {
     let default = TurnsConfig::default();
     if let Value::Flag(on) = field.node.value {
@@ -212,7 +213,7 @@ fn turns(field: &Field<'_>) -> Result<Option<TurnsConfig>, LoadError> {
     }))
 }
 
-/// `asymmetric = true`, or a table of the parts that act.
+/// Reads `asymmetric = true`, or a table of its parts.
 fn asymmetric(field: &Field<'_>) -> Result<Option<AsymmetricConfig>, LoadError> {
     let default = AsymmetricConfig::default();
     if let Value::Flag(on) = field.node.value {
@@ -226,7 +227,7 @@ fn asymmetric(field: &Field<'_>) -> Result<Option<AsymmetricConfig>, LoadError> 
     }))
 }
 
-/// `flexs = true`, or a table of its settings.
+/// Reads `flexs = true`, or a table of its settings.
 fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
     const KEYS: [&str; 9] = [
         "tick",
@@ -245,7 +246,7 @@ fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
     }
     let table = field.table(&KEYS)?;
     let time = |key: &str, default: Nanos| {
-        table.or(key, default, |field| field.time(Nanos::ZERO, units::LONGEST))
+        table.or(key, default, |field| field.time(Nanos::ZERO, units::MAX_TIME))
     };
     let number = |key: &str, default: u32| table.or(key, default, |field| field.small(0, u32::MAX));
     let config = FlexSConfig {

@@ -1,8 +1,8 @@
-//! Reading settings out of a tree: tables with known keys, values with ranges.
+//! Reading settings from a tree: tables with known keys, values with ranges.
 //!
-//! A [`Table`] is opened with all the keys that it may have, so that an unknown one is found before
-//! anything else and the nearest known one can be named. A [`Field`] is a value with its full key,
-//! such as `vm[0].vcpus`, for messages of the form `vm[0].vcpus = 0 is not possible: 1 … 1024`.
+//! A [`Table`] is opened with all its valid keys, so that an unknown key is detected first and the error suggests the nearest one.
+//! A [`Field`] is a value with its full key, such as `vm[0].vcpus`.
+//! Its errors have the form `vm[0].vcpus = 0 is not possible: 1 … 1024`.
 
 use tandem_model::Nanos;
 use tandem_model::suggestion::nearest;
@@ -12,7 +12,7 @@ use super::tree::{Node, Value};
 use super::units;
 use crate::random::Dist;
 
-/// A table whose keys are known.
+/// A table with checked keys.
 #[derive(Clone, Debug)]
 pub struct Table<'a> {
     node: &'a Node,
@@ -44,7 +44,7 @@ impl<'a> Table<'a> {
         self.node.get(key).map(|node| Field { node, path })
     }
 
-    /// The value of a key that cannot be left out; `example` says how it may look.
+    /// The value of a required key; the error shows `example`.
     pub fn need(&self, key: &str, example: &str) -> Result<Field<'a>, LoadError> {
         self.get(key).ok_or_else(|| {
             let whole = match self.path.as_str() {
@@ -71,19 +71,19 @@ impl<'a> Table<'a> {
         self.get(key).map_or(Ok(default), |field| read(&field))
     }
 
-    /// Where it stands.
+    /// Its location.
     pub fn place(&self) -> &'a Place {
         &self.node.place
     }
 
-    /// Something is wrong with the table as a whole.
+    /// An error about the table as a whole.
     pub fn wrong(&self, message: impl Into<String>) -> LoadError {
         LoadError::at(&self.node.place, message)
     }
 }
 
 impl<'a> Field<'a> {
-    /// The value is not possible; `expected` says what would be.
+    /// The error of an invalid value; `expected` describes the valid ones.
     pub fn wrong(&self, expected: impl std::fmt::Display) -> LoadError {
         let message = match self.node.value {
             Value::List(_) | Value::Table(_) => format!("{}: {expected}", self.path),
@@ -92,7 +92,7 @@ impl<'a> Field<'a> {
         LoadError::at(&self.node.place, message)
     }
 
-    /// It is of the wrong kind.
+    /// The error of a value of the wrong type.
     fn kind(&self, expected: &str) -> LoadError {
         match self.node.value {
             Value::List(_) | Value::Table(_) => {
@@ -102,7 +102,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The table it is, with these keys.
+    /// Reads a table with these keys.
     pub fn table(&self, keys: &[&str]) -> Result<Table<'a>, LoadError> {
         let Value::Table(entries) = &self.node.value else {
             return Err(self.kind("a table"));
@@ -122,22 +122,23 @@ impl<'a> Field<'a> {
         Ok(Table { node: self.node, path: self.path.clone() })
     }
 
-    /// The string it is.
+    /// Reads a string.
     pub fn text(&self) -> Result<&'a str, LoadError> {
         self.node.as_word().ok_or_else(|| self.kind("a string"))
     }
 
-    /// The name it is: letters, digits, `-`, `_`, `.` and blanks, up to 64 of them.
+    /// Reads a name: 1 … 64 letters, digits, blanks and `-_.+/`.
     pub fn name(&self) -> Result<String, LoadError> {
         let text = self.text()?;
         let fine = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ' | '+' | '/');
-        match text.chars().all(fine) && (1..=64).contains(&text.chars().count()) {
-            true => Ok(text.to_owned()),
-            false => Err(self.wrong("a name of 1 … 64 letters, digits, - _ . + /")),
+        if text.chars().all(fine) && (1..=64).contains(&text.chars().count()) {
+            Ok(text.to_owned())
+        } else {
+            Err(self.wrong("a name of 1 … 64 letters, digits, - _ . + /"))
         }
     }
 
-    /// True or false.
+    /// Reads a boolean.
     pub fn flag(&self) -> Result<bool, LoadError> {
         match self.node.value {
             Value::Flag(flag) => Ok(flag),
@@ -145,7 +146,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A whole number within a range.
+    /// Reads an integer within a range.
     pub fn integer(&self, least: u64, most: u64) -> Result<u64, LoadError> {
         match self.node.value {
             Value::Integer(number) => u64::try_from(number)
@@ -156,39 +157,41 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The same for what is held in 32 bits.
+    /// Reads a 32-bit integer within a range.
     pub fn small(&self, least: u32, most: u32) -> Result<u32, LoadError> {
         let number = self.integer(u64::from(least), u64::from(most))?;
         Ok(number.min(u64::from(u32::MAX)) as u32)
     }
 
-    /// A number within a range.
+    /// Reads a number within a range.
     pub fn number(&self, least: f64, most: f64) -> Result<f64, LoadError> {
         let number = match self.node.value {
             Value::Integer(number) => number as f64,
             Value::Real(number) => number,
             _ => return Err(self.kind(&format!("a number, {least} … {most},"))),
         };
-        match number.is_finite() && number >= least && number <= most {
-            true => Ok(number),
-            false => Err(self.wrong(format!("{least} … {most}"))),
+        if number.is_finite() && number >= least && number <= most {
+            Ok(number)
+        } else {
+            Err(self.wrong(format!("{least} … {most}")))
         }
     }
 
-    /// A time with a unit, within a range.
+    /// Reads a time with a unit, within a range.
     pub fn time(&self, least: Nanos, most: Nanos) -> Result<Nanos, LoadError> {
         let time = match &self.node.value {
             Value::Text(text) => units::time(text).map_err(|expected| self.wrong(expected))?,
             Value::Integer(0) => Nanos::ZERO,
             _ => return Err(self.kind("a time with its unit, such as \"4ms\",")),
         };
-        match (least..=most).contains(&time) {
-            true => Ok(time),
-            false => Err(self.wrong(format!("{} … {}", units::short(least), units::short(most)))),
+        if (least..=most).contains(&time) {
+            Ok(time)
+        } else {
+            Err(self.wrong(format!("{} … {}", units::short(least), units::short(most))))
         }
     }
 
-    /// A distribution of times.
+    /// Reads a distribution of times.
     pub fn dist(&self) -> Result<Dist, LoadError> {
         match &self.node.value {
             Value::Text(text) => units::dist(text).map_err(|expected| self.wrong(expected)),
@@ -196,7 +199,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// One of several words, each with what it stands for.
+    /// Reads one of several words and returns its value.
     pub fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Result<T, LoadError> {
         let words = || choices.iter().map(|(word, _)| *word);
         let Some(text) = self.node.as_word() else {
@@ -213,7 +216,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// The elements of a list.
+    /// Reads a list.
     pub fn list(&self) -> Result<Vec<Field<'a>>, LoadError> {
         let Value::List(list) = &self.node.value else {
             return Err(self.kind("a list"));

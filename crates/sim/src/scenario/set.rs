@@ -1,28 +1,29 @@
 //! Replacing single values of a scenario: `--set vm.0.vcpus=8`, `--set host.scheduler=cfs`.
 //!
-//! A key is a path from the top. Elements of a list are meant by number, by their `name`, or all at
-//! once by `*`. Tables on the way that are left out in the file are made; what the key itself is
-//! called is checked when the settings are read, as if it stood in the file.
+//! A key is a path from the root.
+//! It selects an element of a list by number or by `name`, and all elements by `*`.
+//! Missing tables on the path are created.
+//! The key itself is checked when the settings are read, as if it were in the file.
 
 use super::place::{LoadError, Place};
 use super::tree::{Entry, Node, Value};
 
-/// The most parts of a key; as deep as TOML may nest.
-const DEEPEST: usize = 80;
+/// Maximum number of parts of a key, as deep as TOML may nest.
+const MAX_PARTS: usize = 80;
 
-/// A value to be replaced.
+/// Replacement of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The key, from the top.
+    /// The key, from the root.
     pub key: String,
     /// The value, as TOML or as a bare string.
     pub value: String,
-    /// The option that it was given with, for messages.
+    /// The option that set it, for messages.
     pub option: &'static str,
 }
 
 impl Setting {
-    /// As with `--set`.
+    /// A setting by `--set`.
     pub fn new(key: impl Into<String>, value: impl Into<String>) -> Setting {
         Setting { key: key.into(), value: value.into(), option: "--set" }
     }
@@ -37,7 +38,7 @@ impl Setting {
         }
     }
 
-    /// Where it stands.
+    /// Its location.
     fn place(&self) -> Place {
         Place::Given {
             option: self.option,
@@ -49,9 +50,9 @@ impl Setting {
     /// Replaces the value in a document.
     pub fn apply(&self, root: &mut Node) -> Result<(), LoadError> {
         let steps: Vec<&str> = self.key.split('.').map(str::trim).collect();
-        if steps.len() > DEEPEST {
+        if steps.len() > MAX_PARTS {
             let message =
-                format!("a key has at most {DEEPEST} parts, this one has {}", steps.len());
+                format!("a key has at most {MAX_PARTS} parts, this one has {}", steps.len());
             return Err(LoadError::at(&self.place(), message));
         }
         let value = Node::given(self.place(), &self.value);
@@ -110,7 +111,7 @@ impl Setting {
     }
 }
 
-/// The elements that a step means.
+/// The elements that a step selects.
 fn chosen(list: &[Node], step: &str) -> Option<Vec<usize>> {
     if step == "*" {
         return Some((0..list.len()).collect());
@@ -126,7 +127,7 @@ fn name(node: &Node) -> Option<&str> {
     node.get("name").and_then(Node::as_text)
 }
 
-/// What could have been meant.
+/// The valid selectors of a list, for messages.
 fn elements(list: &[Node]) -> String {
     let names: Vec<&str> = list.iter().filter_map(name).collect();
     let names = match names.as_slice() {
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_replaced_by_path_number_name_and_star() {
+    fn keys_select_by_number_name_and_star() {
         let vcpus = |node: &Node, vm: usize| {
             let node = node.get("vm").unwrap().elements()[vm].get("vcpus")?;
             Some(node.shown())
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said_with_what_is() {
+    fn unknown_keys_list_valid_ones() {
         assert!(set("vm.2.vcpus=1").unwrap_err().contains("0 … 1, a, b, or *"));
         assert!(set("vm.c.vcpus=1").unwrap_err().contains("no element `c`"));
         assert!(set("host.tick.x=1").unwrap_err().contains("x.toml:2"));

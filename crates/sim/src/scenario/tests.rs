@@ -1,4 +1,4 @@
-//! Reading scenarios: defaults, what is replaced, and what is refused.
+//! Reading scenarios: defaults, replacements and errors.
 
 use tandem_model::{Nanos, PolicySet};
 use tandem_policy::host::registry;
@@ -23,7 +23,7 @@ fn with(settings: &[&str]) -> Result<Scenario, String> {
 }
 
 #[test]
-fn words_of_the_command_line_need_no_quotes() {
+fn command_line_words_need_no_quotes() {
     let unquoted = with(&["host.scheduler=eevdf", "host.eevdf.reweight=6.13"]).unwrap();
     let quoted = with(&["host.scheduler=eevdf", "host.eevdf.reweight=\"6.13\""]).unwrap();
     assert_eq!(unquoted, quoted);
@@ -32,7 +32,7 @@ fn words_of_the_command_line_need_no_quotes() {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn omitted_settings_have_defaults() {
     let scenario = with(&[]).unwrap();
     assert_eq!((scenario.name.as_str(), scenario.seed), ("s", 1));
     assert_eq!(scenario.machine.costs, Costs::default());
@@ -94,7 +94,7 @@ fn values_are_replaced_before_they_are_read() {
 }
 
 #[test]
-fn what_is_replaced_wrongly_names_the_replacement() {
+fn invalid_replacements_name_the_option() {
     for (setting, said) in [
         ("host.schedulr=cfs", "did you mean `scheduler`"),
         ("host.scheduler=o1", "\"cfs\", \"eevdf\", \"credit\""),
@@ -214,7 +214,7 @@ fn every_key_is_documented() {
 }
 
 #[test]
-fn workloads_are_found_beside_and_above_the_scenario() {
+fn workloads_are_found_in_scenario_folders() {
     let dir = std::env::temp_dir().join(format!("tandem-scenario-{}", std::process::id()));
     let folder = dir.join("scenarios");
     std::fs::create_dir_all(dir.join("workloads")).unwrap();
@@ -261,13 +261,13 @@ fn workloads_of_the_repository_are_built_in() {
 }
 
 #[test]
-fn what_nests_too_deep_is_refused_before_it_is_read() {
-    // A reader that counts what closes wrongly would overflow its stack here.
+fn deep_nesting_is_rejected_before_parsing() {
+    // A parser that miscounts closing brackets would overflow its stack here.
     let closed = ["{}"; 30_000].join(", ");
     let deep = format!("{{ {closed}, b = {}", "{a=".repeat(30_000));
     let error = Source::from_text("s.toml", &format!("\na = {deep}\n")).unwrap_err();
     let wanted = "s.toml:2: tables and lists may nest 100 deep at most";
     assert_eq!(error.to_string(), wanted);
-    // What is no TOML on the command line is a text, also there.
+    // On the command line, invalid TOML is a string, even this one.
     assert!(with(&[&format!("host.scheduler={deep}")]).is_err());
 }

@@ -1,10 +1,10 @@
-//! A TOML document as a tree in which every key and value knows its place.
+//! A TOML document as a tree that keeps the location of every key and value.
 //!
-//! Scenarios are read in two steps: text → tree, in which single values may be replaced (`--set`,
-//! `--vary`), then tree → settings. Deserializing straight into structs would lose the places, and
-//! with them the line to name when a value is wrong.
+//! Scenarios are read in two steps: text → tree, in which `--set` and `--vary` replace single values, then tree → settings.
+//! Direct deserialization into structs would lose the locations that errors name.
 //!
-//! Keys keep the order of the document. Dates are no settings of ours and are kept as text.
+//! Keys keep the order of the document.
+//! Dates are kept as text, because no setting uses them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use toml::de::{DeTable, DeValue};
 
 use super::place::{LoadError, Place};
 
-/// A value, and where it stands.
+/// A value with its location.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Where.
+    /// Location.
     pub place: Place,
-    /// What.
+    /// Value.
     pub value: Value,
 }
 
@@ -29,7 +29,7 @@ pub struct Node {
 pub enum Value {
     /// A string.
     Text(String),
-    /// A whole number.
+    /// An integer.
     Integer(i64),
     /// A number with a fraction.
     Real(f64),
@@ -46,14 +46,14 @@ pub enum Value {
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// Where the key stands.
+    /// Location of the key.
     pub place: Place,
     /// The value.
     pub node: Node,
 }
 
 impl Node {
-    /// Reads a document; `file` is what errors call it.
+    /// Parses a document; errors show `file` as its name.
     pub fn parse(file: &str, text: &str) -> Result<Node, LoadError> {
         let lines = Lines::new(file, text);
         if let Some(at) = too_deep(text) {
@@ -66,7 +66,7 @@ impl Node {
         Ok(Node { place: lines.place(0), value: lines.table(table.into_inner())? })
     }
 
-    /// Reads a value as it is given on the command line: TOML if it is that, otherwise a string.
+    /// Parses a value of the command line as TOML, otherwise takes it as a string.
     pub fn given(place: Place, text: &str) -> Node {
         let quoted = |text: &str| Value::Text(text.to_owned());
         let parsed = match too_deep(text) {
@@ -87,7 +87,7 @@ impl Node {
         Node { place, value: Value::Table(Vec::new()) }
     }
 
-    /// Calls a document as its file is called, unless it has a name.
+    /// Names a document after its file, unless it has a name.
     pub fn name_by(&mut self, file: &Path) {
         let stem = file.file_stem().unwrap_or_default().to_string_lossy();
         let place = self.place.clone();
@@ -102,7 +102,7 @@ impl Node {
         }
     }
 
-    /// Gives everything below this node its place.
+    /// Sets the location of all nodes below to this node's.
     fn at_place(mut self) -> Node {
         let place = self.place.clone();
         let below = |node: Node| Node { place: place.clone(), ..node }.at_place();
@@ -133,7 +133,7 @@ impl Node {
         }
     }
 
-    /// The string it is, if it is one.
+    /// The string, if it is one.
     pub fn as_text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
@@ -141,11 +141,11 @@ impl Node {
         }
     }
 
-    /// The word it is: a string, or a number or flag of the command line as it was given there, where nobody quotes.
+    /// The word, if it is one: a string, or an unquoted number or flag of the command line as given.
     pub fn as_word(&self) -> Option<&str> {
         match (&self.value, &self.place) {
             (Value::Text(text), _) => Some(text),
-            // What stands within a list or table has the place of the whole.
+            // Values within a list or table have the location of the whole.
             (Value::Integer(_) | Value::Real(_) | Value::Flag(_), Place::Given { value, .. })
                 if !value.starts_with(['[', '{']) =>
             {
@@ -155,7 +155,7 @@ impl Node {
         }
     }
 
-    /// The elements of a list; none if it is no list.
+    /// The elements of a list; empty for other values.
     pub fn elements(&self) -> &[Node] {
         match &self.value {
             Value::List(list) => list,
@@ -163,7 +163,7 @@ impl Node {
         }
     }
 
-    /// What kind of value it is, for messages.
+    /// Type of the value, for messages.
     pub fn kind(&self) -> &'static str {
         match self.value {
             Value::Text(_) => "a string",
@@ -175,7 +175,7 @@ impl Node {
         }
     }
 
-    /// The value as it would be written, for messages; tables and lists by their kind.
+    /// The value in TOML, for messages; tables and lists by their type.
     pub fn shown(&self) -> String {
         match &self.value {
             Value::Text(text) => format!("\"{text}\""),
@@ -187,7 +187,7 @@ impl Node {
     }
 }
 
-/// Lines of a document, by the offsets at which they begin.
+/// Lines of a document, by their start offsets.
 struct Lines {
     file: Arc<str>,
     begins: Vec<usize>,
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_know_their_lines_and_keys_keep_their_order() {
+    fn lines_and_key_order_are_preserved() {
         let node = Node::parse("x.toml", "z = 1\n[a]\nb = [\n  2,\n  { c = \"d\" },\n]\n").unwrap();
         let line = |node: &Node| node.place.to_string();
         assert_eq!(line(node.get("z").unwrap()), "x.toml:1");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_names_the_line() {
+    fn invalid_toml_names_the_line() {
         let error = Node::parse("x.toml", "a = 1\nb = \n").unwrap_err();
         assert!(error.to_string().starts_with("x.toml:2: "), "{error}");
         let error = Node::parse("x.toml", "a = 99999999999999999999\n").unwrap_err();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_the_command_line_are_toml_or_else_strings() {
+    fn command_line_values_fall_back_to_strings() {
         let given = |text: &str| {
             let place = Place::Given { option: "--set", key: "k".into(), value: text.into() };
             Node::given(place, text)

@@ -1,19 +1,19 @@
-//! Times, distributions and sizes as they are written: `"4ms"`, `"exp(2us)"`, `"64KiB"`.
+//! Parsing of times, distributions and sizes: `"4ms"`, `"exp(2us)"`, `"64KiB"`.
 //!
-//! Times are kept in whole nanoseconds. A number without a unit is refused: a scenario that says 100
-//! and means milliseconds should not run with nanoseconds.
+//! Times are kept in whole nanoseconds.
+//! A number without a unit is an error: 100 that means milliseconds must not run as nanoseconds.
 
 use tandem_model::Nanos;
 
 use crate::random::Dist;
 
-/// The longest time that can be written: longer simulations would take months.
-pub const LONGEST: Nanos = Nanos::from_secs(4_000);
+/// Maximum time: longer simulations would take months.
+pub const MAX_TIME: Nanos = Nanos::from_secs(4_000);
 
 const UNITS: [(&str, f64); 6] =
     [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("μs", 1e3), ("ms", 1e6), ("s", 1e9)];
 
-/// Reads a time; the error says what would be right.
+/// Parses a time; the error describes the valid form.
 pub fn time(text: &str) -> Result<Nanos, String> {
     let text = text.trim();
     let wrong = || "a time has a number and a unit, such as 500ns, 1.5us, 4ms or 2s".to_owned();
@@ -23,13 +23,14 @@ pub fn time(text: &str) -> Result<Nanos, String> {
     let (_, factor) = factor.ok_or_else(wrong)?;
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let nanos = (number * factor).round();
-    match nanos <= LONGEST.0 as f64 {
-        true => Ok(Nanos(nanos as u64)),
-        false => Err(format!("at most {}", short(LONGEST))),
+    if nanos <= MAX_TIME.0 as f64 {
+        Ok(Nanos(nanos as u64))
+    } else {
+        Err(format!("at most {}", short(MAX_TIME)))
     }
 }
 
-/// A time as it would be written: the largest unit that needs no fraction.
+/// Formats a time in the largest unit without a fraction.
 pub fn short(time: Nanos) -> String {
     for (unit, factor) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)] {
         if time.0 > 0 && time.0.is_multiple_of(factor) {
@@ -39,15 +40,18 @@ pub fn short(time: Nanos) -> String {
     format!("{}ns", time.0)
 }
 
-/// Reads a distribution; the error says what would be right.
+/// Parses a distribution; the error describes the valid forms.
 pub fn dist(text: &str) -> Result<Dist, String> {
     let text = text.trim();
     let Some((name, rest)) = text.split_once('(') else {
         return Ok(Dist::Constant(
             time(text)
-                .map_err(|expected| match text.starts_with(|c: char| c.is_ascii_digit()) {
-                    true => expected,
-                    false => FORMS.to_owned(),
+                .map_err(|expected| {
+                    if text.starts_with(|c: char| c.is_ascii_digit()) {
+                        expected
+                    } else {
+                        FORMS.to_owned()
+                    }
                 })?
                 .0,
         ));
@@ -59,13 +63,14 @@ pub fn dist(text: &str) -> Result<Dist, String> {
         ("exp", [mean]) => Ok(Dist::Exponential(time(mean)?.0)),
         ("uniform", [least, most]) => {
             let (least, most) = (time(least)?, time(most)?);
-            match least <= most {
-                true => Ok(Dist::Uniform(least.0, most.0)),
-                false => Err(format!(
+            if least <= most {
+                Ok(Dist::Uniform(least.0, most.0))
+            } else {
+                Err(format!(
                     "the smaller time comes first: uniform({}, {})",
                     short(most),
                     short(least)
-                )),
+                ))
             }
         }
         ("normal", [mean, deviation]) => Ok(Dist::Normal(time(mean)?.0, time(deviation)?.0)),
@@ -74,9 +79,10 @@ pub fn dist(text: &str) -> Result<Dist, String> {
                          as pareto(1us, 1.5)";
             let least = time(least)?;
             let shape: f64 = shape.parse().map_err(|_| right.to_owned())?;
-            match least > Nanos::ZERO && (0.1..=100.0).contains(&shape) {
-                true => Ok(Dist::Pareto(least.0, shape)),
-                false => Err(right.to_owned()),
+            if least > Nanos::ZERO && (0.1..=100.0).contains(&shape) {
+                Ok(Dist::Pareto(least.0, shape))
+            } else {
+                Err(right.to_owned())
             }
         }
         _ => Err(FORMS.to_owned()),
@@ -86,7 +92,7 @@ pub fn dist(text: &str) -> Result<Dist, String> {
 const FORMS: &str = "a time such as 4us, or exp(MEAN), uniform(LEAST, MOST), \
                      normal(MEAN, DEVIATION), pareto(LEAST, SHAPE)";
 
-/// Whether a distribution can take any time at all.
+/// Whether a distribution can yield a positive time.
 pub fn takes_time(dist: Dist) -> bool {
     match dist {
         Dist::Constant(time) | Dist::Exponential(time) | Dist::Pareto(time, _) => time > 0,
@@ -95,7 +101,7 @@ pub fn takes_time(dist: Dist) -> bool {
     }
 }
 
-/// Reads a size in KiB; the error says what would be right.
+/// Parses a size in KiB; the error describes the valid form.
 pub fn kib(text: &str) -> Result<u32, String> {
     let wrong = || "a size such as 64KiB or 2MiB, at most 1024MiB".to_owned();
     let text = text.trim();

@@ -1,11 +1,11 @@
-//! `[[vm]]`: VMs, their vCPUs, their guest kernels, and what must fit the machine.
+//! `[[vm]]`: VMs, their vCPUs and guest kernels, checked against the machine.
 //!
-//! `count` makes several alike. In native mode the one VM is the machine itself: its vCPUs are the
-//! pCPUs.
+//! `count` creates several identical VMs.
+//! In native mode the only VM is the machine itself: its vCPUs are the pCPUs.
 
 use std::collections::HashSet;
 
-use tandem_kpolicy::MAX_VCPUS as MOST_RANKED;
+use tandem_kpolicy::MAX_VCPUS as MAX_RANKED;
 use tandem_model::{Nanos, PcpuId, PcpuSet, Weight};
 
 use super::place::LoadError;
@@ -17,23 +17,23 @@ use super::{
 use crate::host::{Candidate, HostConfig, HostScheduler, Placement, Starts};
 use crate::workload::{SpinKind, Workload, parse};
 
-/// As many vCPUs as KVM allows a VM (KVM_MAX_VCPUS of 6.12).
-const MOST_VCPUS: u32 = 4096;
+/// Maximum number of a VM's vCPUs (KVM_MAX_VCPUS of 6.12).
+const MAX_VCPUS: u32 = 4096;
 
-/// vCPUs of all VMs together.
-const MOST_VCPUS_IN_ALL: u64 = 65_536;
+/// Maximum number of vCPUs of all VMs.
+const MAX_TOTAL_VCPUS: u64 = 65_536;
 
-/// Threads of all VMs together.
-const MOST_THREADS: u64 = 1_000_000;
+/// Maximum number of threads of all VMs.
+const MAX_THREADS: u64 = 1_000_000;
 
-/// Objects of all VMs together.
-const MOST_OBJECTS: u64 = 4_000_000;
+/// Maximum number of objects of all VMs.
+const MAX_OBJECTS: u64 = 4_000_000;
 
-/// Steps of the programs of all VMs together, with the pins of their threads: each VM has its own.
-const MOST_STEPS: u64 = 4_000_000;
+/// Maximum number of program steps and thread pins of all VMs, of which each VM has a copy.
+const MAX_STEPS: u64 = 4_000_000;
 
-/// Changes of a VM's number of vCPUs.
-const MOST_CHANGES: usize = 1_000;
+/// Maximum number of changes of a VM's vCPU count.
+const MAX_HOTPLUG_CHANGES: usize = 1_000;
 
 pub(super) const KEYS: [&str; 28] = [
     "name",
@@ -66,15 +66,15 @@ pub(super) const KEYS: [&str; 28] = [
     "sized_for",
 ];
 
-/// What the VMs are made for.
+/// Context in which VMs are read.
 pub struct VmContext<'a> {
     /// The machine.
     pub machine: &'a Machine,
     /// The host.
     pub host: &'a HostConfig,
-    /// How long is simulated.
+    /// Simulated time.
     pub duration: Nanos,
-    /// The workload of a reference.
+    /// Resolves a reference to a workload.
     pub workload: &'a dyn Fn(&Field<'_>) -> Result<Workload, LoadError>,
 }
 
@@ -96,10 +96,10 @@ pub fn read(document: &Table<'_>, context: &VmContext<'_>) -> Result<Vec<Vm>, Lo
         let of_one: usize = roles.map(|role| role.program.len() + role.pins.len()).sum();
         steps += of_one as u64 * u64::from(count);
         for (what, sum, most) in [
-            ("vCPUs", vcpus, MOST_VCPUS_IN_ALL),
-            ("threads", threads, MOST_THREADS),
-            ("objects", objects, MOST_OBJECTS),
-            ("steps of programs", steps, MOST_STEPS),
+            ("vCPUs", vcpus, MAX_TOTAL_VCPUS),
+            ("threads", threads, MAX_THREADS),
+            ("objects", objects, MAX_OBJECTS),
+            ("steps of programs", steps, MAX_STEPS),
         ] {
             if sum > most {
                 return Err(field.wrong(format!(
@@ -139,12 +139,12 @@ fn one(field: &Field<'_>, context: &VmContext<'_>) -> Result<(Vm, u32), LoadErro
     let pcpus = context.machine.pcpus;
     let vcpus = match table.get("vcpus") {
         None if native => pcpus,
-        None => table.need("vcpus", "4")?.small(1, MOST_VCPUS)?,
-        Some(vcpus) => vcpus.small(1, MOST_VCPUS)?,
+        None => table.need("vcpus", "4")?.small(1, MAX_VCPUS)?,
+        Some(vcpus) => vcpus.small(1, MAX_VCPUS)?,
     };
-    if matches!(context.host.candidate, Candidate::Ranked(_)) && vcpus as usize > MOST_RANKED {
+    if matches!(context.host.candidate, Candidate::Ranked(_)) && vcpus as usize > MAX_RANKED {
         return Err(field.wrong(format!(
-            "HVS chooses among at most {MOST_RANKED} vCPUs of a VM, and `{name}` has {vcpus}: give it \
+            "HVS chooses among at most {MAX_RANKED} vCPUs of a VM, and `{name}` has {vcpus}: give it \
              fewer, or host.pause_loop.candidate = \"stock\""
         )));
     }
@@ -164,7 +164,7 @@ fn one(field: &Field<'_>, context: &VmContext<'_>) -> Result<(Vm, u32), LoadErro
     let workload = (context.workload)(&reference)?;
     let sized_for = match table.get("sized_for") {
         None => None,
-        Some(field) => Some(field.small(1, MOST_VCPUS)?),
+        Some(field) => Some(field.small(1, MAX_VCPUS)?),
     };
     parse::fits(&workload, vcpus, sized_for.unwrap_or(vcpus)).map_err(|message| {
         LoadError::at(
@@ -197,7 +197,7 @@ fn one(field: &Field<'_>, context: &VmContext<'_>) -> Result<(Vm, u32), LoadErro
     Ok((vm, table.or("count", 1, |field| field.small(1, 10_000))?))
 }
 
-/// `hotplug = [{ at = "2s", vcpus = 1 }]`: how many vCPUs the VM has from when on.
+/// Reads `hotplug = [{ at = "2s", vcpus = 1 }]`: times and numbers of online vCPUs.
 fn hotplug(
     table: &Table<'_>,
     vcpus: u32,
@@ -213,10 +213,9 @@ fn hotplug(
         ));
     }
     let list = field.list()?;
-    if list.len() > MOST_CHANGES {
-        return Err(
-            field.wrong(format!("{} changes are too many: at most {MOST_CHANGES}", list.len()))
-        );
+    if list.len() > MAX_HOTPLUG_CHANGES {
+        return Err(field
+            .wrong(format!("{} changes are too many: at most {MAX_HOTPLUG_CHANGES}", list.len())));
     }
     let mut changes: Vec<(Nanos, u32)> = Vec::new();
     for field in list {
@@ -231,7 +230,7 @@ fn hotplug(
     Ok(changes)
 }
 
-/// What the vCPUs weigh within the VM, one for each.
+/// Reads the weights of the vCPUs within the VM.
 fn vcpu_weights(
     table: &Table<'_>,
     name: &str,
@@ -259,7 +258,7 @@ fn vcpu_weights(
     weights.iter().map(|field| field.small(1, 262_144)).collect()
 }
 
-/// Where the vCPUs may run: one set for all of them, or one for each.
+/// Reads the affinities: one set for all vCPUs, or one for each.
 fn pins(
     table: &Table<'_>,
     name: &str,
@@ -291,7 +290,7 @@ fn pins(
     sets.iter().map(|field| set(field, field.text()?, context)).collect()
 }
 
-/// The pCPU of each vCPU when the VM starts.
+/// Reads the initial pCPU of each vCPU.
 fn begins_on(
     table: &Table<'_>,
     name: &str,
@@ -398,32 +397,34 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
     })
 }
 
-/// Delayed scheduling: the bound of the delay.
+/// Reads the maximum delay of delayed scheduling.
 fn wake_delay(table: &Table<'_>, vcpus: u32) -> Result<Nanos, LoadError> {
-    const LONGEST: Nanos = Nanos::from_millis(100);
+    const MAX_DELAY: Nanos = Nanos::from_millis(100);
     let Some(field) = table.get("wake_delay") else {
         return Ok(Nanos::ZERO);
     };
-    let delay = field.time(Nanos::ZERO, LONGEST)?;
-    match delay > Nanos::ZERO && vcpus > 1 {
-        true => Err(field.wrong(format!(
+    let delay = field.time(Nanos::ZERO, MAX_DELAY)?;
+    if delay > Nanos::ZERO && vcpus > 1 {
+        Err(field.wrong(format!(
             "delayed scheduling is for VMs of one vCPU, and this one has {vcpus}: leave it out, or set \
              vcpus = 1; threads on several vCPUs are consolidated by gleaner"
-        ))),
-        false => Ok(delay),
+        )))
+    } else {
+        Ok(delay)
     }
 }
 
-/// `halt`, `poll`, `haltpoll` or `haltpoll(200us)`.
+/// Reads `halt`, `poll`, `haltpoll` or `haltpoll(200us)`.
 fn idle(field: &Field<'_>) -> Result<IdleLoop, LoadError> {
     /// guest_halt_poll_ns of the haltpoll governor.
     const HALTPOLL: Nanos = Nanos(200_000);
     let text = field.text()?;
     if let Some(time) = text.strip_prefix("haltpoll(").and_then(|rest| rest.strip_suffix(')')) {
         let time = units::time(time).map_err(|expected| field.wrong(expected))?;
-        return match time <= Nanos::from_secs(1) {
-            true => Ok(IdleLoop::HaltPoll(time)),
-            false => Err(field.wrong("haltpoll(0ns) … haltpoll(1s)")),
+        return if time <= Nanos::from_secs(1) {
+            Ok(IdleLoop::HaltPoll(time))
+        } else {
+            Err(field.wrong("haltpoll(0ns) … haltpoll(1s)"))
         };
     }
     match text {

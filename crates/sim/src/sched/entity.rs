@@ -1,18 +1,18 @@
-//! What a fair scheduler schedules: anything with a weight, and what its run queue keeps with it.
+//! Scheduling entities (sched_entity): a weight, and the state that the run queue keeps for it.
 //!
-//! Entities lie in one vector of their owner and are named by their number there. Virtual time is ns of
-//! run time scaled by 1024 ÷ weight. The links are those of the tree that a long queue keeps its entities
-//! in, so that nothing is allocated when one is queued.
+//! The owner keeps entities in a vector; their index identifies them.
+//! Virtual time is ns of run time scaled by 1024 ÷ weight.
+//! A long queue keeps its entities in a tree; an entity holds its own links, so queueing needs no allocation.
 
 /// No entity.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// An entity's links.
+/// An entity's links in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Links {
     pub left: u32,
     pub right: u32,
-    /// The least deadline in the subtree below and with this entity.
+    /// Earliest deadline in the subtree rooted at this entity.
     pub least: i64,
 }
 
@@ -22,11 +22,10 @@ impl Default for Links {
     }
 }
 
-/// Weights are kept in so many parts of one (scale_load of 64-bit kernels), so that a VM's weight can
-/// be divided over many vCPUs.
+/// Fixed-point scale of weights (scale_load of 64-bit kernels), so that a VM's weight can be divided over many vCPUs.
 pub const FINE: u64 = 1024;
 
-/// Something that is scheduled.
+/// A scheduling entity.
 #[derive(Clone, Debug)]
 pub struct Entity {
     pub(super) weight: u64,
@@ -35,22 +34,22 @@ pub struct Entity {
     pub(crate) links: Links,
     /// Its slice in ns; 0: the discipline's.
     pub(super) slice: u64,
-    /// Lag kept while it is not queued (EEVDF).
+    /// Lag, kept while it is not queued (EEVDF).
     pub(super) lag: i64,
-    /// Distance from the queue's least virtual time, and of the deadline from the virtual time,
-    /// kept while it is not queued.
+    /// Virtual time relative to the queue's minimum, kept while it is not queued.
     pub(super) offset: i64,
+    /// Deadline relative to the virtual time, kept while it is not queued.
     pub(super) distance: i64,
-    /// The queue that it was in last.
+    /// The queue in which it was last.
     pub(super) home: u32,
-    /// It sleeps with negative lag, and is still queued.
+    /// It sleeps with negative lag and is still queued (sched_delayed).
     pub(super) delayed: bool,
     /// It is in the idle class (SCHED_IDLE, `cpu.idle`).
     idle: bool,
 }
 
 impl Entity {
-    /// One with this weight; 1024 is nice 0.
+    /// An entity of this weight; 1024 is nice 0.
     pub fn new(weight: u32) -> Entity {
         Entity {
             weight: u64::from(weight.max(2)) * FINE,
@@ -72,7 +71,7 @@ impl Entity {
         self.weight
     }
 
-    /// Gives an entity that was in no queue yet another weight, in parts of 1 ÷ [`FINE`].
+    /// Sets the weight of an entity that was never queued, in parts of 1 ÷ [`FINE`].
     pub fn set_weight(&mut self, weight: u64) {
         self.weight = weight;
     }
@@ -82,26 +81,26 @@ impl Entity {
         self.idle
     }
 
-    /// Puts it into the idle class, or takes it out; its weight is the caller's business.
+    /// Sets its membership of the idle class; the caller sets the weight.
     pub fn set_idle(&mut self, idle: bool) {
         self.idle = idle;
     }
 
-    /// A slice of its own in ns (EEVDF's sched_setattr); 0: the discipline's.
+    /// Sets a custom slice in ns (sched_setattr of EEVDF); 0: the discipline's.
     pub fn set_slice(&mut self, slice: u64) {
         self.slice = slice;
     }
 
-    /// Its own slice in ns; 0: the discipline's.
+    /// Its custom slice in ns; 0: the discipline's.
     pub fn slice(&self) -> u64 {
         self.slice
     }
 
-    /// Time as it counts for this entity.
+    /// Virtual time of a run time (calc_delta_fair).
     #[inline]
     pub(super) fn scaled(&self, time: u64) -> i64 {
         if self.weight == 1024 * FINE {
-            // The usual weight, by which nothing needs to be divided.
+            // The default weight needs no division.
             return time as i64;
         }
         match time.checked_mul(1024 * FINE) {

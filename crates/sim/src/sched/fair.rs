@@ -1,25 +1,25 @@
-//! One CPU's fair run queue: CFS as of Linux 3.15 … 6.1 (see [`CfsAge`]) or EEVDF as of 6.12, used by the host for VMs and
-//! vCPUs and by the guest for threads.
+//! One CPU's fair run queue: CFS as of Linux 3.15 … 6.1 (see [`CfsAge`]) or EEVDF as of 6.12.
+//! The host uses it for VMs and vCPUs, the guest for threads.
 //!
-//! Source: kernel/sched/fair.c of those versions. Virtual time is ns of run time scaled by
-//! 1024 ÷ weight; an [`Entity`] is anything with a weight that is queued. The queue holds the
-//! runnable entities; the current one is out of their order, as in the kernel.
+//! Source: kernel/sched/fair.c of those versions.
+//! Virtual time is ns of run time scaled by 1024 ÷ weight; an [`Entity`] is anything with a weight that is queued.
+//! The queue holds the runnable entities; the current one is out of their order, as in the kernel.
 //!
-//! CFS: the entity with the least virtual time is next; it runs until its part of the latency
-//! (or the least granularity) is over or a woken one is behind by the wake-up granularity; sleepers
-//! come back at most half a latency behind (GENTLE_FAIR_SLEEPERS), new ones a slice ahead
-//! (START_DEBIT). The next buddy (yield_to, wake-up preemption, a group that one has left to sleep) is
-//! preferred and the skip buddy (sched_yield) avoided as long as that is fair to the granularity; until
-//! then they stay buddies. So is whom another of eight or more has preempted (LAST_BUDDY).
+//! CFS picks the entity with the least virtual time.
+//! The entity runs until its part of the latency (or the minimum granularity) is over, or a woken entity is behind by the wake-up granularity.
+//! Sleepers return at most half a latency behind (GENTLE_FAIR_SLEEPERS), new entities start a slice ahead (START_DEBIT).
+//! Within the wake-up granularity, CFS prefers the next buddy (yield_to, wake-up preemption, a group that a vCPU has left to sleep) and the
+//! last buddy (an entity preempted among eight or more, LAST_BUDDY), and avoids the skip buddy (sched_yield).
+//! Buddies keep their role until they are picked or dequeued.
 //!
-//! EEVDF: V is the average virtual time, weighted; whoever is not ahead of it is eligible, and of the
-//! eligible the earliest virtual deadline is next. Lag is kept over sleeps and moves (PLACE_LAG, with
-//! the inflation by (W + w) ÷ W), deadlines keep their distance over moves (PLACE_REL_DEADLINE), new
-//! ones get half a slice (PLACE_DEADLINE_INITIAL). A current entity keeps the CPU until its slice is
-//! used up (RUN_TO_PARITY) unless the woken one's slice is shorter (PREEMPT_SHORT). The next buddy is
-//! taken if eligible (PICK_BUDDY, in the stable series of 6.12).
+//! EEVDF: V is the weighted average virtual time; an entity not ahead of V is eligible.
+//! EEVDF picks the eligible entity with the earliest virtual deadline.
+//! Lag is kept over sleeps and moves (PLACE_LAG, with the inflation by (W + w) ÷ W).
+//! Deadlines keep their distance over moves (PLACE_REL_DEADLINE); new entities get half a slice (PLACE_DEADLINE_INITIAL).
+//! The current entity keeps the CPU until its slice is used up (RUN_TO_PARITY), unless the woken one's slice is shorter (PREEMPT_SHORT).
+//! An eligible next buddy is picked first (PICK_BUDDY, in the stable series of 6.12).
 //!
-//! Who sleeps with negative lag stays queued until V has caught up with it (see `delayed`).
+//! A sleeper with negative lag stays queued until V has caught up with it (see `delayed`).
 
 mod above;
 mod buddies;
@@ -51,44 +51,44 @@ pub enum Enqueue {
 #[derive(Clone, Debug)]
 pub struct FairQueue {
     discipline: Discipline,
-    /// Tells queues apart.
+    /// Identifies the queue.
     number: u32,
     order: Order,
     current: u32,
     /// Sum of the weights of all entities that are queued, the current one and those that sleep included.
     load: u64,
-    /// How many of them sleep.
+    /// Number of delayed sleepers among them.
     delayed: u32,
-    /// Sum of weight × virtual time of the queued ones, the current one not included.
+    /// Sum of weight × virtual time of the queued entities, the current one not included.
     moment: i128,
     queued_load: u64,
-    /// Never goes back.
+    /// Monotonic.
     min_vruntime: i64,
     next: u32,
     skip: u32,
     last: u32,
-    /// The next one whether or not that is fair (co-scheduling).
+    /// The entity to pick next, regardless of fairness (co-scheduling).
     first: u32,
-    /// The one that took the CPU from the current one by waking, before it is picked (EEVDF).
+    /// The entity whose wake-up preempted the current one, until the next pick (EEVDF).
     woken: u32,
-    /// What the current one ran since it was picked, ns.
+    /// Run time of the current entity since it was picked, ns.
     ran: u64,
-    /// The current one keeps the CPU until its slice is over (RUN_TO_PARITY).
+    /// The current entity keeps the CPU until its slice is over (RUN_TO_PARITY).
     protected: bool,
-    /// The one that was put back and, to the kernel, is the current one until another is picked.
+    /// The entity last returned to the queue; in the kernel it stays current until another is picked.
     kept: u32,
-    /// The current one's virtual time as of the last update_curr (EEVDF).
+    /// The current entity's virtual time as of the last update_curr (EEVDF).
     seen: i64,
     /// Its deadline has passed since (EEVDF).
     passed: bool,
-    /// It is to be chosen anew, whoever wakes until then.
+    /// need_resched: the current entity is to be preempted, regardless of later wake-ups.
     resched: bool,
     /// Entities are groups of a host.
     of_groups: bool,
 }
 
 impl FairQueue {
-    /// An empty queue; `number` tells it from all others that share its entities.
+    /// An empty queue; `number` identifies it among the queues that share its entities.
     pub fn new(discipline: Discipline, number: u32) -> FairQueue {
         FairQueue {
             discipline,
@@ -115,12 +115,12 @@ impl FairQueue {
         }
     }
 
-    /// Its entities are groups, none of which is preempted by a sibling of its own queue.
+    /// Marks the entities as groups, which have no last buddy of their own.
     pub fn of_groups(self) -> FairQueue {
         FairQueue { of_groups: true, ..self }
     }
 
-    /// Runnable entities, the current one included.
+    /// Number of runnable entities, the current one included.
     #[inline]
     pub fn len(&self) -> u32 {
         self.order.len() - self.delayed + u32::from(self.current != NIL)
@@ -131,18 +131,17 @@ impl FairQueue {
         self.len() == 0
     }
 
-    /// Sum of the weights of all that are queued, the current one and those that sleep included, in parts of
-    /// 1 ÷ [`FINE`].
+    /// Sum of the weights of all queued entities, the current one and sleepers included, in parts of 1 ÷ [`FINE`].
     pub fn load(&self) -> u64 {
         self.load
     }
 
-    /// Whether nothing but the current one is queued, not even one that sleeps.
+    /// Whether only the current entity is queued, without sleepers.
     pub fn is_alone(&self) -> bool {
         self.current != NIL && self.order.len() == 0
     }
 
-    /// Whether anything is queued or current, asleep or not.
+    /// Whether any entity is queued or current, asleep or not.
     pub fn has_queued(&self) -> bool {
         self.order.len() > 0 || self.current != NIL
     }
@@ -152,17 +151,17 @@ impl FairQueue {
         (self.current != NIL).then_some(self.current)
     }
 
-    /// How many are queued and sleep.
+    /// Number of queued sleepers.
     pub fn sleepers(&self) -> u32 {
         self.delayed
     }
 
-    /// All entities that are queued, the current one and those that sleep included.
+    /// All queued entities, the current one and sleepers included.
     pub fn members<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
         self.order.iter(entities).chain(self.current())
     }
 
-    /// The queued entities without the current one and those that sleep, in order.
+    /// The queued entities in order, without the current one and sleepers.
     pub fn queued<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
         let queued = self.order.iter(entities);
         queued.filter(|&id| !entities[id as usize].delayed)
@@ -173,7 +172,7 @@ impl FairQueue {
     }
 
     /// EEVDF as of 6.13 … 6.18.
-    fn is_placed_anew(&self) -> bool {
+    fn places_on_reweight(&self) -> bool {
         matches!(self.discipline, Discipline::Eevdf { reweight: Reweight::Placed, .. })
     }
 
@@ -196,8 +195,7 @@ impl FairQueue {
         }
     }
 
-    /// V − v of an entity of this queue: what it should have received and has not, scaled by its
-    /// weight.
+    /// Lag of an entity of this queue, V − v: the service that it is owed, scaled by its weight.
     pub fn lag(&self, entities: &[Entity], id: u32) -> i64 {
         self.average(entities) - entities[id as usize].vruntime
     }
@@ -216,7 +214,7 @@ impl FairQueue {
         self.queued_load -= entity.weight;
     }
 
-    /// With EEVDF nobody asks for it but where nothing else is queued, and then any time will do.
+    /// EEVDF uses the minimum only for an empty queue, where any value will do.
     fn advance_min(&mut self, entities: &[Entity]) {
         if self.is_eevdf() {
             return;
@@ -231,12 +229,12 @@ impl FairQueue {
         self.min_vruntime = self.min_vruntime.max(least);
     }
 
-    /// An entity becomes runnable here, where all are that run on the CPU.
+    /// Enqueues an entity in the CPU's own queue.
     pub fn enqueue(&mut self, entities: &mut [Entity], id: u32, how: Enqueue) {
         self.enqueue_within(entities, id, how, Above::none(self.len()));
     }
 
-    /// The same in a group: under CFS one that is new is placed by the slice that it has there.
+    /// Enqueues an entity in a group's queue: CFS places a new one by its slice in the group.
     pub fn enqueue_within(&mut self, entities: &mut [Entity], id: u32, how: Enqueue, above: Above) {
         let entity = &entities[id as usize];
         if entity.delayed {
@@ -267,7 +265,7 @@ impl FairQueue {
                 entity.vruntime = place + entity.scaled(slice);
             }
             Enqueue::Wakeup => {
-                // One that was nowhere yet, a group, has no virtual time to be placed by.
+                // A group that was never queued has no virtual time to keep.
                 if entity.home != self.number && entity.home != NIL {
                     entity.vruntime = self.min_vruntime + entity.offset;
                 }
@@ -305,14 +303,14 @@ impl FairQueue {
         entity.deadline = entity.vruntime + distance;
     }
 
-    /// The most lag that an entity keeps, either way, scaled by its weight (update_entity_lag): two slices or a tick in 6.12, a slice and a tick in
-    /// 6.18.44, where it was read with BPF (5.4 ms on two CPUs).
-    fn most_lag(&self, entity: &Entity) -> i64 {
+    /// Maximum absolute lag that an entity keeps, scaled by its weight (update_entity_lag).
+    /// It is two slices or a tick in 6.12, and a slice plus a tick in 6.18.44 (measured there with BPF: 5.4 ms on two CPUs).
+    fn max_lag(&self, entity: &Entity) -> i64 {
         let slice = self.slice_of(entity);
-        entity.scaled(if self.is_placed_anew() { slice + TICK } else { (2 * slice).max(TICK) })
+        entity.scaled(if self.places_on_reweight() { slice + TICK } else { (2 * slice).max(TICK) })
     }
 
-    /// An entity, queued or current, is no longer runnable here: it sleeps or moves away. With EEVDF it may stay queued while it sleeps.
+    /// Dequeues an entity, queued or current, that sleeps or migrates; with EEVDF a sleeper may stay queued.
     pub fn dequeue(&mut self, entities: &mut [Entity], id: u32, sleeps: bool) {
         self.update(entities);
         for buddy in [
@@ -327,13 +325,13 @@ impl FairQueue {
                 *buddy = NIL;
             }
         }
-        // CFS keeps no lag, who is alone has none, and finding it takes two long divisions.
+        // CFS keeps no lag, a lone entity has none, and computing it takes two long divisions.
         let has_lag = self.is_eevdf() && !(self.current == id && self.is_alone());
         if sleeps && has_lag && !self.is_eligible(entities, id) {
             return self.delay(entities, id);
         }
         let lag = has_lag.then(|| {
-            let limit = self.most_lag(&entities[id as usize]);
+            let limit = self.max_lag(&entities[id as usize]);
             self.lag(entities, id).clamp(-limit, limit)
         });
         if self.current == id {
@@ -349,14 +347,14 @@ impl FairQueue {
         self.advance_min(entities);
     }
 
-    /// Chooses the next entity and makes it the current one. There must be none.
+    /// Picks the next entity and makes it current; there must be no current entity.
     pub fn pick(&mut self, entities: &mut [Entity]) -> Option<u32> {
         let id = self.choose(entities)?;
         self.take(entities, id);
         Some(id)
     }
 
-    /// Who is next; whoever would be and sleeps leaves. There must be no current entity.
+    /// Chooses the next entity, and dequeues sleepers found first; there must be no current entity.
     pub fn choose(&mut self, entities: &mut [Entity]) -> Option<u32> {
         debug_assert_eq!(self.current, NIL, "there is a current entity");
         loop {
@@ -372,16 +370,16 @@ impl FairQueue {
         }
     }
 
-    /// Makes one that is queued the current one.
+    /// Makes a queued entity current (set_next_entity).
     pub fn take(&mut self, entities: &mut [Entity], id: u32) {
         self.unlink(entities, id);
         self.current = id;
-        // Whoever is not picked stays the buddy (clear_buddies).
+        // A buddy that is not picked keeps its role (clear_buddies).
         if self.kept != id || !self.discipline.keeps_buddies() {
             self.forget_buddies(id);
         }
         (self.first, self.woken) = (NIL, NIL);
-        // Whoever goes on is not set anew (pick_next_task_fair since 3.15): its slice goes on, and it is no safer than it was.
+        // An entity picked again keeps its slice and its protection state (pick_next_task_fair since 3.15).
         if self.kept != id {
             (self.ran, self.protected) = (0, true);
         }
@@ -421,7 +419,7 @@ impl FairQueue {
 
     fn pick_eevdf(&self, entities: &[Entity]) -> Option<u32> {
         if self.order.len() == 1 {
-            // Eligible or not, there is no other.
+            // The only entity is picked, eligible or not.
             return self.order.first(entities);
         }
         let (moment, load) = self.sums(entities);
@@ -444,7 +442,7 @@ impl FairQueue {
         Some(best)
     }
 
-    /// The current entity goes back to the queue, runnable.
+    /// Returns the current entity to the queue, runnable.
     pub fn put_back(&mut self, entities: &mut [Entity]) {
         if self.current != NIL {
             let id = self.current;
@@ -455,17 +453,17 @@ impl FairQueue {
         }
     }
 
-    /// The one that was put back and goes on if it is picked before any other.
+    /// The entity last returned to the queue, which keeps its slice if it is picked next.
     pub fn kept(&self) -> Option<u32> {
         (self.kept != NIL).then_some(self.kept)
     }
 
-    /// It does not go on if it is picked: the CPU has gone to another group meanwhile.
+    /// Ends the slice of the entity last returned to the queue, because another group got the CPU.
     pub fn forget_kept(&mut self) {
         self.kept = NIL;
     }
 
-    /// The current entity ran for so many ns.
+    /// Accounts `ran` ns of run time to the current entity.
     #[inline]
     pub fn account(&mut self, entities: &mut [Entity], ran: u64) {
         if self.current == NIL {
@@ -486,12 +484,12 @@ impl FairQueue {
         self.advance_min(entities);
     }
 
-    /// At a clock tick: whether the current entity is to give way, where all are that run on the CPU.
+    /// Whether a clock tick preempts the current entity, in the CPU's own queue.
     pub fn tick_preempts(&mut self, entities: &[Entity]) -> bool {
         self.tick_preempts_within(entities, Above::none(self.len()))
     }
 
-    /// The same in a group: under CFS it is what the group has of a slice that is divided.
+    /// Whether a clock tick preempts the current entity, in a group's queue: CFS scales the slice by the group's share.
     pub fn tick_preempts_within(&mut self, entities: &[Entity], above: Above) -> bool {
         self.update(entities);
         if self.order.len() == 0 || self.current == NIL {
@@ -503,7 +501,7 @@ impl FairQueue {
         let current = &entities[self.current as usize];
         let ideal = self.cfs_slice(current, true, above);
         if self.ran > ideal {
-            // So that it is not picked again for being the buddy (check_preempt_tick).
+            // Otherwise its buddy role would pick it again (check_preempt_tick).
             self.forget_buddies(self.current);
             self.resched = true;
         } else if self.ran >= min_granularity.0
@@ -514,7 +512,7 @@ impl FairQueue {
         self.resched
     }
 
-    /// Whether an entity that was just enqueued takes the CPU from the current one.
+    /// Whether an entity that was just enqueued preempts the current one.
     pub fn wakeup_preempts(&mut self, entities: &[Entity], woken: u32) -> bool {
         if self.current == NIL {
             return true;
@@ -554,7 +552,7 @@ impl FairQueue {
             return false;
         }
         match self.order.earliest(entities, is_eligible) {
-            // The current one has to be before the woken one to go on (entity_before in pick_eevdf).
+            // On equal deadlines the woken entity wins (entity_before in pick_eevdf).
             Some(best) if best == woken && (!current_stays || pse.deadline <= se.deadline) => {
                 self.woken = woken;
                 true
@@ -563,7 +561,7 @@ impl FairQueue {
         }
     }
 
-    /// The current entity would rather not run now (sched_yield).
+    /// Yields the CPU (sched_yield).
     pub fn yield_current(&mut self, entities: &mut [Entity]) {
         if self.current == NIL {
             return;
@@ -580,17 +578,17 @@ impl FairQueue {
         }
     }
 
-    /// The current entity is to give way, whoever wakes until then.
+    /// Sets need_resched, if there is a current entity.
     pub fn set_resched(&mut self) {
         self.resched = self.current != NIL;
     }
 
-    /// Nobody is the next one whether or not that is fair.
+    /// Clears the entity set by [`FairQueue::set_first`].
     pub fn forget_first(&mut self) {
         self.first = NIL;
     }
 
-    /// A queued entity is the next one, fair or not; what it runs counts as ever.
+    /// Makes a queued entity the next, regardless of fairness; its run time counts as usual.
     pub fn set_first(&mut self, id: u32) {
         self.first = id;
     }

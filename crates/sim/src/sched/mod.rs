@@ -1,5 +1,4 @@
-//! Fair scheduling of entities on one CPU, used twice: by the host for VMs and vCPUs, and by the
-//! guest for threads.
+//! Fair scheduling of entities on one CPU, for VMs and vCPUs on the host and for threads in the guest.
 
 pub mod entity;
 pub mod fair;

@@ -1,21 +1,21 @@
-//! The runnable entities of one CPU in the order of (virtual time, number): a row while they are few, a
-//! tree when they are many.
+//! The runnable entities of one CPU in the order of (virtual time, number): a row while they are few, otherwise a tree.
 //!
-//! Up to [`MOST`] entities lie in an array with copies of their keys. To put one in or take one out moves the
-//! later ones, and the earliest deadline of those that are eligible is looked for one by one: with so few that
-//! costs a third of what a tree does, which goes from one entity to another all over memory. With more the
-//! entities are in a balanced tree (see `tree`), so the cost stays logarithmic; they are until none is left, so
-//! that a queue whose length goes up and down about the limit does not move them for nothing.
+//! Up to [`MAX_ROW`] entities are in a sorted array with copies of their keys.
+//! Insertion and removal move the later entries, and the earliest eligible deadline is found by a linear scan.
+//! That costs a third of a tree, whose search jumps through memory.
 //!
-//! Both give the same answers to the same questions, so which one it is cannot be seen from outside. An
-//! entity's virtual time and deadline must not change while it is in here. The row's memory grows with the
-//! most that were ever in it and is kept.
+//! More entities are in a balanced tree (see `tree`), so that the cost stays logarithmic.
+//! The tree stays until it is empty, so that a queue with a length around the limit does not switch all the time.
+//!
+//! The results of both are the same.
+//! An entity's virtual time and deadline must not change while it is in here.
+//! The row never shrinks its allocation.
 
 use super::entity::{Entity, NIL};
 use super::tree::Tree;
 
-/// The most entities in a row.
-const MOST: usize = 32;
+/// Maximum number of entities in a row.
+const MAX_ROW: usize = 32;
 
 /// An entity in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,19 +34,19 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Of nobody.
+    /// An order without entities.
     pub const EMPTY: Order = Order { row: Vec::new(), tree: Tree::EMPTY };
 
-    /// How many entities there are.
+    /// Number of entities.
     #[inline]
     pub fn len(&self) -> u32 {
         self.row.len() as u32 + self.tree.len()
     }
 
-    /// Puts an entity in.
+    /// Inserts an entity.
     #[inline]
     pub fn insert(&mut self, entities: &mut [Entity], id: u32) {
-        if self.row.len() < MOST && self.tree.len() == 0 {
+        if self.row.len() < MAX_ROW && self.tree.len() == 0 {
             let Entity { vruntime, deadline, .. } = entities[id as usize];
             let is_before = |other: &RowEntry| (other.vruntime, other.id) < (vruntime, id);
             let at = self.row.partition_point(is_before);
@@ -65,7 +65,7 @@ impl Order {
         self.tree.insert(entities, id);
     }
 
-    /// Takes out an entity that is in here.
+    /// Removes an entity that is in here.
     #[inline]
     pub fn remove(&mut self, entities: &mut [Entity], id: u32) {
         match self.row.iter().position(|place| place.id == id) {
@@ -93,8 +93,8 @@ impl Order {
         }
     }
 
-    /// Among the entities that are eligible, which must be those up to some virtual time, the one
-    /// with the earliest deadline; of two the one with less virtual time.
+    /// The eligible entity with the earliest deadline, on a tie the one with less virtual time.
+    /// Eligible must be all entities up to some virtual time.
     pub fn earliest(&self, entities: &[Entity], is_eligible: impl Fn(i64) -> bool) -> Option<u32> {
         if self.row.is_empty() {
             return self.tree.earliest(entities, is_eligible);
@@ -131,9 +131,9 @@ mod tests {
     }
 
     proptest! {
-        // More entities than a row holds, and often fewer.
+        // Sometimes more entities than a row holds.
         #[test]
-        fn a_row_and_a_tree_give_the_same_answers(
+        fn row_matches_tree(
             times in prop::collection::vec((0i64..40, 0i64..60), 1..100),
             steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..45), 1..300),
         ) {
@@ -169,15 +169,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_a_row_goes_into_the_tree_until_none_is_left() {
-        let most = MOST as u32;
+    fn full_row_moves_into_tree() {
+        let most = MAX_ROW as u32;
         let times: Vec<(i64, i64)> = (0..i64::from(most) + 1).map(|n| (n % 7, n)).collect();
         let mut entities = entities(&times);
         let mut order = Order::EMPTY;
         for id in 0..most {
             order.insert(&mut entities, id);
         }
-        assert_eq!((order.row.len(), order.tree.len()), (MOST, 0));
+        assert_eq!((order.row.len(), order.tree.len()), (MAX_ROW, 0));
         order.insert(&mut entities, most);
         assert_eq!((order.row.len(), order.tree.len()), (0, most + 1));
         for id in 0..most {

@@ -1,13 +1,12 @@
-//! A balanced tree of entities, ordered by (virtual time, number) and augmented with the least
-//! deadline of each subtree.
+//! A balanced tree of entities, ordered by (virtual time, number) and augmented with the earliest deadline of each subtree.
 //!
-//! It is what the kernel's red-black tree is for a run queue: the first entity by virtual time, and
-//! (EEVDF) among the eligible ones that with the earliest deadline, both in logarithmic time. The
-//! shape is a treap (Seidel & Aragon, "Randomized Search Trees", 1996) whose priorities are a hash
-//! of the entity's number: no randomness, no rebalancing state.
+//! It has the role of the kernel's red-black tree.
+//! In logarithmic time it finds the first entity by virtual time and (EEVDF) the eligible entity with the earliest deadline.
+//! It is a treap (Seidel & Aragon, "Randomized Search Trees", 1996) with a hash of the entity's number as priority.
+//! It needs no randomness and no rebalancing state.
 //!
-//! The nodes live in the entities, which the caller owns; an entity is in at most one tree at a
-//! time, and its key must not change while it is. Nothing is allocated.
+//! The nodes are in the entities, which the caller owns, so the tree allocates no memory.
+//! An entity is in at most one tree at a time, and its key must not change while it is.
 
 use super::entity::{Entity, Links, NIL};
 
@@ -18,7 +17,7 @@ pub(crate) struct Tree {
     len: u32,
 }
 
-/// The heap order of an entity: a mixed number (finalizer of MurmurHash3).
+/// Heap priority of an entity: its hashed number (finalizer of MurmurHash3).
 fn priority(id: u32) -> u32 {
     let mut x = id.wrapping_add(0x9e37_79b9);
     x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
@@ -37,7 +36,7 @@ fn least(entities: &[Entity], id: u32) -> i64 {
     }
 }
 
-/// Sets a node's least deadline from its own and its children's.
+/// Updates a node's earliest deadline from its own and its children's.
 fn update(entities: &mut [Entity], id: u32) {
     let Links { left, right, .. } = entities[id as usize].links;
     let below = least(entities, left).min(least(entities, right));
@@ -45,7 +44,7 @@ fn update(entities: &mut [Entity], id: u32) {
     entity.links.least = below.min(entity.deadline);
 }
 
-/// Parts a subtree into what is before `at` and what is not.
+/// Splits a subtree into the nodes before `at` and the others.
 fn split(entities: &mut [Entity], node: u32, at: (i64, u32)) -> (u32, u32) {
     if node == NIL {
         return (NIL, NIL);
@@ -64,7 +63,7 @@ fn split(entities: &mut [Entity], node: u32, at: (i64, u32)) -> (u32, u32) {
     }
 }
 
-/// Joins two subtrees, all of the first before all of the second.
+/// Merges two subtrees, all of the first before all of the second.
 fn merge(entities: &mut [Entity], first: u32, second: u32) -> u32 {
     match (first, second) {
         (NIL, other) | (other, NIL) => other,
@@ -124,7 +123,7 @@ fn remove(entities: &mut [Entity], node: u32, id: u32) -> u32 {
 impl Tree {
     pub const EMPTY: Tree = Tree { root: NIL, len: 0 };
 
-    /// How many entities are in it.
+    /// Number of entities.
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -166,11 +165,11 @@ impl Tree {
         found
     }
 
-    /// Among the entities that are eligible, which must be those up to some virtual time, the one
-    /// with the earliest deadline; of two the one with less virtual time.
+    /// The eligible entity with the earliest deadline, on a tie the one with less virtual time.
+    /// Eligible must be all entities up to some virtual time.
     pub fn earliest(&self, entities: &[Entity], is_eligible: impl Fn(i64) -> bool) -> Option<u32> {
         let mut best: Option<(i64, u32)> = None;
-        // A left subtree that holds the best so far: looked into at the end.
+        // A left subtree with the best deadline so far, searched at the end.
         let mut subtree = NIL;
         let mut at = self.root;
         while at != NIL {
@@ -179,7 +178,7 @@ impl Tree {
                 at = entity.links.left;
                 continue;
             }
-            // All to the left is eligible, too, and comes before this one.
+            // The left subtree is eligible, too, and comes before this entity.
             let left = least(entities, entity.links.left);
             let is_better = best.is_none_or(|(deadline, _)| left < deadline);
             if is_better && left <= entity.deadline && entity.links.left != NIL {
@@ -204,7 +203,7 @@ impl Tree {
     }
 }
 
-/// The first entity of a subtree with the subtree's least deadline.
+/// The first entity of a subtree with the subtree's earliest deadline.
 fn with_deadline(entities: &[Entity], mut at: u32, deadline: i64) -> u32 {
     loop {
         let entity = &entities[at as usize];
@@ -236,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_answers_as_a_sorted_list_would(
+        fn tree_matches_sorted_list(
             times in prop::collection::vec((0i64..40, 0i64..60), 1..40),
             steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..45), 1..120),
         ) {
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_in_order_do_not_make_a_list() {
+    fn sorted_inserts_stay_balanced() {
         let times: Vec<(i64, i64)> = (0..1000).map(|n| (n, -n)).collect();
         let mut entities = entities(&times);
         let mut tree = Tree::EMPTY;

@@ -1,7 +1,8 @@
-//! The workloads of the repository's folder `workloads/`, built in: scenarios find them by name wherever they are. A file of the
-//! same name near a scenario comes first.
+//! Built-in workloads from the repository's folder `workloads/`, which scenarios in any folder find by name.
+//!
+//! A file of the same name near a scenario takes precedence.
 
-// Names and texts, by name: made by build.rs.
+// Names and texts, sorted by name; build.rs generates the list.
 include!(concat!(env!("OUT_DIR"), "/workloads.rs"));
 
 /// The text of a workload.
@@ -10,7 +11,7 @@ pub fn text(name: &str) -> Option<&'static str> {
     FILES.get(at).map(|(_, text)| *text)
 }
 
-/// The names of all, in order.
+/// The names of all workloads, in order.
 pub fn names() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name)
 }
@@ -20,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_is_there_as_it_is_in_the_folder() {
+    fn builtin_workloads_match_folder() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads");
         let mut files = 0;
         for entry in std::fs::read_dir(folder).unwrap() {

@@ -1,8 +1,8 @@
-//! What the threads of a VM do: roles of threads, each a small program over shared objects.
+//! Workload of a VM: roles of threads, each a small program over shared objects.
 //!
-//! A workload is read from TOML (see [`parse`]) into the flat form that the simulator executes: a
-//! role's program is a list of [`Op`]s with jumps for loops, and objects are numbers. Every object
-//! named in a workload exists once per VM that runs it.
+//! [`parse`] reads a workload from TOML into the flat form that the simulator executes.
+//! A role's program is a list of [`Op`]s with jumps for loops, and objects are numbers.
+//! Every object of a workload exists once per VM that runs it.
 
 use serde::Serialize;
 
@@ -11,41 +11,40 @@ use crate::random::Dist;
 pub mod library;
 pub mod parse;
 
-/// Which of a family of objects an operation means.
+/// Reference of an operation to a member of a family of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ObjectRef {
     /// The first object of the family, as an index into [`Workload::objects`].
     pub first: u32,
-    /// How many there are.
+    /// Size of the family.
     pub count: u32,
-    /// Which one is meant.
+    /// Selection of the member.
     pub pick: Pick,
 }
 
-/// How one of a family of objects is picked each time.
+/// Selection of a member of a family, at each execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pick {
-    /// Always this one, counted from the first.
+    /// This member, counted from the first.
     Fixed(u32),
-    /// Any, equally likely.
+    /// A random member, all equally likely.
     Random,
     /// The thread's own: its number within its role, modulo the count.
     Own,
     /// The next thread's: its number within its role plus one, modulo the count.
     Next,
-    /// That of any thread of its role, itself included, equally likely.
+    /// The member of a random thread of its role, itself included.
     Peer,
 }
 
-/// How often a loop runs.
+/// Iterations of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Repeat {
-    /// So many times.
+    /// A fixed number.
     Times(u32),
-    /// So many times by all threads of the role together: each has its share, the first ones have one
-    /// more where they do not divide evenly.
+    /// A number shared by all threads of the role; if it does not divide evenly, the first threads have one more.
     Shared(u32),
     /// Until the simulation ends.
     Forever,
@@ -61,9 +60,9 @@ pub enum Op {
     ComputeKernel(Dist),
     /// Take a spin lock or mutex.
     Lock(ObjectRef),
-    /// Let go of the newest lock taken from this family.
+    /// Release the newest lock taken from this family.
     Unlock(ObjectRef),
-    /// Let go of the mutex, wait for the condition, take the mutex again.
+    /// Release the mutex, wait for the condition, take the mutex again.
     Wait {
         /// The condition variable.
         condition: ObjectRef,
@@ -74,107 +73,105 @@ pub enum Op {
     Signal(ObjectRef),
     /// Wake all threads that wait for the condition.
     Broadcast(ObjectRef),
-    /// Wait until all parties have come.
+    /// Wait until all parties have arrived.
     Barrier(ObjectRef),
     /// Take one of a semaphore's units, or wait for one.
     Acquire(ObjectRef),
-    /// Give one unit back.
+    /// Return one unit.
     Release(ObjectRef),
     /// Put an item into a bounded queue, or wait for room.
     Put(ObjectRef),
     /// Take an item out of a queue, or wait for one.
     Get(ObjectRef),
-    /// Change the address space, shared by all threads of the VM's process: take its lock, work
-    /// under it, then flush the TLBs of all vCPUs that use it and wait for them.
+    /// Change the address space, shared by all threads of the VM's process.
+    /// The thread takes its lock, works under it, then flushes the TLBs of all vCPUs that use it and waits for them.
     Unmap(Dist),
-    /// Give memory back (madvise with MADV_DONTNEED): as [`Op::Unmap`], but with the lock taken for reading where it has
-    /// readers, so that others can do the same meanwhile.
+    /// Discard memory (madvise with MADV_DONTNEED): as [`Op::Unmap`], but takes the lock for reading if it has readers.
     Discard(Dist),
-    /// Page faults: work with the lock of the address space taken for reading where it has readers; nothing is flushed.
+    /// Page faults: work under the address-space lock, taken for reading if it has readers, without a TLB flush.
     Fault(Dist),
-    /// Let memory be used that nobody has touched yet (mprotect where a heap grows): work with the lock of the address space
-    /// taken alone; nothing is flushed.
+    /// Make untouched memory usable (mprotect of a growing heap): work under the address-space lock, taken for writing, without a TLB flush.
     Protect(Dist),
     /// Sleep by a timer.
     Sleep(Dist),
-    /// Sleep until the thread's next period begins, so many ns after the one before; one that is late goes on at once.
+    /// Sleep until the start of the thread's next period, this many ns after the previous one; a late thread continues at once.
     Every(u64),
-    /// Wait for a device for this long; the completion arrives as an interrupt.
+    /// Wait for a device for this time; the completion arrives as an interrupt.
     Io(Dist),
     /// sched_yield().
     Yield,
-    /// A request has come, when the wait before was over; the next unit of work ends it.
+    /// Start of a request, at the end of the preceding wait; the next unit of work ends it.
     Request,
-    /// One unit of useful work is done.
+    /// Completion of one unit of useful work.
     Work,
-    /// Begin of a loop: if it is over, go on at `end`.
+    /// Start of a loop: jump to `end` after the last iteration.
     Loop {
-        /// How often.
+        /// Iterations.
         repeat: Repeat,
         /// The operation after the loop's [`Op::Again`].
         end: u32,
-        /// Which of the thread's loop counters.
+        /// Index of the thread's loop counter.
         depth: u8,
     },
-    /// End of a loop's body: back to the [`Op::Loop`] at `begin`.
+    /// End of a loop's body: jump back to the [`Op::Loop`] at `begin`.
     Again {
-        /// Where the loop begins.
+        /// The operation at the start of the loop.
         begin: u32,
     },
-    /// The thread ends.
+    /// End of the thread.
     Exit,
 }
 
-/// Loops may be nested so deep.
+/// Maximum nesting depth of loops.
 pub const MOST_LOOPS: usize = 4;
 
-/// Locks of one workload that a thread may hold at a time.
+/// Maximum number of locks that a thread holds at a time.
 pub const MOST_HELD: usize = 4;
 
-/// How a spin lock is built.
+/// Kind of a spin lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpinKind {
-    /// Test-and-set: whoever is first after the release.
+    /// Test-and-set: the first waiter to try after the release gets the lock.
     TestAndSet,
     /// Ticket: first come, first served.
     Ticket,
-    /// Queued (MCS-like): first come, first served, each waiter on a cache line of its own.
+    /// Queued (MCS-like): first come, first served, each waiter on its own cache line.
     Queued,
-    /// Queued with paravirtual kick: the first waiter halts its vCPU after a while and is kicked at
-    /// the release; a newcomer may steal a free lock.
+    /// Queued with paravirtual kick: the first waiter halts its vCPU after a while, and the release kicks it.
+    /// A new waiter may steal a free lock.
     Paravirtual,
 }
 
-/// Where a spinning thread spins, which decides whether pause-loop exiting can see it.
+/// Mode in which a thread spins; pause-loop exiting on Intel detects only kernel mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Space {
     /// In the guest kernel, with preemption disabled while held or waited for.
     Kernel,
-    /// In user space: not caught on Intel, and the guest may preempt holder and waiters.
+    /// In user space: not detected on Intel, and the guest may preempt holder and waiters.
     User,
 }
 
-/// How long a waiter spins in user space before it blocks.
+/// Spin time of a waiter in user space before it blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spin {
     /// It blocks at once.
     Never,
-    /// For so many ns of CPU time.
+    /// It blocks after this CPU time in ns.
     For(u64),
     /// It never blocks.
     Forever,
 }
 
-/// How the waiters that blocked at a barrier are woken.
+/// Wake-up of the waiters that blocked at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wake {
-    /// All by who came last.
+    /// The last thread to arrive wakes all.
     All,
-    /// One by who came last, and the next by whoever was woken.
+    /// The last thread to arrive wakes one, and each woken thread wakes the next.
     OneByOne,
 }
 
@@ -184,9 +181,9 @@ pub enum Wake {
 pub enum Object {
     /// A spin lock.
     Spin {
-        /// How it is built.
+        /// Its kind.
         kind: SpinKind,
-        /// Where it is taken.
+        /// Mode in which it is taken.
         space: Space,
     },
     /// A futex mutex: a fast path in user space, and a wait queue under the kernel's hash-bucket
@@ -196,39 +193,39 @@ pub enum Object {
     Condition,
     /// A barrier.
     Barrier {
-        /// How many threads must come; `None`: all threads of the workload that use it.
+        /// Number of threads that must arrive; `None`: all threads of the workload that use it.
         parties: Option<u32>,
-        /// How long waiters spin in user space before they block.
+        /// Spin time of waiters in user space before they block.
         spin: Spin,
-        /// How those that blocked are woken.
+        /// Wake-up of blocked waiters.
         wake: Wake,
     },
     /// A counting semaphore.
     Semaphore {
-        /// Units at the beginning.
+        /// Initial units.
         units: u32,
         /// Whether waiters spin in user space, as at a flag, instead of blocking.
         spin: bool,
     },
     /// A bounded queue.
     Queue {
-        /// Items it holds.
+        /// Maximum number of items.
         capacity: u32,
     },
 }
 
-/// How many threads a role has.
+/// Number of threads of a role.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threads {
-    /// So many.
+    /// A fixed number.
     Count(u32),
-    /// So many for each vCPU of the VM, rounded, at least one.
+    /// A number per vCPU of the VM; the product is rounded, at least one.
     PerVcpu(f64),
 }
 
 impl Threads {
-    /// How many threads that is in a VM.
+    /// Number of threads in a VM with `vcpus` vCPUs.
     pub fn count(&self, vcpus: u32) -> u32 {
         match *self {
             Threads::Count(count) => count,
@@ -242,13 +239,13 @@ impl Threads {
 pub struct Role {
     /// Its name.
     pub name: String,
-    /// How many threads.
+    /// Number of threads.
     pub threads: Threads,
     /// Scheduling weight of each within the guest; 1024 is nice 0.
     pub weight: u32,
-    /// Data that each thread works on, in KiB: what it loses when another has used the cache.
+    /// Working set of each thread in KiB, which others evict from the cache.
     pub working_set_kib: u32,
-    /// vCPU of the role's n-th thread: element n modulo the length. Empty: the guest places it.
+    /// vCPU of the role's n-th thread: element n modulo the length; empty: the guest places it.
     pub pins: Vec<u32>,
     /// The program; the last operation is [`Op::Exit`].
     pub program: Vec<Op>,
@@ -259,7 +256,7 @@ pub struct Role {
 pub struct Workload {
     /// Its name.
     pub name: String,
-    /// What a unit of work is, for reports, such as "requests".
+    /// Name of a unit of work for reports, such as "requests".
     pub unit: String,
     /// The objects that the roles share.
     pub objects: Vec<Object>,
@@ -267,26 +264,26 @@ pub struct Workload {
     pub object_names: Vec<String>,
     /// The roles.
     pub roles: Vec<Role>,
-    /// What the branch counters of a processor see of its computing.
+    /// Branch counters of its computing.
     pub branches: BranchProfile,
 }
 
-/// How a program computes, as branch counters see it.
+/// Branch-counter profile of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BranchProfile {
     /// Branches per instruction, 0.01 … 0.5.
     pub per_instruction: f64,
-    /// Mispredicted ones per branch, 0 … 0.5.
+    /// Mispredictions per branch, 0 … 0.5.
     pub mispredicted: f64,
-    /// Standard deviation of both from sample to sample, as a part of them, 0 … 1.
+    /// Relative standard deviation of both between samples, 0 … 1.
     pub noise: f64,
-    /// Part of its samples in which it runs in a loop so tight that it looks like spinning, 0 … 0.9.
+    /// Fraction of samples in a tight loop that looks like spinning, 0 … 0.9.
     pub tight: f64,
 }
 
 impl Default for BranchProfile {
-    /// Integer programs branch about every sixth instruction and mispredict a few in a hundred (Hennessy
-    /// and Patterson, "Computer Architecture", chapter 3).
+    /// Integer programs branch about every sixth instruction and mispredict a few percent of the branches
+    /// (Hennessy and Patterson, "Computer Architecture", chapter 3).
     fn default() -> BranchProfile {
         BranchProfile { per_instruction: 0.16, mispredicted: 0.03, noise: 0.1, tight: 0.01 }
     }

@@ -18,10 +18,11 @@
 //! ] } ]
 //! ```
 //!
-//! `objects` reads the objects, `program` the programs, flattening loops into jumps and following
-//! each thread's locks on the way. Refused is what can never run as written: an unlock without its
-//! lock, a mutex taken twice, sleeping with a kernel spin lock held, a loop for ever that takes no
-//! time, waiting for what nobody gives. Whether a workload fits a VM ([`fits`]) depends on its vCPUs.
+//! `objects` reads the objects.
+//! `program` reads the programs: it flattens loops into jumps and tracks the locks that a thread holds.
+//! Errors are programs that cannot run: an unlock without its lock, a mutex taken twice, sleeping with a kernel spin lock held,
+//! an endless loop that takes no time, a wait without a thread that ends it.
+//! Whether a workload fits a VM ([`fits`]) depends on its vCPUs.
 //!
 //! Every key: `docs/reference/scenarios.md`.
 
@@ -42,11 +43,10 @@ pub(crate) const KEYS: [&str; 6] = ["name", "about", "unit", "objects", "role", 
 pub(crate) const ROLE_KEYS: [&str; 6] =
     ["name", "threads", "weight", "working_set", "pins", "program"];
 
-/// Threads of one role in one VM.
-const MOST_THREADS: u32 = 100_000;
+/// Maximum number of threads of a role in a VM.
+const MAX_THREADS: u32 = 100_000;
 
-/// Reads a workload from a text; `file` is what errors call it, and what it is called unless it says
-/// so itself.
+/// Reads a workload from a text; `file` is its name in errors, and its own name unless it has one.
 pub fn from_text(file: &str, text: &str) -> Result<Workload, LoadError> {
     let mut node = Node::parse(file, text)?;
     node.name_by(Path::new(file));
@@ -80,7 +80,7 @@ pub(crate) fn workload(field: &Field<'_>) -> Result<Workload, LoadError> {
     Ok(Workload { name, unit, objects, object_names, roles, branches: branches(&table)? })
 }
 
-/// `[branches]`.
+/// Reads `[branches]`.
 fn branches(table: &Table<'_>) -> Result<BranchProfile, LoadError> {
     const KEYS: [&str; 4] = ["per_instruction", "mispredicted", "noise", "tight"];
     let default = BranchProfile::default();
@@ -118,37 +118,38 @@ fn role(
     })
 }
 
-/// `16`, `"16"`, `"1 per vcpu"`, `"0.5 per vcpu"`.
+/// Reads `16`, `"16"`, `"1 per vcpu"` or `"0.5 per vcpu"`.
 fn threads(field: &Field<'_>) -> Result<Threads, LoadError> {
     let expected = "a number of threads such as 16, or \"1 per vcpu\"";
     let Value::Text(text) = &field.node.value else {
-        return Ok(Threads::Count(field.small(1, MOST_THREADS)?));
+        return Ok(Threads::Count(field.small(1, MAX_THREADS)?));
     };
     let words: Vec<&str> = text.split_whitespace().collect();
     match words.as_slice() {
         [count] => match count.parse() {
-            Ok(count) if (1..=MOST_THREADS).contains(&count) => Ok(Threads::Count(count)),
-            Ok(_) => Err(field.wrong(format!("1 … {MOST_THREADS}"))),
+            Ok(count) if (1..=MAX_THREADS).contains(&count) => Ok(Threads::Count(count)),
+            Ok(_) => Err(field.wrong(format!("1 … {MAX_THREADS}"))),
             Err(_) => Err(field.wrong(expected)),
         },
         [ratio, "per", "vcpu" | "vCPU"] => {
             let ratio: f64 = ratio.parse().map_err(|_| field.wrong(expected))?;
-            match (0.001..=1000.0).contains(&ratio) {
-                true => Ok(Threads::PerVcpu(ratio)),
-                false => Err(field.wrong("0.001 … 1000 per vcpu")),
+            if (0.001..=1000.0).contains(&ratio) {
+                Ok(Threads::PerVcpu(ratio))
+            } else {
+                Err(field.wrong("0.001 … 1000 per vcpu"))
             }
         }
         _ => Err(field.wrong(expected)),
     }
 }
 
-/// vCPUs of the role's threads; whether the VM has them is for [`fits`].
+/// Reads the vCPUs of the role's threads; [`fits`] checks that the VM has them.
 fn pins(field: &Field<'_>) -> Result<Vec<u32>, LoadError> {
     let list = field.list()?;
     list.iter().map(|field| field.small(0, 4095)).collect()
 }
 
-/// Whether a VM with so many vCPUs can run the workload; the error says what does not fit.
+/// Checks that a VM with `vcpus` vCPUs can run the workload.
 pub fn fits(workload: &Workload, vcpus: u32, sized_for: u32) -> Result<(), String> {
     for role in &workload.roles {
         if let Some(pin) = role.pins.iter().find(|&&pin| pin >= vcpus) {
@@ -159,9 +160,9 @@ pub fn fits(workload: &Workload, vcpus: u32, sized_for: u32) -> Result<(), Strin
             ));
         }
         let threads = role.threads.count(sized_for);
-        if threads > MOST_THREADS {
+        if threads > MAX_THREADS {
             return Err(format!(
-                "role `{}` has {threads} threads on {vcpus} vCPUs: at most {MOST_THREADS}",
+                "role `{}` has {threads} threads on {vcpus} vCPUs: at most {MAX_THREADS}",
                 role.name
             ));
         }
@@ -185,7 +186,7 @@ pub fn fits(workload: &Workload, vcpus: u32, sized_for: u32) -> Result<(), Strin
     Ok(())
 }
 
-/// The families of barriers that are used, by their first objects: how many objects each has, and how many threads use it.
+/// Used families of barriers by their first object, each with its number of objects and of threads that use it.
 fn barrier_users(workload: &Workload, vcpus: u32) -> BTreeMap<u32, (u32, u64)> {
     let mut users: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
     for role in &workload.roles {

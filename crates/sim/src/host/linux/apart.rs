@@ -1,15 +1,15 @@
-//! vCPUs apart: a vCPU with groups of its own beside the VMs'.
+//! vCPUs apart: a vCPU with its own groups, alongside the VMs' groups.
 //!
-//! A vCPU changes its family as in the kernel (sched_move_task): it is taken out of its queue, its load average goes with it, and it is
-//! queued in the other group on the same pCPU with the lag and the deadline that it had. One that runs goes on running; the tick and
-//! wake-ups decide for how long.
+//! A vCPU changes its family as in the kernel (sched_move_task).
+//! It is dequeued, its load average moves with it, and it is queued in the other group on the same pCPU with its lag and deadline.
+//! A running vCPU keeps running until the tick or a wake-up preempts it.
 //!
-//! The family of a vCPU is made when it is first needed, and kept.
+//! The family of a vCPU is created on first use and kept.
 
 use super::{Arrival, Average, LinuxHost, NONE, Scheduler};
 
 impl LinuxHost {
-    /// Gives a vCPU a family of its own with this weight, or puts it into its VM's again.
+    /// Moves a vCPU to its own family with this weight, or back to its VM's family.
     pub(super) fn divide(&mut self, v: u32, weight: Option<f64>, now: u64) {
         let family = match weight {
             None => self.shape.vm_of[v as usize],
@@ -19,9 +19,10 @@ impl LinuxHost {
                 family
             }
         };
-        match self.family_of[v as usize] == family {
-            true => self.reweigh_family(family, now),
-            false => self.change_family(v, family, now),
+        if self.family_of[v as usize] == family {
+            self.reweigh_family(family, now)
+        } else {
+            self.change_family(v, family, now)
         }
     }
 
@@ -32,7 +33,7 @@ impl LinuxHost {
             .any(|(_, &family)| self.is_runnable(family, p))
     }
 
-    /// The family of a vCPU alone.
+    /// A vCPU's own family.
     fn own_family(&mut self, v: u32) -> u32 {
         if let Some(&family) = self.own_families.get(&v) {
             return family;
@@ -52,7 +53,7 @@ impl LinuxHost {
         let home = self.vcpu_loads[v as usize].home;
         let at = (0..self.shape.pcpus).find(|&p| self.group_of[self.place(p, before)] == home);
         let (Some(p), true) = (at, home != NONE) else {
-            // It was nowhere yet.
+            // It was never queued.
             self.family_of[v as usize] = family;
             return;
         };
@@ -70,7 +71,7 @@ impl LinuxHost {
         all.add(average);
         self.family_of[v as usize] = family;
         let group = self.group(p, family);
-        self.settle(v, group, family, Arrival::Migrated, now);
+        self.attach_load(v, group, family, Arrival::Migrated, now);
         self.vcpu_loads[v as usize].queued = false;
         if is_queued {
             self.enqueue(v, p, Arrival::Migrated, now);
@@ -78,7 +79,7 @@ impl LinuxHost {
         if is_current {
             self.boost(v, p, now);
             let picked = self.pick(p, now);
-            debug_assert_eq!(picked, Some(v), "who was running goes on");
+            debug_assert_eq!(picked, Some(v), "the running vCPU stays current");
         }
     }
 }

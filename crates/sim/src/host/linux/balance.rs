@@ -1,7 +1,7 @@
-//! Who takes a waiting vCPU from whom: a pCPU that becomes idle, and one that is busy.
+//! Load balancing: an idle or busy pCPU takes a waiting vCPU from another pCPU.
 //!
-//! A busy pCPU compares its load with those of its last-level cache and of the machine, when the time of each has come (`domain`), and takes one vCPU
-//! if that makes the larger load smaller (imbalance above 25 %).
+//! A busy pCPU compares its load with those of its last-level cache and of the machine at the interval of each domain (`domain`).
+//! If the imbalance exceeds 25 %, it takes one vCPU whose move reduces the larger load.
 
 use super::LinuxHost;
 use super::domain::Domain;
@@ -10,12 +10,13 @@ use crate::host::Move;
 use crate::sched::fair::Discipline;
 
 impl LinuxHost {
-    /// A queued vCPU on `from` that may be moved to `to`: with EEVDF the one that has not run for the longest time (detach_tasks takes the tail of a list
-    /// on which who comes or runs is put at the head, since 4.16), with CFS one of the first group.
+    /// A queued vCPU on `from` that may be moved to `to`, from a group whose weight per vCPU is in `least` … `most`.
+    /// With EEVDF it is the least recently enqueued or picked vCPU, with CFS the first in queue order.
+    /// Since 4.16, detach_tasks takes the tail of a list that enqueued and picked tasks enter at the head.
     pub(super) fn movable(&self, from: u32, to: u32, least: u64, most: u64) -> Option<u32> {
         let entities = &self.group_entities;
         let root = &self.roots[from as usize];
-        // The current vCPU's group may have others waiting; it is out of the tree.
+        // The current vCPU's group is out of the tree, but may have waiting vCPUs.
         let groups = root.queued(entities).chain(root.current());
         let fits = |group: &u32| {
             let queue = &self.groups[*group as usize].vcpus;
@@ -31,7 +32,7 @@ impl LinuxHost {
             })
             .filter(|&v| self.may_be_on(v, to));
         match self.discipline {
-            Discipline::Eevdf { .. } => vcpus.min_by_key(|&v| self.stirred[v as usize]),
+            Discipline::Eevdf { .. } => vcpus.min_by_key(|&v| self.touched[v as usize]),
             Discipline::Cfs { .. } => vcpus.next(),
         }
     }
@@ -58,8 +59,7 @@ impl LinuxHost {
         best.map(|(_, q)| q)
     }
 
-    /// A waiting vCPU of the pCPU with the largest load among those that have one to spare: where
-    /// none may move, the next is asked (LBF_ALL_PINNED).
+    /// A waiting vCPU of the busiest pCPU that has a movable one (LBF_ALL_PINNED).
     pub(super) fn take_from_busiest(&self, p: u32, near: bool) -> Option<Move> {
         let mut best: Option<(u64, Move)> = None;
         let mut at = 0;
@@ -79,19 +79,19 @@ impl LinuxHost {
         best.map(|(_, taken)| taken)
     }
 
-    /// The move to a busy pCPU that makes the larger load smaller, if there is one.
-    fn evens_out(&self, p: u32, near: bool) -> Option<Move> {
+    /// The move to a busy pCPU that reduces the larger load, if there is one.
+    fn balancing_move(&self, p: u32, near: bool) -> Option<Move> {
         let from = self.busiest(p, near)?;
         let (more, less) = (self.roots[from as usize].load(), self.roots[p as usize].load());
         if more <= less + less / 4 {
             return None;
         }
-        // After the move neither may have as much as the larger had.
+        // After the move, both loads must be below the larger one of before.
         let vcpu = self.movable(from, p, 1, (more - less).saturating_sub(1))?;
         Some(Move { vcpu, from, to: p })
     }
 
-    /// Compares the loads of those domains whose time has come; at most one vCPU is moved.
+    /// Compares the loads of the domains whose interval has expired, until one has a move.
     pub(super) fn compare_loads(&mut self, p: u32, now: u64) -> Option<Move> {
         for domain in Domain::ALL {
             if domain.is_redundant(&self.shape) {
@@ -103,7 +103,7 @@ impl LinuxHost {
                 continue;
             }
             *due = next;
-            let found = self.evens_out(p, domain == Domain::Cache);
+            let found = self.balancing_move(p, domain == Domain::Cache);
             if found.is_some() {
                 return found;
             }

@@ -1,14 +1,14 @@
-//! Who is next or to give way, at both levels: buddies of vCPUs and of their groups.
+//! Buddies, yields and wake-up preemption at both levels: vCPUs and their groups.
 
 use super::{Above, Discipline, LinuxHost, NONE};
 
 impl LinuxHost {
-    /// A group is to be the next one as far as that is fair, unless it is of the idle class (set_next_buddy since 5.15).
+    /// Makes a group the next buddy; a group of the idle class is ignored (set_next_buddy since 5.15).
     pub(super) fn nominate(&mut self, p: u32, group: u32) {
         self.roots[p as usize].set_next(&self.group_entities, group);
     }
 
-    /// So is a vCPU, and its group with it; of the idle class neither.
+    /// Makes a vCPU and its group next buddies; a vCPU of the idle class is ignored.
     fn nominate_vcpu(&mut self, v: u32, p: u32, group: u32) {
         if !self.vcpu_entities[v as usize].is_idle() {
             let queue = &mut self.groups[group as usize].vcpus;
@@ -17,7 +17,7 @@ impl LinuxHost {
         }
     }
 
-    /// A vCPU's group is no buddy any more of what the vCPU has ceased to be (__clear_buddies_next, _skip and _last go up).
+    /// Clears the group's buddy roles that its vCPU has lost (__clear_buddies_next, _skip and _last walk up the hierarchy).
     pub(super) fn forget_above(&mut self, v: u32, p: u32, group: u32, before: [u32; 4]) {
         let now = self.groups[group as usize].vcpus.buddies();
         for which in 0..4 {
@@ -27,14 +27,14 @@ impl LinuxHost {
         }
     }
 
-    /// How many vCPUs run, wait or sleep in a pCPU's queues (rq->nr_running of 6.12, which counts those that sleep there).
+    /// vCPUs that run, wait or sleep in a pCPU's queues (rq->nr_running of 6.12, which counts delayed sleepers).
     fn running(&self, p: u32) -> u32 {
         let groups = self.roots[p as usize].members(&self.group_entities);
         let sleepers: u32 = groups.map(|group| self.groups[group as usize].vcpus.sleepers()).sum();
         self.queued[p as usize] + sleepers
     }
 
-    /// Where a group's queue is on its pCPU.
+    /// A group's position on its pCPU.
     pub(super) fn above(&self, p: u32, group: u32) -> Above {
         let root = &self.roots[p as usize];
         let entity = &self.group_entities[group as usize];
@@ -44,7 +44,7 @@ impl LinuxHost {
         Above { running: self.queued[p as usize], weight, load: root.load() + more }
     }
 
-    /// Whether a vCPU that was just enqueued takes the pCPU from the current one.
+    /// Whether a vCPU that was just enqueued preempts the current one.
     pub(super) fn wakeup_preempts(&mut self, woken: u32, p: u32) -> bool {
         let current = self.current[p as usize];
         if current == NONE {
@@ -57,7 +57,7 @@ impl LinuxHost {
         };
         let queue = &mut self.groups[of_current as usize].vcpus;
         // A CPU has one flag for all its queues (TIF_NEED_RESCHED).
-        if self.roots[p as usize].is_to_choose_anew() || queue.is_to_choose_anew() {
+        if self.roots[p as usize].need_resched() || queue.need_resched() {
             return true;
         }
         if of_woken != of_current {
@@ -65,7 +65,7 @@ impl LinuxHost {
         }
         let preempts = queue.wakeup_preempts(&self.vcpu_entities, woken);
         if preempts {
-            // Its parents are buddies as well (set_next_buddy, set_last_buddy).
+            // The parents become buddies as well (set_next_buddy, set_last_buddy).
             let [next, _, last, _] = queue.buddies();
             if next == woken {
                 self.nominate(p, of_woken);
@@ -77,7 +77,7 @@ impl LinuxHost {
         preempts
     }
 
-    /// A running vCPU gives way to another one that waits (yield_to); false if nothing comes of it.
+    /// A running vCPU yields to a waiting one (yield_to); false if it has no effect.
     pub(super) fn directed_yield(&mut self, from: u32, p: u32, to: u32, q: u32) -> bool {
         if self.current[q as usize] == to || self.current[p as usize] != from {
             return false;
@@ -87,30 +87,30 @@ impl LinuxHost {
         };
         let is_alone = self.running(p) == 1;
         if is_alone && self.running(q) == 1 {
-            // There is no point in it (yield_to).
+            // Both pCPUs have a single vCPU (yield_to).
             return false;
         }
         self.nominate_vcpu(to, q, of_to);
         if p != q {
-            // Who wakes there until it gives way is not looked at (resched_curr in yield_to).
+            // Later wake-ups there do not preempt: a reschedule is pending (resched_curr in yield_to).
             self.roots[q as usize].set_resched();
         }
         if is_alone {
-            // It loses nothing (yield_task_fair).
+            // A lone vCPU keeps its deadline (yield_task_fair).
             return true;
         }
         let queue = &mut self.groups[of_from as usize].vcpus;
         let before = queue.buddies();
         queue.yield_current(&mut self.vcpu_entities);
         self.forget_above(from, p, of_from, before);
-        // CFS skips at every level; EEVDF delays the deadline of the vCPU alone.
+        // CFS skips at every level; EEVDF delays only the vCPU's deadline.
         if matches!(self.discipline, Discipline::Cfs { .. }) {
             self.roots[p as usize].skip_current();
         }
         true
     }
 
-    /// A queued vCPU is the next one of its pCPU, fair or not.
+    /// Makes a queued vCPU the next of its pCPU, regardless of fairness.
     pub(super) fn set_first(&mut self, v: u32, p: u32) {
         if self.current[p as usize] == v {
             return;
@@ -120,13 +120,13 @@ impl LinuxHost {
             if before != NONE && before != group {
                 self.groups[before as usize].vcpus.forget_first();
             }
-            // Also if it is the current one: once it is put back another might be picked.
+            // Also for the current group: after `put_back`, another group might be picked.
             self.roots[p as usize].set_first(group);
             self.groups[group as usize].vcpus.set_first(v);
         }
     }
 
-    /// A queued vCPU is the next one of its pCPU as far as that is fair.
+    /// Makes a queued vCPU the next buddy of its pCPU.
     pub(super) fn set_next(&mut self, v: u32, p: u32) {
         if self.current[p as usize] == v {
             return;

@@ -1,8 +1,8 @@
-//! Scheduling domains of a Linux host: how often a busy pCPU compares its load with others'.
+//! Scheduling domains of a Linux host: the intervals at which a busy pCPU compares its load with others.
 //!
-//! As in sd_init of kernel/sched/topology.c: every `busy_factor` ms for each pCPU of the domain, which is the least interval there. The kernel
-//! doubles it once where nothing was to be moved, and lets one pCPU look for all of its cache; both are left out. Up to Linux 3.15 the interval
-//! within a cache was 64 to 256 ms whatever its size.
+//! The interval is `busy_factor` ms times the pCPUs of the domain, the minimum interval of sd_init (kernel/sched/topology.c).
+//! Left out: the kernel doubles it once if there was no move, and lets one pCPU balance for its whole cache.
+//! Up to Linux 3.15 the interval within a cache was 64 to 256 ms, independent of its size.
 
 use tandem_model::Nanos;
 
@@ -11,21 +11,21 @@ use crate::host::Shape;
 /// A scheduling domain: the pCPUs among which a busy one compares loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Domain {
-    /// Those that share its last-level cache.
+    /// The pCPUs that share its last-level cache.
     Cache,
-    /// All.
+    /// All pCPUs.
     Machine,
 }
 
 impl Domain {
     pub(super) const ALL: [Domain; 2] = [Domain::Cache, Domain::Machine];
 
-    /// Where all pCPUs share a cache there is one domain (sd_degenerate).
+    /// If all pCPUs share a cache, there is a single domain (sd_degenerate).
     pub(super) fn is_redundant(self, shape: &Shape) -> bool {
         self == Domain::Machine && shape.pcpus_per_llc >= shape.pcpus
     }
 
-    /// Between two comparisons of a busy pCPU's load, ns: sd_weight × busy_factor ms (sd_init, get_sd_balance_interval).
+    /// Interval between two comparisons of a busy pCPU's load in ns: sd_weight × busy_factor ms (sd_init, get_sd_balance_interval).
     pub(super) fn interval(self, shape: &Shape) -> u64 {
         let pcpus = match self {
             Domain::Cache => shape.pcpus_per_llc.clamp(1, shape.pcpus.max(1)),

@@ -1,20 +1,19 @@
-//! How much load there has been lately: an average that forgets half of what was within 33.6 ms.
+//! Load average with exponential decay: the half-life is 33.6 ms.
 //!
-//! Linux keeps such averages of what is runnable, since 3.8 (per-entity load tracking, kernel/sched/fair.c):
-//! each period of 1,048,576 ns counts y times the next one, and y³² = ½. A sleeping entity stays in the
-//! average of its group for a while. What a group of several CPUs weighs on one of them depends on it: see
-//! the head of `linux`.
+//! Linux has kept such averages of runnable load since 3.8 (per-entity load tracking, kernel/sched/fair.c).
+//! Each period of 1,048,576 ns counts y times the next one, with y³² = ½.
+//! A sleeping entity therefore stays in the average of its group for a while.
+//! The weight of a group on one of several CPUs depends on it: see the head of `linux`.
 //!
-//! Loads are weights, in any unit; times are ns. Here time goes in steps of 32,768 ns, of which the kernel's
-//! periods have 32, and a step in which the load changed counts by what it was at its end. Powers come from a
-//! table made by square roots and products only, so they are the same on every machine. The kernel's own
-//! corrections of the average of a CPU that another one looks at (lag of up to a balancing interval)
-//! are left out.
+//! Loads are weights, in any unit; times are ns.
+//! Time advances in steps of 32,768 ns, 32 to a kernel period; a step in which the load changes counts with the load at its end.
+//! Powers come from a table computed by square roots and products only, so they are the same on every machine.
+//! The kernel's corrections of a remote CPU's average (stale by up to a balancing interval) are left out.
 
-/// ns in a step, as a power of two.
+/// Length of a step in ns, as a power of two.
 const STEP: u32 = 15;
 
-/// Steps in which half is forgotten, as a power of two: 2^25 ns.
+/// Half-life in steps, as a power of two: 2^25 ns.
 const HALF: u32 = 10;
 
 /// 2^(−n ÷ 2^HALF) for each n below 2^HALF.
@@ -22,7 +21,7 @@ const HALF: u32 = 10;
 pub struct Decay(Vec<f64>);
 
 impl Decay {
-    /// The table.
+    /// Computes the table.
     pub fn new() -> Decay {
         // roots[k]: 2^(−2^k ÷ 2^HALF), from the largest down.
         let mut roots = [0.0; HALF as usize];
@@ -38,7 +37,7 @@ impl Decay {
         Decay((0..1 << HALF).map(power).collect())
     }
 
-    /// What is left of 1 after so many steps.
+    /// The remainder of 1 after `steps` steps.
     #[inline]
     fn left(&self, steps: u64) -> f64 {
         let halvings = steps >> HALF;
@@ -49,25 +48,25 @@ impl Decay {
     }
 }
 
-/// One average.
+/// A load average.
 #[derive(Clone, Copy, Debug)]
 pub struct Average {
     value: f64,
-    /// Up to when it is brought forward, ns.
+    /// Time up to which it is advanced, ns.
     upto: u64,
 }
 
 impl Average {
-    /// Of what was never loaded.
+    /// The average without any load.
     pub const ZERO: Average = Average { value: 0.0, upto: 0 };
 
-    /// As of when it was brought forward last.
+    /// The value as of the last [`Average::advance`].
     #[inline]
     pub fn value(&self) -> f64 {
         self.value
     }
 
-    /// Brings it forward to `now`; the load has been `load` since the last time.
+    /// Advances it to `now`; the load has been `load` since the last call.
     #[inline]
     pub fn advance(&mut self, decay: &Decay, load: u64, now: u64) -> f64 {
         let steps = now.saturating_sub(self.upto) >> STEP;
@@ -79,7 +78,7 @@ impl Average {
         self.value
     }
 
-    /// Something comes in with its own average, or leaves with it.
+    /// Adds an entity's average, or removes it if negative.
     #[inline]
     pub fn add(&mut self, average: f64) {
         self.value = (self.value + average).max(0.0);
@@ -93,7 +92,7 @@ mod tests {
     const HALF_LIFE: u64 = 1 << (STEP + HALF);
 
     #[test]
-    fn half_is_forgotten_in_32_periods() {
+    fn load_halves_in_32_periods() {
         let decay = Decay::new();
         let mut average = Average::ZERO;
         average.add(1024.0);
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_stays_is_its_own_average_and_one_that_comes_is_approached() {
+    fn average_converges_to_constant_load() {
         let decay = Decay::new();
         let mut average = Average::ZERO;
         average.add(300.0);
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_matter_how_often_it_is_brought_forward() {
+    fn average_is_independent_of_update_rate() {
         let decay = Decay::new();
         let mut once = Average::ZERO;
         let mut often = Average::ZERO;

@@ -1,12 +1,20 @@
-//! Slices of groups: what a vCPU's own slice means among the groups of a pCPU.
+//! Slices of groups: the effect of a vCPU's custom slice on its group.
 
 use super::{Discipline, LinuxHost};
 
 impl LinuxHost {
-    /// A group from which a vCPU has gone stays queued: its slice and weight change, and if the vCPU sleeps, the group is to be next as
-    /// far as that is fair, since who sleeps has not used up its slice ("bias pick_next": set_next_buddy in dequeue_task_fair since 3.0, in
-    /// dequeue_entities of 6.12).
-    pub(super) fn stay(&mut self, v: u32, p: u32, group: u32, family: u32, sleeps: bool, now: u64) {
+    /// Updates the slice and weight of a group that stays queued after a vCPU has left it.
+    /// If the vCPU sleeps, the group becomes the next buddy, because the sleeper has not used up its slice.
+    /// Source: "bias pick_next", set_next_buddy in dequeue_task_fair since 3.0, in dequeue_entities of 6.12.
+    pub(super) fn update_left_group(
+        &mut self,
+        v: u32,
+        p: u32,
+        group: u32,
+        family: u32,
+        sleeps: bool,
+        now: u64,
+    ) {
         self.hand_up_slice(v, group);
         if sleeps {
             self.nominate(p, group);
@@ -14,8 +22,9 @@ impl LinuxHost {
         self.reweigh(p, group, family, now);
     }
 
-    /// A group has the shortest slice of its vCPUs that are queued, asleep or not (enqueue_task_fair and dequeue_entities of 6.12), in a prototype of
-    /// wake-up granularities that of the vCPU that has just come.
+    /// Sets a group's slice.
+    /// Under EEVDF it is the shortest slice of its queued vCPUs, asleep or not (enqueue_task_fair and dequeue_entities of 6.12).
+    /// Under CFS, in the prototype with wake-up granularities, it is the slice of vCPU `v`.
     pub(super) fn hand_up_slice(&mut self, v: u32, group: u32) {
         if !self.has_slices {
             return;

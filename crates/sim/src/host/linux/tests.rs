@@ -1,13 +1,13 @@
-//! What a VM weighs on a pCPU when its vCPUs elsewhere fall asleep, wake and move, and when they are apart.
+//! Group weights on a pCPU while sibling vCPUs on other pCPUs sleep, wake, migrate or are apart.
 
 use super::*;
 use crate::host::BUSY_FACTOR;
 use crate::sched::fair::Reweight;
 
-/// What is forgotten to a half.
+/// Half-life of a load average, ns.
 const HALF_LIFE: u64 = 1 << 25;
 
-/// VMs of weight 1024 with these vCPUs, which may run everywhere.
+/// VMs of weight 1024 with these vCPUs, unpinned.
 pub(super) fn shape(pcpus: u32, vm_of: &[u32]) -> Shape {
     let all: PcpuSet = (0..pcpus).map(PcpuId).collect();
     let vms = vm_of.iter().max().map_or(0, |&vm| vm as usize + 1);
@@ -23,7 +23,7 @@ pub(super) fn shape(pcpus: u32, vm_of: &[u32]) -> Shape {
     }
 }
 
-/// One VM of weight 1024 with two vCPUs on two pCPUs, both always there before.
+/// One VM of weight 1024 with two running vCPUs, one on each of two pCPUs.
 fn host(discipline: Discipline) -> LinuxHost {
     let pcpus: PcpuSet = "0-1".parse().unwrap();
     let mut host = LinuxHost::new(
@@ -43,14 +43,14 @@ fn host(discipline: Discipline) -> LinuxHost {
         host.enqueue(v, v, Arrival::New, 0);
         host.pick(v, 0);
     }
-    // The first came when there was no other yet.
+    // vCPU 0 was weighed before vCPU 1 was queued.
     host.tick(0, 0);
     host
 }
 
 impl LinuxHost {
-    /// This vCPU is the one that runs on the first pCPU.
-    fn move_to_run(&mut self, v: u32) {
+    /// Makes a vCPU current on the first pCPU.
+    fn make_current(&mut self, v: u32) {
         self.boost(v, 0, 0);
         assert_eq!(self.pick(0, 0), Some(v));
     }
@@ -62,7 +62,7 @@ fn weight(host: &LinuxHost, p: u32) -> f64 {
 }
 
 #[test]
-fn what_a_sleeping_sibling_weighed_is_gained_as_it_is_forgotten() {
+fn sleeping_siblings_weight_shifts_gradually() {
     for discipline in [Discipline::cfs(2), Discipline::eevdf(2)] {
         let mut host = host(discipline);
         assert_eq!([weight(&host, 0), weight(&host, 1)], [512.0, 512.0]);
@@ -78,11 +78,11 @@ fn what_a_sleeping_sibling_weighed_is_gained_as_it_is_forgotten() {
 }
 
 #[test]
-fn who_wakes_counts_in_full_at_once_where_it_is_and_elsewhere_by_and_by() {
+fn wakeup_counts_locally_at_once() {
     let mut host = host(Discipline::cfs(2));
     host.put_back(1, 1, 0);
     host.dequeue(1, 1, true, 0);
-    // All of it is forgotten.
+    // Its load average has decayed.
     let late = 100 * HALF_LIFE;
     host.tick(0, late);
     host.enqueue(1, 1, Arrival::Wakeup, late);
@@ -93,12 +93,12 @@ fn who_wakes_counts_in_full_at_once_where_it_is_and_elsewhere_by_and_by() {
 }
 
 #[test]
-fn a_vcpu_takes_its_average_along() {
+fn migrated_vcpu_keeps_load_average() {
     let mut host = host(Discipline::cfs(2));
     host.put_back(1, 1, HALF_LIFE);
     host.dequeue(1, 1, false, HALF_LIFE);
     host.enqueue(1, 0, Arrival::Migrated, HALF_LIFE);
-    // All the VM's load is on pCPU 0 now, and none is remembered elsewhere.
+    // All of the VM's load is on pCPU 0, and no average stays on pCPU 1.
     assert_eq!(weight(&host, 0), 1024.0);
     let (load, all) = host.loads[0];
     let there = host.groups[0].average.value();
@@ -106,7 +106,7 @@ fn a_vcpu_takes_its_average_along() {
 }
 
 #[test]
-fn a_heavier_vcpu_gets_more_of_what_its_vm_weighs() {
+fn heavier_vcpu_gets_larger_group_weight() {
     let mut host = LinuxHost::new(
         Discipline::cfs(2),
         Shape {
@@ -128,31 +128,32 @@ fn a_heavier_vcpu_gets_more_of_what_its_vm_weighs() {
     assert_eq!([weight(&host, 0), weight(&host, 1)], [768.0, 256.0]);
 }
 
-/// What is in force in the queues: of each vCPU its family, its group's weight on its pCPU and whether that is in the idle class; of
-/// the VM its load; of each pCPU its load, how many are queued, and who runs.
+/// State of the run queues.
+/// Per vCPU: its family, its group's weight on its pCPU, and whether the group is in the idle class.
+/// Per pCPU: its load, the number of queued vCPUs, and the current vCPU.
 #[derive(Debug, PartialEq)]
-struct InForce {
+struct QueueState {
     vcpus: Vec<(u32, u64, bool)>,
     load: u64,
     pcpus: Vec<(u64, u32, u32)>,
 }
 
-fn in_force(host: &LinuxHost) -> InForce {
+fn queue_state(host: &LinuxHost) -> QueueState {
     let vcpu = |v: u32| {
         let group = host.group_at(v % 2, v).unwrap();
         let entity = &host.group_entities[group as usize];
         (host.family_of[v as usize], entity.weight(), entity.is_idle())
     };
     let pcpu = |p: usize| (host.roots[p].load(), host.queued[p], host.current[p]);
-    InForce {
+    QueueState {
         vcpus: (0..4).map(vcpu).collect(),
         load: host.loads[0].0,
         pcpus: (0..2).map(pcpu).collect(),
     }
 }
 
-/// One VM of weight 1024 with two vCPUs on each of two pCPUs: on each one that runs; on the first one that waits, and on the other
-/// one that sleeps.
+/// One VM of weight 1024 with two vCPUs on each of two pCPUs.
+/// One runs on each pCPU; the second vCPU waits on pCPU 0 and sleeps on pCPU 1.
 fn crowded(discipline: Discipline, placement: Placement) -> LinuxHost {
     let mut host = LinuxHost::new(
         discipline,
@@ -179,10 +180,10 @@ fn crowded(discipline: Discipline, placement: Placement) -> LinuxHost {
 }
 
 #[test]
-fn a_vcpu_that_is_apart_weighs_what_it_is_given_and_together_all_is_as_before() {
+fn own_group_weight_applies_and_reverts() {
     for discipline in [Discipline::cfs(2), Discipline::eevdf(2)] {
         let mut host = crowded(discipline, Placement::LoadBalancing);
-        let before = in_force(&host);
+        let before = queue_state(&host);
         let averages = |host: &LinuxHost| -> Vec<f64> {
             let groups = host.groups.iter().take(2);
             let groups = groups.map(|group| group.average.value());
@@ -193,17 +194,17 @@ fn a_vcpu_that_is_apart_weighs_what_it_is_given_and_together_all_is_as_before() 
         for (v, weight) in (0..4).zip(weights) {
             host.set_own_group(v, Some(weight), 0);
         }
-        let apart = in_force(&host);
+        let apart = queue_state(&host);
         let runnable = [0, 1, 2].map(|v: usize| apart.vcpus[v].1 / FINE);
         assert_eq!(runnable, [100, 200, 300]);
         assert_eq!((apart.load, apart.pcpus[0].0 / FINE), (0, 400));
         assert_eq!(apart.pcpus[1].0 / FINE, 200);
-        // Who runs, runs on; and who sleeps wakes in its own group.
+        // Running vCPUs keep running; the sleeping vCPU wakes in its own group.
         assert_eq!([host.current[0], host.current[1]], [0, 1]);
         host.enqueue(3, 1, Arrival::Wakeup, 0);
         assert_eq!(host.roots[1].load() / FINE, 600);
         host.dequeue(3, 1, true, 0);
-        // Another weight while they are apart.
+        // The weight changes while they are apart.
         host.set_own_group(0, Some(500.0), 0);
         assert_eq!(host.roots[0].load() / FINE, 800);
         for v in 0..4 {
@@ -212,11 +213,11 @@ fn a_vcpu_that_is_apart_weighs_what_it_is_given_and_together_all_is_as_before() 
         for p in 0..2 {
             host.tick(p, 0);
         }
-        assert_eq!(in_force(&host), before);
+        assert_eq!(queue_state(&host), before);
         for (now, before) in averages(&host).iter().zip(averages_before) {
             assert!((now - before).abs() < 1e-6, "{now}, was {before}");
         }
-        // The groups of before are used again.
+        // The previous groups are reused.
         let families = host.loads.len();
         host.set_own_group(2, Some(64.0), 0);
         assert_eq!(host.loads.len(), families);
@@ -224,11 +225,11 @@ fn a_vcpu_that_is_apart_weighs_what_it_is_given_and_together_all_is_as_before() 
 }
 
 #[test]
-fn the_idle_class_is_that_of_the_vms_group() {
+fn idle_class_applies_to_vm_group_only() {
     let mut host = crowded(Discipline::eevdf(2), Placement::LoadBalancing);
     host.set_own_group(0, Some(512.0), 0);
     host.set_idle(0, true, 0);
-    let idle = |host: &LinuxHost| in_force(host).vcpus.iter().map(|vcpu| vcpu.2).collect();
+    let idle = |host: &LinuxHost| queue_state(host).vcpus.iter().map(|vcpu| vcpu.2).collect();
     let now: Vec<bool> = idle(&host);
     assert_eq!(now, [false, true, true, true]);
     host.set_own_group(0, None, 0);
@@ -237,22 +238,22 @@ fn the_idle_class_is_that_of_the_vms_group() {
 }
 
 #[test]
-fn no_vcpu_is_stacked_on_a_sibling_that_is_apart() {
+fn no_stacking_counts_siblings_apart() {
     let mut host = crowded(Discipline::eevdf(2), Placement::NoStacking);
     host.dequeue(2, 0, true, 0);
     host.dequeue(0, 0, true, 0);
-    // The only one that is runnable runs on pCPU 1.
+    // The only runnable vCPU runs on pCPU 1.
     let none = PcpuSet::default();
     assert_eq!(host.select(3, 1, &none, 0), 0);
     host.set_own_group(1, Some(512.0), 0);
     assert_eq!(host.select(3, 1, &none, 0), 0);
-    // One that is apart does not come to its siblings either.
+    // A vCPU that is apart is not stacked on its siblings, either.
     host.set_own_group(3, Some(512.0), 0);
     host.set_own_group(1, None, 0);
     assert_eq!(host.select(3, 1, &none, 0), 0);
 }
 
-/// A host of so many pCPUs, so many for each cache, and four VMs of one vCPU: the first on pCPU 0, the others on pCPU `crowded`.
+/// Four VMs of one vCPU each: the first on pCPU 0, the others on pCPU `crowded`.
 fn uneven(pcpus: u32, pcpus_per_llc: u32, busy_factor: u32, crowded: u32) -> LinuxHost {
     let allowed: PcpuSet = (0..pcpus).map(PcpuId).collect();
     let mut host = LinuxHost::new(
@@ -278,7 +279,7 @@ fn uneven(pcpus: u32, pcpus_per_llc: u32, busy_factor: u32, crowded: u32) -> Lin
 }
 
 #[test]
-fn a_group_whose_vcpus_always_run_keeps_its_weight_to_the_last_digit() {
+fn busy_group_weight_is_constant() {
     let mut host = host(Discipline::eevdf(2));
     let before =
         [0, 1].map(|p| host.group_entities[host.group_at(p, p).unwrap() as usize].weight());
@@ -292,7 +293,7 @@ fn a_group_whose_vcpus_always_run_keeps_its_weight_to_the_last_digit() {
 }
 
 #[test]
-fn what_is_elsewhere_is_known_to_a_sixty_fourth() {
+fn remote_load_changes_in_coarse_steps() {
     let mut host = host(Discipline::eevdf(2));
     host.put_back(1, 1, 0);
     host.dequeue(1, 1, true, 0);
@@ -302,17 +303,17 @@ fn what_is_elsewhere_is_known_to_a_sixty_fourth() {
         weights.push(weight(&host, 0));
     }
     weights.dedup();
-    // From all of it to half of it in steps of a 64th: 44, and not one for each of the 335 looks.
+    // Steps of 1/64 from full to half load: 44 changes in 335 ticks.
     assert!((35..=50).contains(&weights.len()), "{}", weights.len());
-    assert!(weights.is_sorted(), "it is forgotten");
+    assert!(weights.is_sorted(), "the remote load decays");
     assert!((weights.last().unwrap() - 1024.0 / 1.5).abs() < 8.0);
 }
 
 #[test]
-fn of_those_that_wait_the_one_that_has_not_run_for_longest_is_moved() {
+fn eevdf_moves_least_recently_run_vcpu() {
     let pcpus: PcpuSet = "0-1".parse().unwrap();
     for (discipline, wanted) in [(Discipline::eevdf(2), 2), (Discipline::cfs(2), 0)] {
-        // Two vCPUs of one VM and one of another on pCPU 0, which runs two of them.
+        // Two vCPUs of one VM and one of another on pCPU 0.
         let mut host = LinuxHost::new(
             discipline,
             Shape {
@@ -329,21 +330,21 @@ fn of_those_that_wait_the_one_that_has_not_run_for_longest_is_moved() {
         for v in [0, 1, 2] {
             host.enqueue(v, 0, Arrival::New, 0);
         }
-        // As if vCPU 0 had run after 2, and 1 after both.
-        host.stirred = vec![2, 3, 1];
-        host.stirs = 3;
+        // vCPU 0 ran after vCPU 2, and vCPU 1 after both.
+        host.touched = vec![2, 3, 1];
+        host.touches = 3;
         assert_eq!(host.movable(0, 1, 0, u64::MAX), Some(wanted), "{discipline:?}");
     }
 }
 
-/// When pCPU 0 first takes a vCPU, ms, if it asks at each ms of two seconds.
+/// Time in ms at which pCPU 0 first takes a vCPU, if it balances every ms for two seconds.
 fn first_taken_at(mut host: LinuxHost) -> Option<u64> {
     (1..=2000).find(|ms| host.balance(0, ms * 1_000_000).is_some())
 }
 
 #[test]
-fn loads_are_compared_every_busy_factor_ms_for_each_pcpu_of_the_domain() {
-    // pCPUs, of them in a cache, busy_factor, where the load is: when it is first compared.
+fn balance_interval_scales_with_domain_size() {
+    // pCPUs, pCPUs per cache, busy_factor, loaded pCPU, time of the first comparison in ms.
     for (pcpus, cache, factor, crowded, wanted) in [
         (2, 2, 16, 1, 32),
         (16, 8, 16, 1, 128),
@@ -357,11 +358,11 @@ fn loads_are_compared_every_busy_factor_ms_for_each_pcpu_of_the_domain() {
         let taken = first_taken_at(host);
         assert_eq!(taken, Some(wanted), "{pcpus} pCPUs, {cache}, {factor}");
     }
-    // With one cache there is one domain: after a comparison that moved a vCPU none comes before the next interval.
+    // One cache, one domain: after a move, the next comparison comes an interval later.
     let mut host = uneven(2, 2, 16, 1);
     let moved: Vec<u64> = (1..=64).filter(|ms| host.balance(0, ms * 1_000_000).is_some()).collect();
     assert_eq!(moved, [32, 64]);
-    // Nothing to even out: one vCPU each.
+    // Already balanced: one vCPU on each pCPU.
     let mut host = uneven(2, 2, 16, 1);
     for v in [2, 3] {
         host.dequeue(v, 1, true, 0);
@@ -369,7 +370,7 @@ fn loads_are_compared_every_busy_factor_ms_for_each_pcpu_of_the_domain() {
     assert_eq!(first_taken_at(host), None);
 }
 
-/// VM 0 has vCPUs 0 and 1 on one pCPU, where vCPU 0 has run ahead and sleeps; VM 1 has vCPU 2 there. There is a second pCPU.
+/// pCPU 0 of two has vCPUs 0 and 1 of VM 0 and vCPU 2 of VM 1; vCPU 0 has run ahead and sleeps.
 fn ahead_and_asleep() -> LinuxHost {
     let mut host = LinuxHost::new(Discipline::eevdf(2), shape(2, &[0, 0, 1]));
     for v in 0..2 {
@@ -383,26 +384,27 @@ fn ahead_and_asleep() -> LinuxHost {
 }
 
 #[test]
-fn a_group_keeps_the_weight_of_a_vcpu_that_sleeps_ahead_and_that_wakes_where_it_is() {
+fn delayed_vcpu_counts_and_wakes_in_place() {
     let mut host = ahead_and_asleep();
     let idle: PcpuSet = "1".parse().unwrap();
     assert!(host.vcpu_entities[0].is_delayed());
     assert_eq!((host.queued(0), host.loads[0].0), (2, 2048 * FINE));
-    assert_eq!(host.select(0, 0, &idle, 1_100_000), 0, "queued still");
+    assert_eq!(host.select(0, 0, &idle, 1_100_000), 0, "still queued");
     host.enqueue(0, 0, Arrival::Wakeup, 1_100_000);
     assert_eq!((host.queued(0), host.loads[0].0), (3, 2048 * FINE));
 }
 
-/// VM 0 has vCPUs 0 and 1 on one pCPU, VM 1 vCPU 2 and VM 2 vCPU 3, which has run for so long that both others are behind; of these VM 1 has the
-/// earlier deadline. Who is next once vCPU 1 has gone, to sleep or not.
-fn next_once_one_has_gone(sleeps: bool) -> Option<u32> {
+/// One pCPU has vCPUs 0 and 1 of VM 0, vCPU 2 of VM 1 and vCPU 3 of VM 2.
+/// VM 2 has run far ahead; of the other two, VM 1 has the earlier deadline.
+/// Returns the vCPU picked after vCPU 1 has left, to sleep or not.
+fn next_after_dequeue(sleeps: bool) -> Option<u32> {
     let discipline =
         Discipline::Eevdf { base_slice: tandem_model::Nanos(1_500_000), reweight: Reweight::Kept };
     let mut host = LinuxHost::new(discipline, shape(1, &[0, 0, 1, 2]));
     for v in 0..4 {
         host.enqueue(v, 0, Arrival::New, 0);
     }
-    // Deadlines are those of new ones first, half a slice from the beginning, and then a slice after what each has run.
+    // A new entity's deadline is half a slice after its start, later ones a slice after its run time.
     for (v, ran) in [(0, 800_000), (2, 760_000), (3, 12_000_000)] {
         assert_eq!(host.pick(0, 0), Some(v));
         host.account(v, 0, ran, 0);
@@ -413,13 +415,13 @@ fn next_once_one_has_gone(sleeps: bool) -> Option<u32> {
 }
 
 #[test]
-fn a_group_that_one_has_left_to_sleep_is_next_whatever_its_deadline() {
-    assert_eq!(next_once_one_has_gone(false), Some(2));
-    assert_eq!(next_once_one_has_gone(true), Some(0));
+fn sleeping_vcpu_makes_group_next() {
+    assert_eq!(next_after_dequeue(false), Some(2));
+    assert_eq!(next_after_dequeue(true), Some(0));
 }
 
-/// Under CFS: VM 0 has vCPUs 0 and 1 on the first of so many pCPUs, and VM 1 has vCPU 2 there.
-fn siblings_beside_another(pcpus: u32) -> LinuxHost {
+/// Under CFS, the first pCPU has vCPUs 0 and 1 of VM 0 and vCPU 2 of VM 1.
+fn two_siblings_and_another(pcpus: u32) -> LinuxHost {
     let mut host = LinuxHost::new(Discipline::cfs(1), shape(pcpus, &[0, 0, 1]));
     for v in 0..3 {
         host.enqueue(v, 0, Arrival::New, 0);
@@ -427,7 +429,7 @@ fn siblings_beside_another(pcpus: u32) -> LinuxHost {
     host
 }
 
-/// They take turns of half a millisecond until one of VM 0 runs for so long that VM 1 is behind. Who that is.
+/// Alternates picks of 0.5 ms, then lets a vCPU of VM 0 run for `ran` ns and returns it.
 fn run_ahead(host: &mut LinuxHost, ran: u64) -> u32 {
     for turn in 1.. {
         let v = host.pick(0, 0).unwrap();
@@ -438,16 +440,16 @@ fn run_ahead(host: &mut LinuxHost, ran: u64) -> u32 {
         host.account(v, 0, 500_000, 0);
         host.put_back(v, 0, 0);
     }
-    unreachable!("one of VM 0 has its turn")
+    unreachable!("a vCPU of VM 0 is picked")
 }
 
 #[test]
-fn under_cfs_a_group_that_one_has_left_to_sleep_is_next_as_far_as_that_is_fair() {
-    // A turn is half a millisecond, the wake-up granularity one.
+fn cfs_sleeping_vcpu_makes_group_next_within_granularity() {
+    // The wake-up granularity is 1 ms.
     for (ran, sleeps, goes_on) in
         [(900_000, true, true), (900_000, false, false), (2_000_000, true, false)]
     {
-        let mut host = siblings_beside_another(1);
+        let mut host = two_siblings_and_another(1);
         let v = run_ahead(&mut host, ran);
         host.dequeue(v, 0, sleeps, 0);
         let next = if goes_on { 1 - v } else { 2 };
@@ -456,10 +458,10 @@ fn under_cfs_a_group_that_one_has_left_to_sleep_is_next_as_far_as_that_is_fair()
 }
 
 #[test]
-fn under_cfs_the_group_of_a_vcpu_that_preempts_its_sibling_is_next_too() {
-    let mut host = siblings_beside_another(1);
+fn cfs_sibling_preemption_nominates_group() {
+    let mut host = two_siblings_and_another(1);
     let v = run_ahead(&mut host, 500_000);
-    // The sibling is away for long, and its leaving nominates nobody.
+    // The sibling leaves for long without sleeping, so its group is not nominated.
     host.dequeue(1 - v, 0, false, 0);
     let group = host.group_at(0, v).unwrap();
     assert!(!host.roots[0].is_next(group));
@@ -468,16 +470,16 @@ fn under_cfs_the_group_of_a_vcpu_that_preempts_its_sibling_is_next_too() {
     host.enqueue(1 - v, 0, Arrival::Wakeup, 0);
     assert!(host.preempts(1 - v, 0, 0));
     assert!(host.roots[0].is_next(group));
-    // Nobody else is nominated before the pCPU has chosen.
+    // A later wake-up does not change the nomination before the next pick.
     assert!(host.preempts(2, 0, 0));
     assert!(host.roots[0].is_next(group));
 }
 
 #[test]
-fn a_group_is_not_next_any_more_once_the_vcpu_that_was_has_left() {
+fn dequeue_clears_next_group() {
     for leaves in [false, true] {
-        let mut host = siblings_beside_another(2);
-        host.move_to_run(2);
+        let mut host = two_siblings_and_another(2);
+        host.make_current(2);
         let group = host.group_at(0, 0).unwrap();
         host.prefer(0, 0);
         assert!(host.roots[0].is_next(group));
@@ -489,9 +491,9 @@ fn a_group_is_not_next_any_more_once_the_vcpu_that_was_has_left() {
 }
 
 #[test]
-fn a_group_of_the_idle_class_is_no_buddy() {
-    let mut host = siblings_beside_another(1);
-    host.move_to_run(2);
+fn idle_class_group_is_no_buddy() {
+    let mut host = two_siblings_and_another(1);
+    host.make_current(2);
     host.set_idle(0, true, 0);
     host.prefer(0, 0);
     let group = host.group_at(0, 0).unwrap();
@@ -499,22 +501,22 @@ fn a_group_of_the_idle_class_is_no_buddy() {
 }
 
 #[test]
-fn a_group_of_sleepers_alone_leaves_when_it_is_found_asleep() {
+fn group_of_sleepers_leaves_at_pick() {
     let mut host = ahead_and_asleep();
     let group = host.group_at(0, 0).unwrap();
     let mut now = 1_000_000;
-    host.move_to_run(2);
+    host.make_current(2);
     now += 4_000_000;
     host.account(2, 0, 4_000_000, now);
     host.put_back(2, 0, now);
-    // vCPU 1 runs less than vCPU 0 did, and sleeps.
+    // vCPU 1 runs less than vCPU 0 did, then sleeps.
     assert_eq!(host.pick(0, now), Some(1));
     now += 500_000;
     host.account(1, 0, 500_000, now);
     host.dequeue(1, 0, true, now);
     assert!(!host.vcpu_entities[1].is_delayed() && host.vcpu_entities[0].is_delayed());
     assert!(host.groups[group as usize].vcpus.is_empty());
-    assert_eq!(host.roots[0].len(), 2, "the group is queued as ever");
+    assert_eq!(host.roots[0].len(), 2, "the group is still queued");
     for _ in 0..4 {
         assert_eq!(host.pick(0, now), Some(2));
         now += 4_000_000;
@@ -524,11 +526,11 @@ fn a_group_of_sleepers_alone_leaves_when_it_is_found_asleep() {
     assert!(!host.vcpu_entities[0].is_delayed());
     assert_eq!((host.roots[0].len(), host.loads[0].0), (1, 0));
     let idle: PcpuSet = "1".parse().unwrap();
-    assert_eq!(host.select(0, 0, &idle, now), 1, "it goes where one is idle");
+    assert_eq!(host.select(0, 0, &idle, now), 1, "it wakes on the idle pCPU");
 }
 
 #[test]
-fn who_sleeps_queued_and_is_put_apart_or_may_not_be_there_is_not_queued_any_more() {
+fn moving_a_delayed_vcpu_dequeues_it() {
     let mut host = ahead_and_asleep();
     let before = host.group_at(0, 0).unwrap();
     host.set_own_group(0, Some(512.0), 1_000_000);

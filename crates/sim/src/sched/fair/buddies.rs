@@ -1,38 +1,39 @@
-//! Buddies: who is to be next, or not, as far as that is fair.
+//! Buddies: entities to pick next, or to skip, within the limits of fairness.
 
 use super::{Discipline, Entity, FairQueue, NIL};
 
 impl FairQueue {
-    /// A queued entity is to be the next one, as far as that is fair (set_next_buddy), unless it is of the idle class.
+    /// Makes a queued entity the next buddy (set_next_buddy); an entity of the idle class is ignored.
     pub fn set_next(&mut self, entities: &[Entity], id: u32) {
         if !entities[id as usize].is_idle() {
             self.next = id;
         }
     }
 
-    /// Whether it is.
+    /// Whether an entity is the next buddy.
     pub fn is_next(&self, id: u32) -> bool {
         self.next == id
     }
 
-    /// The current one is to come back before others do, if whoever preempted it leaves soon (set_last_buddy), unless it is of the idle class.
+    /// Makes the current entity the last buddy, which resumes first if its preempter leaves soon (set_last_buddy).
+    /// An entity of the idle class is ignored.
     pub fn set_last(&mut self, entities: &[Entity]) {
         if self.current != NIL && !entities[self.current as usize].is_idle() {
             self.last = self.current;
         }
     }
 
-    /// Who is the next buddy, who the skip buddy, who the last one, and who is next whether or not that is fair.
+    /// The next, skip and last buddy, and the entity set by [`FairQueue::set_first`].
     pub fn buddies(&self) -> [u32; 4] {
         [self.next, self.skip, self.last, self.first]
     }
 
-    /// The current one is to be passed over, as far as that is fair, and stays what else it is (set_skip_buddy).
+    /// Makes the current entity the skip buddy; its other roles stay (set_skip_buddy).
     pub fn skip_current(&mut self) {
         self.skip = self.current;
     }
 
-    /// An entity is no buddy of this kind any more, by its place among [`FairQueue::buddies`].
+    /// Clears one buddy role of an entity, by its index in [`FairQueue::buddies`].
     pub fn forget_buddy(&mut self, id: u32, which: usize) {
         let buddies = [&mut self.next, &mut self.skip, &mut self.last, &mut self.first];
         if *buddies[which] == id {
@@ -40,15 +41,15 @@ impl FairQueue {
         }
     }
 
-    /// It is no buddy at all (clear_buddies).
+    /// Clears all buddy roles of an entity (clear_buddies).
     pub(super) fn forget_buddies(&mut self, id: u32) {
         for which in 0..3 {
             self.forget_buddy(id, which);
         }
     }
 
-    /// One that has woken preempts the current one under CFS: it is the next buddy and, among many that run, the other one the last
-    /// (check_preempt_wakeup; many are as many as have the least granularity each in the latency, sched_nr_latency).
+    /// Sets the buddies of a wake-up preemption under CFS (check_preempt_wakeup).
+    /// The woken entity becomes the next buddy; with at least sched_nr_latency runnable entities, the current one becomes the last buddy.
     pub(super) fn nominate(&mut self, entities: &[Entity], woken: u32) {
         let Discipline::Cfs { latency, min_granularity, .. } = self.discipline else {
             return;

@@ -1,22 +1,24 @@
-//! Delayed dequeue (DELAY_DEQUEUE and DELAY_ZERO of Linux 6.12): who sleeps with negative lag stays queued until it would be next.
+//! Delayed dequeue (DELAY_DEQUEUE and DELAY_ZERO of Linux 6.12): a sleeper with negative lag stays queued until it would be picked.
 //!
-//! It counts in V and in what is queued, but not as runnable. When it is picked it leaves, with no lag; until then it pays
-//! what it is ahead by as the others go on. If it wakes before, it goes on where it is (requeue_delayed_entity): still ahead,
-//! with its old deadline; not ahead any more, placed at V with a deadline of its own. That V is as of the last time that the
-//! current one's time was counted (update_curr), because nothing counts it on this way: at the last tick, switch or
-//! wake-up. V is later by now, and what it was late by is lag for the woken one, which it needs for many wake-ups: of a
-//! sleeper beside one that computes this was seen here with a BPF program that reads both on sched_wakeup and sched_switch
+//! It counts in V and in the load, but not as runnable.
+//! While queued, it works off its negative lag as the others run; when it is picked, it is dequeued with lag 0.
+//! If it wakes before, it is requeued in place (requeue_delayed_entity).
+//! If it is still ahead, it keeps its deadline; otherwise it is placed at V with a new deadline.
+//!
+//! That V is as of the last update_curr (the last tick, switch or wake-up), because this path does not call it.
+//! V has advanced since, and the difference is positive lag for the woken entity, which decides many wake-ups.
+//! A BPF program on sched_wakeup and sched_switch showed this for a sleeper next to a CPU-bound thread
 //! (`research/docs/kernel-comparison.md`).
 
 use super::{Entity, FairQueue, NIL};
 
 impl Entity {
-    /// Whether it sleeps and is still in the queue that it was in last.
+    /// Whether it sleeps and is still queued.
     pub fn is_delayed(&self) -> bool {
         self.delayed
     }
 
-    /// The number of the queue that it was in last.
+    /// The number of the queue in which it was last.
     pub fn home(&self) -> Option<u32> {
         (self.home != NIL).then_some(self.home)
     }
@@ -29,7 +31,7 @@ impl FairQueue {
         i128::from(entities[id as usize].vruntime) * load <= moment
     }
 
-    /// The one that would be picked now, if it sleeps.
+    /// The entity that would be picked now, if it sleeps.
     pub fn next_sleeper(&self, entities: &[Entity]) -> Option<u32> {
         if self.delayed == 0 || self.first != NIL {
             return None;
@@ -38,12 +40,12 @@ impl FairQueue {
         entities[next as usize].delayed.then_some(next)
     }
 
-    /// Whether the current one is to give way whoever wakes: its slice is over, or somebody has preempted it.
-    pub fn is_to_choose_anew(&self) -> bool {
+    /// Whether need_resched is set: the current entity's slice is over, or a wake-up has preempted it.
+    pub fn need_resched(&self) -> bool {
         self.resched
     }
 
-    /// An entity that goes to sleep stays queued.
+    /// Keeps an entity queued that goes to sleep.
     pub(super) fn delay(&mut self, entities: &mut [Entity], id: u32) {
         let entity = &mut entities[id as usize];
         entity.delayed = true;
@@ -54,13 +56,13 @@ impl FairQueue {
         }
     }
 
-    /// One that sleeps here still is out of the queue for good, with no more lag than none; nothing happens if it does not.
+    /// Dequeues an entity that is delayed here, with its lag limited to at most 0; others are ignored.
     pub fn forget(&mut self, entities: &mut [Entity], id: u32) {
         let entity = &entities[id as usize];
         if !entity.delayed || entity.home != self.number {
             return;
         }
-        let limit = self.most_lag(entity);
+        let limit = self.max_lag(entity);
         let lag = self.lag(entities, id).clamp(-limit, 0);
         self.unlink(entities, id);
         let entity = &mut entities[id as usize];
@@ -71,7 +73,7 @@ impl FairQueue {
         self.advance_min(entities);
     }
 
-    /// One that sleeps here still wakes.
+    /// Wakes an entity that is delayed here (requeue_delayed_entity).
     pub(super) fn requeue(&mut self, entities: &mut [Entity], id: u32) {
         let entity = &mut entities[id as usize];
         entity.delayed = false;
@@ -79,7 +81,7 @@ impl FairQueue {
         let (vruntime, weight) = (entity.vruntime, i128::from(entity.weight));
         let (mut moment, mut load) = self.sums(entities);
         if self.current != NIL {
-            // As it was when its time was counted last.
+            // As of the last update_curr.
             let current = &entities[self.current as usize];
             let since = current.vruntime - self.seen;
             moment -= i128::from(current.weight) * i128::from(since);
@@ -102,8 +104,9 @@ impl FairQueue {
         self.link(entities, id);
     }
 
-    /// What update_curr does once the current one's time is accounted: the others see its virtual time, and if somebody is queued and its
-    /// deadline has passed, it is to be chosen anew; so it is if it is no longer protected and, as of 6.12 (did_preempt_short), not eligible.
+    /// update_curr after the accounting of the current entity's run time: publishes its virtual time.
+    /// If others are queued, it sets need_resched when the deadline has passed.
+    /// It also does so when the current entity is no longer protected and, as of 6.12 (did_preempt_short), not eligible.
     pub(super) fn update(&mut self, entities: &[Entity]) {
         if self.current == NIL {
             return;
@@ -114,10 +117,11 @@ impl FairQueue {
             return;
         }
         let gives_way = || {
-            !self.protected && (self.is_placed_anew() || !self.is_eligible(entities, self.current))
+            !self.protected
+                && (self.places_on_reweight() || !self.is_eligible(entities, self.current))
         };
         if has_passed || gives_way() {
-            // So that it is not picked again for being the buddy (clear_buddies in update_curr).
+            // Otherwise its buddy role would pick it again (clear_buddies in update_curr).
             self.forget_buddies(self.current);
             self.resched = true;
         }

@@ -1,12 +1,12 @@
-//! What becomes of an entity's virtual time when its weight changes (reweight_entity).
+//! Virtual time of an entity whose weight changes (reweight_entity).
 
 use super::{Discipline, Entity, FINE, FairQueue, Reweight};
 
 impl FairQueue {
-    /// Another weight in parts of 1 ÷ [`FINE`], for an entity that is current or queued here, or not runnable at all.
+    /// Sets the weight, in parts of 1 ÷ [`FINE`], of an entity that is current or queued here, or not runnable at all.
     ///
-    /// Lag is kept: what it is owed in time does not change with what a unit of it is worth
-    /// (reweight_entity; for CFS the virtual time stays). With [`Reweight::Placed`] it is inflated.
+    /// Lag in time is kept, so its virtual time is rescaled; with [`Reweight::Placed`] it is inflated.
+    /// Under CFS the virtual time stays.
     pub fn set_weight(&mut self, entities: &mut [Entity], id: u32, weight: u64, runnable: bool) {
         let weight = weight.max(2 * FINE);
         let before = entities[id as usize].weight;
@@ -18,9 +18,10 @@ impl FairQueue {
         if runnable {
             self.update(entities);
         }
-        let (average, limit) = match self.is_eevdf() {
-            true => (self.average(entities), self.most_lag(&entities[id as usize])),
-            false => (0, 0),
+        let (average, limit) = if self.is_eevdf() {
+            (self.average(entities), self.max_lag(&entities[id as usize]))
+        } else {
+            (0, 0)
         };
         let queued = runnable && self.current != id;
         if queued {
@@ -42,7 +43,7 @@ impl FairQueue {
                 let vruntime = match reweight {
                     Reweight::Kept => average - rescaled(lag),
                     Reweight::Placed => {
-                        self.placed_anew(entities, id, rescaled(lag.clamp(-limit, limit)))
+                        self.placed_vruntime(entities, id, rescaled(lag.clamp(-limit, limit)))
                     }
                 };
                 let entity = &mut entities[id as usize];
@@ -57,19 +58,20 @@ impl FairQueue {
         }
     }
 
-    /// Where place_entity of 6.13 puts an entity with another weight and this lag, which is out of the order by now.
+    /// Virtual time at which place_entity of 6.13 puts a reweighted entity with this lag, which is already unlinked.
     ///
-    /// Its inflation by (W + w) ÷ W makes up for what V moves by when the entity comes to the others, who weigh W. One that waits
-    /// is out of V here, so that is right. The current one is in it, with its new weight: it comes nobody, V and W count it
-    /// twice, and its lag grows by w ÷ W each time.
-    fn placed_anew(&self, entities: &[Entity], id: u32, lag: i64) -> i64 {
+    /// The inflation by (W + w) ÷ W compensates the shift of V when the entity joins the others, whose weight is W.
+    /// A waiting entity is not in V here, so that is right.
+    /// The current entity already is in V and W, with its new weight.
+    /// It is therefore counted twice, and its lag grows by w ÷ W each time.
+    fn placed_vruntime(&self, entities: &[Entity], id: u32, lag: i64) -> i64 {
         let Entity { weight, vruntime, .. } = entities[id as usize];
-        // Alone, the current one included: nobody to lag behind.
+        // A lone entity, current or not, has no lag.
         let is_alone = self.load <= weight;
         let (mut moment, mut load) = self.sums(entities);
         let weight = i128::from(weight);
         if self.kept == id {
-            // The current one to the kernel.
+            // Still the current entity in the kernel.
             moment += weight * i128::from(vruntime);
             load += weight;
         }

@@ -1,9 +1,9 @@
-//! How long an entity runs at a time (sched_slice): its part of a period in which all run once.
+//! Slice of an entity (sched_slice): its part of a period in which all entities run once.
 
 use super::{Above, CfsAge, Discipline, Entity, FairQueue};
 
 impl FairQueue {
-    /// What an entity may ask for at a time under EEVDF.
+    /// Slice of an entity under EEVDF.
     pub(super) fn slice_of(&self, entity: &Entity) -> u64 {
         match self.discipline {
             Discipline::Eevdf { .. } if entity.slice > 0 => entity.slice,
@@ -12,7 +12,7 @@ impl FairQueue {
         }
     }
 
-    /// The slice of an entity under CFS, which is queued here, or is about to be: then it counts besides all others.
+    /// Slice of an entity under CFS; one that is not yet queued here counts in addition to the queued ones.
     pub(super) fn cfs_slice(&self, entity: &Entity, is_queued: bool, above: Above) -> u64 {
         let Discipline::Cfs { as_of, latency, min_granularity, .. } = self.discipline else {
             return 0;
@@ -20,9 +20,10 @@ impl FairQueue {
         let has_base = as_of >= CfsAge::AltPeriod;
         let (comes, more) = if is_queued { (0, 0) } else { (1, entity.weight) };
         let running = comes + u64::from(if has_base { above.running } else { self.len() });
-        let period = match running > Discipline::many(latency, min_granularity) {
-            true => running * min_granularity.0,
-            false => latency.0,
+        let period = if running > Discipline::many(latency, min_granularity) {
+            running * min_granularity.0
+        } else {
+            latency.0
         };
         let load = (self.load + more).max(entity.weight);
         let part = u128::from(period) * u128::from(entity.weight) / u128::from(load);

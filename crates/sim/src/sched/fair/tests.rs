@@ -1,4 +1,4 @@
-//! Slices by release, and buddies that stay.
+//! Slices by release, and buddy roles.
 
 use tandem_model::Nanos;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// CFS of one CPU as of a release: 6 ms of latency, 0.75 ms at least, 1 ms of wake-up granularity.
+/// CFS of a release on one CPU: latency 6 ms, minimum granularity 0.75 ms, wake-up granularity 1 ms.
 fn cfs(age: CfsAge) -> Discipline {
     let mut discipline = Discipline::cfs(1);
     if let Discipline::Cfs { as_of, .. } = &mut discipline {
@@ -15,7 +15,7 @@ fn cfs(age: CfsAge) -> Discipline {
     discipline
 }
 
-/// So many of the same weight are queued, and nobody is current.
+/// A queue of `count` entities of the same weight, without a current one.
 fn queue(discipline: Discipline, count: u32) -> (FairQueue, Vec<Entity>) {
     let mut queue = FairQueue::new(discipline, 0);
     let mut entities = vec![Entity::new(1024); count as usize];
@@ -26,13 +26,13 @@ fn queue(discipline: Discipline, count: u32) -> (FairQueue, Vec<Entity>) {
 }
 
 #[test]
-fn since_5_13_a_period_is_that_of_all_on_the_cpu_and_no_slice_shorter_than_the_least_granularity() {
+fn alt_period_counts_all_entities_on_cpu() {
     let half = Above { running: 12, weight: 1024, load: 2048 };
     let sixteenth = Above { load: 16 * 1024, ..half };
     for (age, above, wanted) in [
         (CfsAge::Linux3, half, 1_000_000),
         (CfsAge::Linux3, sixteenth, 125_000),
-        // Of 12 times 0.75 ms.
+        // The period is 12 times 0.75 ms.
         (CfsAge::AltPeriod, half, 1_500_000),
         (CfsAge::AltPeriod, sixteenth, 750_000),
         (CfsAge::KeptBuddies, half, 1_500_000),
@@ -43,17 +43,17 @@ fn since_5_13_a_period_is_that_of_all_on_the_cpu_and_no_slice_shorter_than_the_l
 }
 
 #[test]
-fn who_is_new_is_placed_by_the_slice_that_it_has_in_its_group() {
+fn new_entity_is_placed_by_group_slice() {
     let half = Above { running: 3, weight: 1024, load: 2048 };
     let (mut queue, mut entities) = queue(Discipline::cfs(1), 2);
     entities.push(Entity::new(1024));
     queue.enqueue_within(&mut entities, 2, Enqueue::New, half);
-    // A third of 6 ms, and half of that.
+    // Half of a third of 6 ms.
     assert_eq!(entities[2].vruntime, MS as i64);
 }
 
 #[test]
-fn who_goes_on_stays_the_buddy_since_5_14_until_its_slice_is_over() {
+fn repicked_entity_stays_buddy_since_5_14() {
     for (discipline, stays) in [
         (cfs(CfsAge::Linux3), false),
         (cfs(CfsAge::AltPeriod), false),
@@ -80,9 +80,9 @@ fn who_goes_on_stays_the_buddy_since_5_14_until_its_slice_is_over() {
     }
 }
 
-/// Of so many that have run alike, one has run half a millisecond more when one that has slept for long preempts it. Who is next once that one sleeps
-/// again: whether it is the first of the two.
-fn comes_back(count: u32) -> bool {
+/// Among `count` entities, a long sleeper preempts one that has run 0.5 ms more than the others, and sleeps again.
+/// Returns whether the preempted entity is picked next.
+fn preempted_entity_resumes(count: u32) -> bool {
     let (mut queue, mut entities) = queue(Discipline::cfs(1), count);
     let sleeper = count - 1;
     queue.dequeue(&mut entities, sleeper, true);
@@ -103,9 +103,9 @@ fn comes_back(count: u32) -> bool {
 }
 
 #[test]
-fn of_eight_who_was_preempted_comes_back_first() {
-    assert!(!comes_back(7));
-    assert!(comes_back(8));
+fn last_buddy_needs_eight_entities() {
+    assert!(!preempted_entity_resumes(7));
+    assert!(preempted_entity_resumes(8));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn groups_have_no_last_buddy_of_their_own() {
 }
 
 #[test]
-fn nobody_of_the_idle_class_is_a_buddy() {
+fn idle_class_entities_are_no_buddies() {
     let (mut queue, mut entities) = queue(Discipline::cfs(1), 2);
     entities[1].set_idle(true);
     queue.pick(&mut entities);
@@ -130,7 +130,7 @@ fn nobody_of_the_idle_class_is_a_buddy() {
 }
 
 #[test]
-fn who_is_alone_runs_on_whatever_its_slice() {
+fn lone_entity_is_never_preempted() {
     for discipline in [cfs(CfsAge::KeptBuddies), Discipline::eevdf(1)] {
         let (mut queue, mut entities) = queue(discipline, 1);
         queue.pick(&mut entities);

@@ -1,7 +1,7 @@
-//! `[objects]`: what the roles of a workload share.
+//! `[objects]`: the shared objects of a workload.
 //!
-//! A name stands for a family of `count` objects of one kind. Where the family has more than one
-//! member, a step says which it means: `hash[random]`, `hash[own]`, `hash[next]`, `hash[peer]`, `hash[3]`.
+//! A name stands for a family of `count` objects of one kind.
+//! If the family has several members, a step selects one: `hash[random]`, `hash[own]`, `hash[next]`, `hash[peer]`, `hash[3]`.
 
 use tandem_model::suggestion::nearest;
 
@@ -11,31 +11,31 @@ use crate::scenario::tree::Value;
 use crate::scenario::units;
 use crate::workload::{Object, ObjectRef, Pick, Space, Spin, SpinKind, Wake};
 
-/// Objects of a workload, and of all workloads of a scenario together.
-pub(crate) const MOST_OBJECTS: usize = 1_000_000;
+/// Maximum number of objects of a workload, and of all workloads of a scenario together.
+pub(crate) const MAX_OBJECTS: usize = 1_000_000;
 
-/// Members of one family.
-const MOST: u32 = 65_536;
+/// Maximum number of members of a family.
+const MAX_MEMBERS: u32 = 65_536;
 
-/// Names of objects in a workload.
-const MOST_NAMES: usize = 4_096;
+/// Maximum number of object names in a workload.
+const MAX_NAMES: usize = 4_096;
 
-/// Keys of any kind.
+/// Keys of all kinds.
 pub(crate) const KEYS: [&str; 9] =
     ["kind", "count", "lock", "space", "parties", "wait", "wake", "units", "capacity"];
 
-/// Objects of one name.
+/// Objects that share a name.
 #[derive(Clone, Debug)]
 pub struct Family {
     /// The name.
     pub name: String,
-    /// What each is.
+    /// The object.
     pub object: Object,
-    /// The first one's number in the workload.
+    /// The first member's number in the workload.
     pub first: u32,
-    /// How many there are.
+    /// Number of members.
     pub count: u32,
-    /// Where they are described.
+    /// Location of their description.
     pub place: Place,
 }
 
@@ -84,9 +84,9 @@ impl Families {
         let Value::Table(entries) = &field.node.value else {
             return Err(field.wrong("a table of objects is needed, such as m = \"mutex\""));
         };
-        if entries.len() > MOST_NAMES {
+        if entries.len() > MAX_NAMES {
             return Err(field.wrong(format!(
-                "{} names are too many: at most {MOST_NAMES}; `count` gives one name to many",
+                "{} names are too many: at most {MAX_NAMES}; `count` gives one name to many",
                 entries.len()
             )));
         }
@@ -110,16 +110,16 @@ impl Families {
                 place: entry.place.clone(),
             });
             first += count;
-            if first as usize > MOST_OBJECTS {
+            if first as usize > MAX_OBJECTS {
                 return Err(field.wrong(format!(
-                    "with these the workload has {first} objects: at most {MOST_OBJECTS}"
+                    "with these the workload has {first} objects: at most {MAX_OBJECTS}"
                 )));
             }
         }
         Ok(families)
     }
 
-    /// All of them, in the order of the file.
+    /// The families in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &Family> {
         self.0.iter()
     }
@@ -133,7 +133,7 @@ impl Families {
         self.0.into_iter().flat_map(each).unzip()
     }
 
-    /// The object meant by `name` or `name[which]`.
+    /// Resolves `name` or `name[which]`.
     pub fn reference(&self, field: &Field<'_>) -> Result<(&Family, ObjectRef), LoadError> {
         let (family, index) = self.family(field)?;
         let ways = || {
@@ -164,7 +164,7 @@ impl Families {
         Ok((family, family.picked(pick)))
     }
 
-    /// The family meant by a bare `name`, as where a lock is let go that was taken before.
+    /// Resolves a bare `name`, as in an unlock.
     pub fn bare(&self, field: &Field<'_>) -> Result<(&Family, ObjectRef), LoadError> {
         match self.family(field)? {
             (family, None) => Ok((family, family.picked(Pick::Fixed(0)))),
@@ -201,7 +201,7 @@ impl Families {
 }
 
 impl Family {
-    /// What kind of object it is, in words.
+    /// Kind of the object, for messages.
     pub fn kind(&self) -> &'static str {
         match self.object {
             Object::Spin { .. } => "a spin lock",
@@ -222,7 +222,7 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
     let kind = match &field.node.value {
         Value::Text(_) => field.choice(&KINDS)?,
         _ => {
-            // Whatever its keys are, the kind says which of them are possible.
+            // The kind decides which of the keys are valid.
             let table = field.table(&KEYS)?;
             table.need("kind", "\"mutex\"")?.choice(&KINDS)?
         }
@@ -238,7 +238,7 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
         };
     };
     let table = field.table(kind.keys())?;
-    let count = table.or("count", 1, |field| field.small(1, MOST))?;
+    let count = table.or("count", 1, |field| field.small(1, MAX_MEMBERS))?;
     let object = match kind {
         Kind::Spin => spin(
             table.or("lock", SpinKind::Queued, |field| {
@@ -260,7 +260,7 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
                 Some(parties) => Some(parties.small(1, 1_000_000)?),
                 None if count > 1 => {
                     return Err(field.wrong(format!(
-                        "who comes to each of {count} barriers? add parties = 2 or so"
+                        "{count} barriers need a number of parties: add it, such as parties = 2"
                     )));
                 }
                 None => None,
@@ -302,7 +302,7 @@ fn barrier(parties: Option<u32>, spin: Spin, wake: Wake) -> Object {
     Object::Barrier { parties, spin, wake }
 }
 
-/// `block`, `spin` or `spin(100us)`.
+/// Reads `block`, `spin` or `spin(100us)`.
 fn spin_for(field: &Field<'_>) -> Result<Spin, LoadError> {
     let text = field.text()?;
     let time = text.strip_prefix("spin(").and_then(|rest| rest.strip_suffix(')'));

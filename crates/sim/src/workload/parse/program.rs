@@ -1,9 +1,8 @@
 //! Programs: lists of steps, flattened into operations with jumps.
 //!
 //! A step is a word (`"request"`, `"work"`, `"yield"`, `"exit"`) or a table with a verb (`{ compute = "2us" }`).
-//! While it flattens, [`Writer`] follows which locks the thread holds, whether time passes, and
-//! whether what follows can be reached. A loop must hold the same locks at its end as at its
-//! begin: then what is true of one turn is true of all.
+//! While flattening, [`Writer`] tracks the locks that the thread holds, whether time passes, and whether the next step is reachable.
+//! A loop must hold the same locks at its end as at its start, so that one iteration stands for all.
 
 use std::collections::BTreeSet;
 
@@ -18,11 +17,11 @@ use crate::workload::{MOST_HELD, MOST_LOOPS, Object, ObjectRef, Op, Pick, Repeat
 
 use super::objects::{Families, Family};
 
-/// Operations of one program.
-const MOST_OPS: usize = 100_000;
+/// Maximum number of operations of a program.
+const MAX_OPS: usize = 100_000;
 
-/// Turns of one loop.
-const MOST_TURNS: u32 = 1_000_000_000;
+/// Maximum number of iterations of a loop.
+const MAX_ITERATIONS: u32 = 1_000_000_000;
 
 pub(crate) const WORDS: [&str; 4] = ["request", "work", "yield", "exit"];
 
@@ -52,7 +51,7 @@ pub(crate) const VERBS: [&str; 23] = [
     "work",
 ];
 
-/// What the programs of a workload do to each family, by its first object.
+/// Operations of a workload's programs on families, by the families' first objects.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
     waits: BTreeSet<u32>,
@@ -64,7 +63,7 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Whether anybody gives what somebody waits for.
+    /// Checks that each wait has a thread that can end it.
     pub fn check(&self, families: &Families) -> Result<(), LoadError> {
         for family in families.iter() {
             let has = |list: &BTreeSet<u32>| list.contains(&family.first);
@@ -78,7 +77,7 @@ impl Uses {
                     if has(&self.acquires) && !has(&self.releases) =>
                 {
                     format!(
-                        "`{name}` has no units and nobody releases one: give it units, or add \
+                        "`{name}` has no units and no thread releases one: give it units, or add \
                          {{ release = \"{name}\" }} to a role"
                     )
                 }
@@ -129,12 +128,12 @@ struct Held {
     kernel: bool,
 }
 
-/// What a list of steps does to the flow of control.
+/// Control flow of a list of steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     /// Time passes in it.
     takes_time: bool,
-    /// Nothing after it is reached.
+    /// The next step is unreachable.
     ends: bool,
 }
 
@@ -164,9 +163,9 @@ impl Writer<'_> {
             let flow = self.step(&field)?;
             whole.takes_time |= flow.takes_time;
             whole.ends = flow.ends;
-            if self.ops.len() > MOST_OPS {
+            if self.ops.len() > MAX_OPS {
                 return Err(
-                    field.wrong(format!("the program has more than {MOST_OPS} steps: use a loop"))
+                    field.wrong(format!("the program has more than {MAX_OPS} steps: use a loop"))
                 );
             }
         }
@@ -257,7 +256,7 @@ impl Writer<'_> {
                 let held = self.held.clone();
                 let flow = self.steps(&table.need("do", "[ { compute = \"1us\" } ]")?)?;
                 if flow.ends {
-                    return Err(field.wrong("what is done under the lock never ends: it must"));
+                    return Err(field.wrong("the steps under the lock never end: they must"));
                 }
                 self.same_locks(&field, &held, "under the lock")?;
                 if let Some(lock) = self.held.pop() {
@@ -274,7 +273,7 @@ impl Writer<'_> {
                 self.wait(&field, &mutex)
             }
             "forever" => self.repeat(&field, Repeat::Forever, &field),
-            "repeat" => self.repeat(&field, turns(&field)?, &table.need("do", "[ … ]")?),
+            "repeat" => self.repeat(&field, iterations(&field)?, &table.need("do", "[ … ]")?),
             "work" => Err(field.wrong("work has no value: write \"work\"")),
             _ => self.shared(&field, verb),
         }
@@ -306,9 +305,9 @@ impl Writer<'_> {
         })
     }
 
-    /// Periods may be missed, but each turn of a loop that has this step only waits for the next one.
+    /// A period's step takes time even for a late thread: it skips missed periods, so the next execution waits.
     fn every(&mut self, field: &Field<'_>) -> Result<Flow, LoadError> {
-        let period = field.time(Nanos(1), units::LONGEST)?;
+        let period = field.time(Nanos(1), units::MAX_TIME)?;
         self.may_block(field, "every")?;
         self.ops.push(Op::Every(period.0));
         Ok(Flow::TIME)
@@ -330,17 +329,18 @@ impl Writer<'_> {
         if let Some(held) = self.held.iter().find(twice) {
             let sure =
                 family.count == 1 || held.pick == reference.pick && held.pick != Pick::Random;
-            return Err(field.wrong(match sure {
-                true => format!(
+            return Err(field.wrong(if sure {
+                format!(
                     "the thread holds it already and would wait for itself: \
                      {{ unlock = \"{}\" }} comes first",
                     family.name
-                ),
-                false => format!(
+                )
+            } else {
+                format!(
                     "a lock of `{0}` is held already and this may be the same one: take {0}[own] \
                      and {0}[next], or two numbers",
                     family.name
-                ),
+                )
             }));
         }
         if self.held.len() == MOST_HELD {
@@ -390,7 +390,7 @@ impl Writer<'_> {
                 lock.name
             )));
         };
-        // Taken again, it is the newest.
+        // After the wait, it is the newest lock.
         let held = self.held.remove(at);
         self.held.push(held);
         self.uses.waits.insert(family.first);
@@ -398,7 +398,7 @@ impl Writer<'_> {
         Ok(Flow::TIME)
     }
 
-    /// Steps on objects that are no locks.
+    /// Steps on objects other than locks.
     fn shared(&mut self, field: &Field<'_>, verb: &str) -> Result<Flow, LoadError> {
         let (family, reference) = self.families.reference(field)?;
         let (right, fits) = match verb {
@@ -441,7 +441,7 @@ impl Writer<'_> {
         }
         let begin = self.ops.len();
         let depth = self.depth as u8;
-        // Its end is known once the body is written.
+        // `end` is patched after the body.
         self.ops.push(Op::Loop { repeat, end: 0, depth });
         let held = self.held.clone();
         self.depth += 1;
@@ -459,7 +459,7 @@ impl Writer<'_> {
         self.ops.push(Op::Again { begin: begin as u32 });
         let end = self.ops.len() as u32;
         self.ops[begin] = Op::Loop { repeat, end, depth };
-        // Of few turns that are shared, some threads have none.
+        // With few shared iterations, some threads have none.
         let always = !matches!(repeat, Repeat::Shared(_));
         Ok(Flow {
             takes_time: flow.takes_time && always,
@@ -467,7 +467,7 @@ impl Writer<'_> {
         })
     }
 
-    /// A loop's or a lock's body leaves the locks as it found them.
+    /// Checks that the body of a loop or lock leaves the held locks unchanged.
     fn same_locks(&self, field: &Field<'_>, before: &[Held], body: &str) -> Result<(), LoadError> {
         let missing = |of: &[Held], from: &[Held]| -> Option<String> {
             let has = |held: &Held| from.contains(held);
@@ -486,7 +486,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Nothing that may sleep or leave the CPU is done with a spin lock of the kernel held.
+    /// Checks that no kernel spin lock is held at a step that may sleep or leave the CPU.
     fn may_block(&self, field: &Field<'_>, verb: &str) -> Result<(), LoadError> {
         match self.held.iter().find(|held| held.kernel) {
             None => Ok(()),
@@ -507,24 +507,24 @@ impl Writer<'_> {
     }
 }
 
-/// How often a loop runs: `3`, or `"3 / threads"`.
-fn turns(field: &Field<'_>) -> Result<Repeat, LoadError> {
+/// Reads the iterations of a loop: `3`, or `"3 / threads"`.
+fn iterations(field: &Field<'_>) -> Result<Repeat, LoadError> {
     let Value::Text(text) = &field.node.value else {
-        return Ok(Repeat::Times(field.small(1, MOST_TURNS)?));
+        return Ok(Repeat::Times(field.small(1, MAX_ITERATIONS)?));
     };
-    let shared = text.split_once('/').and_then(|(turns, by)| {
-        let turns = turns.trim().parse().ok()?;
-        (by.trim() == "threads" && (1..=MOST_TURNS).contains(&turns)).then_some(turns)
+    let shared = text.split_once('/').and_then(|(iterations, by)| {
+        let iterations = iterations.trim().parse().ok()?;
+        (by.trim() == "threads" && (1..=MAX_ITERATIONS).contains(&iterations)).then_some(iterations)
     });
     shared.map(Repeat::Shared).ok_or_else(|| {
         field.wrong(format!(
-            "how many turns, such as 16, or \"16 / threads\" where the threads of the role share them; \
-             1 … {MOST_TURNS}"
+            "a number of iterations such as 16, or \"16 / threads\" if the threads of the role \
+             share them; 1 … {MAX_ITERATIONS}"
         ))
     })
 }
 
-/// Whether two picks of a family may mean the same member.
+/// Whether two picks of a family may select the same member.
 fn may_be_same(one: Pick, other: Pick, count: u32) -> bool {
     match (one, other) {
         (Pick::Fixed(one), Pick::Fixed(other)) => one == other,

@@ -1,4 +1,4 @@
-//! Reading workloads: what they become, and what is refused.
+//! Reading workloads: results and errors.
 
 use super::*;
 use crate::random::Dist;
@@ -32,7 +32,7 @@ fn error(program: &str) -> String {
 }
 
 #[test]
-fn loops_become_jumps_and_locked_becomes_lock_and_unlock() {
+fn loops_and_locked_blocks_are_flattened() {
     let program = "[ { forever = [ { compute = \"exp(2us)\" }, \
         { locked = \"hash[random]\", do = [ { compute = \"300ns\" } ] }, \
         { repeat = 3, do = [ \"work\" ] } ] } ]";
@@ -55,7 +55,7 @@ fn loops_become_jumps_and_locked_becomes_lock_and_unlock() {
 }
 
 #[test]
-fn objects_are_numbered_in_the_order_of_the_file() {
+fn objects_are_numbered_in_file_order() {
     let workload = with("[ { lock = \"m\" }, { unlock = \"m\" } ]").unwrap();
     assert_eq!(workload.objects.len(), 64 + 7 + 5);
     assert_eq!(workload.object_names[63], "hash");
@@ -68,7 +68,7 @@ fn objects_are_numbered_in_the_order_of_the_file() {
 }
 
 #[test]
-fn programs_that_can_run_are_accepted() {
+fn valid_programs_are_accepted() {
     for program in [
         "[ { lock = \"forks[own]\" }, { lock = \"forks[next]\" }, { unlock = \"forks\" }, { unlock = \"forks\" } ]",
         "[ { lock = \"m\" }, { wait = \"c\", mutex = \"m\" }, { unlock = \"m\" } ]",
@@ -83,7 +83,7 @@ fn programs_that_can_run_are_accepted() {
 }
 
 #[test]
-fn programs_that_cannot_run_are_refused_with_the_line_and_the_way_out() {
+fn invalid_programs_name_line_and_fix() {
     for (program, said) in [
         ("[ { unlock = \"m\" } ]", "{ lock = \"m\" } comes first"),
         ("[ { lock = \"m\" } ]", "add { unlock = \"m\" }"),
@@ -144,7 +144,7 @@ fn programs_that_cannot_run_are_refused_with_the_line_and_the_way_out() {
 }
 
 #[test]
-fn what_nobody_gives_is_not_waited_for() {
+fn waits_without_provider_are_rejected() {
     let error = |objects: &str, program: &str| {
         let text = format!("name = \"t\"\n[objects]\n{objects}\n[[role]]\nprogram = {program}\n");
         from_text("t.toml", &text).unwrap_err().to_string()
@@ -157,7 +157,7 @@ fn what_nobody_gives_is_not_waited_for() {
         ),
         ("q = { kind = \"queue\", capacity = 1 }", "[{get=\"q\"}]", "none puts"),
         ("q = { kind = \"queue\", capacity = 1 }", "[{put=\"q\"}]", "none gets"),
-        ("s = { kind = \"semaphore\", units = 0 }", "[{acquire=\"s\"}]", "nobody releases"),
+        ("s = { kind = \"semaphore\", units = 0 }", "[{acquire=\"s\"}]", "no thread releases"),
         ("s = \"semaphore\"", "[]", "units = 1"),
         ("s = { kind = \"queue\" }", "[]", "no `capacity`"),
         ("s = { kind = \"mutx\" }", "[]", "did you mean \"mutex\""),
@@ -205,7 +205,7 @@ fn threads_and_sizes_of_roles() {
 }
 
 #[test]
-fn a_workload_fits_a_vm_or_not() {
+fn workload_must_fit_vm() {
     let text = "name = \"t\"\n[objects]\nb = { kind = \"barrier\", parties = 4 }\n\
         [[role]]\nthreads = \"1 per vcpu\"\npins = [3]\nprogram = [ { barrier = \"b\" } ]\n";
     let workload = from_text("t.toml", text).unwrap();
@@ -217,7 +217,7 @@ fn a_workload_fits_a_vm_or_not() {
 }
 
 #[test]
-fn turns_may_be_shared_by_the_threads_of_a_role() {
+fn threads_of_a_role_share_iterations() {
     let program = ops("[ { repeat = \"20 / threads\", do = [ { compute = \"1us\" } ] } ]");
     let shared = Op::Loop { repeat: Repeat::Shared(20), end: 3, depth: 0 };
     assert_eq!(program[0], shared);
@@ -225,7 +225,7 @@ fn turns_may_be_shared_by_the_threads_of_a_role() {
         let error = error(&format!("[ {{ repeat = \"{wrong}\", do = [ \"work\" ] }} ]"));
         assert!(error.contains("\"16 / threads\""), "{error}");
     }
-    // Some threads may have no turn at all, and then no time passes.
+    // Some threads may have no iteration, and then no time passes.
     let error =
         error("[ { forever = [ { repeat = \"1 / threads\", do = [ { compute = \"1us\" } ] } ] } ]");
     assert!(error.contains("stop the clock"), "{error}");

@@ -1,10 +1,10 @@
-//! What goes on over a pick, and who is skipped or next, between the groups of a pCPU.
+//! Slices over repeated picks, and skip and next buddies, between the groups of a pCPU.
 
 use super::super::tests::shape;
 use super::super::*;
 
-/// Half of a pCPU for VM 0 with two vCPUs there, half for VM 1 with one. Under CFS a group's slice is 3 ms then, and a vCPU's of VM 0
-/// one of 1.5 ms.
+/// One pCPU, shared equally by VM 0 with two vCPUs and VM 1 with one.
+/// Under CFS a group's slice is 3 ms, and that of a vCPU of VM 0 is 1.5 ms.
 fn two_groups(discipline: Discipline) -> LinuxHost {
     let mut host = LinuxHost::new(discipline, shape(1, &[0, 0, 1]));
     for v in 0..3 {
@@ -13,7 +13,7 @@ fn two_groups(discipline: Discipline) -> LinuxHost {
     host
 }
 
-/// A vCPU is the next one, runs for so long, and is put back unless it is to run on. Whether a tick ends that.
+/// Picks a vCPU, runs it, and requeues it unless it `stays`; returns whether a tick preempts it.
 fn run(host: &mut LinuxHost, v: u32, micros: u64, stays: bool) -> bool {
     host.boost(v, 0, 0);
     assert_eq!(host.pick(0, 0), Some(v));
@@ -26,7 +26,7 @@ fn run(host: &mut LinuxHost, v: u32, micros: u64, stays: bool) -> bool {
 }
 
 #[test]
-fn a_slice_is_that_of_the_groups_part_of_the_pcpu() {
+fn slice_scales_with_group_share() {
     for (micros, is_over) in [(1_400, false), (1_600, true)] {
         let mut host = two_groups(Discipline::cfs(1));
         assert_eq!(run(&mut host, 0, micros, true), is_over);
@@ -34,7 +34,7 @@ fn a_slice_is_that_of_the_groups_part_of_the_pcpu() {
 }
 
 #[test]
-fn a_group_goes_on_with_its_slice_when_its_vcpus_change_and_not_after_another_group() {
+fn group_slice_restarts_after_another_group() {
     for (another, is_over) in [(false, true), (true, false)] {
         let mut host = two_groups(Discipline::cfs(1));
         assert!(!run(&mut host, 0, 1_400, false));
@@ -42,13 +42,13 @@ fn a_group_goes_on_with_its_slice_when_its_vcpus_change_and_not_after_another_gr
         if another {
             run(&mut host, 2, 1_000, false);
         }
-        // A slice of its own; the group's is 3 ms.
+        // The vCPU starts a new slice; the group's slice is 3 ms.
         assert_eq!(run(&mut host, 0, 400, true), is_over);
     }
 }
 
 #[test]
-fn a_vcpu_goes_on_with_its_slice_only_if_no_other_group_had_the_pcpu() {
+fn vcpu_slice_restarts_after_another_group() {
     for (another, is_over) in [(false, true), (true, false)] {
         let mut host = two_groups(Discipline::cfs(1));
         assert!(!run(&mut host, 0, 1_400, false));
@@ -60,10 +60,10 @@ fn a_vcpu_goes_on_with_its_slice_only_if_no_other_group_had_the_pcpu() {
 }
 
 #[test]
-fn under_eevdf_a_vcpu_is_not_the_current_one_once_another_group_had_the_pcpu() {
+fn eevdf_protection_ends_after_another_group() {
     for (another, next) in [(false, 0), (true, 1)] {
         let mut host = LinuxHost::new(Discipline::eevdf(1), shape(1, &[0, 0, 1]));
-        // Both may run, and the first is protected; the other one's deadline is earlier.
+        // Both are eligible. vCPU 0 is protected, and vCPU 1 has the earlier deadline.
         host.set_slice(1, 400_000);
         for v in 0..3 {
             host.enqueue(v, 0, Arrival::Wakeup, 0);
@@ -79,7 +79,8 @@ fn under_eevdf_a_vcpu_is_not_the_current_one_once_another_group_had_the_pcpu() {
     }
 }
 
-/// Two pCPUs: on the first VM 0 has vCPUs 0 and 3 and VM 1 vCPU 2, on the second VM 0 has vCPU 1. vCPU 0 runs, and VM 1 has run a little more.
+/// Two pCPUs: the first has vCPUs 0 and 3 of VM 0 and vCPU 2 of VM 1, the second vCPU 1 of VM 0.
+/// vCPU 0 runs, and VM 1 has run a little more than VM 0.
 fn sibling_elsewhere() -> LinuxHost {
     let mut host = LinuxHost::new(Discipline::cfs(1), shape(2, &[0, 0, 1, 0]));
     for (v, p) in [(0, 0), (1, 1), (2, 0), (3, 0)] {
@@ -92,7 +93,7 @@ fn sibling_elsewhere() -> LinuxHost {
 }
 
 #[test]
-fn the_group_of_who_yields_to_a_sibling_elsewhere_is_skipped() {
+fn remote_yield_skips_own_group() {
     for (yields, next) in [(false, 3), (true, 2)] {
         let mut host = sibling_elsewhere();
         if yields {
@@ -105,7 +106,7 @@ fn the_group_of_who_yields_to_a_sibling_elsewhere_is_skipped() {
 }
 
 #[test]
-fn it_is_not_skipped_once_who_yielded_has_left() {
+fn dequeue_clears_skipped_group() {
     let mut host = sibling_elsewhere();
     assert!(host.yield_to(0, 0, 1, 1, 0));
     let group = host.group_at(0, 0).unwrap();
@@ -116,9 +117,9 @@ fn it_is_not_skipped_once_who_yielded_has_left() {
 }
 
 #[test]
-fn who_is_alone_on_its_pcpu_loses_nothing_by_a_directed_yield() {
+fn lone_vcpu_keeps_deadline_on_directed_yield() {
     for discipline in [Discipline::cfs(1), Discipline::eevdf(1)] {
-        // vCPU 0 runs alone; vCPU 1 waits on the other pCPU beside vCPU 2.
+        // vCPU 0 runs alone; vCPU 1 waits on the other pCPU for vCPU 2.
         let mut host = LinuxHost::new(discipline, shape(2, &[0, 0, 1]));
         for (v, p) in [(0, 0), (1, 1), (2, 1)] {
             host.enqueue(v, p, Arrival::Wakeup, 0);
@@ -135,7 +136,7 @@ fn who_is_alone_on_its_pcpu_loses_nothing_by_a_directed_yield() {
 }
 
 #[test]
-fn there_is_no_directed_yield_between_two_that_are_alone() {
+fn lone_vcpus_refuse_directed_yield() {
     let mut host = LinuxHost::new(Discipline::cfs(1), shape(2, &[0, 0]));
     for v in 0..2 {
         host.enqueue(v, v, Arrival::Wakeup, 0);
@@ -145,7 +146,7 @@ fn there_is_no_directed_yield_between_two_that_are_alone() {
 }
 
 #[test]
-fn a_vcpu_of_the_idle_class_is_no_buddy_and_its_group_neither() {
+fn idle_class_vcpu_nominates_no_group() {
     let mut host = two_groups(Discipline::cfs(1));
     run(&mut host, 2, 100, true);
     host.set_vcpu(0, 1024, true, 0);
@@ -158,9 +159,9 @@ fn a_vcpu_of_the_idle_class_is_no_buddy_and_its_group_neither() {
 }
 
 #[test]
-fn who_wakes_after_a_directed_yield_from_another_pcpu_does_not_take_its_place() {
+fn wakeup_keeps_target_of_remote_yield() {
     for (yields, next) in [(false, 3), (true, 0)] {
-        // On the first pCPU VM 0 has vCPU 0, VM 1 vCPU 2 and VM 2 vCPU 3; vCPU 1 runs on the other one.
+        // On pCPU 0: vCPU 0 of VM 0, vCPU 2 of VM 1 and vCPU 3 of VM 2. vCPU 1 runs on pCPU 1.
         let mut host = LinuxHost::new(Discipline::cfs(1), shape(2, &[0, 0, 1, 2]));
         for (v, p) in [(0, 0), (1, 1), (2, 0), (3, 0)] {
             host.enqueue(v, p, Arrival::Wakeup, 0);
@@ -173,7 +174,7 @@ fn who_wakes_after_a_directed_yield_from_another_pcpu_does_not_take_its_place() 
         if yields {
             assert!(host.yield_to(1, 1, 0, 0, 0));
         }
-        // It has run as much as VM 0, and is behind who runs by more than the granularity.
+        // vCPU 3 has run as much as VM 0, and is behind the current vCPU by more than the granularity.
         host.enqueue(3, 0, Arrival::Wakeup, 0);
         assert!(host.preempts(3, 0, 0));
         host.put_back(2, 0, 0);
@@ -182,7 +183,7 @@ fn who_wakes_after_a_directed_yield_from_another_pcpu_does_not_take_its_place() 
 }
 
 #[test]
-fn who_yields_to_a_sibling_on_the_same_pcpu_is_followed_by_that_one() {
+fn local_yield_runs_sibling_next() {
     for (yields, next) in [(false, 2), (true, 1)] {
         let mut host = two_groups(Discipline::cfs(1));
         run(&mut host, 0, 800, true);
@@ -190,16 +191,16 @@ fn who_yields_to_a_sibling_on_the_same_pcpu_is_followed_by_that_one() {
             assert!(host.yield_to(0, 0, 1, 0, 0));
         }
         host.put_back(0, 0, 0);
-        // VM 0 is ahead, by less than the granularity.
+        // VM 0 is ahead by less than the granularity.
         assert_eq!(host.pick(0, 0), Some(next));
     }
 }
 
 #[test]
-fn a_group_whose_slice_is_over_is_not_next_for_having_been_left_under_eevdf() {
+fn eevdf_expired_group_is_not_next() {
     for (micros, is_next) in [(1_000, true), (4_000, false)] {
         let mut host = two_groups(Discipline::eevdf(4));
-        // So that vCPU 0 is behind its sibling, and leaves when it sleeps.
+        // vCPU 0 falls behind its sibling, so that it is dequeued when it sleeps.
         run(&mut host, 1, 5_000, false);
         run(&mut host, 2, 5_000, false);
         host.boost(0, 0, 0);
@@ -212,7 +213,7 @@ fn a_group_whose_slice_is_over_is_not_next_for_having_been_left_under_eevdf() {
 }
 
 #[test]
-fn a_group_that_comes_to_a_pcpu_is_half_a_latency_behind_under_cfs() {
+fn cfs_places_new_group_half_latency_behind() {
     let mut host = LinuxHost::new(Discipline::cfs(1), shape(1, &[0, 1]));
     host.enqueue(0, 0, Arrival::Wakeup, 0);
     host.pick(0, 0);
@@ -224,13 +225,14 @@ fn a_group_that_comes_to_a_pcpu_is_half_a_latency_behind_under_cfs() {
 }
 
 #[test]
-fn a_group_is_not_first_any_more_once_the_vcpu_that_was_has_left_or_another_is() {
+fn group_loses_first_with_its_vcpu() {
     for leaves in [false, true] {
         let mut host = two_groups(Discipline::cfs(1));
         host.boost(0, 0, 0);
-        match leaves {
-            true => host.dequeue(0, 0, false, 0),
-            false => host.boost(2, 0, 0),
+        if leaves {
+            host.dequeue(0, 0, false, 0);
+        } else {
+            host.boost(2, 0, 0);
         }
         let group = host.group_at(0, 0).unwrap();
         assert_eq!(host.groups[group as usize].vcpus.buddies()[3], NONE);
