@@ -274,30 +274,6 @@ fn new_leavers_are_reverted_before_busy_groups() {
     assert_eq!(subject.tree.below("/vms"), 3);
 }
 
-/// Updates drop the records of two groups that could not be made, so that no version of the daemon takes such a group for its own.
-#[test]
-fn idle_host_compacts_refused_groups_from_journal() {
-    let mut subject = Subject::new(Duration::MAX);
-    let vms = subject.vms(1);
-    subject.update(&vms);
-    let Backend::Live(actuator) = &mut subject.fleet.backend else { unreachable!("it is live") };
-    let parent = CgroupPath("/vms".to_owned());
-    let names = ["a-refused", "b-refused", "c"];
-    for name in names {
-        actuator.prepare_group(&parent.child(name)).unwrap();
-    }
-    for name in &names[..2] {
-        actuator.create_group(&parent, name).unwrap_err();
-    }
-    let path = subject.dir.path().join("journal");
-    let has = |name: &str| std::fs::read_to_string(&path).unwrap().contains(name);
-    subject.update(&vms);
-    assert!(!has("a-refused") && has("b-refused"));
-    subject.fleet.now = Box::new(|| Instant::now() + Duration::from_secs(11));
-    subject.update(&vms);
-    assert!(!has("b-refused") && has("/vms/c"));
-}
-
 #[test]
 fn vms_of_one_process_are_all_adopted() {
     let mut subject = Subject::new(Duration::MAX);

@@ -77,10 +77,7 @@ pub(super) static FIGURES: [Figure; 10] = [
             "waits (5 fair, 10 bad)",
         )
     },
-    Figure {
-        sort: Some('l'),
-        ..state(State::Limited, "LIM", "held back by a quota", "quota")
-    },
+    Figure { sort: Some('l'), ..state(State::Limited, "LIM", "held back by a quota", "quota") },
     Figure {
         optional: true,
         ..state(State::Costop, "CSTP", "waits only because a sibling does not run", "")

@@ -1,5 +1,6 @@
 //! Figures of synthetic intervals.
 
+use tandem_model::State;
 use tandem_model::states::edges::{Amount, EdgesBuilder};
 use tandem_model::states::interval::{Column, ProcessTime, VcpuInterval};
 

@@ -28,7 +28,7 @@ const KEYS: &str = "q quit  ? help  ↑↓ select  ⏎ unfold  v all  s sort  / 
 /// The help: the figures, then the keys.
 fn help() -> Vec<String> {
     let before = "Columns sum to 100 % of the wall time, per vCPU; – is not measured.";
-    let after = "waits for: the culprits that ran where it could have run, and their part of its RDY
+    let after = "waits for: tasks that ran on its pCPUs meanwhile, with their part of RDY
 
 q, Esc, Ctrl-C  leave             ↑ ↓ PgUp PgDn Home End  move the cursor
 Enter, → ←      unfold, fold      v  vCPUs of all VMs
