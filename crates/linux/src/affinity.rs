@@ -66,7 +66,7 @@ pub trait Threads: Send + Sync {
     /// Whether the thread with this TID and start time exists.
     fn is_alive(&self, thread: &ThreadRef) -> bool;
 
-    /// The user that a process counts for in limits per user ([`Tenants`]), if known.
+    /// The user that a process counts for in limits per user, if known.
     fn user(&self, _: Pid) -> Option<u32> {
         None
     }

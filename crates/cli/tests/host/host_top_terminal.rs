@@ -113,8 +113,8 @@ fn leaves(how: &str, leave: impl Fn(&mut Terminal)) {
     let raw = tcgetattr(&terminal.slave).unwrap().local_modes;
     assert!(!raw.contains(LocalModes::ECHO), "keys are not echoed");
     terminal.press("?");
-    // Words are drawn separately, so wait for a single word.
-    terminal.wait_for("closes");
+    // Only changed cells are drawn, so wait for a single word in a row that was blank.
+    terminal.wait_for("Columns");
     terminal.press(" ");
     assert!(!terminal.written.contains(LEAVE), "the key closes only the help");
     leave(&mut terminal);
