@@ -422,7 +422,7 @@ fn sigkill_at_any_moment_is_reverted() {
         agent.wait().unwrap();
         let status = vm.tandem(&["status"]).output().unwrap();
         let is_left = tandem_linux::journal::is_pending(vm.state.path());
-        assert_eq!(text(&status.stdout).contains("puts back what it changed"), is_left);
+        assert_eq!(text(&status.stdout).contains("reverts its changes"), is_left);
         // In every other round the next start reverts the changes.
         match round % 2 {
             0 => drop(vm.restore()),

@@ -180,7 +180,7 @@ pub fn of_vm(procfs: &ProcFs, running: &[Status], dirs: &[PathBuf]) -> String {
         |dir: &&PathBuf| is_pending(dir) && !matches!(self::running(dir, procfs), Ok(Some(_)));
     lines.extend(dirs.iter().filter(is_left).map(|dir| {
         format!(
-            "an agent was killed: `tandem guest restore --state-dir {}` puts back what it changed",
+            "an agent was killed: `tandem guest restore --state-dir {}` reverts its changes",
             dir.display()
         )
     }));

@@ -27,7 +27,7 @@ pub(crate) fn thread(pid: u32, tid: u32) -> ThreadRef {
 pub(crate) fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
     let pid = id as u32 * 100;
     Vm {
-        tenant: None,
+        user: None,
         id: VmId(id),
         process: thread(pid, pid),
         name: name.to_owned(),

@@ -304,7 +304,7 @@ fn found(id: VmId, known: &RecordedVm) -> Vm {
     let thread = |tid| ThreadRef { pid: Pid(known.pid), tid: Tid(tid), start: StartTime(0) };
     let vmm = serde_json::from_value(serde_json::Value::from(known.program.as_str()));
     Vm {
-        tenant: None,
+        user: None,
         id,
         process: thread(known.pid),
         name: known.name.clone(),

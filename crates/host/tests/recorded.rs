@@ -196,7 +196,7 @@ impl Played {
                 threads.insert((vm.vm.0, vcpu.vcpu.0), (thread, sleeper));
             }
             vms.push(Vm {
-                tenant: None,
+                user: None,
                 id: vm.vm,
                 // Not a thread of the host, so the process has no known place.
                 process: ThreadRef { pid, tid: Tid(u32::MAX), start: StartTime(7) },

@@ -37,7 +37,7 @@ pub struct RestoreFailure {
 pub struct RestoreReport {
     /// Changes undone.
     pub put_back: usize,
-    /// Changes that needed no undoing: their thread or cgroup is gone, or has its original value.
+    /// Changes that needed no revert: their thread or cgroup is gone, or has its original value.
     pub nothing_to_do: usize,
     /// Changes that stay: settings that another process changed meanwhile, controllers that another cgroup uses by now.
     pub left: Vec<String>,
@@ -96,12 +96,12 @@ impl RestoreReport {
 
 impl fmt::Display for RestoreReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} changes put back, {} needed no undoing", self.put_back, self.nothing_to_do)?;
+        write!(f, "{} changes reverted, {} needed no revert", self.put_back, self.nothing_to_do)?;
         for left in &self.left {
             write!(f, "; {left}")?;
         }
         for failure in self.failures.iter().chain(&self.busy) {
-            write!(f, "; {} could not be put back: {}", failure.what, failure.error)?;
+            write!(f, "; {} could not be reverted: {}", failure.what, failure.error)?;
         }
         Ok(())
     }

@@ -8,6 +8,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::Parser;
+use clap::error::ErrorKind;
+
 /// A command of a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shown {
@@ -112,8 +115,18 @@ pub fn of_program(program: &str) -> Vec<Shown> {
     found
 }
 
-/// Panics if documents show fewer than `min` commands of a program, or one that `refused` rejects.
-pub fn check(program: &str, min: usize, refused: impl Fn(&Shown) -> Option<String>) {
+/// Panics if documents show fewer than `min` commands of a program, or one that its parser `C` rejects.
+pub fn check<C: Parser>(program: &str, min: usize) {
+    let refused = |shown: &Shown| {
+        let error = C::try_parse_from(&shown.words).err()?;
+        let is_wrong = match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => false,
+            ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => true,
+            // A sentence may omit arguments, and use FILE or N as a value.
+            _ => !shown.in_sentence,
+        };
+        is_wrong.then(|| error.to_string())
+    };
     let shown = of_program(program);
     assert!(shown.len() >= min, "only {} commands of {program} were found", shown.len());
     let wrong = |one: &Shown| {

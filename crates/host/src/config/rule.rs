@@ -11,10 +11,10 @@ use crate::glob;
 use crate::glob::name_matches;
 use crate::origin::Origin;
 
-/// What counts for the VMs that match. For weight, what it is the weight of, and policies each, the first rule that says something counts.
+/// Weight and policies of matching VMs. For each setting, the first matching rule that has it applies.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct VmRule {
-    /// VM name, as a glob. Alone it is for VMs of who runs this host: root's, and those in `/machine.slice` (`crate::origin`).
+    /// VM name, as a glob. Alone, it matches only VMs of root and in `/machine.slice` (`crate::origin`).
     pub name: Option<String>,
     /// VM by process id.
     pub pid: Option<u32>,
@@ -26,7 +26,7 @@ pub struct VmRule {
     pub weight: Option<f64>,
     /// Whether the weight (of this rule, another one, or the VM's own cgroup) is that of each vCPU, not that of the VM.
     pub weight_per_vcpu: Option<bool>,
-    /// The policies that may act on the VM; none of them: it is measured and left as it is.
+    /// The policies that may act on the VM; an empty list only measures it.
     #[serde(serialize_with = "some_names")]
     pub policies: Option<PolicySet>,
 }

@@ -292,7 +292,7 @@ impl Host {
                 known => known,
             };
             found.push(Vm {
-                tenant: self.user,
+                user: self.user,
                 id,
                 process: self.process,
                 name: prefix.unwrap_or_else(|| self.vm_name(vmm)),

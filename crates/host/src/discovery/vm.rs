@@ -32,5 +32,5 @@ pub struct Vm {
     pub unidentified: usize,
     /// The real user of its process, for which it counts in limits per user; `None` if unknown.
     #[serde(skip)]
-    pub tenant: Option<u32>,
+    pub user: Option<u32>,
 }

@@ -159,7 +159,7 @@ impl Metric {
                 "vm_ready_lasting_vcpu",
                 Some("ratios"),
                 VM,
-                "Part of the last minutes that the one vCPU which waited most in them was runnable without a pCPU, 0 to 1; what is five minutes ago counts a third",
+                "Part of the last minutes that the vCPU with the most ready time was runnable without a pCPU, 0 to 1; time five minutes ago counts a third",
             ),
             Metric::VmVcpus => gauge(
                 "vm_vcpus",
@@ -176,13 +176,13 @@ impl Metric {
                 "vm_wakeup_latency",
                 "seconds",
                 VM,
-                "How long the VM's vCPUs waited from when they were woken until they ran; only with --source bpf",
+                "Time from wake-up to run of the VM's vCPUs; only with --source bpf",
             ),
             Metric::VmCulprit => counter(
                 "vm_culprit",
                 "seconds",
                 &["vm", "pid", "kind", "culprit", "cgroup", "evidence"],
-                "Time that the VM's vCPUs waited for pCPUs which this culprit had; who is not named is in the one of kind others",
+                "Time that the VM's vCPUs waited for pCPUs that this culprit used; kind others sums the culprits without a name here",
             ),
             Metric::VmThread => counter(
                 "vm_thread",
@@ -212,7 +212,7 @@ impl Metric {
                 "host_process",
                 "seconds",
                 &["kind", "name", "cgroup"],
-                "CPU time of host processes that are no VMs, by name and cgroup (kind process); who is not named is in the one of kind others, with --no-process-names all",
+                "CPU time of host processes other than VMs, by name and cgroup (kind process); kind others sums the rest, with --no-process-names all",
             ),
             Metric::HostVms => gauge("host_vms", None, &[], "VMs on the host, selected or not"),
             Metric::HostVmsUnreadable => gauge(
@@ -246,18 +246,18 @@ impl Metric {
                 "export_not_measured",
                 Some("ratios"),
                 &["what", "want"],
-                "Part of the VMs for which this is not measured, 0 to 1, and for want of what; absent where all is measured",
+                "Part of the VMs without this measurement, 0 to 1, and its missing requirement; absent if all VMs have it",
             ),
             Metric::ExportNotSeen => gauge(
                 "export_not_seen",
                 None,
                 &["event", "lacks", "because"],
-                "Always 1; an event of the kernel that is not seen, what is not known for want of it, and why; only with --source bpf",
+                "Always 1; a kernel event that the programs miss, the figures that lack it, and the reason; only with --source bpf",
             ),
             Metric::ExportNotCounted => counter_without_unit(
                 "export_not_counted",
                 &["what"],
-                "What was seen and could not be counted: waits, edges, links, events; only with --source bpf",
+                "Waits, edges, links and events that were seen and not counted; only with --source bpf",
             ),
             Metric::ExportSource => gauge(
                 "export_source",

@@ -59,7 +59,7 @@ impl Fleet {
                 continue;
             }
             let vm = due.vm;
-            self.candidates.tried(vm.tenant);
+            self.candidates.tried(vm.user);
             // A VM whose cgroup is not confirmed waits for its next try, so that one that keeps moving is not always first.
             if !self.homes.confirm(self.backend.controller(), vm) {
                 self.candidates.failed(vm.id, self.updates, true);

@@ -61,7 +61,7 @@ impl Candidates {
         let (failed, fresh): (Vec<_>, Vec<_>) =
             due.into_iter().partition(|(candidate, _)| candidate.failures > 0);
         let in_turns = |due: Vec<(Candidate, &'v Vm)>, has_failed| {
-            let due = self.by_tenant.order(due, |(_, vm)| vm.tenant).into_iter();
+            let due = self.by_tenant.order(due, |(_, vm)| vm.user).into_iter();
             due.map(move |(_, vm)| Due { vm, has_failed })
         };
         in_turns(fresh, false).chain(in_turns(failed, true)).collect()
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn hostile_tenants_with_many_vms_delay_only_themselves() {
-        let of = |id, tenant| Vm { tenant: Some(tenant), ..fixtures::vm(id, "vm", 1) };
+        let of = |id, user| Vm { user: Some(user), ..fixtures::vm(id, "vm", 1) };
         let mut candidates = Candidates::default();
         let mut vms: Vec<Vm> = (1..=1_000).map(|id| of(id, 1000)).collect();
         candidates.due(&vms, 1);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn hostile_tenants_with_slow_vms_delay_only_themselves() {
-        let of = |id, tenant| Vm { tenant: Some(tenant), ..fixtures::vm(id, "vm", 1) };
+        let of = |id, user| Vm { user: Some(user), ..fixtures::vm(id, "vm", 1) };
         let vms = [of(1, 1000), of(2, 1000), of(3, 1001)];
         let mut candidates = Candidates::default();
         assert_eq!(ids(&candidates.due(&vms, 1)), [1, 3, 2]);

@@ -28,13 +28,13 @@ impl Grown {
         let new = vms.keys().copied().filter(|id| !known.contains(id));
         self.waiting.extend(new);
         let waiting = self.waiting.iter().filter_map(|id| vms.remove(id));
-        self.by_tenant.order(waiting.collect(), |vm| vm.tenant)
+        self.by_tenant.order(waiting.collect(), |vm| vm.user)
     }
 
     /// Records a try; if it leaves vCPUs over, the VM queues behind the others.
     pub(super) fn tried(&mut self, vm: &Vm) {
         self.waiting.retain(|id| *id != vm.id);
-        self.by_tenant.tried(vm.tenant);
+        self.by_tenant.tried(vm.user);
     }
 }
 

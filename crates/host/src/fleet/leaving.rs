@@ -71,7 +71,7 @@ impl Leaving {
         self.left.push(Left {
             held: held_by(&managed),
             name: managed.vm.name,
-            tenant: managed.vm.tenant,
+            tenant: managed.vm.user,
             vm: Some(LeftVm { pid: managed.vm.process.pid, policies: managed.policies }),
             tries: 0,
             is_reported: false,
@@ -85,7 +85,7 @@ impl Leaving {
         }
         self.left.push(Left {
             name: vm.name.clone(),
-            tenant: vm.tenant,
+            tenant: vm.user,
             vm: None,
             held: Held { cgroups: vec![group], ..Held::default() },
             tries: 1,

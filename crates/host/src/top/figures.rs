@@ -5,10 +5,10 @@
 
 use std::cmp::Ordering;
 
-use tandem_model::{State, VcpuTimes};
+use tandem_model::{Nanos, State, VcpuTimes};
 
 use crate::columns::{Field, Tone};
-use crate::top::{TopInterval, TopVcpu, TopVm};
+use crate::top::{Culprit, TopInterval, TopVcpu, TopVm};
 
 /// RDY from which a vCPU is noteworthy, and from which it is bad: the limits that operators of other hypervisors use.
 const READY: [f64; 2] = [0.05, 0.10];
@@ -189,6 +189,21 @@ impl Figure {
             Value::Percent(_) => signed_percent(value).into(),
         }
     }
+}
+
+/// Part of a VM's or vCPU's time in RDY from which its culprits are shown.
+const MIN_READY: f64 = 0.01;
+
+/// The culprits with their parts of RDY, in percent; none if RDY is under 1 % of the time.
+pub(super) fn culprit_parts<'a>(
+    culprits: &'a [Culprit],
+    times: &VcpuTimes,
+) -> impl Iterator<Item = (&'a str, f64)> {
+    let ready = times.get(State::Ready).unwrap_or_default();
+    let is_shown = times.share(State::Ready).is_some_and(|share| share >= MIN_READY);
+    let part = move |time: Nanos| time.0 as f64 / ready.0 as f64 * 100.0;
+    let shown = culprits.iter().filter(move |_| is_shown);
+    shown.map(move |culprit| (culprit.name.as_str(), part(culprit.time)))
 }
 
 /// The figures with values in an interval.

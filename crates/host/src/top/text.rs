@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use tandem_model::{Nanos, State, VcpuTimes};
+use tandem_model::{Nanos, VcpuTimes};
 
 use crate::columns::{Columns, Field, Style, Tone, line};
-use crate::top::figures::shown;
+use crate::top::figures::{culprit_parts, shown};
 use crate::top::{Culprit, TopInterval};
 
 /// Unaccounted time is shown from this part of all pCPUs on.
@@ -94,18 +94,10 @@ fn row(
     [name, vcpus.into()].into_iter().chain(figures).chain([culprit.into()])
 }
 
-/// Formats the first culprit with its part of RDY; empty if that is under 1 % of the time.
+/// Formats the first culprit with its part of RDY.
 fn culprit(culprits: &[Culprit], times: &VcpuTimes) -> String {
-    let Some(first) = culprits.first() else {
-        return String::new();
-    };
-    match (times.get(State::Ready), times.share(State::Ready)) {
-        (Some(ready), Some(share)) if share >= 0.01 => {
-            format!("{} {:.0}%", first.name, first.time.0 as f64 / ready.0 as f64 * 100.0)
-        }
-        (Some(_), _) => String::new(),
-        (None, _) => first.name.clone(),
-    }
+    let first = culprit_parts(culprits, times).next();
+    first.map_or_else(String::new, |(name, part)| format!("{name} {part:.0}%"))
 }
 
 /// Formats the use of the host's pCPUs, and the tasks that used most.

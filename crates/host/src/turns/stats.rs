@@ -16,16 +16,16 @@ pub struct TurnStats {
     pub turns: u64,
     /// Turns that began more than 1 ms late.
     pub late: u64,
-    /// Turns by how late they began: at most so many microseconds as each of the bounds says, and later.
+    /// Turns by lateness: up to 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000 and 20000 µs, and later.
     pub lateness: [u64; BOUNDS_US.len() + 1],
     /// Lateness of all turns, added up.
     #[serde(default)]
     pub late_by: Nanos,
-    /// What beginning turns took in all, on the clock.
+    /// Total wall time spent on beginning turns.
     pub took: Nanos,
     /// Writes to cgroups.
     pub writes: u64,
-    /// Seats given to VMs that roam: another one, or the first.
+    /// Slots given to roaming VMs.
     #[serde(default)]
     pub moves: u64,
 }

@@ -564,7 +564,7 @@ mod tests {
    vm2 received 1.00 of 1.00 → 0.99 of 1.00 pCPUs due
    it helped: its cost fell
 
-everything is reverted: 0 changes put back, 0 needed no undoing";
+everything is reverted: 0 changes reverted, 0 needed no revert";
         assert!(said.ends_with(expected), "{said}");
     }
 

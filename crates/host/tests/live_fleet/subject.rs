@@ -70,7 +70,7 @@ pub fn describe_process(id: VmId, pid: Pid) -> Vm {
         vmm: Vmm::Tandem,
         vcpus,
         unidentified: 0,
-        tenant: None,
+        user: None,
     }
 }
 

@@ -31,7 +31,7 @@ use tandem_command::output::save_json;
     policies.default_value("fair").help("The policies of the daemon; mode flexs adds flexs")
 }))]
 pub struct FlexsArgs {
-    /// What to run: one-burner, two-burners (a VM that spins on two pCPUs while one or two vCPUs compute on the second), two-spinners (two
+    /// Mixes to run: one-burner, two-burners (a VM that spins on two pCPUs while one or two vCPUs compute on the second), two-spinners (two
     /// spinning VMs and one computing vCPU), even (a vCPU that computes on both)
     #[arg(long, value_name = "NAME,…", default_value = "one-burner,two-burners,two-spinners,even")]
     mixes: String,

@@ -119,8 +119,8 @@ fn hostile_tenants_with_busy_groups_delay_only_themselves() {
     let idlers = Idlers::new(30);
     let (mut vms, _) = subject.vms_of_threads(&idlers);
     let last = vms.len() - 1;
-    vms[..last].iter_mut().for_each(|vm| vm.tenant = HOSTILE);
-    vms[last].tenant = OTHER;
+    vms[..last].iter_mut().for_each(|vm| vm.user = HOSTILE);
+    vms[last].user = OTHER;
     assert_eq!(subject.update(&vms).len(), 10);
     vms.iter().for_each(|vm| subject.divide(vm, true));
     subject.tree.make_busy("/vms", true);
@@ -141,8 +141,8 @@ fn hostile_tenants_with_busy_groups_delay_only_themselves() {
 fn hostile_vm_churn_delays_no_busy_groups() {
     let mut subject = Subject::new(Duration::MAX);
     let mut vms = subject.vms(12);
-    vms.iter_mut().for_each(|vm| vm.tenant = HOSTILE);
-    vms[11].tenant = OTHER;
+    vms.iter_mut().for_each(|vm| vm.user = HOSTILE);
+    vms[11].user = OTHER;
     assert_eq!(subject.update(&vms).len(), 12);
     let group = subject.fleet.vm(vms[11].id).unwrap().cgroup.clone();
     subject.tree.make_busy("/vms", true);
@@ -233,8 +233,8 @@ fn hostile_tenants_with_new_vcpus_delay_only_themselves() {
     let idlers = Idlers::new(30);
     let (mut vms, others) = subject.vms_of_threads(&idlers);
     let last = vms.len() - 1;
-    vms[..last].iter_mut().for_each(|vm| vm.tenant = HOSTILE);
-    vms[last].tenant = OTHER;
+    vms[..last].iter_mut().for_each(|vm| vm.user = HOSTILE);
+    vms[last].user = OTHER;
     assert_eq!(subject.update(&vms).len(), 10);
     subject.fleet.budget = Duration::ZERO;
     subject.replace_vcpus(&mut vms, &others);
@@ -252,7 +252,7 @@ fn hostile_hotplug_spreads_vcpus_over_updates() {
     let idlers = Idlers::new(60);
     let (mut vms, others) = subject.vms_of_threads(&idlers);
     vms.truncate(2);
-    (vms[0].tenant, vms[1].tenant) = (HOSTILE, OTHER);
+    (vms[0].user, vms[1].user) = (HOSTILE, OTHER);
     assert_eq!(subject.update(&vms).len(), 2);
     subject.fleet.budget = Duration::ZERO;
     let (hostile, one) = others.split_at(others.len() - 1);

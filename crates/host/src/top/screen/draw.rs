@@ -16,7 +16,7 @@ use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line as TextLine, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, StatefulWidget, Table, Widget};
-use tandem_model::{Nanos, State, VcpuTimes};
+use tandem_model::{Nanos, VcpuTimes};
 
 use crate::columns::{Field, Tone, cut};
 use crate::top::figures;
@@ -216,14 +216,9 @@ fn draw_table(
 
 /// Formats as many culprits as fit, each with its part of RDY.
 fn culprits_text(culprits: &[Culprit], times: &VcpuTimes, width: usize) -> String {
-    let ready = times.get(State::Ready).unwrap_or_default();
-    if ready == Nanos::ZERO {
-        return String::new();
-    }
     let mut shown = String::new();
-    for culprit in culprits {
-        let part = culprit.time.0 as f64 / ready.0 as f64 * 100.0;
-        let next = format!("{part:.0}% {}", culprit.name);
+    for (name, part) in figures::culprit_parts(culprits, times) {
+        let next = format!("{part:.0}% {name}");
         if shown.is_empty() {
             shown = cut(&next, width);
         } else if shown.chars().count() + 2 + next.chars().count() <= width {
