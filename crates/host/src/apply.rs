@@ -1,22 +1,20 @@
 //! Application of decisions to knobs of cgroups and threads.
 //!
-//! Each decision is independent, except those of a swap, which are applied together or not at all (`swap`).
+//! [`tandem_policy::vm_cpu`] makes the changes; this module counts them and reports those that the kernel refused.
 
+#[cfg(test)]
 mod swap;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_linux::actuator::{Actuator, ActuatorError, Outcome};
-use tandem_linux::affinity::affinity;
-use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::journal::JournalError;
 use tandem_linux::restore::RestoreReport;
-use tandem_linux::sched_attr;
 use tandem_model::decision::Swap;
-use tandem_model::{Decision, Knob, Target, VcpuId, VmId};
+use tandem_model::{Decision, Knob, VcpuId, VmId};
+use tandem_policy::vm_cpu::{Step, steps};
 
-use crate::division;
-use crate::managed::{ManagedVcpu, ManagedVm, give_up_group};
+use crate::managed::ManagedVm;
 
 /// The result of a set of decisions.
 #[derive(Debug, Default)]
@@ -64,6 +62,19 @@ impl Refused {
         }
     }
 
+    /// Returns the report of an error in a step.
+    fn of_step(vm: &str, error: &ActuatorError, step: &Step<'_>) -> Refused {
+        let mut refused = Refused::new(vm, error);
+        // A disk error does not name the vCPUs, so that it reads the same for all.
+        if let Some(Swap { vcpus: [one, other], .. }) = step.swap
+            && !refused.is_of_disk
+        {
+            let error = refused.error;
+            refused.error = format!("vCPUs {one} and {other} do not change places: {error}");
+        }
+        refused
+    }
+
     /// Returns the report of a failed revert for this VM.
     pub(crate) fn not_put_back(vm: &str, report: &RestoreReport, hint: &str) -> Refused {
         Refused {
@@ -89,190 +100,45 @@ impl Refused {
 
 impl Applied {
     /// Makes changes in order; those of a swap together, at the position of the first of them.
+    ///
+    /// A thread or cgroup that is gone is no error; the next scan drops it.
     pub(crate) fn all(
         decisions: &[Decision],
         vms: &mut BTreeMap<VmId, ManagedVm>,
         actuator: &mut Actuator,
     ) -> Applied {
         let mut applied = Applied::default();
-        let mut seen: BTreeSet<Swap> = BTreeSet::new();
-        for decision in decisions {
-            let Some(managed) = vms.get_mut(&decision.vm()) else {
+        for step in steps(decisions) {
+            let Some(managed) = vms.get_mut(&step.vm) else {
                 continue;
             };
-            match decision.swap() {
-                None => applied.apply(decision, managed, actuator),
-                Some(swap) => {
-                    if seen.insert(swap) {
-                        applied.swap(swap, decisions, managed, actuator);
-                    }
+            let (cpu, mut knobs) = managed.with_knobs(actuator);
+            match cpu.reconcile(&step, &mut knobs) {
+                Ok(true) => applied.count(&step),
+                Ok(false) => {}
+                Err(errors) => {
+                    let errors = errors.iter().filter(|error| !error.is_gone());
+                    let name = &managed.vm.name;
+                    applied.refused.extend(errors.map(|error| Refused::of_step(name, error, &step)));
                 }
             }
         }
         applied
     }
 
-    /// Makes one change.
-    /// A thread or cgroup that is gone is no error; the next scan drops it.
-    fn apply(&mut self, decision: &Decision, managed: &mut ManagedVm, actuator: &mut Actuator) {
-        match apply(decision, managed, actuator) {
-            Ok(true) => self.count(decision),
-            Ok(false) => {}
-            Err(error) if error.is_gone() => {}
-            Err(error) => self.refused.push(Refused::new(&managed.vm.name, &error)),
-        }
-    }
-
-    /// Counts a change.
-    fn count(&mut self, decision: &Decision) {
-        match decision.knob() {
-            Knob::Weight => self.weights += 1,
-            Knob::Affinity => {
-                let vcpu = decision.vcpu();
-                self.moved.extend(vcpu.map(|vcpu| (decision.vm(), vcpu)));
-            }
-            Knob::Idle | Knob::Nice | Knob::Slice | Knob::Division => self.others += 1,
-        }
-    }
-}
-
-/// Makes one change and records the current value; true if it was made.
-fn apply(
-    decision: &Decision,
-    managed: &mut ManagedVm,
-    actuator: &mut Actuator,
-) -> Result<bool, ActuatorError> {
-    if let Some(vcpu) = decision.vcpu() {
-        let group = match decision.knob() {
-            Knob::Weight | Knob::Idle => vcpu_group(managed, vcpu, actuator)?,
-            Knob::Nice | Knob::Slice | Knob::Affinity | Knob::Division => None,
-        };
-        return match managed.vcpu_mut(vcpu) {
-            Some(vcpu) => apply_to_vcpu(decision, vcpu, group, actuator),
-            None => Ok(false),
-        };
-    }
-    match decision {
-        // The idle class has no weight, and in turns the turn thread sets it.
-        Decision::SetWeight { weight, .. }
-            if managed.in_force.idle || managed.in_force.rotating =>
-        {
-            managed.in_force.weight = *weight;
-            Ok(false)
-        }
-        Decision::SetWeight { weight, .. } => {
-            managed.write_weight(*weight, actuator)?;
-            Ok(true)
-        }
-        Decision::Divide { portions, .. } => division::divide(managed, portions, actuator),
-        Decision::SetIdle { idle, .. } => {
-            actuator.set_idle(&managed.cgroup, *idle)?;
-            managed.in_force.idle = *idle;
-            if !idle {
-                let weight = managed.in_force.weight;
-                managed.in_force.weight = actuator.controller().default_weight();
-                managed.in_force.weight = actuator.set_weight(&managed.cgroup, weight)?;
-            }
-            Ok(true)
-        }
-        Decision::SetNice { .. } | Decision::SetSlice { .. } | Decision::SetAffinity { .. } => {
-            Ok(false)
-        }
-    }
-}
-
-fn apply_to_vcpu(
-    decision: &Decision,
-    vcpu: &mut ManagedVcpu,
-    group: Option<CgroupPath>,
-    actuator: &mut Actuator,
-) -> Result<bool, ActuatorError> {
-    // The turn thread must restore it first.
-    if vcpu.roams && decision.knob() == Knob::Affinity {
-        return Ok(false);
-    }
-    let thread = vcpu.thread;
-    let outcome = match (decision, group) {
-        (Decision::SetWeight { weight, .. }, Some(group)) => {
-            vcpu.settings.weight = Some(if vcpu.settings.idle {
-                *weight
-            } else {
-                actuator.set_weight(&group, *weight)?
-            });
-            Outcome::Done
-        }
-        (Decision::SetIdle { idle, .. }, Some(group)) => {
-            actuator.set_idle(&group, *idle)?;
-            vcpu.settings.idle = *idle;
-            if let Some(weight) = vcpu.settings.weight.filter(|_| !idle) {
-                vcpu.settings.weight = Some(actuator.controller().default_weight());
-                vcpu.settings.weight = Some(actuator.set_weight(&group, weight)?);
-            }
-            Outcome::Done
-        }
-        (Decision::SetWeight { .. } | Decision::SetIdle { .. }, None) => Outcome::Gone,
-        (Decision::SetNice { nice, .. }, _) => actuator.set_nice(&thread, *nice)?,
-        (Decision::SetSlice { slice, .. }, _) => actuator.set_slice(&thread, *slice)?,
-        (Decision::SetAffinity { pcpus, .. }, _) => actuator.set_affinity(&thread, pcpus)?,
-        (Decision::Divide { .. }, _) => Outcome::Gone,
-    };
-    if outcome == Outcome::Gone {
-        return Ok(false);
-    }
-    // The kernel may have adjusted the value: a slice to its range, an affinity to the existing pCPUs.
-    match decision {
-        Decision::SetNice { nice, .. } => {
-            vcpu.settings.nice = sched_attr::nice(thread.tid).unwrap_or(*nice);
-        }
-        Decision::SetSlice { slice, .. } => {
-            vcpu.settings.slice = sched_attr::slice(thread.tid).unwrap_or(*slice);
-        }
-        Decision::SetAffinity { pcpus, .. } => {
-            let before = affinity(thread.tid).unwrap_or_else(|_| pcpus.clone());
-            let before = std::mem::replace(&mut vcpu.allowed, before);
-            let granted = vcpu.granted.take().unwrap_or(before);
-            vcpu.granted = (granted != vcpu.allowed).then_some(granted);
-        }
-        Decision::SetWeight { .. } | Decision::SetIdle { .. } | Decision::Divide { .. } => {}
-    }
-    if !matches!(target(decision), Some(Target::Vcpu(..))) {
-        vcpu.ours.insert(decision.knob());
-    }
-    Ok(true)
-}
-
-fn target(decision: &Decision) -> Option<Target> {
-    match decision {
-        Decision::SetWeight { target, .. } | Decision::SetIdle { target, .. } => Some(*target),
-        _ => None,
-    }
-}
-
-/// Returns the cgroup that holds a vCPU alone: an existing one below its VM's (libvirt makes `vcpuN`), or a new one.
-/// Returns `None` if the vCPU is gone.
-fn vcpu_group(
-    managed: &mut ManagedVm,
-    vcpu: VcpuId,
-    actuator: &mut Actuator,
-) -> Result<Option<CgroupPath>, ActuatorError> {
-    let cgroup = managed.cgroup.clone();
-    let mut vcpus = managed.vcpus.iter_mut();
-    let Some(vcpu) = vcpus.find(|managed| managed.index == vcpu) else {
-        return Ok(None);
-    };
-    if vcpu.group.is_none() {
-        vcpu.reread_group(actuator.controller(), &cgroup)?;
-    }
-    if vcpu.group.is_none() {
-        let group = actuator.create_group(&cgroup, &format!("vcpu{}", vcpu.index))?;
-        match actuator.move_thread(&vcpu.thread, &group) {
-            Ok(Outcome::Done) => {}
-            other => {
-                give_up_group(group, &mut managed.busy, actuator);
-                return other.map(|_| None);
+    /// Counts the changes of a step.
+    fn count(&mut self, step: &Step<'_>) {
+        self.swaps.extend(step.swap);
+        for decision in &step.decisions {
+            match decision.knob() {
+                Knob::Weight => self.weights += 1,
+                Knob::Affinity => {
+                    let vcpu = decision.vcpu();
+                    self.moved.extend(vcpu.map(|vcpu| (decision.vm(), vcpu)));
+                }
+                Knob::Idle | Knob::Nice | Knob::Slice | Knob::Division => self.others += 1,
             }
         }
-        vcpu.reread_group(actuator.controller(), &cgroup)?;
     }
-    Ok(vcpu.group.clone())
 }
+

@@ -7,7 +7,7 @@ use tandem_linux::thread::ThreadRef;
 use tandem_model::branch_counters::Counted;
 use tandem_model::{PolicyId, PolicySet};
 
-use crate::managed::ManagedVcpu;
+use crate::vm_cpu::VcpuCpu;
 
 /// A source of counters, or none, in which case nothing is counted.
 #[derive(Default)]
@@ -20,12 +20,12 @@ pub(crate) struct Counters {
 
 impl Counters {
     /// Reads a vCPU's counters since the last read, if the VM's policies need them and it ran.
-    pub(crate) fn read(&mut self, policies: PolicySet, vcpu: &ManagedVcpu) -> Option<Counted> {
+    pub(crate) fn read(&mut self, policies: PolicySet, vcpu: &VcpuCpu) -> Option<Counted> {
         let source = self.source.as_mut()?;
         if !policies.contains(self.policy?) {
             return None;
         }
-        match source.count(vcpu.index, &vcpu.thread) {
+        match source.count(vcpu.id, &vcpu.host.thread) {
             Ok(counted) => counted,
             Err(error) if error.is_gone() => None,
             Err(error) => {
@@ -33,7 +33,7 @@ impl Counters {
                     CounterError::NoMicrovm { .. } | CounterError::TooManyFiles => {
                         format!("flexs: {error}")
                     }
-                    _ => format!("flexs: vCPU {} ({}): {error}", vcpu.index, vcpu.thread),
+                    _ => format!("flexs: vCPU {} ({}): {error}", vcpu.id, vcpu.host.thread),
                 };
                 self.errors.insert(line);
                 None

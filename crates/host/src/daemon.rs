@@ -384,7 +384,7 @@ impl Daemon {
         // A VM that could not be prepared takes no turns.
         let takes_turns = |vm: &VmId| {
             let managed = self.fleet.vm(*vm);
-            self.config.dry_run || managed.is_some_and(|managed| managed.in_force.rotating)
+            self.config.dry_run || managed.is_some_and(|managed| managed.takes_turns())
         };
         let members = rotation.members.iter().map(|member| member.vm);
         let now: BTreeSet<VmId> = members.filter(takes_turns).collect();
@@ -557,10 +557,10 @@ impl Daemon {
             set(&self.metrics.received, account.received.0 as f64 / per_period);
             set(&self.metrics.fair, account.fair.0 as f64 / per_period);
             set(&self.metrics.lag, account.lag);
-            set(&self.metrics.weight, managed.in_force.weight.value());
+            set(&self.metrics.weight, managed.weight().value());
             let flag = |flag: bool| f64::from(u8::from(flag));
-            set(&self.metrics.takes_turns, flag(managed.in_force.rotating));
-            set(&self.metrics.apart, flag(managed.is_apart()));
+            set(&self.metrics.takes_turns, flag(managed.takes_turns()));
+            set(&self.metrics.apart, flag(managed.is_divided()));
             let wait_ms = waits.get(&account.vm).map(|wait| wait.0 as f64 / 1e6);
             match wait_ms {
                 Some(wait_ms) => set(&self.metrics.wait, wait_ms),

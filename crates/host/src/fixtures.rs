@@ -5,11 +5,12 @@ pub(crate) mod tree;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::{Pid, StartTime, ThreadRef, Tid};
-use tandem_model::{Nanos, PolicySet, VcpuId, VmId, VmSettings, Weight};
+use tandem_model::{Nanos, PolicySet, VcpuId, VmId, Weight};
 
 use crate::configured::Configured;
 use crate::discovery::{VcpuThread, Vm};
 use crate::managed::ManagedVm;
+use crate::vm_cpu::VmCpu;
 use crate::vmm::Vmm;
 use crate::waits::Waits;
 
@@ -42,24 +43,22 @@ pub(crate) fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
 /// A managed VM in a cgroup of its own, without vCPUs.
 pub(crate) fn managed(vm: Vm) -> ManagedVm {
     let weight = Weight::constant(1024.0);
+    let mut cpu = VmCpu::new(CgroupPath(format!("/{}", vm.name)), weight, false);
+    cpu.divisible = true;
     ManagedVm {
-        cgroup: CgroupPath(format!("/{}", vm.name)),
+        cpu,
         vm,
         made: true,
-        divisible: true,
-        undivided: None,
         configured: weight,
         worth: Configured::new(weight, false, (weight, weight)),
         has_rule: false,
         is_tenants: false,
-        in_force: VmSettings::new(weight),
+        own_quota: None,
         left_below: None,
         policies: PolicySet::ALL,
         is_shared: false,
-        ended_turns: false,
         busy: Vec::new(),
         waits: Waits::default(),
-        vcpus: Vec::new(),
         sampled: false,
     }
 }

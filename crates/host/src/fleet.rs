@@ -29,7 +29,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use tandem_model::{Decision, Nanos, PolicySet, VmId, VmObservation, VmSettings};
+use tandem_model::{Decision, Nanos, PolicySet, VmId, VmObservation};
 use tandem_policy::host::{Host, IdleTimes, Knobs, WeightKnob};
 use tandem_policy::turns::Rotation;
 
@@ -45,11 +45,13 @@ use crate::fleet::leaving::{Leaving, held_by};
 use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
 use crate::homes::KnownHomes;
-use crate::in_force::settings;
-use crate::managed::{ManagedVm, Note};
+use crate::in_force::shares;
+use crate::live_vcpu;
+use crate::managed::{ManagedVm, Note, recheck_thread};
 use crate::origin::Origin;
 use crate::summed::Summed;
 use crate::turns::Turns;
+use crate::vm_cpu::read_group;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup::{CgroupPath, CpuController};
 use tandem_linux::claims::Claims;
@@ -240,7 +242,7 @@ impl Fleet {
                 continue;
             };
             ended.push((vm, follow_vcpus(&mut managed, vm)));
-            if managed.vcpus.len() < vm.vcpus.len() {
+            if managed.vcpu_count() < vm.vcpus.len() {
                 grown.push(vm);
             }
             let outcome = self.follow(&mut managed, &mut notes);
@@ -298,7 +300,7 @@ impl Fleet {
         if (self.updates + managed.vm.id.0).is_multiple_of(RECHECK_EVERY) {
             let mut theirs = Vec::new();
             let rechecked = self.recheck(managed, &mut theirs);
-            self.sum_up(&managed.cgroup, theirs, notes);
+            self.sum_up(managed.cgroup(), theirs, notes);
             rechecked?;
             self.read_bounds(managed);
         }
@@ -317,19 +319,13 @@ impl Fleet {
         managed: &mut ManagedVm,
         notes: &mut Vec<Note>,
     ) -> Result<(), FleetError> {
-        let vm = managed.vm.name.as_str();
-        let cgroup = &managed.cgroup;
-        for vcpu in &mut managed.vcpus {
-            match &mut self.backend {
-                Backend::Live(actuator) => {
-                    vcpu.recheck(vm, &self.sampler, Some(actuator), notes)?;
-                    let moved =
-                        vcpu.recheck_group(vm, cgroup, &mut managed.busy, actuator, notes)?;
-                    managed.divisible &= !moved;
-                }
-                Backend::Dry(controller) => {
-                    vcpu.recheck(vm, &self.sampler, None, notes)?;
-                    match vcpu.reread_group(controller.as_ref(), cgroup) {
+        match &mut self.backend {
+            Backend::Live(actuator) => managed.recheck_vcpus(&self.sampler, actuator, notes)?,
+            Backend::Dry(controller) => {
+                let vm = managed.vm.name.as_str();
+                for vcpu in &mut managed.cpu.vcpus {
+                    recheck_thread(vcpu, vm, &self.sampler, None, notes)?;
+                    match read_group(vcpu, controller.as_ref(), &managed.cpu.group) {
                         Err(error) if error.is_gone() => {}
                         other => drop(other?),
                     }
@@ -337,19 +333,18 @@ impl Fleet {
             }
         }
         match &mut self.backend {
-            _ if managed.is_left_alone() => {
-                if !managed.is_shared {
-                    managed.in_force = settings(self.backend.controller(), &managed.cgroup)?;
-                    if !managed.is_tenants {
-                        managed.configured = managed.in_force.weight;
-                    }
+            // A group that a dry run would make has the default settings.
+            backend if managed.is_left_alone() || matches!(backend, Backend::Dry(_)) => {
+                if managed.is_left_alone() && managed.is_shared || managed.made {
+                    return Ok(());
+                }
+                let (weight, idle) = shares(backend.controller(), managed.cgroup())?;
+                managed.cpu.on_read(weight, idle);
+                if managed.is_left_alone() && !managed.is_tenants {
+                    managed.configured = weight;
                 }
             }
             Backend::Live(actuator) => managed.recheck_group(actuator, notes)?,
-            // A group that a dry run would make has the default settings.
-            Backend::Dry(controller) if !managed.made => {
-                managed.in_force = settings(controller.as_ref(), &managed.cgroup)?;
-            }
             Backend::Dry(_) => {}
         }
         Ok(())
@@ -358,7 +353,7 @@ impl Fleet {
     /// Stops managing a VM and queues its revert.
     /// A VM that still runs leaves the rotation first, so that the turn thread stops writing to its cgroup.
     fn leave(&mut self, managed: ManagedVm, why: Left, notes: &mut Vec<Note>) {
-        self.close_files_of(&managed.vcpus);
+        self.close_files_of(&managed.cpu.vcpus);
         let (name, pid) = (&managed.vm.name, managed.vm.process.pid);
         notes.push(Note(match why {
             Left::Gone => format!("VM {name} (pid {pid}) is gone"),
@@ -367,7 +362,7 @@ impl Fleet {
             }
         }));
         if let (Left::Unselected, Some(keeper)) = (why, &mut self.turns.keeper)
-            && managed.in_force.rotating
+            && managed.takes_turns()
             && !keeper.remove(managed.vm.id)
         {
             let error = format!("VM {name}: it does not leave its turns; please report this");
@@ -389,7 +384,7 @@ impl Fleet {
             }
         }
         if !self.leaving.is_empty() {
-            let vcpus = self.vms.values().flat_map(|managed| &managed.vcpus);
+            let vcpus = self.vms.values().flat_map(|managed| &managed.cpu.vcpus);
             let in_use = vcpus.filter_map(|vcpu| vcpu.group.as_ref()).collect();
             self.leaving.withdraw(&in_use);
         }
@@ -468,22 +463,22 @@ impl Host for Fleet {
         let mut observations = Vec::with_capacity(self.vms.len());
         let mut parents: HashMap<Option<CgroupPath>, usize> = HashMap::new();
         for (id, managed) in &mut self.vms {
-            let mut vcpus = Vec::with_capacity(managed.vcpus.len());
+            let mut vcpus = Vec::with_capacity(managed.vcpu_count());
             let stood_still = self.sampler.stood_still(managed.vm.process.pid);
-            for vcpu in &mut managed.vcpus {
-                let sample = match vcpu.last {
+            for vcpu in &mut managed.cpu.vcpus {
+                let sample = match vcpu.host.last {
                     Some(last) if stood_still => last,
-                    _ => match self.sampler.sample(&vcpu.thread) {
+                    _ => match self.sampler.sample(&vcpu.host.thread) {
                         Ok(sample) => sample,
                         Err(_) => {
-                            vcpu.last = None;
+                            vcpu.host.last = None;
                             continue;
                         }
                     },
                 };
-                managed.waits.count(vcpu.last, sample);
-                let mut observed = vcpu.observe(sample, scale, closely, &self.sampler);
-                self.throttling.count(vcpu.caps(), observed.waited, scale);
+                managed.waits.count(vcpu.host.last, sample);
+                let mut observed = live_vcpu::observe(vcpu, sample, scale, closely, &self.sampler);
+                self.throttling.count(vcpu.host.caps(), observed.waited, scale);
                 if !stood_still {
                     observed.branches = self.counters.read(managed.policies, vcpu);
                 }
@@ -493,14 +488,14 @@ impl Host for Fleet {
                 continue;
             }
             if std::mem::replace(&mut managed.sampled, true) {
-                let parent = managed.cgroup.parent();
+                let parent = managed.cgroup().parent();
                 let next = parents.len();
                 let siblings = *parents.entry(parent).or_insert(next);
                 observations.push(VmObservation {
-                    in_force: VmSettings { quota: managed.quota(), ..managed.in_force },
+                    in_force: managed.cpu.settings(managed.quota()),
                     siblings: siblings as u32,
                     levels: self.hierarchy.levels(&managed.above()),
-                    divisible: managed.divisible && self.divides,
+                    divisible: managed.cpu.divisible && self.divides,
                     policies: managed.policies,
                     ..VmObservation::new(*id, managed.configured, vcpus)
                 });

@@ -5,36 +5,21 @@
 
 use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController};
 use tandem_linux::thread::ThreadRef;
-use tandem_model::VmSettings;
+use tandem_model::Weight;
 
-use crate::quotas::{pcpus, quota};
-
-/// Returns the current settings of a cgroup.
-pub(crate) fn settings(
-    controller: &dyn CpuController,
-    cgroup: &CgroupPath,
-) -> Result<VmSettings, CgroupError> {
-    Ok(VmSettings { quota: quota(controller, cgroup).map(pcpus), ..shares(controller, cgroup)? })
-}
-
-/// Like [`settings`], without reading the hard cap.
+/// Returns the weight of a cgroup, and whether it is in the idle class.
 pub(crate) fn shares(
     controller: &dyn CpuController,
     cgroup: &CgroupPath,
-) -> Result<VmSettings, CgroupError> {
+) -> Result<(Weight, bool), CgroupError> {
     let has_knobs = controller.missing_enables(cgroup)?.is_empty();
     let idle = has_knobs && controller.is_idle(cgroup)?.unwrap_or(false);
-    Ok(VmSettings {
-        weight: if has_knobs && !idle {
-            controller.weight(cgroup)?
-        } else {
-            controller.default_weight()
-        },
-        idle,
-        quota: None,
-        rotating: false,
-        left_turns: false,
-    })
+    let weight = if has_knobs && !idle {
+        controller.weight(cgroup)?
+    } else {
+        controller.default_weight()
+    };
+    Ok((weight, idle))
 }
 
 /// Returns the cgroup below its VM's that holds only this vCPU's thread (libvirt makes `vcpuN`), or `known` if the thread is still there.

@@ -1,69 +1,29 @@
-//! A managed VM and the current values of its settings.
+//! A managed VM, and changes of its settings by others.
 //!
-//! The values are read back after each change, and read again now and then, because others may change them.
+//! Settings are read again now and then, because others may change them.
 
-use std::collections::BTreeSet;
-
-use tandem_linux::actuator::{Actuator, ActuatorError, Foreign, Held};
-use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController, Knob};
-use tandem_linux::restore::RestoreReport;
-use tandem_linux::sampler::{Sampler, VcpuSample};
+use tandem_linux::actuator::{Actuator, ActuatorError, Foreign};
+use tandem_linux::cgroup::{CgroupPath, Knob};
+use tandem_linux::sampler::Sampler;
 use tandem_linux::sched_attr;
-use tandem_linux::thread::ThreadRef;
-use tandem_model::{
-    Knob as Setting, Nanos, PcpuSet, PolicySet, VcpuId, VcpuObservation, VcpuSettings, VmSettings,
-    Weight,
-};
+use tandem_model::{Knob as Setting, PcpuSet, PolicySet, VcpuId, Weight};
+use tandem_policy::vm_cpu::{Knobs, Share};
 
 use crate::configured::Configured;
 use crate::discovery::Vm;
-use crate::in_force::{settings, shares, vcpu_group};
-use crate::quotas::CapId;
+use crate::in_force::shares;
+use crate::vm_cpu::{LiveKnobs, VcpuCpu, VmCpu, read_group};
 use crate::waits::Waits;
-
-/// Periods between two reads of the state of a quiet vCPU, after one read when it becomes quiet.
-const LOOK_EVERY: u32 = 10;
-
-/// One managed vCPU thread.
-#[derive(Debug)]
-pub(crate) struct ManagedVcpu {
-    pub(crate) index: VcpuId,
-    pub(crate) thread: ThreadRef,
-    pub(crate) last: Option<VcpuSample>,
-    pub(crate) allowed: PcpuSet,
-    /// The operator's affinity, if the daemon narrowed it.
-    pub(crate) granted: Option<PcpuSet>,
-    /// The pCPUs of its cpuset; `None` if no cpuset is known to restrict it, or no policy uses this.
-    pub(crate) cpuset: Option<PcpuSet>,
-    /// Whether it roams in turns.
-    /// Then the turn thread writes its affinity, and `allowed` holds the pCPUs on which it may get a slot.
-    pub(crate) roams: bool,
-    /// Current values of its other settings.
-    pub(crate) settings: VcpuSettings,
-    /// The cgroup that holds it alone, if it has one.
-    pub(crate) group: Option<CgroupPath>,
-    /// The quotas of the cgroups at and above its own; `None`: not read yet.
-    pub(crate) quotas: Option<Vec<CapId>>,
-    /// Settings of its thread that the daemon changed; a different value there is a foreign change.
-    pub(crate) ours: BTreeSet<Setting>,
-    /// Periods in a row without any run or wait, and whether it was runnable when last looked at.
-    quiet: u32,
-    runnable: bool,
-}
 
 /// One managed VM.
 #[derive(Debug)]
 pub struct ManagedVm {
     /// As discovered.
     pub vm: Vm,
-    /// The cgroup whose weight is the VM's.
-    pub cgroup: CgroupPath,
-    /// Whether the daemon made the cgroup.
+    /// Whether the daemon made its cgroup.
     pub made: bool,
-    /// Whether its vCPUs can get groups of their own: the daemon made the cgroup, and all foreign moves were within it.
-    pub(crate) divisible: bool,
-    /// The weight of its empty group, while its vCPUs have groups of their own.
-    pub(crate) undivided: Option<Weight>,
+    /// Its CPU settings.
+    pub(crate) cpu: VmCpu,
     /// Configured weight w_i, in the knob's units.
     pub configured: Weight,
     /// The source of the configured weight.
@@ -72,22 +32,18 @@ pub struct ManagedVm {
     pub(crate) has_rule: bool,
     /// Whether a tenant can write the weight of its cgroup; such a weight is ignored.
     pub(crate) is_tenants: bool,
-    /// Current settings.
-    /// In the idle class, the weight is the one that the VM gets when it leaves the class.
-    pub in_force: VmSettings,
+    /// The limit by its cgroup's quota, in pCPUs.
+    pub(crate) own_quota: Option<f64>,
     /// The limit by quotas below its cgroup, in pCPUs, if they bind.
     pub(crate) left_below: Option<f64>,
     /// The policies that may act on it.
     pub policies: PolicySet,
     /// Whether the cgroup holds other processes too: a VM without a cgroup of its own that is only measured.
     pub(crate) is_shared: bool,
-    /// Whether it has left the rotation since its settings were last read.
-    pub(crate) ended_turns: bool,
     /// Groups of its vCPUs that could not be removed; the fleet retries.
     pub(crate) busy: Vec<CgroupPath>,
     /// Wait time of its vCPUs.
     pub(crate) waits: Waits,
-    pub(crate) vcpus: Vec<ManagedVcpu>,
     /// Whether any of its vCPUs was ever sampled.
     pub(crate) sampled: bool,
 }
@@ -97,15 +53,35 @@ pub struct ManagedVm {
 pub struct Note(pub String);
 
 impl ManagedVm {
+    /// Returns the cgroup whose weight is the VM's.
+    pub fn cgroup(&self) -> &CgroupPath {
+        &self.cpu.group
+    }
+
+    /// Returns the current weight; in the idle class and in turns, the one outside the class.
+    pub fn weight(&self) -> Weight {
+        self.cpu.weight()
+    }
+
+    /// Whether it takes turns.
+    pub fn takes_turns(&self) -> bool {
+        self.cpu.takes_turns()
+    }
+
+    /// Whether its vCPUs have groups of their own.
+    pub fn is_divided(&self) -> bool {
+        self.cpu.is_divided()
+    }
+
     /// Returns the number of managed vCPU threads.
     pub fn vcpu_count(&self) -> usize {
-        self.vcpus.len()
+        self.cpu.vcpus.len()
     }
 
     /// Returns the pCPUs on which each vCPU may run, by vCPU number.
     pub fn allowed(&self) -> Vec<(VcpuId, PcpuSet)> {
-        let vcpus = self.vcpus.iter();
-        vcpus.map(|vcpu| (vcpu.index, vcpu.allowed.clone())).collect()
+        let vcpus = self.cpu.vcpus.iter();
+        vcpus.map(|vcpu| (vcpu.id, vcpu.allowed.clone())).collect()
     }
 
     /// Whether it is only measured.
@@ -115,19 +91,21 @@ impl ManagedVm {
 
     /// Returns the parent of its cgroup; the root's is the root.
     pub(crate) fn above(&self) -> CgroupPath {
-        self.cgroup.parent().unwrap_or_else(CgroupPath::root)
+        self.cgroup().parent().unwrap_or_else(CgroupPath::root)
     }
 
     /// Returns the limit by its quotas, in pCPUs; `None` without quotas.
     pub fn quota(&self) -> Option<f64> {
-        let quotas = [self.in_force.quota, self.left_below];
+        let quotas = [self.own_quota, self.left_below];
         quotas.into_iter().flatten().reduce(f64::min)
     }
 
-    /// Records that it has left the rotation.
-    pub(crate) fn end_turns(&mut self) {
-        self.in_force.rotating = false;
-        self.ended_turns = true;
+    /// Returns its CPU settings, and the knobs to change them with.
+    pub(crate) fn with_knobs<'a>(
+        &'a mut self,
+        actuator: &'a mut Actuator,
+    ) -> (&'a mut VmCpu, LiveKnobs<'a>) {
+        (&mut self.cpu, LiveKnobs { actuator, busy: &mut self.busy })
     }
 
     /// Updates the configured weight after a change of the number of vCPUs or of the settings, and scales the current weight with it.
@@ -147,21 +125,19 @@ impl ManagedVm {
             return Ok(());
         }
         self.configured = now;
-        self.in_force.weight = self.in_force.weight.times(factor);
         let vm = &self.vm.name;
         notes.extend(self.worth.news(vm, vcpus).map(Note));
         let line = format!("VM {vm} at weight {now} with {vcpus} vCPUs");
         notes.push(Note(line));
-        if let Some(actuator) = actuator
-            && !(self.in_force.idle || self.in_force.rotating || self.ended_turns)
-        {
-            self.write_weight(self.in_force.weight, actuator)?;
+        let weight = self.weight().times(factor);
+        match actuator {
+            Some(actuator) => {
+                let (cpu, mut knobs) = self.with_knobs(actuator);
+                cpu.set_weight(weight, &mut knobs)?;
+            }
+            None => self.cpu.on_weight(weight),
         }
         Ok(())
-    }
-
-    pub(crate) fn vcpu_mut(&mut self, vcpu: VcpuId) -> Option<&mut ManagedVcpu> {
-        self.vcpus.iter_mut().find(|managed| managed.index == vcpu)
     }
 
     /// Takes in a foreign setting of its cgroup that the daemon has overwritten.
@@ -196,62 +172,58 @@ impl ManagedVm {
         actuator: &mut Actuator,
         notes: &mut Vec<Note>,
     ) -> Result<(), ActuatorError> {
-        let now = settings(actuator.controller(), &self.cgroup)?;
-        self.in_force.quota = now.quota;
-        // The turn thread changes it all the time.
-        if self.in_force.rotating || self.ended_turns {
+        let cgroup = self.cgroup().clone();
+        // The turn keeper changes them all the time.
+        if self.takes_turns() || self.cpu.has_ended_turns() {
             return Ok(());
         }
+        let (weight, idle) = shares(actuator.controller(), &cgroup)?;
+        let name = self.vm.name.clone();
         let foreign = |knob: &str, value: &dyn std::fmt::Display| {
-            format!(
-                "VM {}: someone else set the {knob} of {} to {value}",
-                self.vm.name, self.cgroup
-            )
+            format!("VM {name}: someone else set the {knob} of {cgroup} to {value}")
         };
-        if now.idle != self.in_force.idle {
-            notes.push(Note(foreign("cpu.idle", &u8::from(now.idle))));
-            self.in_force.idle = now.idle;
-            forget_idle_class(actuator, &self.cgroup, now.idle)?;
-            if !now.idle {
-                self.in_force.weight = actuator.controller().default_weight();
-            }
+        if idle != (self.cpu.share() == Share::Idle) {
+            notes.push(Note(foreign("cpu.idle", &u8::from(idle))));
+            forget_idle_class(actuator, &cgroup, idle)?;
+            let (cpu, knobs) = self.with_knobs(actuator);
+            cpu.on_idle(idle, knobs.default_weight());
         }
-        let ours = self.undivided.unwrap_or(self.in_force.weight);
-        if !now.idle && now.weight != ours && self.has_rule {
-            let line = foreign("weight", &now.weight);
-            actuator.set_weight(&self.cgroup, ours)?;
+        let Some(ours) = self.cpu.group_weight().filter(|ours| !idle && weight != *ours) else {
+            return Ok(());
+        };
+        let line = foreign("weight", &weight);
+        if self.has_rule || self.is_tenants {
+            let (cpu, mut knobs) = self.with_knobs(actuator);
+            cpu.restore_group_weight(ours, &mut knobs)?;
             // The actuator reports a foreign weight, except in groups that the daemon made, or if it will restore that weight anyway.
-            if !actuator.has_foreign(&self.cgroup, Knob::Weight) {
+            if self.has_rule && !actuator.has_foreign(&cgroup, Knob::Weight) {
                 notes.push(Note(format!("{line}; the rule's stays in force")));
             }
-        } else if !now.idle && now.weight != ours && self.is_tenants {
-            self.write_weight(ours, actuator)?;
-        } else if !now.idle && now.weight != ours {
-            let line = foreign("weight", &now.weight);
+        } else {
             notes.push(Note(format!("{line}; it counts as configured from now on")));
-            actuator.forget_knob(&self.cgroup, Knob::Weight)?;
-            match self.undivided.as_mut() {
-                // The vCPUs' groups hold parts of the weight.
-                Some(undivided) => *undivided = now.weight,
-                None => self.in_force.weight = now.weight,
-            }
-            self.configured = now.weight;
-            self.worth.replace(now.weight, self.vm.vcpus.len());
+            actuator.forget_knob(&cgroup, Knob::Weight)?;
+            self.cpu.on_weight(weight);
+            self.configured = weight;
+            self.worth.replace(weight, self.vm.vcpus.len());
         }
         Ok(())
     }
-}
 
-/// Removes a group that held a single vCPU, or adds it to `busy` if that fails, for example because it holds another thread.
-pub(crate) fn give_up_group(
-    group: CgroupPath,
-    busy: &mut Vec<CgroupPath>,
-    actuator: &mut Actuator,
-) {
-    let held = Held { cgroups: vec![group.clone()], ..Held::default() };
-    let reports = actuator.release_empty(&[&held]);
-    if !reports.iter().all(RestoreReport::is_complete) {
-        busy.push(group);
+    /// Reads the settings of its vCPUs' threads and of their own cgroups again, and adopts foreign values.
+    pub(crate) fn recheck_vcpus(
+        &mut self,
+        sampler: &Sampler,
+        actuator: &mut Actuator,
+        notes: &mut Vec<Note>,
+    ) -> Result<(), ActuatorError> {
+        let name = self.vm.name.clone();
+        let (cpu, mut knobs) = self.with_knobs(actuator);
+        for vcpu in &mut cpu.vcpus {
+            recheck_thread(vcpu, &name, sampler, Some(knobs.actuator), notes)?;
+            let moved = recheck_vcpu_group(vcpu, &name, &cpu.group, &mut knobs, notes)?;
+            cpu.divisible &= !moved;
+        }
+        cpu.settle_division(&mut knobs)
     }
 }
 
@@ -266,214 +238,89 @@ fn forget_idle_class(
     if idle { actuator.forget_knob(cgroup, Knob::Weight) } else { Ok(()) }
 }
 
-impl ManagedVcpu {
-    /// Returns a vCPU that was just found, with its thread's current settings.
-    pub(crate) fn new(index: VcpuId, thread: ThreadRef, allowed: PcpuSet) -> ManagedVcpu {
-        ManagedVcpu {
-            settings: VcpuSettings {
-                nice: sched_attr::nice(thread.tid).unwrap_or_default(),
-                slice: sched_attr::slice(thread.tid).unwrap_or_default(),
-                ..VcpuSettings::default()
-            },
-            index,
-            thread,
-            last: None,
-            allowed,
-            granted: None,
-            cpuset: None,
-            roams: false,
-            group: None,
-            quotas: None,
-            ours: BTreeSet::new(),
-            quiet: 0,
-            runnable: true,
-        }
+/// Reads a thread's settings again.
+/// The daemon keeps a foreign value and will not revert that setting.
+pub(crate) fn recheck_thread(
+    vcpu: &mut VcpuCpu,
+    vm: &str,
+    sampler: &Sampler,
+    actuator: Option<&mut Actuator>,
+    notes: &mut Vec<Note>,
+) -> Result<(), ActuatorError> {
+    let thread = vcpu.host.thread;
+    let Ok(allowed) = sampler.read_affinity(&thread) else {
+        return Ok(());
+    };
+    let mut foreign: Vec<(Setting, String)> = Vec::new();
+    if allowed != vcpu.allowed && !vcpu.roams {
+        let what = format!("its affinity to {allowed}; it stays there");
+        foreign.push((Setting::Affinity, what));
+        vcpu.on_affinity(allowed);
     }
-
-    /// Returns the known quotas at and above its cgroup.
-    pub(crate) fn caps(&self) -> &[CapId] {
-        self.quotas.as_deref().unwrap_or_default()
+    let settings = &mut vcpu.settings;
+    if let Ok(nice) = sched_attr::nice(thread.tid)
+        && nice != settings.nice
+    {
+        foreign.push((Setting::Nice, format!("its nice value to {nice}")));
+        settings.nice = nice;
     }
-
-    /// Lets it roam; its affinity is journaled already.
-    pub(crate) fn roam(&mut self) {
-        if let Some(granted) = self.granted.take() {
-            self.allowed = granted;
-        }
-        self.ours.insert(Setting::Affinity);
-        self.roams = true;
+    if let Ok(slice) = sched_attr::slice(thread.tid)
+        && slice != settings.slice
+    {
+        let slice_text = slice.map_or_else(|| "the usual".to_owned(), |slice| slice.to_string());
+        foreign.push((Setting::Slice, format!("its slice to {slice_text}")));
+        settings.slice = slice;
     }
-
-    /// Reads the thread's settings again.
-    /// The daemon keeps a foreign value and will not revert that setting.
-    pub(crate) fn recheck(
-        &mut self,
-        vm: &str,
-        sampler: &Sampler,
-        actuator: Option<&mut Actuator>,
-        notes: &mut Vec<Note>,
-    ) -> Result<(), ActuatorError> {
-        let Ok(allowed) = sampler.read_affinity(&self.thread) else {
-            return Ok(());
-        };
-        let mut foreign: Vec<(Setting, String)> = Vec::new();
-        if allowed != self.allowed && !self.roams {
-            let what = format!("its affinity to {allowed}; it stays there");
-            foreign.push((Setting::Affinity, what));
-            self.allowed = allowed;
-            self.granted = None;
-        }
-        if let Ok(nice) = sched_attr::nice(self.thread.tid)
-            && nice != self.settings.nice
-        {
-            foreign.push((Setting::Nice, format!("its nice value to {nice}")));
-            self.settings.nice = nice;
-        }
-        if let Ok(slice) = sched_attr::slice(self.thread.tid)
-            && slice != self.settings.slice
-        {
-            let slice_text =
-                slice.map_or_else(|| "the usual".to_owned(), |slice| slice.to_string());
-            foreign.push((Setting::Slice, format!("its slice to {slice_text}")));
-            self.settings.slice = slice;
-        }
-        let foreign: Vec<_> =
-            foreign.into_iter().filter(|(setting, _)| self.ours.remove(setting)).collect();
-        let Some(actuator) = actuator else {
-            return Ok(());
-        };
-        for (setting, what) in foreign {
-            actuator.forget_thread(&self.thread, setting)?;
-            notes.push(Note(format!("VM {vm} vCPU {}: someone else set {what}", self.index)));
-        }
-        Ok(())
+    let foreign: Vec<_> =
+        foreign.into_iter().filter(|(setting, _)| vcpu.ours.remove(setting)).collect();
+    let Some(actuator) = actuator else {
+        return Ok(());
+    };
+    for (setting, what) in foreign {
+        actuator.forget_thread(&thread, setting)?;
+        notes.push(Note(format!("VM {vm} vCPU {}: someone else set {what}", vcpu.id)));
     }
+    Ok(())
+}
 
-    /// Finds the cgroup that holds this vCPU alone, if any, and reads its settings.
-    ///
-    /// Returns a description of each foreign setting, if the cgroup is the same as before.
-    /// If the thread has ended, all stays as it is.
-    pub(crate) fn reread_group(
-        &mut self,
-        controller: &dyn CpuController,
-        vms: &CgroupPath,
-    ) -> Result<Vec<(Knob, String)>, CgroupError> {
-        let found = vcpu_group(controller, vms, &self.thread, self.group.as_ref())?;
-        let now = match found.as_ref().map(|group| shares(controller, group)) {
-            // Just removed, so its thread is being moved.
-            Some(Err(error)) if error.is_gone() => None,
-            read => read.transpose()?,
-        };
-        let (Some(group), Some(now)) = (found, now) else {
-            self.group = None;
-            (self.settings.weight, self.settings.idle) = (None, false);
-            return Ok(Vec::new());
-        };
-        if self.group.as_ref() != Some(&group) {
-            self.group = Some(group);
-            (self.settings.weight, self.settings.idle) = (Some(now.weight), now.idle);
-            return Ok(Vec::new());
+/// Reads the settings of the cgroup that holds a vCPU alone.
+///
+/// The daemon keeps a foreign value and will not revert that setting.
+/// Returns true if the thread was moved out of a group that the daemon had made for it.
+fn recheck_vcpu_group(
+    vcpu: &mut VcpuCpu,
+    vm: &str,
+    vms: &CgroupPath,
+    knobs: &mut LiveKnobs<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<bool, ActuatorError> {
+    let before = vcpu.group.clone();
+    let foreign = match read_group(vcpu, knobs.actuator.controller(), vms) {
+        Err(error) if error.is_gone() => return Ok(false),
+        other => other?,
+    };
+    if let Some(group) = before
+        && vcpu.group.as_ref() != Some(&group)
+    {
+        let was_apart = vcpu.settings.portion.take().is_some();
+        if was_apart {
+            notes.push(Note(format!(
+                "VM {vm} vCPU {}: someone else moved it out of {group}; it stays there, and the VM's vCPUs are not put apart any more",
+                vcpu.id
+            )));
         }
-        let mut foreign = Vec::new();
-        if now.idle != self.settings.idle {
-            foreign.push((Knob::Idle, format!("cpu.idle of {group} to {}", u8::from(now.idle))));
-            self.settings.idle = now.idle;
-            if !now.idle {
-                self.settings.weight = Some(controller.default_weight());
+        // This also reverts the settings of a group that existed before.
+        knobs.remove_group(group);
+        return Ok(was_apart);
+    }
+    for (knob, what) in foreign {
+        if let Some(group) = &vcpu.group {
+            match knob {
+                Knob::Idle => forget_idle_class(knobs.actuator, group, vcpu.settings.idle)?,
+                Knob::Weight | Knob::Quota => knobs.actuator.forget_knob(group, knob)?,
             }
         }
-        if !now.idle && Some(now.weight) != self.settings.weight {
-            foreign.push((Knob::Weight, format!("the weight of {group} to {}", now.weight)));
-            self.settings.weight = Some(now.weight);
-        }
-        Ok(foreign)
+        notes.push(Note(format!("VM {vm} vCPU {}: someone else set {what}", vcpu.id)));
     }
-
-    /// Reads the settings of the cgroup that holds this vCPU alone.
-    ///
-    /// The daemon keeps a foreign value and will not revert that setting.
-    /// Returns true if the thread was moved out of a group that the daemon had made for it.
-    pub(crate) fn recheck_group(
-        &mut self,
-        vm: &str,
-        vms: &CgroupPath,
-        busy: &mut Vec<CgroupPath>,
-        actuator: &mut Actuator,
-        notes: &mut Vec<Note>,
-    ) -> Result<bool, ActuatorError> {
-        let before = self.group.clone();
-        let foreign = match self.reread_group(actuator.controller(), vms) {
-            Err(error) if error.is_gone() => return Ok(false),
-            other => other?,
-        };
-        if let Some(group) = before
-            && self.group.as_ref() != Some(&group)
-        {
-            let was_apart = self.settings.portion.take().is_some();
-            if was_apart {
-                notes.push(Note(format!(
-                    "VM {vm} vCPU {}: someone else moved it out of {group}; it stays there, and the VM's vCPUs are not put apart any more",
-                    self.index
-                )));
-            }
-            // This also reverts the settings of a group that existed before.
-            give_up_group(group, busy, actuator);
-            return Ok(was_apart);
-        }
-        for (knob, what) in foreign {
-            if let Some(group) = &self.group {
-                match knob {
-                    Knob::Idle => forget_idle_class(actuator, group, self.settings.idle)?,
-                    Knob::Weight | Knob::Quota => actuator.forget_knob(group, knob)?,
-                }
-            }
-            notes.push(Note(format!("VM {vm} vCPU {}: someone else set {what}", self.index)));
-        }
-        Ok(false)
-    }
-
-    /// Returns its run and wait times since the last sample, times `scale`; zero without an earlier sample.
-    pub(crate) fn observe(
-        &mut self,
-        sample: VcpuSample,
-        scale: f64,
-        closely: bool,
-        sampler: &Sampler,
-    ) -> VcpuObservation {
-        let fresh = VcpuObservation {
-            in_force: self.settings,
-            granted: self.granted.clone(),
-            cpuset: self.cpuset.clone(),
-            ..VcpuObservation::new(self.index, self.allowed.clone())
-        };
-        let Some(last) = self.last.replace(sample) else {
-            return fresh;
-        };
-        let scaled =
-            |now: Nanos, then: Nanos| Nanos((now.saturating_sub(then).0 as f64 * scale) as u64);
-        let ran = scaled(sample.ran, last.ran);
-        let waited = scaled(sample.waited, last.waited);
-        self.note_activity(ran + waited, closely, sampler);
-        VcpuObservation {
-            ran,
-            waited,
-            runs: Some((sample.runs.saturating_sub(last.runs) as f64 * scale) as u64),
-            runnable: self.runnable,
-            ..fresh
-        }
-    }
-
-    /// Keeps `runnable` up to date without a read per period for vCPUs that sleep long.
-    fn note_activity(&mut self, active: Nanos, closely: bool, sampler: &Sampler) {
-        if active > Nanos::ZERO {
-            (self.quiet, self.runnable) = (0, true);
-            return;
-        }
-        self.quiet = self.quiet.saturating_add(1);
-        if closely && (self.quiet == 1 || self.quiet.is_multiple_of(LOOK_EVERY)) {
-            self.runnable = sampler.read_state(&self.thread).is_ok_and(|state| state.is_runnable());
-        } else if !closely {
-            self.runnable = false;
-        }
-    }
+    Ok(false)
 }

@@ -182,11 +182,11 @@ pub(crate) fn write(
         .filter(|managed| !managed.is_left_alone())
         .map(|managed| PublishedVm {
             process: managed.vm.process,
-            cgroup: managed.cgroup.clone(),
+            cgroup: managed.cgroup().clone(),
             configured: managed.configured,
-            weight: Some(managed.in_force.weight),
-            turns: managed.in_force.rotating,
-            apart: managed.is_apart(),
+            weight: Some(managed.weight()),
+            turns: managed.takes_turns(),
+            apart: managed.is_divided(),
             account: accounts.get(&managed.vm.id).cloned(),
             flexs: spins.of(managed.vm.id).cloned(),
             vcpus: wanted.get(&managed.vm.id).cloned().unwrap_or_default(),

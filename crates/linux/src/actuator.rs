@@ -21,6 +21,7 @@ mod heirs;
 mod knobs;
 mod owners;
 mod release;
+mod switches;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -34,6 +35,7 @@ use thiserror::Error;
 pub use crate::actuator::foreign::Foreign;
 pub use crate::actuator::heirs::Inheritance;
 pub use crate::actuator::release::Held;
+pub use crate::actuator::switches::{IdleSwitch, Moved, Slots};
 use crate::affinity::{AffinityError, HostThreads, Threads};
 use crate::cgroup::{
     CgroupError, CgroupId, CgroupPath, CpuController, Knob, check_length, check_name,

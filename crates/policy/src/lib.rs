@@ -14,6 +14,7 @@ pub mod per_thread;
 pub mod placement;
 pub mod scalability;
 pub mod turns;
+pub mod vm_cpu;
 
 pub use assess::{Assessment, assess};
 pub use flexs::{FlexS, FlexSConfig};

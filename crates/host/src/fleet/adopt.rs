@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::ownership::Occupants;
 use tandem_linux::procfs::ProcFs;
-use tandem_model::{PolicySet, VmSettings};
+use tandem_model::PolicySet;
 use tandem_policy::host::registry;
 
 use super::leaving::held_by;
@@ -15,8 +15,9 @@ use crate::apply::Refused;
 use crate::configured::{Configured, is_tenants};
 use crate::discovery::Vm;
 use crate::homes::{Homes, group_name, tenants_weight};
-use crate::in_force::{has_idle_class, settings};
+use crate::in_force::{has_idle_class, shares};
 use crate::managed::{ManagedVm, Note};
+use crate::vm_cpu::VmCpu;
 use crate::waits::Waits;
 
 /// Time budget of the first update for adoptions; a service manager waits for it.
@@ -69,7 +70,7 @@ impl Fleet {
             let prepared = self.claim(vm).and_then(|()| self.prepare(vm, &homes, &mut theirs));
             let error = match prepared {
                 // Changes of a VM that ended in the same cgroup are reverted first.
-                Ok(managed) if !managed.is_left_alone() && changing.has(&managed.cgroup) => {
+                Ok(managed) if !managed.is_left_alone() && changing.has(managed.cgroup()) => {
                     self.give_up(vm.process.pid, managed.policies);
                     self.candidates.failed(vm.id, self.updates, true);
                     continue;
@@ -85,7 +86,7 @@ impl Fleet {
                         Err(error) => {
                             leaving.insert(vm.process.pid);
                             changing.add(held_by(&managed));
-                            self.close_files_of(&managed.vcpus);
+                            self.close_files_of(&managed.cpu.vcpus);
                             self.leaving.push(managed);
                             error
                         }
@@ -123,15 +124,15 @@ impl Fleet {
         let own = homes.own_cgroup(vm.id, &mut Occupants::new(controller, &ProcFs::host()))?;
         let is_shared = own.is_none() && is_left_alone;
         let made = own.is_none() && !is_left_alone;
-        let (cgroup, in_force) = match own {
+        let (cgroup, (weight, idle)) = match own {
             Some(cgroup) => {
-                let in_force = settings(controller, &cgroup)?;
-                (cgroup, in_force)
+                let now = shares(controller, &cgroup)?;
+                (cgroup, now)
             }
             None => {
                 let home = self.home_of(vm)?;
                 let cgroup = if made { home.child(&group_name(vm)) } else { home };
-                (cgroup, VmSettings::new(default))
+                (cgroup, (default, false))
             }
         };
         // A rule's weight cannot be written to a VM that is only measured, so it does not count.
@@ -142,7 +143,7 @@ impl Fleet {
             notes.push(tenants_weight(vm, &cgroup, default));
             default
         } else {
-            in_force.weight
+            weight
         };
         let mut worth = Configured::new(
             wanted.unwrap_or(found),
@@ -151,24 +152,22 @@ impl Fleet {
         );
         let configured = worth.weight(vm.vcpus.len());
         notes.extend(worth.news(&vm.name, vm.vcpus.len()).map(Note));
+        let mut cpu = VmCpu::new(cgroup, weight, idle);
+        cpu.divisible = made;
         Ok(ManagedVm {
             vm: vm.clone(),
-            cgroup,
+            cpu,
             made,
-            divisible: made,
-            undivided: None,
             configured,
             worth,
             has_rule: wanted.is_some(),
             is_tenants,
-            in_force,
+            own_quota: None,
             left_below: None,
             policies,
             is_shared,
-            ended_turns: false,
             busy: Vec::new(),
             waits: Waits::default(),
-            vcpus: Vec::new(),
             sampled: false,
         })
     }
@@ -185,7 +184,7 @@ impl Fleet {
         if let Backend::Live(actuator) = &mut self.backend
             && !is_left_alone
         {
-            actuator.charge_to(&managed.cgroup, managed.vm.process.pid);
+            actuator.charge_to(managed.cgroup(), managed.vm.process.pid);
         }
         if managed.made {
             self.make_group(&managed.vm, &managed.above(), notes)?;
@@ -194,13 +193,15 @@ impl Fleet {
         self.throttling.read_quotas(self.backend.controller(), managed);
         self.read_cpusets(managed);
         if !is_left_alone
-            && !managed.in_force.idle
+            && managed.cpu.group_weight().is_some()
             && let Backend::Live(actuator) = &mut self.backend
         {
-            managed.in_force.weight = actuator.set_weight(&managed.cgroup, managed.configured)?;
+            let configured = managed.configured;
+            let (cpu, mut knobs) = managed.with_knobs(actuator);
+            cpu.set_weight(configured, &mut knobs)?;
         }
         self.has_idle =
-            self.has_idle.or_else(|| has_idle_class(self.controller(), &managed.cgroup));
+            self.has_idle.or_else(|| has_idle_class(self.controller(), managed.cgroup()));
         let vm = &managed.vm;
         let whose = format!("VM {} (pid {}, {} vCPUs)", vm.name, vm.process.pid, vm.vcpus.len());
         notes.push(Note(if is_left_alone {
@@ -209,7 +210,7 @@ impl Fleet {
             format!(
                 "{whose} at weight {} in {}{}, under {}",
                 managed.configured,
-                managed.cgroup,
+                managed.cgroup(),
                 if managed.made { "" } else { ", its own cgroup" },
                 registry::names(managed.policies),
             )

@@ -26,7 +26,7 @@ impl Fleet {
             return;
         }
         let mut cpusets = Cpusets::open(&ProcFs::host());
-        for vcpu in &mut managed.vcpus {
+        for vcpu in managed.cpu.vcpus.iter_mut().map(|vcpu| &mut vcpu.host) {
             // A cpuset that libvirt set as a pin bounds our affinities as any other does.
             vcpu.cpuset = cpusets.of(&vcpu.thread, false);
         }

@@ -9,7 +9,8 @@ use tandem_model::VmId;
 
 use super::by_tenant::ByTenant;
 use crate::discovery::Vm;
-use crate::managed::{ManagedVcpu, ManagedVm};
+use crate::managed::ManagedVm;
+use crate::vm_cpu::VcpuCpu;
 
 /// VMs whose new vCPUs are not taken yet.
 #[derive(Debug, Default)]
@@ -39,12 +40,12 @@ impl Grown {
 }
 
 /// Updates a managed VM to the scan's `vm`, and returns its vCPUs that ended.
-pub(super) fn follow_vcpus(managed: &mut ManagedVm, vm: &Vm) -> Vec<ManagedVcpu> {
+pub(super) fn follow_vcpus(managed: &mut ManagedVm, vm: &Vm) -> Vec<VcpuCpu> {
     let threads: BTreeSet<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-    let (kept, ended) = std::mem::take(&mut managed.vcpus)
+    let (kept, ended) = std::mem::take(&mut managed.cpu.vcpus)
         .into_iter()
-        .partition(|vcpu| threads.contains(&vcpu.thread));
-    managed.vcpus = kept;
+        .partition(|vcpu| threads.contains(&vcpu.host.thread));
+    managed.cpu.vcpus = kept;
     managed.vm = vm.clone();
     ended
 }

@@ -6,12 +6,13 @@
 //! The next rotation starts another thread: at once after the first end, and then at most once in 10 s.
 //! Until then no VM takes turns.
 
-use tandem_linux::actuator::{Actuator, ActuatorError};
+use tandem_linux::actuator::ActuatorError;
 use tandem_linux::sampler::Sampler;
 
 use super::{Backend, Fleet};
-use crate::managed::{ManagedVm, Note};
+use crate::managed::{Note, recheck_thread};
 use crate::turns::TurnKeeper;
+use crate::vm_cpu::{LiveKnobs, VcpuCpu};
 
 impl Fleet {
     /// Recovers if the turn thread has ended.
@@ -34,14 +35,15 @@ impl Fleet {
         };
         let mut notes = Vec::new();
         for managed in self.vms.values_mut() {
-            managed.in_force.left_turns = false;
-            let failed = [
-                leave_idle_class(managed, actuator).err(),
-                leave_seats(managed, &self.sampler, actuator, &mut notes).err(),
-            ];
-            let failed = failed.into_iter().flatten();
-            let errors = failed.filter(|error| !error.is_gone());
-            let errors = errors.map(|error| format!("VM {}: {error}", managed.vm.name));
+            let name = managed.vm.name.clone();
+            let (cpu, mut knobs) = managed.with_knobs(actuator);
+            let mut failed = vec![cpu.recover_from_turns(&mut knobs).err()];
+            for vcpu in cpu.vcpus.iter_mut().filter(|vcpu| vcpu.roams) {
+                let left = leave_slot(vcpu, &name, &self.sampler, &mut knobs, &mut notes);
+                failed.push(left.err());
+            }
+            let errors = failed.into_iter().flatten().filter(|error| !error.is_gone());
+            let errors = errors.map(|error| format!("VM {name}: {error}"));
             self.turns.errors.extend(errors);
         }
         let notes = notes.into_iter().map(|note| note.0);
@@ -49,35 +51,16 @@ impl Fleet {
     }
 }
 
-/// Takes a member of the rotation out of the idle class and sets its weight.
-fn leave_idle_class(managed: &mut ManagedVm, actuator: &mut Actuator) -> Result<(), ActuatorError> {
-    if !managed.in_force.rotating && !managed.ended_turns {
-        return Ok(());
-    }
-    (managed.in_force.rotating, managed.ended_turns) = (false, false);
-    actuator.set_idle(&managed.cgroup, false)?;
-    managed.in_force.weight = actuator.set_weight(&managed.cgroup, managed.in_force.weight)?;
-    Ok(())
-}
-
-/// Restores the affinity of vCPUs that roamed, except of one that was moved by others.
-fn leave_seats(
-    managed: &mut ManagedVm,
+/// Restores the affinity of a vCPU that roamed, unless others moved it.
+fn leave_slot(
+    vcpu: &mut VcpuCpu,
+    vm: &str,
     sampler: &Sampler,
-    actuator: &mut Actuator,
+    knobs: &mut LiveKnobs<'_>,
     notes: &mut Vec<Note>,
 ) -> Result<(), ActuatorError> {
-    let name = &managed.vm.name;
-    for vcpu in managed.vcpus.iter_mut().filter(|vcpu| vcpu.roams) {
-        vcpu.roams = false;
-        let Ok(now) = sampler.read_affinity(&vcpu.thread) else {
-            continue;
-        };
-        // A slot is a single one of its pCPUs.
-        if now.len() == 1 && now.overlaps(&vcpu.allowed) {
-            actuator.set_affinity(&vcpu.thread, &vcpu.allowed)?;
-        }
-        vcpu.recheck(name, sampler, Some(&mut *actuator), notes)?;
+    if let Ok(now) = sampler.read_affinity(&vcpu.host.thread) {
+        vcpu.recover_from_slot(&now, knobs)?;
     }
-    Ok(())
+    recheck_thread(vcpu, vm, sampler, Some(knobs.actuator), notes)
 }

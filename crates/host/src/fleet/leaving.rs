@@ -17,7 +17,8 @@ use tandem_model::PolicySet;
 use super::by_tenant::ByTenant;
 use crate::apply::Refused;
 use crate::discovery::Vm;
-use crate::managed::{ManagedVcpu, ManagedVm};
+use crate::managed::ManagedVm;
+use crate::vm_cpu::VcpuCpu;
 
 /// Number of tries after which a busy group is reported.
 const REPORT_AFTER: u32 = 20;
@@ -215,22 +216,22 @@ impl Changing {
 /// Returns the resources of a managed VM.
 /// A cgroup of its own may have other VMs' cgroups below it.
 pub(super) fn held_by(managed: &ManagedVm) -> Held {
-    let mut held = held(&managed.vcpus);
+    let mut held = held(&managed.cpu.vcpus);
     if managed.is_left_alone() {
         return held;
     }
     if managed.made {
-        held.cgroups.push(managed.cgroup.clone());
+        held.cgroups.push(managed.cgroup().clone());
     } else {
-        held.own = Some(managed.cgroup.clone());
+        held.own = Some(managed.cgroup().clone());
     }
     held
 }
 
 /// Returns the resources of vCPUs: their threads, and the cgroups that hold a single vCPU.
-pub(super) fn held(vcpus: &[ManagedVcpu]) -> Held {
+pub(super) fn held(vcpus: &[VcpuCpu]) -> Held {
     Held {
-        threads: vcpus.iter().map(|vcpu| vcpu.thread).collect(),
+        threads: vcpus.iter().map(|vcpu| vcpu.host.thread).collect(),
         cgroups: vcpus.iter().filter_map(|vcpu| vcpu.group.clone()).collect(),
         own: None,
     }

@@ -56,7 +56,7 @@ impl Fleet {
         }
         let vms = self.vms.iter();
         let by_cgroup: HashMap<CgroupPath, VmId> =
-            vms.map(|(id, managed)| (managed.cgroup.clone(), *id)).collect();
+            vms.map(|(id, managed)| (managed.cgroup().clone(), *id)).collect();
         for foreign in theirs {
             let owner = by_cgroup.get(&foreign.cgroup);
             let note = match owner.and_then(|id| self.vms.get_mut(id)) {

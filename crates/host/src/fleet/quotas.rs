@@ -18,7 +18,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use tandem_linux::cgroup::{CgroupPath, CpuController, Quota, Throttled};
 use tandem_model::{Nanos, VmId, VmObservation};
 
-use crate::managed::{ManagedVcpu, ManagedVm};
+use crate::managed::ManagedVm;
 use crate::quotas::{CapId, left_below, pcpus, quota};
 
 /// Maximum number of quotas read per period.
@@ -158,18 +158,16 @@ impl Throttling {
     /// Reads the quotas that bound a VM.
     /// A vCPU whose thread is gone has no known quotas.
     pub(super) fn read_quotas(&mut self, controller: &dyn CpuController, managed: &mut ManagedVm) {
-        let mut places = Vec::with_capacity(managed.vcpus.len());
-        for vcpu in &mut managed.vcpus {
+        let mut places = Vec::with_capacity(managed.vcpu_count());
+        for vcpu in managed.cpu.vcpus.iter_mut().map(|vcpu| &mut vcpu.host) {
             let place = controller.cgroup_of(&vcpu.thread).ok();
             let caps = |place: &CgroupPath| self.caps_of(controller, place);
             vcpu.quotas = place.as_ref().map(caps);
             places.extend(place);
         }
-        let own = &managed.cgroup;
-        managed.left_below = left_below(own, &places, |at| self.quota(controller, at));
-        if managed.is_shared {
-            managed.in_force.quota = self.quota(controller, own).map(pcpus);
-        }
+        let own = managed.cgroup().clone();
+        managed.left_below = left_below(&own, &places, |at| self.quota(controller, at));
+        managed.own_quota = self.quota(controller, &own).map(pcpus);
     }
 
     /// Forgets quotas that bound no VM any more.
@@ -177,8 +175,8 @@ impl Throttling {
         if self.caps.is_empty() {
             return;
         }
-        let vcpus = vms.values().flat_map(|managed| &managed.vcpus);
-        let used = vcpus.flat_map(ManagedVcpu::caps).copied().collect();
+        let vcpus = vms.values().flat_map(|managed| &managed.cpu.vcpus);
+        let used = vcpus.flat_map(|vcpu| vcpu.host.caps()).copied().collect();
         self.retain(&used);
     }
 
@@ -200,9 +198,10 @@ impl Throttling {
             };
             for vcpu in &mut vm.vcpus {
                 // vCPUs are sorted by index.
-                let place = managed.vcpus.binary_search_by_key(&vcpu.vcpu, |vcpu| vcpu.index);
-                let caps = place.ok().and_then(|place| managed.vcpus.get(place));
-                let share = self.share(caps.map_or(&[], ManagedVcpu::caps));
+                let vcpus = &managed.cpu.vcpus;
+                let place = vcpus.binary_search_by_key(&vcpu.vcpu, |vcpu| vcpu.id);
+                let caps = place.ok().and_then(|place| vcpus.get(place));
+                let share = self.share(caps.map_or(&[], |vcpu| vcpu.host.caps()));
                 let part = |time: Nanos| Nanos((time.0 as f64 * share) as u64);
                 // The kernel has not counted a wait that goes on.
                 vcpu.limited = if vcpu.is_starved() { part(period) } else { part(vcpu.waited) };

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tandem_linux::disk::{Disk, HostDisk, How};
 use tandem_linux::journal::is_pending;
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
-use tandem_model::{PcpuSet, VcpuId};
+use tandem_model::{Because, PcpuSet, VcpuId};
 
 use super::*;
 use crate::fixtures::tree::{Tree, USER};
-use crate::managed::ManagedVcpu;
+use crate::vm_cpu::found;
 
 const VCPUS: u32 = 2;
 
@@ -363,7 +363,7 @@ impl Subject {
 
     fn has_vcpus(&self, vm: &Vm) -> bool {
         let managed = self.fleet.vm(vm.id).unwrap();
-        let threads: Vec<ThreadRef> = managed.vcpus.iter().map(|vcpu| vcpu.thread).collect();
+        let threads: Vec<ThreadRef> = managed.cpu.vcpus.iter().map(|vcpu| vcpu.host.thread).collect();
         vm.vcpus.iter().all(|vcpu| threads.contains(&vcpu.thread))
     }
 }
@@ -449,7 +449,7 @@ fn hostile_cgroups_are_charged_to_their_user() {
         Backend::Live(actuator) => actuator.charged_user(cgroup),
         Backend::Dry(_) => None,
     };
-    let mut cgroups: Vec<CgroupPath> = subject.fleet.vms().map(|vm| vm.cgroup.clone()).collect();
+    let mut cgroups: Vec<CgroupPath> = subject.fleet.vms().map(|vm| vm.cgroup().clone()).collect();
     assert!(cgroups.contains(&CgroupPath("/own".to_owned())));
     // The vCPUs of one VM get groups of their own.
     let portions: Vec<(VcpuId, f64)> = (0..VCPUS).map(|n| (VcpuId(n), 0.5)).collect();
@@ -458,11 +458,14 @@ fn hostile_cgroups_are_charged_to_their_user() {
     {
         // The update took no vCPUs, because these threads do not exist.
         let threads = vms[0].vcpus.iter();
-        managed.vcpus = threads
-            .map(|vcpu| ManagedVcpu::new(vcpu.index, vcpu.thread, PcpuSet::default()))
+        managed.cpu.vcpus = threads
+            .map(|vcpu| found(vcpu.index, vcpu.thread, PcpuSet::default()))
             .collect();
-        assert!(crate::division::divide(managed, &portions, actuator).unwrap());
-        cgroups.extend(managed.vcpus.iter().filter_map(|vcpu| vcpu.group.clone()));
+        let divide = [Decision::Divide { vm: vms[0].id, portions, because: Because::Together }];
+        let applied = Applied::all(&divide, &mut subject.fleet.vms, actuator);
+        assert!(applied.refused.is_empty() && applied.others == 1, "{applied:?}");
+        let vcpus = &subject.fleet.vms[&vms[0].id].cpu.vcpus;
+        cgroups.extend(vcpus.iter().filter_map(|vcpu| vcpu.group.clone()));
     }
     assert_eq!(cgroups.len(), 3 + VCPUS as usize);
     for cgroup in &cgroups {
@@ -486,7 +489,7 @@ fn deselected_vm_is_reverted_at_once() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(2);
     assert_eq!(subject.update(&vms).len(), 2);
-    let groups: Vec<_> = subject.fleet.vms().map(|managed| managed.cgroup.clone()).collect();
+    let groups: Vec<_> = subject.fleet.vms().map(|managed| managed.cgroup().clone()).collect();
     let (notes, _) = subject.fleet.update(&vms[1..], &vms);
     let said = notes.iter().any(|note| note.0.contains("its changes are reverted"));
     assert!(said, "{notes:?}");
@@ -509,7 +512,7 @@ fn reload_keeps_vms_managed() {
     subject.update(&vms);
     let managed = |subject: &Subject| -> Vec<(CgroupPath, f64)> {
         let vms = subject.fleet.vms();
-        vms.map(|managed| (managed.cgroup.clone(), managed.configured.value())).collect()
+        vms.map(|managed| (managed.cgroup().clone(), managed.configured.value())).collect()
     };
     let before = managed(&subject);
     let changes = subject.tree.asked().changes;

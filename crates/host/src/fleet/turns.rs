@@ -4,14 +4,15 @@ use std::io;
 use std::process::Command;
 use std::time::Instant;
 
-use tandem_linux::actuator::{ActuatorError, Outcome};
+use tandem_linux::actuator::ActuatorError;
 use tandem_policy::turns::{Member, Rotation};
 
 use super::{Backend, Fleet};
 use crate::apply::Refused;
-use crate::in_force::settings;
-use crate::managed::ManagedVcpu;
+use crate::in_force::shares;
+use crate::managed::recheck_thread;
 use crate::turns::{Player, TurnKeeper, TurnStats, WatchdogStarter};
+use crate::vm_cpu::VcpuCpu;
 
 impl Fleet {
     /// Sets the command of the watchdog, a process that takes VMs out of the idle class if this one cannot.
@@ -49,31 +50,31 @@ impl Fleet {
         self.turns.errors.extend(errors);
         self.turns.replace_watchdog();
         for managed in self.vms.values_mut() {
-            managed.in_force.left_turns = false;
-            for vcpu in managed.vcpus.iter_mut().filter(|vcpu| vcpu.roams) {
-                let is_taken = taken.contains(&vcpu.thread);
-                vcpu.roams = !is_taken && roaming.contains(&vcpu.thread);
+            for vcpu in managed.cpu.vcpus.iter_mut().filter(|vcpu| vcpu.roams) {
+                let thread = vcpu.host.thread;
+                let is_taken = taken.contains(&thread);
+                vcpu.roams = !is_taken && roaming.contains(&thread);
                 if is_taken && let Backend::Live(actuator) = &mut self.backend {
                     let mut notes = Vec::new();
                     let name = &managed.vm.name;
-                    let read = vcpu.recheck(name, &self.sampler, Some(actuator), &mut notes);
+                    let read =
+                        recheck_thread(vcpu, name, &self.sampler, Some(actuator), &mut notes);
                     let errors = &mut self.turns.errors;
                     errors.extend(notes.into_iter().map(|note| note.0));
                     errors.extend(read.err().map(|error| error.to_string()));
                 }
             }
-            if managed.ended_turns {
-                managed.ended_turns = false;
+            if managed.cpu.has_ended_turns() {
+                let controller = self.backend.controller();
                 // The keeper has written the weight that it knew.
-                if let Ok(now) = settings(self.backend.controller(), &managed.cgroup) {
-                    managed.in_force = now;
-                }
+                let (weight, idle) = shares(controller, managed.cgroup())
+                    .unwrap_or((managed.weight(), false));
+                managed.cpu.on_read(weight, idle);
             }
         }
         for vm in left {
             if let Some(managed) = self.vms.get_mut(&vm) {
-                managed.in_force.left_turns = true;
-                managed.end_turns();
+                managed.cpu.on_end_of_turns(true);
             }
         }
     }
@@ -85,31 +86,16 @@ impl Fleet {
         else {
             return Ok(None);
         };
-        let (group, weight) = (&managed.cgroup, managed.in_force.weight);
-        match (managed.in_force.rotating, managed.made) {
-            (false, _) => actuator.prepare_idle(group, weight)?,
-            // The revert removes a group that the daemon made, whatever its weight.
-            (true, true) => {}
-            (true, false) => actuator.prepare_weight(group, weight)?,
-        }
-        let sits = |vcpu: &&ManagedVcpu| member.seats.contains_key(&vcpu.index);
-        if let Some(pcpus) = &member.roams {
-            let sits = |vcpu: &&mut ManagedVcpu| member.seats.contains_key(&vcpu.index);
-            for vcpu in managed.vcpus.iter_mut().filter(sits) {
-                if !vcpu.roams {
-                    if actuator.prepare_affinity(&vcpu.thread, pcpus)? == Outcome::Gone {
-                        return Ok(None);
-                    }
-                    vcpu.roam();
-                }
-            }
-        }
+        let (cpu, mut knobs) = managed.with_knobs(actuator);
+        let Some(switch) = cpu.prepare_turns(member, &mut knobs)? else {
+            return Ok(None);
+        };
+        let sits = |vcpu: &&VcpuCpu| member.seats.contains_key(&vcpu.id);
         Ok(Some(Player {
             vm: member.vm,
-            cgroup: managed.cgroup.clone(),
-            weight: managed.in_force.weight,
+            switch,
             roams: member.roams.clone(),
-            threads: managed.vcpus.iter().filter(sits).map(|vcpu| vcpu.thread).collect(),
+            threads: cpu.vcpus.iter().filter(sits).map(|vcpu| vcpu.host.thread).collect(),
         }))
     }
 
@@ -168,13 +154,10 @@ impl Fleet {
         keeper.follow(&rotation, players);
         let rotating = keeper.rotating();
         for (id, managed) in &mut self.vms {
-            match (rotating.contains(id), managed.in_force.rotating) {
-                (true, false) => {
-                    managed.in_force.rotating = true;
-                    managed.ended_turns = false;
-                }
-                (false, true) => managed.end_turns(),
-                _ => {}
+            if rotating.contains(id) {
+                managed.cpu.on_turns();
+            } else {
+                managed.cpu.on_end_of_turns(false);
             }
         }
     }

@@ -14,7 +14,8 @@ use super::leaving::held;
 use super::{Backend, Fleet, FleetError};
 use crate::apply::Refused;
 use crate::discovery::Vm;
-use crate::managed::{ManagedVcpu, ManagedVm, Note};
+use crate::managed::{ManagedVm, Note};
+use crate::vm_cpu::{VcpuCpu, found, read_group};
 
 /// Maximum number of ended vCPUs whose changes are reverted at once.
 const PIECE: usize = 256;
@@ -52,7 +53,8 @@ impl Fleet {
         until: Option<Instant>,
     ) -> Result<(), FleetError> {
         let mut failed = None;
-        let known: BTreeSet<ThreadRef> = managed.vcpus.iter().map(|vcpu| vcpu.thread).collect();
+        let vcpus = managed.cpu.vcpus.iter();
+        let known: BTreeSet<ThreadRef> = vcpus.map(|vcpu| vcpu.host.thread).collect();
         let new = managed.vm.vcpus.iter();
         let new = new.filter(|vcpu| !known.contains(&vcpu.thread));
         for (nth, vcpu) in new.enumerate() {
@@ -62,7 +64,7 @@ impl Fleet {
             if managed.made
                 && let Backend::Live(actuator) = &mut self.backend
             {
-                match actuator.move_thread(&vcpu.thread, &managed.cgroup) {
+                match actuator.move_thread(&vcpu.thread, managed.cgroup()) {
                     Ok(Outcome::Done) => {}
                     Ok(Outcome::Gone) => continue,
                     Err(error) if error.is_gone() => return Err(error.into()),
@@ -75,16 +77,16 @@ impl Fleet {
             let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else {
                 continue;
             };
-            let mut taken = ManagedVcpu::new(vcpu.index, vcpu.thread, allowed);
+            let mut taken = found(vcpu.index, vcpu.thread, allowed);
             if !managed.made {
-                match taken.reread_group(self.backend.controller(), &managed.cgroup) {
+                match read_group(&mut taken, self.backend.controller(), managed.cgroup()) {
                     Err(error) if error.is_gone() => continue,
                     other => other?,
                 };
             }
-            managed.vcpus.push(taken);
+            managed.cpu.vcpus.push(taken);
         }
-        managed.vcpus.sort_by_key(|vcpu| vcpu.index);
+        managed.cpu.vcpus.sort_by_key(|vcpu| vcpu.id);
         match failed {
             Some(error) => Err(error.into()),
             None => Ok(()),
@@ -96,13 +98,13 @@ impl Fleet {
     /// A group that holds other threads is retried later, as is one that cannot be removed, which is also reported.
     pub(super) fn let_go_of_vcpus(
         &mut self,
-        ended: &[(&Vm, Vec<ManagedVcpu>)],
+        ended: &[(&Vm, Vec<VcpuCpu>)],
         refused: &mut Vec<Refused>,
     ) {
         // Each journal record is compared with all cgroups of a piece.
         let pieces =
             ended.iter().flat_map(|(vm, vcpus)| vcpus.chunks(PIECE).map(|piece| (*vm, piece)));
-        let pieces: Vec<(&Vm, &[ManagedVcpu])> = pieces.collect();
+        let pieces: Vec<(&Vm, &[VcpuCpu])> = pieces.collect();
         if pieces.is_empty() {
             return;
         }
@@ -130,10 +132,10 @@ impl Fleet {
         }
     }
 
-    pub(super) fn close_files_of(&mut self, vcpus: &[ManagedVcpu]) {
+    pub(super) fn close_files_of(&mut self, vcpus: &[VcpuCpu]) {
         for vcpu in vcpus {
-            self.sampler.forget(&vcpu.thread);
-            self.counters.forget(&vcpu.thread);
+            self.sampler.forget(&vcpu.host.thread);
+            self.counters.forget(&vcpu.host.thread);
         }
     }
 }

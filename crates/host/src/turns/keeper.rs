@@ -234,19 +234,19 @@ struct Writer {
 impl Writer {
     /// Takes a VM out of the idle class, which sets the kernel's default weight, and writes its own weight.
     fn on(&mut self, player: &Player) {
-        self.write(|controller| controller.set_idle(&player.cgroup, false));
-        if player.weight != self.controller.default_weight() {
+        self.write(|controller| player.switch.leave(controller));
+        if player.switch.weight() != self.controller.default_weight() {
             self.weigh(player);
         }
     }
 
     /// Puts a VM into the idle class.
     fn off(&mut self, player: &Player) {
-        self.write(|controller| controller.set_idle(&player.cgroup, true));
+        self.write(|controller| player.switch.enter(controller));
     }
 
     fn weigh(&mut self, player: &Player) {
-        self.write(|controller| controller.set_weight(&player.cgroup, player.weight).map(drop));
+        self.write(|controller| player.switch.reweigh(controller));
     }
 
     /// Runs `write` and keeps its error, except for a cgroup that is gone, which the next rotation drops.
@@ -391,7 +391,7 @@ impl Rhythm {
         let mut before = std::mem::take(&mut self.players);
         for player in players {
             let known = before.remove(&player.vm);
-            let is_reweighted = known.is_some_and(|known| known.weight != player.weight);
+            let is_reweighted = known.is_some_and(|known| known.switch.weight() != player.switch.weight());
             if is_reweighted && !self.sequence.is_off(player.vm) {
                 self.writer.weigh(&player);
             }
@@ -522,6 +522,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
+    use tandem_linux::actuator::IdleSwitch;
     use tandem_linux::cgroup::{CgroupPath, Knob, open};
     use tandem_linux::thread::Pid;
     use tandem_model::{PcpuId, VcpuId, Weight};
@@ -570,8 +571,7 @@ mod tests {
         };
         let player = |vm: u64| Player {
             vm: VmId(vm),
-            cgroup: path(vm),
-            weight: Weight::constant(100.0),
+            switch: IdleSwitch::journaled(path(vm), Weight::constant(100.0)),
             threads: Vec::new(),
             roams: None,
         };

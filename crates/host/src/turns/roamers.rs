@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use tandem_linux::actuator::{Moved, Slots};
 use tandem_linux::affinity::{AffinityError, Threads};
 use tandem_linux::thread::ThreadRef;
 use tandem_model::{PcpuId, PcpuSet};
@@ -14,10 +15,7 @@ use super::player::Player;
 
 /// A roaming vCPU.
 struct Roamer {
-    /// Its affinity while it does not roam.
-    home: PcpuSet,
-    /// The pCPU of its last slot.
-    seat: Option<PcpuId>,
+    slots: Slots,
     /// Whether a foreign affinity was reported.
     is_reported: bool,
 }
@@ -53,7 +51,7 @@ impl Roamers {
             .flat_map(|(player, home)| player.threads.iter().map(move |thread| (*thread, home)))
             .collect();
         let is_over = |(thread, roamer): (&ThreadRef, &Roamer)| {
-            let goes_on = homes.get(thread).is_some_and(|home| **home == roamer.home);
+            let goes_on = homes.get(thread).is_some_and(|home| *home == roamer.slots.home());
             (!goes_on).then_some(*thread)
         };
         let over: Vec<ThreadRef> = self.roamers.iter().filter_map(is_over).collect();
@@ -62,8 +60,7 @@ impl Roamers {
         }
         for (thread, home) in homes {
             self.roamers.entry(thread).or_insert_with(|| Roamer {
-                home: home.clone(),
-                seat: None,
+                slots: Slots::journaled(thread, home.clone()),
                 is_reported: false,
             });
         }
@@ -74,24 +71,16 @@ impl Roamers {
         let Some(roamer) = self.roamers.get_mut(thread) else {
             return;
         };
-        if roamer.seat == Some(pcpu) || !self.threads.is_alive(thread) {
-            return;
-        }
-        let seated = match is_ours(&*self.threads, thread, roamer) {
-            Ok(true) => self.threads.set_affinity(thread.tid, &only(pcpu)),
-            Ok(false) => {
+        match roamer.slots.sit(&*self.threads, pcpu) {
+            Ok(Moved::Moved) => {
+                roamer.is_reported = false;
+                self.moves += 1;
+            }
+            Ok(Moved::Unchanged) => {}
+            Ok(Moved::Foreign) => {
                 if !std::mem::replace(&mut roamer.is_reported, true) {
                     self.taken.push(*thread);
                 }
-                return;
-            }
-            Err(error) => Err(error),
-        };
-        match seated {
-            Ok(()) => {
-                roamer.seat = Some(pcpu);
-                roamer.is_reported = false;
-                self.moves += 1;
             }
             Err(error) => self.tell(&error),
         }
@@ -99,18 +88,9 @@ impl Roamers {
 
     /// Ends a vCPU's roaming and restores its affinity.
     pub(super) fn leave(&mut self, thread: &ThreadRef) {
-        let Some(roamer) = self.roamers.remove(thread) else {
-            return;
-        };
-        if roamer.seat.is_none() || !self.threads.is_alive(thread) {
-            return;
-        }
-        let left = match is_ours(&*self.threads, thread, &roamer) {
-            Ok(true) => self.threads.set_affinity(thread.tid, &roamer.home),
-            Ok(false) => Ok(()),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = left {
+        if let Some(roamer) = self.roamers.remove(thread)
+            && let Err(error) = roamer.slots.leave(&*self.threads)
+        {
             self.tell(&error);
         }
     }
@@ -123,27 +103,11 @@ impl Roamers {
     }
 }
 
-fn only(pcpu: PcpuId) -> PcpuSet {
-    [pcpu].into_iter().collect()
-}
-
-/// Whether its affinity is its slot or its home, so that others have not changed it.
-fn is_ours(
-    threads: &dyn Threads,
-    thread: &ThreadRef,
-    roamer: &Roamer,
-) -> Result<bool, AffinityError> {
-    let Some(seat) = roamer.seat else {
-        return Ok(true);
-    };
-    let now = threads.affinity(thread.tid)?;
-    Ok(now == only(seat) || now == roamer.home)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use tandem_linux::actuator::IdleSwitch;
     use tandem_linux::cgroup::CgroupPath;
     use tandem_linux::sched_attr::SchedAttrError;
     use tandem_linux::thread::Tid;
@@ -211,8 +175,10 @@ mod tests {
     fn player(tid: u32, roams: Option<&str>) -> Player {
         Player {
             vm: VmId(tid.into()),
-            cgroup: CgroupPath(format!("/{tid}")),
-            weight: Weight::constant(1024.0),
+            switch: IdleSwitch::journaled(
+                CgroupPath(format!("/{tid}")),
+                Weight::constant(1024.0),
+            ),
             threads: vec![thread(tid)],
             roams: roams.map(|list| list.parse().unwrap()),
         }

@@ -27,9 +27,9 @@ use std::{io, thread};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use tandem_linux::cgroup::{CgroupPath, CpuController};
+use tandem_linux::actuator::IdleSwitch;
+use tandem_linux::cgroup::CpuController;
 use tandem_linux::journal::hold;
-use tandem_model::Weight;
 use tandem_policy::turns::TurnsConfig;
 
 use super::player::Player;
@@ -63,15 +63,9 @@ const READ_SIZE: usize = 1 << 16;
 #[serde(rename_all = "kebab-case")]
 enum Line {
     /// The cgroups that take turns.
-    Guard(Vec<Guarded>),
+    Guard(Vec<IdleSwitch>),
     /// The daemon is alive.
     Beat,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Guarded {
-    cgroup: CgroupPath,
-    weight: Weight,
 }
 
 /// The daemon's handle of the watchdog process.
@@ -79,7 +73,7 @@ struct Guarded {
 pub struct Watchdog {
     child: Child,
     stdin: Option<ChildStdin>,
-    said: Vec<Guarded>,
+    said: Vec<IdleSwitch>,
     beaten: Instant,
     /// Lines that did not fit into the pipe yet.
     unsent: Vec<u8>,
@@ -128,9 +122,7 @@ impl Watchdog {
         &mut self,
         players: impl Iterator<Item = &'a Player>,
     ) -> io::Result<()> {
-        let guarded: Vec<Guarded> = players
-            .map(|player| Guarded { cgroup: player.cgroup.clone(), weight: player.weight })
-            .collect();
+        let guarded: Vec<IdleSwitch> = players.map(|player| player.switch.clone()).collect();
         if guarded == self.said {
             return Ok(());
         }
@@ -232,7 +224,7 @@ pub fn watch(
     state_dir: &Path,
 ) -> io::Result<()> {
     let daemon = rustix::process::getppid();
-    let mut guarded: Vec<Guarded> = Vec::new();
+    let mut guarded: Vec<IdleSwitch> = Vec::new();
     let mut heard = Vec::new();
     let mut buffer = vec![0; READ_SIZE];
     let mut stdin = stdin;
@@ -275,7 +267,7 @@ pub fn watch(
 
 /// Reverts the idle class unless another process is restoring from the journal of a dead daemon.
 fn revert_exclusively(
-    guarded: &[Guarded],
+    guarded: &[IdleSwitch],
     controller: &dyn CpuController,
     state_dir: &Path,
     is_alive: &dyn Fn() -> bool,
@@ -293,13 +285,9 @@ fn revert_exclusively(
 }
 
 /// Takes these cgroups out of the idle class and sets their weights; failures are left to the journal.
-fn revert(guarded: &[Guarded], controller: &dyn CpuController) {
-    for Guarded { cgroup, weight } in guarded {
-        if let Ok(Some(true)) = controller.is_idle(cgroup)
-            && controller.set_idle(cgroup, false).is_ok()
-        {
-            let _ = controller.set_weight(cgroup, *weight);
-        }
+fn revert(guarded: &[IdleSwitch], controller: &dyn CpuController) {
+    for switch in guarded {
+        let _ = switch.revert(controller);
     }
 }
 
@@ -308,8 +296,8 @@ mod tests {
     use std::fs;
 
     use tandem_linux::ProcFs;
-    use tandem_linux::cgroup::open;
-    use tandem_model::VmId;
+    use tandem_linux::cgroup::{CgroupPath, open};
+    use tandem_model::{VmId, Weight};
 
     use super::*;
 
@@ -323,12 +311,15 @@ mod tests {
         Watchdog::start(command).unwrap()
     }
 
+    fn switch(cgroup: &str, weight: f64) -> IdleSwitch {
+        IdleSwitch::journaled(CgroupPath(cgroup.to_owned()), Weight::saturating(weight))
+    }
+
     fn player(weight: f64) -> Player {
         Player {
             roams: None,
             vm: VmId(1),
-            cgroup: CgroupPath("/a".to_owned()),
-            weight: Weight::saturating(weight),
+            switch: switch("/a", weight),
             threads: Vec::new(),
         }
     }
@@ -362,7 +353,7 @@ mod tests {
         let scope = format!(
             "/machine.slice/machine-qemu\\x2d{n}\\x2dinstance\\x2d0000{n:04}\\x2dproduction\\x2ddatabase\\x2dreplica.scope"
         );
-        Player { vm: VmId(n), cgroup: CgroupPath(scope), ..player(333.0) }
+        Player { vm: VmId(n), switch: switch(&scope, 333.0), ..player(333.0) }
     }
 
     /// A hierarchy of cgroup v2 in which all of these are in the idle class.
@@ -374,7 +365,7 @@ mod tests {
         fs::create_dir_all(&cg).unwrap();
         fs::write(cg.join("cgroup.controllers"), "cpu\n").unwrap();
         for player in players {
-            let folder = cg.join(player.cgroup.0.trim_start_matches('/'));
+            let folder = cg.join(player.switch.cgroup().0.trim_start_matches('/'));
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("cpu.idle"), "1\n").unwrap();
             fs::write(folder.join("cpu.weight"), "100\n").unwrap();
@@ -406,12 +397,12 @@ mod tests {
         watching.join().unwrap().unwrap();
         for player in &players {
             let file = |name: &str| {
-                let place = player.cgroup.0.trim_start_matches('/');
+                let place = player.switch.cgroup().0.trim_start_matches('/');
                 let path = root.path().join("cg").join(place).join(name);
                 fs::read_to_string(path).unwrap()
             };
             let now = (file("cpu.idle"), file("cpu.weight"));
-            assert_eq!(now, ("0".to_owned(), "333".to_owned()), "{}", player.cgroup);
+            assert_eq!(now, ("0".to_owned(), "333".to_owned()), "{}", player.switch.cgroup());
         }
     }
 
@@ -419,8 +410,8 @@ mod tests {
     fn watchdog_leaves_restore_to_lock_holder() {
         let players = [libvirts(1)];
         let (root, controller) = all_idle(&players);
-        let guarded = [Guarded { cgroup: players[0].cgroup.clone(), weight: players[0].weight }];
-        let idle = || controller.is_idle(&players[0].cgroup).unwrap();
+        let guarded = [players[0].switch.clone()];
+        let idle = || controller.is_idle(players[0].switch.cgroup()).unwrap();
         let revert = |is_alive: bool| {
             revert_exclusively(&guarded, &*controller, root.path(), &|| is_alive);
         };
@@ -429,7 +420,7 @@ mod tests {
         assert_eq!(idle(), Some(true), "the lock holder restores");
         revert(true);
         assert_eq!(idle(), Some(false), "a daemon that hangs holds it itself");
-        controller.set_idle(&players[0].cgroup, true).unwrap();
+        controller.set_idle(players[0].switch.cgroup(), true).unwrap();
         drop(restores);
         revert(false);
         assert_eq!(idle(), Some(false));
@@ -457,10 +448,7 @@ mod tests {
 
     #[test]
     fn lines_survive_serialization() {
-        let line = Line::Guard(vec![Guarded {
-            cgroup: CgroupPath("/a b".to_owned()),
-            weight: Weight::constant(512.0),
-        }]);
+        let line = Line::Guard(vec![switch("/a b", 512.0)]);
         let text = serde_json::to_vec(&line).unwrap();
         assert_eq!(serde_json::from_slice::<Line>(&text).unwrap(), line);
     }

@@ -194,7 +194,7 @@ impl Subject {
 
     /// Returns the cgroup whose weight is the VM's.
     pub fn cgroup(&self, vm: VmId) -> CgroupPath {
-        self.fleet.vm(vm).expect("it is managed").cgroup.clone()
+        self.fleet.vm(vm).expect("it is managed").cgroup().clone()
     }
 
     /// Returns the thread of a vCPU.

@@ -5,7 +5,7 @@
 use tandem_model::Weight;
 
 use super::foreign::Foreign;
-use super::{Actuator, ActuatorError, Made};
+use super::{Actuator, ActuatorError, IdleSwitch, Made};
 use crate::cgroup::{CgroupError, CgroupPath, Knob, Quota, check_length};
 use crate::journal::{Entry, Key, Record};
 use crate::restore::RestoreReport;
@@ -137,6 +137,21 @@ impl Actuator {
         let key = self.before_idle(cgroup, idle)?;
         let outcome = self.controller.set_idle(cgroup, idle);
         self.after_knob(key, outcome)
+    }
+
+    /// Journals the changes of a switch of a cgroup's idle class with this weight, and returns the switch; `goes_on` if another one is in use.
+    pub fn idle_switch(
+        &mut self,
+        cgroup: &CgroupPath,
+        weight: Weight,
+        goes_on: bool,
+    ) -> Result<IdleSwitch, ActuatorError> {
+        if goes_on {
+            self.prepare_weight(cgroup, weight)?;
+        } else {
+            self.prepare_idle(cgroup, weight)?;
+        }
+        Ok(IdleSwitch::journaled(cgroup.clone(), weight))
     }
 
     /// Journals the changes for a caller that will itself move a cgroup into the idle class and out of it with this weight.

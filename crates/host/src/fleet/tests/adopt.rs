@@ -36,7 +36,7 @@ fn hostile_adoption_failures_leave_no_changes() {
         }
         assert_eq!(subject.update(&vms), [vms[0].id]);
         assert_eq!(subject.tree.below("/vms"), 1, "at write {write}");
-        let group = &subject.fleet.vm(vms[0].id).unwrap().cgroup;
+        let group = subject.fleet.vm(vms[0].id).unwrap().cgroup();
         assert_eq!(group.parent().unwrap().0, "/vms", "at write {write}");
         for vcpu in &vms[0].vcpus {
             let place = subject.fleet.controller().cgroup_of(&vcpu.thread);
@@ -79,7 +79,7 @@ fn adoption_waits_for_revert_of_its_cgroup() {
     let first = tree.vm(1, VCPUS, |_| "/his/vm".to_owned());
     let both = [other, first];
     assert_eq!(subject.update(&both).len(), 2);
-    let group = subject.fleet.vm(both[1].id).unwrap().cgroup.clone();
+    let group = subject.fleet.vm(both[1].id).unwrap().cgroup().clone();
     assert!(group.is_within(&CgroupPath("/his".to_owned())));
     // Both end, and the budget allows one revert.
     both.iter().for_each(|vm| tree.end(vm));
@@ -87,7 +87,7 @@ fn adoption_waits_for_revert_of_its_cgroup() {
     subject.fleet.budget = Duration::ZERO;
     assert!(subject.update(&second).is_empty());
     assert_eq!(subject.update(&second), [second[0].id]);
-    assert_eq!(subject.fleet.vm(second[0].id).unwrap().cgroup, group);
+    assert_eq!(*subject.fleet.vm(second[0].id).unwrap().cgroup(), group);
     // The revert leaves the changes for the second VM in place.
     assert!(is_pending(subject.dir.path()));
     subject.update(&second);
@@ -104,10 +104,10 @@ fn leaving_vm_keeps_cgroups_below_its_own() {
     // It is alone in the folder, which becomes its own cgroup; then another VM starts there.
     let mut vms = vec![vm(0)];
     assert_eq!(subject.update(&vms), [vms[0].id]);
-    assert_eq!(subject.fleet.vm(vms[0].id).unwrap().cgroup.0, "/folder");
+    assert_eq!(subject.fleet.vm(vms[0].id).unwrap().cgroup().0, "/folder");
     vms.push(vm(1));
     assert_eq!(subject.update(&vms).len(), 2);
-    let group = subject.fleet.vm(vms[1].id).unwrap().cgroup.clone();
+    let group = subject.fleet.vm(vms[1].id).unwrap().cgroup().clone();
     assert_eq!(group.parent().unwrap().0, "/folder");
     let places = |subject: &Subject, vm: &Vm| -> Vec<CgroupPath> {
         let controller = subject.fleet.controller();
@@ -133,10 +133,10 @@ fn nested_vm_outlives_its_parent_vm() {
     let mut subject = Subject::new(Duration::MAX);
     let mut vms = subject.vms(2);
     assert_eq!(subject.update(&vms).len(), 2);
-    let outer = subject.fleet.vm(vms[0].id).unwrap().cgroup.clone();
+    let outer = subject.fleet.vm(vms[0].id).unwrap().cgroup().clone();
     vms.push(subject.tree.vm(2, VCPUS, |_| outer.0.clone()));
     assert_eq!(subject.update(&vms).len(), 3);
-    let inner = subject.fleet.vm(vms[2].id).unwrap().cgroup.clone();
+    let inner = subject.fleet.vm(vms[2].id).unwrap().cgroup().clone();
     assert_eq!(inner.parent().as_ref(), Some(&outer));
     subject.tree.end(&vms[0]);
     for _ in 0..2 {

@@ -144,7 +144,7 @@ fn hostile_vm_churn_delays_no_busy_groups() {
     vms.iter_mut().for_each(|vm| vm.user = HOSTILE);
     vms[11].user = OTHER;
     assert_eq!(subject.update(&vms).len(), 12);
-    let group = subject.fleet.vm(vms[11].id).unwrap().cgroup.clone();
+    let group = subject.fleet.vm(vms[11].id).unwrap().cgroup().clone();
     subject.tree.make_busy("/vms", true);
     subject.update(&vms[..11]);
     subject.tree.make_busy("/vms", false);
