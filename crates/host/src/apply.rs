@@ -119,7 +119,9 @@ impl Applied {
                 Err(errors) => {
                     let errors = errors.iter().filter(|error| !error.is_gone());
                     let name = &managed.vm.name;
-                    applied.refused.extend(errors.map(|error| Refused::of_step(name, error, &step)));
+                    applied
+                        .refused
+                        .extend(errors.map(|error| Refused::of_step(name, error, &step)));
                 }
             }
         }
@@ -141,4 +143,3 @@ impl Applied {
         }
     }
 }
-

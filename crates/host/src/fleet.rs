@@ -41,7 +41,8 @@ use crate::discovery::Vm;
 use crate::fleet::candidates::Candidates;
 pub use crate::fleet::error::FleetError;
 use crate::fleet::grown::{Grown, follow_vcpus};
-use crate::fleet::leaving::{Leaving, held_by};
+use crate::fleet::leaving::Leaving;
+pub(crate) use crate::fleet::leaving::held_by;
 use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
 use crate::homes::KnownHomes;
@@ -510,14 +511,14 @@ impl Host for Fleet {
         observations
     }
 
-    fn apply(&mut self, decisions: &[Decision]) -> Applied {
-        match &mut self.backend {
-            Backend::Live(actuator) => Applied::all(decisions, &mut self.vms, actuator),
-            Backend::Dry(_) => Applied::default(),
+    fn apply(&mut self, decisions: &[Decision], rotation: Option<&Rotation>) -> Applied {
+        let Backend::Live(actuator) = &mut self.backend else {
+            return Applied::default();
+        };
+        let applied = Applied::all(decisions, &mut self.vms, actuator);
+        if let Some(rotation) = rotation {
+            self.take_turns(rotation);
         }
-    }
-
-    fn rotate(&mut self, rotation: &Rotation) {
-        self.take_turns(rotation);
+        applied
     }
 }

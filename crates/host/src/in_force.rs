@@ -14,11 +14,8 @@ pub(crate) fn shares(
 ) -> Result<(Weight, bool), CgroupError> {
     let has_knobs = controller.missing_enables(cgroup)?.is_empty();
     let idle = has_knobs && controller.is_idle(cgroup)?.unwrap_or(false);
-    let weight = if has_knobs && !idle {
-        controller.weight(cgroup)?
-    } else {
-        controller.default_weight()
-    };
+    let weight =
+        if has_knobs && !idle { controller.weight(cgroup)? } else { controller.default_weight() };
     Ok((weight, idle))
 }
 

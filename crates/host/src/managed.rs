@@ -7,7 +7,7 @@ use tandem_linux::cgroup::{CgroupPath, Knob};
 use tandem_linux::sampler::Sampler;
 use tandem_linux::sched_attr;
 use tandem_model::{Knob as Setting, PcpuSet, PolicySet, VcpuId, Weight};
-use tandem_policy::vm_cpu::{Knobs, Share};
+use tandem_policy::vm_cpu::Knobs;
 
 use crate::configured::Configured;
 use crate::discovery::Vm;
@@ -182,7 +182,7 @@ impl ManagedVm {
         let foreign = |knob: &str, value: &dyn std::fmt::Display| {
             format!("VM {name}: someone else set the {knob} of {cgroup} to {value}")
         };
-        if idle != (self.cpu.share() == Share::Idle) {
+        if idle != self.cpu.is_idle() {
             notes.push(Note(foreign("cpu.idle", &u8::from(idle))));
             forget_idle_class(actuator, &cgroup, idle)?;
             let (cpu, knobs) = self.with_knobs(actuator);

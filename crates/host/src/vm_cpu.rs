@@ -1,7 +1,9 @@
 //! The CPU settings of VMs on a live host: cgroups and threads as [`tandem_policy::vm_cpu`] sees them.
 
+#[cfg(test)]
+mod tests;
+
 use tandem_linux::actuator::{Actuator, ActuatorError, Held, IdleSwitch, Outcome};
-use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController, Knob};
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::sched_attr;
@@ -71,11 +73,7 @@ impl Knobs<CgroupPath, LiveVcpu> for LiveKnobs<'_> {
         Ok(self.actuator.controller().is_idle(group)? == Some(true))
     }
 
-    fn set_weight(
-        &mut self,
-        group: &CgroupPath,
-        weight: Weight,
-    ) -> Result<Weight, ActuatorError> {
+    fn set_weight(&mut self, group: &CgroupPath, weight: Weight) -> Result<Weight, ActuatorError> {
         self.actuator.set_weight(group, weight)
     }
 
@@ -134,7 +132,8 @@ impl Knobs<CgroupPath, LiveVcpu> for LiveKnobs<'_> {
 
     fn set_nice(&mut self, vcpu: &LiveVcpu, nice: Nice) -> Result<Option<Nice>, ActuatorError> {
         let outcome = self.actuator.set_nice(&vcpu.thread, nice)?;
-        Ok(value(outcome, || sched_attr::nice(vcpu.thread.tid).unwrap_or(nice)))
+        let now = self.actuator.threads().nice(vcpu.thread.tid);
+        Ok(value(outcome, now.unwrap_or(nice)))
     }
 
     fn set_slice(
@@ -143,7 +142,8 @@ impl Knobs<CgroupPath, LiveVcpu> for LiveKnobs<'_> {
         slice: Option<Nanos>,
     ) -> Result<Option<Option<Nanos>>, ActuatorError> {
         let outcome = self.actuator.set_slice(&vcpu.thread, slice)?;
-        Ok(value(outcome, || sched_attr::slice(vcpu.thread.tid).unwrap_or(slice)))
+        let now = self.actuator.threads().slice(vcpu.thread.tid);
+        Ok(value(outcome, now.unwrap_or(slice)))
     }
 
     fn set_affinity(
@@ -152,7 +152,8 @@ impl Knobs<CgroupPath, LiveVcpu> for LiveKnobs<'_> {
         pcpus: &PcpuSet,
     ) -> Result<Option<PcpuSet>, ActuatorError> {
         let outcome = self.actuator.set_affinity(&vcpu.thread, pcpus)?;
-        Ok(value(outcome, || affinity(vcpu.thread.tid).unwrap_or_else(|_| pcpus.clone())))
+        let now = self.actuator.threads().affinity(vcpu.thread.tid);
+        Ok(value(outcome, now.unwrap_or_else(|_| pcpus.clone())))
     }
 
     fn prepare_turns(
@@ -170,8 +171,8 @@ impl Knobs<CgroupPath, LiveVcpu> for LiveKnobs<'_> {
 }
 
 /// Returns the value that the kernel has after a change, which it may have adjusted; `None` if the thread has ended.
-fn value<T>(outcome: Outcome, read: impl FnOnce() -> T) -> Option<T> {
-    (outcome == Outcome::Done).then(read)
+fn value<T>(outcome: Outcome, now: T) -> Option<T> {
+    (outcome == Outcome::Done).then_some(now)
 }
 
 /// Finds the cgroup that holds a vCPU alone, if any, and reads its settings.

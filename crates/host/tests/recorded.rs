@@ -278,12 +278,8 @@ impl Host for Played {
         self.fleet.observe(elapsed, period, closely)
     }
 
-    fn apply(&mut self, decisions: &[Decision]) -> Applied {
-        self.fleet.apply(decisions)
-    }
-
-    fn rotate(&mut self, rotation: &Rotation) {
-        self.fleet.rotate(rotation);
+    fn apply(&mut self, decisions: &[Decision], rotation: Option<&Rotation>) -> Applied {
+        self.fleet.apply(decisions, rotation)
     }
 }
 

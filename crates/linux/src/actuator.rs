@@ -189,6 +189,11 @@ impl Actuator {
         &*self.controller
     }
 
+    /// The host's threads, for reading only.
+    pub fn threads(&self) -> &dyn Threads {
+        &*self.threads
+    }
+
     /// The controller for another thread, whose changes must be journaled here first.
     pub fn shared_controller(&self) -> Arc<dyn CpuController> {
         Arc::clone(&self.controller)

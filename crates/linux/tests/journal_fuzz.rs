@@ -2,10 +2,6 @@
 //!
 //! `fuzz` describes long runs and how to repeat an input.
 
-#[allow(dead_code, reason = "not every test uses all of it")]
-#[path = "it/fake_host.rs"]
-mod fake_host;
-#[allow(dead_code, reason = "not every fuzzer uses all of it")]
 use tandem_testing::fuzz;
 
 #[global_allocator]
@@ -15,7 +11,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use fake_host::Fake;
 use fuzz::{below, each_input};
 use rand_core::Rng;
 use rand_pcg::Pcg64;
@@ -23,6 +18,7 @@ use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup::{CgroupPath, Version};
 use tandem_linux::journal::{Entry, Journal, Record, Stamp};
 use tandem_model::{Nice, PcpuId, Weight};
+use tandem_testing::fake_host::Fake;
 
 /// Replacements for a value.
 const TOKENS: [&str; 24] = [

@@ -38,6 +38,8 @@ pub enum Share {
     PerVcpu {
         /// Weight of the VM's group, which holds no vCPU.
         empty: Weight,
+        /// Whether others put that group into the idle class.
+        idle: bool,
     },
     /// It takes turns: the turn keeper switches the idle class of its group and sets its weight.
     Rotation,
@@ -106,11 +108,7 @@ pub trait Knobs<G, V> {
 
     /// Finds or makes the group that holds a vCPU alone within its VM's group `vm`, and sets the vCPU's `group`, weight and idle class.
     /// Returns false if the thread has ended.
-    fn find_inner_group(
-        &mut self,
-        vm: &G,
-        vcpu: &mut VcpuCpu<G, V>,
-    ) -> Result<bool, Self::Error>;
+    fn find_inner_group(&mut self, vm: &G, vcpu: &mut VcpuCpu<G, V>) -> Result<bool, Self::Error>;
 
     /// Moves a vCPU into a new group with this weight, next to its VM's group `vm`; on an error it stays.
     fn separate(
@@ -206,6 +204,11 @@ impl<G, V> VmCpu<G, V> {
         matches!(self.share, Share::PerVcpu { .. })
     }
 
+    /// Whether its group is in the idle class, other than by turns.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.share, Share::Idle | Share::PerVcpu { idle: true, .. })
+    }
+
     /// Whether it takes turns.
     pub fn takes_turns(&self) -> bool {
         self.share == Share::Rotation
@@ -224,7 +227,7 @@ impl<G, V> VmCpu<G, V> {
     pub fn settings(&self, quota: Option<f64>) -> VmSettings {
         VmSettings {
             weight: self.weight,
-            idle: self.share == Share::Idle,
+            idle: self.is_idle(),
             quota,
             rotating: self.takes_turns(),
             left_turns: self.share == Share::Ended { slept: true },
@@ -239,10 +242,10 @@ impl<G, V> VmCpu<G, V> {
 
     /// Takes in a move of the group into the idle class, or out of it to this weight, by others.
     pub fn on_idle(&mut self, idle: bool, weight: Weight) {
-        if idle {
-            self.share = Share::Idle;
-        } else if self.share == Share::Idle {
-            (self.share, self.weight) = (Share::Together, weight);
+        match &mut self.share {
+            Share::PerVcpu { empty, idle: now } => (*empty, *now) = (weight, idle),
+            share if idle => *share = Share::Idle,
+            share => (*share, self.weight) = (Share::Together, weight),
         }
     }
 
@@ -250,8 +253,11 @@ impl<G, V> VmCpu<G, V> {
     pub fn group_weight(&self) -> Option<Weight> {
         match self.share {
             Share::Together => Some(self.weight),
-            Share::PerVcpu { empty } => Some(empty),
-            Share::Idle | Share::Rotation | Share::Ended { .. } => None,
+            Share::PerVcpu { empty, idle: false } => Some(empty),
+            Share::PerVcpu { idle: true, .. }
+            | Share::Idle
+            | Share::Rotation
+            | Share::Ended { .. } => None,
         }
     }
 
@@ -259,7 +265,7 @@ impl<G, V> VmCpu<G, V> {
     pub fn on_weight(&mut self, weight: Weight) {
         match &mut self.share {
             // The groups of the vCPUs hold parts of the VM's weight.
-            Share::PerVcpu { empty } => *empty = weight,
+            Share::PerVcpu { empty, .. } => *empty = weight,
             _ => self.weight = weight,
         }
     }

@@ -15,6 +15,8 @@
 
 pub mod browser;
 pub mod documents;
+pub mod fake_host;
+pub mod faulty;
 pub mod fuzz;
 pub mod harness;
 pub mod helper;

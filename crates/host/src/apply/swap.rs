@@ -13,8 +13,8 @@ use tandem_model::branch_counters::CounterSource;
 use tandem_model::{Because, Nanos, Nice, PcpuId, PcpuSet, VcpuId, VmId};
 
 use super::*;
-use crate::vm_cpu::{VcpuCpu, found};
 use crate::fixtures;
+use crate::vm_cpu::{VcpuCpu, found};
 
 /// Beyond the kernel's maximum thread id.
 const TID: u32 = 1 << 30;
@@ -197,8 +197,7 @@ fn failed_move_undoes_the_other() {
             assert_eq!(applied.refused.len(), 1, "{:?}", applied.refused);
             let error = &applied.refused[0].error;
             assert!(
-                error.contains("vCPUs 0 and 1 do not change places")
-                    && error.contains("cpuset"),
+                error.contains("vCPUs 0 and 1 do not change places") && error.contains("cpuset"),
                 "{error}"
             );
         }

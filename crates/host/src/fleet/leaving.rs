@@ -215,7 +215,7 @@ impl Changing {
 
 /// Returns the resources of a managed VM.
 /// A cgroup of its own may have other VMs' cgroups below it.
-pub(super) fn held_by(managed: &ManagedVm) -> Held {
+pub(crate) fn held_by(managed: &ManagedVm) -> Held {
     let mut held = held(&managed.cpu.vcpus);
     if managed.is_left_alone() {
         return held;

@@ -363,7 +363,8 @@ impl Subject {
 
     fn has_vcpus(&self, vm: &Vm) -> bool {
         let managed = self.fleet.vm(vm.id).unwrap();
-        let threads: Vec<ThreadRef> = managed.cpu.vcpus.iter().map(|vcpu| vcpu.host.thread).collect();
+        let threads: Vec<ThreadRef> =
+            managed.cpu.vcpus.iter().map(|vcpu| vcpu.host.thread).collect();
         vm.vcpus.iter().all(|vcpu| threads.contains(&vcpu.thread))
     }
 }
@@ -458,9 +459,8 @@ fn hostile_cgroups_are_charged_to_their_user() {
     {
         // The update took no vCPUs, because these threads do not exist.
         let threads = vms[0].vcpus.iter();
-        managed.cpu.vcpus = threads
-            .map(|vcpu| found(vcpu.index, vcpu.thread, PcpuSet::default()))
-            .collect();
+        managed.cpu.vcpus =
+            threads.map(|vcpu| found(vcpu.index, vcpu.thread, PcpuSet::default())).collect();
         let divide = [Decision::Divide { vm: vms[0].id, portions, because: Because::Together }];
         let applied = Applied::all(&divide, &mut subject.fleet.vms, actuator);
         assert!(applied.refused.is_empty() && applied.others == 1, "{applied:?}");

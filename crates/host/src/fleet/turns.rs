@@ -67,8 +67,8 @@ impl Fleet {
             if managed.cpu.has_ended_turns() {
                 let controller = self.backend.controller();
                 // The keeper has written the weight that it knew.
-                let (weight, idle) = shares(controller, managed.cgroup())
-                    .unwrap_or((managed.weight(), false));
+                let (weight, idle) =
+                    shares(controller, managed.cgroup()).unwrap_or((managed.weight(), false));
                 managed.cpu.on_read(weight, idle);
             }
         }
@@ -97,6 +97,34 @@ impl Fleet {
             roams: member.roams.clone(),
             threads: cpu.vcpus.iter().filter(sits).map(|vcpu| vcpu.host.thread).collect(),
         }))
+    }
+
+    /// Returns the VMs that take turns and are not in this rotation, with the weights at which they leave.
+    fn departing(&mut self, rotation: &Rotation) -> Vec<Player> {
+        let Backend::Live(actuator) = &mut self.backend else {
+            return Vec::new();
+        };
+        let mut players = Vec::new();
+        for (vm, managed) in &mut self.vms {
+            if rotation.member(*vm).is_some() {
+                continue;
+            }
+            let (cpu, mut knobs) = managed.with_knobs(actuator);
+            match cpu.prepare_end_of_turns(&mut knobs) {
+                Ok(switch) => players.extend(switch.map(|switch| Player {
+                    vm: *vm,
+                    switch,
+                    roams: None,
+                    threads: Vec::new(),
+                })),
+                Err(error) if error.is_gone() => {}
+                Err(error) => {
+                    let refused = Refused::new(&managed.vm.name, &error);
+                    self.turns.errors.push(refused.message());
+                }
+            }
+        }
+        players
     }
 
     /// Starts the turn thread.
@@ -139,6 +167,7 @@ impl Fleet {
                 false
             }
         });
+        players.extend(self.departing(&rotation));
         if self.turns.keeper.is_none() {
             match self.start_turns() {
                 Ok(keeper) => self.turns.keeper = Some(keeper),

@@ -135,7 +135,7 @@ impl TurnKeeper {
         self.shared.changed.notify_one();
     }
 
-    /// Sets the VMs that take turns.
+    /// Sets the VMs that take turns; `players` may also hold VMs that leave now, with their new weights.
     pub fn follow(&mut self, rotation: &Rotation, players: Vec<Player>) {
         if self.said.0 == *rotation && self.said.1 == players {
             return;
@@ -386,22 +386,25 @@ impl Rhythm {
     }
 
     /// Sets the rotation.
-    /// VMs that are no longer in it leave the idle class at once.
+    /// VMs that are no longer in it leave the idle class at once, at their new weight if `players` has one.
     fn follow(&mut self, rotation: Rotation, players: Vec<Player>) {
         let mut before = std::mem::take(&mut self.players);
         for player in players {
             let known = before.remove(&player.vm);
-            let is_reweighted = known.is_some_and(|known| known.switch.weight() != player.switch.weight());
+            let is_reweighted =
+                known.is_some_and(|known| known.switch.weight() != player.switch.weight());
             if is_reweighted && !self.sequence.is_off(player.vm) {
                 self.writer.weigh(&player);
             }
             self.players.insert(player.vm, player);
         }
         for vm in self.sequence.follow(rotation) {
-            if let Some(gone) = before.get(&vm) {
+            if let Some(gone) = self.players.get(&vm).or_else(|| before.get(&vm)) {
                 self.writer.on(gone);
             }
         }
+        let rotation = self.sequence.rotation();
+        self.players.retain(|vm, _| rotation.member(*vm).is_some());
         self.roamers.follow(self.players.values());
         // Threads of VMs that stay may have ended too: a VM ends one vCPU after the other.
         let threads = self.players.values().flat_map(|player| &player.threads);
@@ -639,6 +642,26 @@ mod tests {
         drop(keeper);
         assert!(!is_idle(1) && !is_idle(2));
         assert_eq!(guarded(&heard), "{\"guard\":[]}");
+    }
+
+    #[test]
+    fn vm_leaves_at_its_new_weight() {
+        let root = tempfile::tempdir().unwrap();
+        let controller = controller(root.path(), |_, _, _| {});
+        let (rotation, mut players) = two();
+        let mut keeper = TurnKeeper::start(controller.clone(), None).unwrap();
+        keeper.follow(&rotation, players.clone());
+        let is_idle = |vm| controller.is_idle(&path(vm)).unwrap() == Some(true);
+        wait_until("a VM waits for its turn", || is_idle(1) || is_idle(2));
+        for player in &mut players {
+            player.switch =
+                IdleSwitch::journaled(player.switch.cgroup().clone(), Weight::constant(300.0));
+        }
+        keeper.follow(&Rotation::default(), players);
+        let weight = |vm| controller.weight(&path(vm)).unwrap();
+        wait_until("both have left", || {
+            [1, 2].iter().all(|vm| !is_idle(*vm) && weight(*vm) == Weight::constant(300.0))
+        });
     }
 
     #[test]

@@ -175,10 +175,7 @@ mod tests {
     fn player(tid: u32, roams: Option<&str>) -> Player {
         Player {
             vm: VmId(tid.into()),
-            switch: IdleSwitch::journaled(
-                CgroupPath(format!("/{tid}")),
-                Weight::constant(1024.0),
-            ),
+            switch: IdleSwitch::journaled(CgroupPath(format!("/{tid}")), Weight::constant(1024.0)),
             threads: vec![thread(tid)],
             roams: roams.map(|list| list.parse().unwrap()),
         }

@@ -292,7 +292,7 @@ fn dry_run() -> Result<(), Skip> {
             set_slice(vm, 1, Some(Nanos(500_000))),
             set_affinity(vm, 1, &last_of(&all)),
         ];
-        let applied = subject.fleet.apply(&decisions);
+        let applied = subject.fleet.apply(&decisions, None);
         let changes = applied.weights + applied.moved.len() as u64 + applied.others;
         assert_eq!((changes, applied.refused.len()), (0, 0));
     }

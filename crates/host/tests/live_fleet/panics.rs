@@ -59,7 +59,7 @@ fn wait_for_turns(subject: &mut Subject, rotation: &Rotation) {
     wait_until("turns go on", || {
         // As the daemon does: a thread that has not begun to spin yet has left.
         subject.observe(SHARED);
-        subject.fleet.rotate(rotation);
+        subject.fleet.apply(&[], Some(rotation));
         turns(subject) > before + 5
     });
 }
@@ -121,7 +121,7 @@ fn vms() -> Result<(), Skip> {
     assert_eq!(subject.weight(&groups[0]), Weight::constant(700.0));
     // A thread that always panics is not restarted continuously.
     let before_pause = turns(&subject);
-    subject.fleet.rotate(&both());
+    subject.fleet.apply(&[], Some(&both()));
     thread::sleep(Duration::from_millis(100));
     assert_eq!(turns(&subject), before_pause);
     assert!(!subject.observe(SHARED).in_force.rotating && !is_idle(&subject));
@@ -141,7 +141,7 @@ fn roamer() -> Result<(), Skip> {
     wait_for_turns(&mut subject, rotation);
     wait_until("it sits", || {
         subject.observe(SHARED);
-        subject.fleet.rotate(rotation);
+        subject.fleet.apply(&[], Some(rotation));
         now().len() == 1
     });
     burn(&fuse);

@@ -98,7 +98,7 @@ fn wait_until_it_sits(subject: &mut Subject, rotation: &Rotation, thread: Thread
     wait_until("it sits where there is room", || {
         let observed = subject.observe_vcpu(SHARED, 0);
         assert_eq!(observed.granted, None);
-        subject.fleet.rotate(rotation);
+        subject.fleet.apply(&[], Some(rotation));
         now(thread) == only(at)
     });
 }
@@ -119,7 +119,7 @@ fn changes() -> Result<(), Skip> {
     let moves = subject.fleet.turn_stats().map(|stats| stats.moves);
     assert!(moves >= Some(6), "{moves:?}");
     assert_eq!(subject.fleet.turn_errors(), Vec::<String>::new());
-    subject.fleet.rotate(&Rotation::default());
+    subject.fleet.apply(&[], Some(&Rotation::default()));
     wait_until("it may run everywhere", || now(thread) == pcpus);
     subject.observe(SHARED);
     assert_eq!(subject.recheck(), Vec::<String>::new());
@@ -153,9 +153,9 @@ fn moved() -> Result<(), Skip> {
     set_affinity(thread.tid, &theirs).expect("the operator may");
     let mut told = Vec::new();
     wait_until("it is told", || {
-        subject.fleet.rotate(&rotations[1]);
+        subject.fleet.apply(&[], Some(&rotations[1]));
         std::thread::sleep(Duration::from_millis(20));
-        subject.fleet.rotate(&rotations[0]);
+        subject.fleet.apply(&[], Some(&rotations[0]));
         std::thread::sleep(Duration::from_millis(20));
         subject.observe(SHARED);
         told.extend(subject.fleet.turn_errors());
@@ -165,7 +165,7 @@ fn moved() -> Result<(), Skip> {
     let text = format!("someone else set its affinity to {theirs}; it stays there");
     assert!(told[0].contains(&text), "{told:?}");
     assert_eq!(subject.observe_vcpu(SHARED, 0).allowed, theirs);
-    subject.fleet.rotate(&Rotation::default());
+    subject.fleet.apply(&[], Some(&Rotation::default()));
     subject.observe(SHARED);
     let live_host = subject.restore();
     assert_eq!(now(live_host.threads()[0]), theirs);
@@ -197,7 +197,7 @@ pub fn be_a_daemon() -> ExitCode {
     stdout().flush().expect("the test reads");
     for rotation in rotations(&pcpus).iter().cycle() {
         fleet.observe(period, period, false);
-        fleet.rotate(rotation);
+        fleet.apply(&[], Some(rotation));
         std::thread::sleep(Duration::from_millis(20));
     }
     ExitCode::SUCCESS

@@ -181,13 +181,13 @@ impl Subject {
 
     /// Applies a decision, which must succeed.
     pub fn apply(&mut self, decision: Decision) {
-        let applied = self.fleet.apply(&[decision]);
+        let applied = self.fleet.apply(&[decision], None);
         assert!(applied.refused.is_empty(), "{:?}", applied.refused);
     }
 
     /// Applies a decision that is refused; returns the error.
     pub fn refused(&mut self, decision: Decision) -> String {
-        let Applied { refused, .. } = self.fleet.apply(&[decision]);
+        let Applied { refused, .. } = self.fleet.apply(&[decision], None);
         assert_eq!(refused.len(), 1, "{refused:?}");
         refused[0].error.clone()
     }

@@ -47,13 +47,13 @@ fn by_turns() -> Result<(), Skip> {
     let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
     subject.apply(set_weight(whole(SHARED), 700.0));
-    subject.fleet.rotate(&both());
+    subject.fleet.apply(&[], Some(&both()));
     let (shared, owner) = (subject.cgroup(SHARED), subject.cgroup(OWNER));
     let (mut seen, mut weighed) = ([0; 2], false);
     wait_until("each has had some turns", || {
         // As the daemon does: a thread that has not begun to spin yet has left.
         subject.observe(SHARED);
-        subject.fleet.rotate(&both());
+        subject.fleet.apply(&[], Some(&both()));
         let turns = |subject: &Subject| subject.fleet.turn_stats().map(|stats| stats.turns);
         let turn = turns(&subject);
         let idle = [&shared, &owner, &shared].map(|group| subject.is_idle(group));
@@ -66,23 +66,23 @@ fn by_turns() -> Result<(), Skip> {
         weighed && seen.iter().all(|seen| *seen >= 5)
     });
     wait_until("it is seen to take turns", || {
-        subject.fleet.rotate(&both());
+        subject.fleet.apply(&[], Some(&both()));
         let observed = subject.observe(SHARED).in_force;
         assert_eq!((observed.idle, observed.weight), (false, Weight::constant(700.0)));
         observed.rotating
     });
     // A new weight counts from the next turn.
     subject.apply(set_weight(whole(SHARED), 500.0));
-    subject.fleet.rotate(&both());
+    subject.fleet.apply(&[], Some(&both()));
     wait_until("the new weight is set", || {
         subject.observe(SHARED);
-        subject.fleet.rotate(&both());
+        subject.fleet.apply(&[], Some(&both()));
         !subject.is_idle(&shared) && subject.weight(&shared) == Weight::constant(500.0)
     });
     // Our own changes are not foreign.
     assert_eq!(subject.recheck(), Vec::<String>::new());
     assert_eq!(subject.fleet.turn_errors(), Vec::<String>::new());
-    subject.fleet.rotate(&Rotation::default());
+    subject.fleet.apply(&[], Some(&Rotation::default()));
     wait_until("both are out of the idle class", || {
         !subject.is_idle(&shared) && !subject.is_idle(&owner)
     });
@@ -100,7 +100,7 @@ fn sleeper() -> Result<(), Skip> {
     spin(&mut live_host.owner, 2);
     let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
-    subject.fleet.rotate(&both());
+    subject.fleet.apply(&[], Some(&both()));
     wait_until("the sleeping VM has left", || subject.observe(SHARED).in_force.left_turns);
     let observed = subject.observe(SHARED).in_force;
     assert!(!observed.rotating && !observed.left_turns, "it is reported once");
@@ -320,7 +320,7 @@ fn dropped() -> Result<(), Skip> {
     let owner = subject.cgroup(OWNER);
     wait_until("the owner waits for its turn", || {
         subject.observe(OWNER);
-        subject.fleet.rotate(&rotation);
+        subject.fleet.apply(&[], Some(&rotation));
         subject.is_idle(&owner)
     });
     let Subject { fleet, live_host, .. } = subject;

@@ -79,8 +79,8 @@ pub fn be_a_daemon() -> ExitCode {
         changes.push(set_affinity(vm, 0, &[PcpuId(0)].into_iter().collect()));
         changes.push(set_weight(single(vm, 1), 300.0));
     }
-    fleet.apply(&changes);
-    fleet.rotate(&both());
+    fleet.apply(&changes, None);
+    fleet.apply(&[], Some(&both()));
     let mut watchdog = fleet.turn_watchdog().expect("it is started");
     println!("ready\n{watchdog}");
     stdout().flush().expect("the test reads");
@@ -89,14 +89,14 @@ pub fn be_a_daemon() -> ExitCode {
     loop {
         let next = Instant::now() + Duration::from_millis(20);
         while !third.is_empty() && Instant::now() < next {
-            let applied = fleet.apply(&divisions.next().into_iter().collect::<Vec<_>>());
+            let applied = fleet.apply(&divisions.next().into_iter().collect::<Vec<_>>(), None);
             assert!(applied.refused.is_empty(), "{:?}", applied.refused);
             // Lets kills also hit the time between two changes.
             sleep(Duration::from_millis(3));
         }
         sleep(next.saturating_duration_since(Instant::now()));
         fleet.observe(period, period, false);
-        fleet.rotate(&both());
+        fleet.apply(&[], Some(&both()));
         let mut news = fleet.turn_errors();
         if let Some(now) = fleet.turn_watchdog().filter(|now| *now != watchdog) {
             watchdog = now;

@@ -167,14 +167,23 @@ impl Actuator {
             return Ok(());
         }
         let weighs = self.weight_record(cgroup, weight)?;
-        let idle = self.knob_record(cgroup, Knob::Idle, "0".to_owned())?;
-        if self.journal.knows(&idle.key())
-            && self.journal.written(&weighs.key()).last() == Some(&weighs)
+        let default = self.weight_record(cgroup, self.controller.default_weight())?;
+        let enter = self.knob_record(cgroup, Knob::Idle, "1".to_owned())?;
+        let leave = self.knob_record(cgroup, Knob::Idle, "0".to_owned())?;
+        if self.journal.written(&leave.key()).ends_with(&[enter, leave.clone()])
+            && self.journal.written(&weighs.key()).ends_with(&[default, weighs.clone()])
         {
-            return Ok(());
+            let id = self.controller.id(cgroup)?;
+            let record = |text: &str| Record::Knob {
+                cgroup: cgroup.clone(),
+                id,
+                knob: Knob::Weight,
+                original: text.to_owned(),
+            };
+            return self.notice_foreign(cgroup, Knob::Weight, &record);
         }
         self.before_idle(cgroup, true)?;
-        self.will_write(idle)?;
+        self.will_write(leave)?;
         self.will_write(weighs)
     }
 

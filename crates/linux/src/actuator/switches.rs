@@ -115,11 +115,8 @@ impl Slots {
 
     /// Whether the affinity is the last slot or all pCPUs, so that others have not changed it.
     fn is_ours(&self, threads: &dyn Threads) -> Result<bool, AffinityError> {
-        let Some(slot) = self.now else {
-            return Ok(true);
-        };
         let now = threads.affinity(self.thread.tid)?;
-        Ok(now == only(slot) || now == self.home)
+        Ok(now == self.home || self.now.is_some_and(|slot| now == only(slot)))
     }
 }
 

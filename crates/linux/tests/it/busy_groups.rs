@@ -2,14 +2,14 @@
 //!
 //! The release does not wait for them, and the caller retries it.
 
-use crate::fake_host::Fake;
-use crate::faulty::{Faults, FaultyDisk, FaultyHost};
 use tandem_linux::actuator::{Actuator, Held};
 use tandem_linux::cgroup::{CgroupPath, Version};
 use tandem_linux::journal::is_pending;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::thread::ThreadRef;
 use tandem_model::Weight;
+use tandem_testing::fake_host::Fake;
+use tandem_testing::faulty::{Faults, FaultyDisk, FaultyHost};
 
 fn open(host: &Fake, faults: &Faults, dir: &std::path::Path) -> (Actuator, RestoreReport) {
     let counted = FaultyHost { host: host.clone(), faults: faults.clone() };

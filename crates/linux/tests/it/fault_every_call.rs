@@ -2,13 +2,13 @@
 //!
 //! Whatever the effect on the change, the same run or, after kill -9, the next one restores everything.
 
-use crate::fake_host::{Fake, path, state_dir};
-use crate::faulty::{Faults, FaultyDisk, FaultyHost};
 use tandem_linux::actuator::{Actuator, ActuatorError, Held};
 use tandem_linux::cgroup::{Knob, Quota, Version};
 use tandem_linux::journal::is_pending;
 use tandem_linux::restore::RestoreReport;
 use tandem_model::{Nanos, Nice, PcpuId, Weight};
+use tandem_testing::fake_host::{Fake, path, state_dir};
+use tandem_testing::faulty::{Faults, FaultyDisk, FaultyHost};
 
 const ERRORS: [i32; 6] =
     [libc::ENOSPC, libc::EIO, libc::EMFILE, libc::EROFS, libc::ESRCH, libc::EBUSY];

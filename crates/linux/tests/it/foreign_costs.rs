@@ -2,12 +2,12 @@
 //!
 //! The last foreign value survives the restore, also after kill -9.
 
-use crate::fake_host::Fake;
-use crate::faulty::{Faults, open};
 use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup::{CgroupPath, Knob, Version};
 use tandem_linux::thread::ThreadRef;
 use tandem_model::{Knob as Setting, Nice, Weight};
+use tandem_testing::fake_host::Fake;
+use tandem_testing::faulty::{Faults, open};
 
 /// Number of foreign writes.
 const TIMES: u32 = 200;

@@ -6,12 +6,12 @@
 #[allow(dead_code, reason = "not every test uses all of it")]
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::fake_host::{Fake, open_on, state_dir};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup::{CgroupPath, Knob, Version};
 use tandem_model::{Nice, PcpuId, PcpuSet, Weight};
+use tandem_testing::fake_host::{Fake, open_on, state_dir};
 
 const FOREIGN_WRITES: u32 = 1000;
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, io};
 
-use crate::fake_host::Fake;
 use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::affinity::{AffinityError, HostThreads, Threads};
 use tandem_linux::cgroup::{CgroupPath, MAX_PATH_LENGTH, Version};
@@ -15,6 +14,7 @@ use tandem_linux::procfs::ProcFs;
 use tandem_linux::sched_attr::SchedAttrError;
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::{Nanos, Nice, PcpuId, PcpuSet, Weight};
+use tandem_testing::fake_host::Fake;
 
 /// Number of the tenant's processes, its user, and a process of another user.
 const PROCESSES: u32 = 64;

@@ -4,9 +4,7 @@
 
 mod busy_groups;
 mod cgroup_files;
-mod fake_host;
 mod fault_every_call;
-mod faulty;
 mod foreign_costs;
 mod foreign_writes;
 mod journal_shares;

@@ -2,12 +2,12 @@
 //!
 //! The release may be interrupted after any VM and continued later.
 
-use crate::fake_host::Fake;
-use crate::faulty::{Faults, open};
 use tandem_linux::actuator::{Actuator, Held};
 use tandem_linux::cgroup::{CgroupPath, Version};
 use tandem_linux::journal::is_pending;
 use tandem_model::{Nice, PcpuId};
+use tandem_testing::fake_host::Fake;
+use tandem_testing::faulty::{Faults, open};
 
 /// vCPUs of each VM.
 const VCPUS: usize = 2;

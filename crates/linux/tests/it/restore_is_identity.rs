@@ -8,11 +8,11 @@
 #[allow(dead_code, reason = "not every test uses all of it")]
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::fake_host::{Crash, Fake, open_on, state_dir};
 use proptest::prelude::*;
 use tandem_linux::actuator::{Actuator, ActuatorError, Held};
 use tandem_linux::cgroup::{CgroupPath, Knob, Quota, Version};
 use tandem_model::{Nanos, Nice, PcpuId, Weight};
+use tandem_testing::fake_host::{Crash, Fake, open_on, state_dir};
 
 /// An operation or a change of the environment.
 /// Indices select among the existing objects, modulo their number.

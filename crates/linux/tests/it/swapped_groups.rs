@@ -2,11 +2,11 @@
 //!
 //! Tandem does not remove, empty or search that one, and does not set its weight.
 
-use crate::fake_host::Fake;
-use crate::faulty::{Faults, open};
 use tandem_linux::cgroup::{CgroupPath, Version};
 use tandem_linux::journal::is_pending;
 use tandem_model::Weight;
+use tandem_testing::fake_host::Fake;
+use tandem_testing::faulty::{Faults, open};
 
 fn home() -> CgroupPath {
     CgroupPath("/vms/shared".to_owned())

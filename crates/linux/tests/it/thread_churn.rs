@@ -1,11 +1,11 @@
 //! VMs that start and end hundreds of threads per second: the journal holds the live ones, and no VM can fill it.
 
-#[allow(dead_code, reason = "not every test uses all of it")]
-use crate::fake_host::{Fake, open_on, state_dir};
 use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::cgroup::{CgroupPath, MAX_PATH_LENGTH, Version};
 use tandem_linux::thread::ThreadRef;
 use tandem_model::{Nanos, Nice, PcpuId, Weight};
+#[allow(dead_code, reason = "not every test uses all of it")]
+use tandem_testing::fake_host::{Fake, open_on, state_dir};
 
 /// Limit with room for a VM of 1,000 vCPUs.
 const MAX_BYTES: u64 = 1 << 20;

@@ -5,13 +5,13 @@
 
 use std::path::Path;
 
-use crate::fake_host::Fake;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::affinity::Threads;
 use tandem_linux::cgroup::{CgroupPath, CpuController, Knob, Quota, Version};
 use tandem_linux::journal::is_pending;
 use tandem_linux::thread::Tid;
 use tandem_model::{Nanos, Nice, PcpuId, Weight};
+use tandem_testing::fake_host::Fake;
 
 const V1: &str = include_str!("upgrade/format-1-cgroup-v1.jsonl");
 const V2: &str = include_str!("upgrade/format-1-cgroup-v2.jsonl");

@@ -51,13 +51,11 @@ pub trait Host {
     /// It matters only if pCPUs are used up.
     fn observe(&mut self, elapsed: Nanos, period: Nanos, closely: bool) -> Vec<VmObservation>;
 
-    /// Makes the changes, in order. A change that fails is skipped; the next observation shows the current settings.
-    fn apply(&mut self, decisions: &[Decision]) -> Self::Applied;
-
-    /// Replaces the rotation. The host keeps the rhythm on its own ([`crate::turns::Rotor`]), and
-    /// removes a VM that begins to sleep.
-    /// Called every period, mostly with the same rotation.
-    fn rotate(&mut self, rotation: &Rotation);
+    /// Makes the changes, in order, and replaces the rotation, if there is one.
+    ///
+    /// A change that fails is skipped; the next observation shows the current settings.
+    /// The host keeps the rhythm of turns on its own ([`crate::turns::Rotor`]), and removes a VM that begins to sleep.
+    fn apply(&mut self, decisions: &[Decision], rotation: Option<&Rotation>) -> Self::Applied;
 }
 
 /// A period with a decision.
@@ -135,10 +133,8 @@ impl Controller {
             vms: self.charge(host.observe(elapsed, period, closely)),
         };
         let round = self.decide(&observation);
-        let applied = (!self.config.dry_run).then(|| host.apply(&round.decisions));
-        if let (Some(rotation), false) = (&round.rotation, self.config.dry_run) {
-            host.rotate(rotation);
-        }
+        let applied =
+            (!self.config.dry_run).then(|| host.apply(&round.decisions, round.rotation.as_ref()));
         Some(Period { observation, round, applied })
     }
 

@@ -18,13 +18,13 @@ impl<G, V> VmCpu<G, V> {
         portions: &[(VcpuId, f64)],
         knobs: &mut K,
     ) -> Result<bool, K::Error> {
-        let can = self.divisible && !matches!(self.share, Share::Idle | Share::Rotation);
+        let can = self.divisible && !self.is_idle() && !self.takes_turns();
         if portions.is_empty() || !can {
             return self.unite(knobs);
         }
         let weight = self.weight;
         if !self.is_divided() {
-            self.share = Share::PerVcpu { empty: weight };
+            self.share = Share::PerVcpu { empty: weight, idle: false };
         }
         for (id, portion) in portions {
             let group = &self.group;

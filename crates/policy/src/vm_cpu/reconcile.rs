@@ -163,7 +163,7 @@ impl<G, V> VmCpu<G, V> {
 
     /// Moves its group into the idle class, undivided, or out of it.
     fn set_idle<K: Knobs<G, V>>(&mut self, idle: bool, knobs: &mut K) -> Result<bool, K::Error> {
-        if self.takes_turns() {
+        if self.takes_turns() || idle == self.is_idle() {
             return Ok(false);
         }
         self.unite(knobs)?;
@@ -195,6 +195,7 @@ impl<G, V> VcpuCpu<G, V> {
                 let written = if idle { *weight } else { knobs.set_weight(group, *weight)? };
                 self.settings.weight = Some(written);
             }
+            Decision::SetIdle { idle, .. } if *idle == self.settings.idle => return Ok(false),
             Decision::SetIdle { idle, .. } => {
                 knobs.set_idle(group, *idle)?;
                 self.settings.idle = *idle;

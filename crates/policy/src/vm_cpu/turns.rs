@@ -20,16 +20,31 @@ impl<G, V> VmCpu<G, V> {
         };
         let roamers = self.vcpus.iter_mut();
         for vcpu in roamers.filter(|vcpu| member.seats.contains_key(&vcpu.id) && !vcpu.roams) {
+            // The keeper takes it over with the operator's affinity.
+            if let Some(granted) = &vcpu.granted {
+                let Some(now) = knobs.set_affinity(&vcpu.host, granted)? else {
+                    return Ok(None);
+                };
+                (vcpu.allowed, vcpu.granted) = (now, None);
+            }
             if !knobs.prepare_slots(&vcpu.host, pcpus)? {
                 return Ok(None);
-            }
-            if let Some(granted) = vcpu.granted.take() {
-                vcpu.allowed = granted;
             }
             vcpu.ours.insert(Knob::Affinity);
             vcpu.roams = true;
         }
         Ok(Some(switch))
+    }
+
+    /// Prepares for the end of its turns at its current weight; `None` if it takes none.
+    pub fn prepare_end_of_turns<K: Knobs<G, V>>(
+        &self,
+        knobs: &mut K,
+    ) -> Result<Option<K::Switch>, K::Error> {
+        if !self.takes_turns() {
+            return Ok(None);
+        }
+        knobs.prepare_turns(&self.group, self.weight, true).map(Some)
     }
 
     /// Records that it takes turns now.

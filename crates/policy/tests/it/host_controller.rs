@@ -137,7 +137,7 @@ impl Host for PinnedHost {
         self.vms.iter().map(vm).collect()
     }
 
-    fn apply(&mut self, decisions: &[Decision]) -> usize {
+    fn apply(&mut self, decisions: &[Decision], _: Option<&Rotation>) -> usize {
         let mut made = 0;
         for decision in decisions {
             let Some(vm) = self.vms.get_mut(&decision.vm().0) else {
@@ -160,8 +160,6 @@ impl Host for PinnedHost {
         }
         made
     }
-
-    fn rotate(&mut self, _rotation: &Rotation) {}
 }
 
 fn fair() -> PolicySet {

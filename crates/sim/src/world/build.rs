@@ -96,7 +96,7 @@ impl World {
         if scenario.host.cap {
             queue.set(Slot(slots.cap_period), 0);
         }
-        let policies = policies(scenario);
+        let policies = policies(scenario, &parts.allowed);
         if let Some(controller) = &policies.controller {
             queue.set(Slot(slots.policies), controller.config().period.0);
         }
@@ -175,19 +175,19 @@ impl World {
 }
 
 /// The controller of policies, if any policy is enabled, and its initial settings.
-fn policies(scenario: &Scenario) -> Policies {
+fn policies(scenario: &Scenario, allowed: &[PcpuSet]) -> Policies {
     let HostPolicies { controller, knob } = &scenario.policies.host;
     let of_host = controller.policies;
     let vms = scenario.vms.iter();
-    let vms: Vec<_> = vms.map(|vm| (vm.weight, vm.policies.unwrap_or(of_host))).collect();
-    let used = vms.iter().fold(of_host, |used, (_, set)| used.or(*set));
+    let vms: Vec<_> = vms.map(|vm| (vm.weight, vm.policies.unwrap_or(of_host), vm.vcpus)).collect();
+    let used = vms.iter().fold(of_host, |used, (_, set, _)| used.or(*set));
     let controller = (used != PolicySet::NONE)
         .then(|| Controller::new(ControllerConfig { policies: used, ..controller.clone() }));
     let vcpus = vcpu_weights(scenario).into_iter().map(|weight| VcpuSettings {
         weight: (weight != 1024).then_some(Weight::saturating(f64::from(weight))),
         ..VcpuSettings::default()
     });
-    Policies::new(controller, *knob, vms, vcpus.collect())
+    Policies::new(controller, *knob, vms, vcpus.collect(), allowed)
 }
 
 /// Whether the machine has no hypervisor.

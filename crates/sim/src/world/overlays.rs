@@ -7,7 +7,7 @@
 //! - Demand-based: a vCPU that has sent an IPI keeps its pCPU for [`PROTECTION`] ns, and the preempted target of an IPI is put first
 //!   (Kim et al., "Demand-based coordinated scheduling for SMP VMs", ASPLOS 2013).
 
-use tandem_model::{Nanos, PcpuSet, Weight};
+use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::fair_share::{Claim, fair_shares};
 
 use crate::host::{CoScheduling, Scheduler};
@@ -109,7 +109,7 @@ impl World {
                 own.extend(allowed);
             }
             let peak = u64::from(state.vcpus).min(own.len() as u64) * period.0;
-            let weight = Weight::saturating(self.weights[vm]);
+            let weight = self.policies.cpu[vm].weight();
             claims.push(Claim::always_runnable(weight, Nanos(peak), period));
             used.extend(&own);
         }

@@ -6,12 +6,12 @@
 //! Decisions turn the knobs of the simulated host's scheduler ([`crate::host::Scheduler`]).
 
 use tandem_model::{
-    Decision, Nanos, PcpuId, PcpuSet, Target, VcpuId, VcpuObservation, VmId, VmObservation,
-    VmSettings, Weight,
+    Decision, Nanos, PcpuId, PcpuSet, VcpuId, VcpuObservation, VmId, VmObservation, Weight,
 };
 use tandem_policy::flexw::Round;
 use tandem_policy::host::{Host, HostObservation, IdleTimes, Knobs, Policy};
 use tandem_policy::turns::Rotation;
+use tandem_policy::vm_cpu::steps;
 
 use crate::host::{Arrival, Scheduler};
 use crate::queue::Slot;
@@ -42,6 +42,10 @@ impl World {
 
     /// Makes the controller's first observation.
     pub(crate) fn begin_policies(&mut self) {
+        let divisible = self.host.is_divisible();
+        for cpu in &mut self.policies.cpu {
+            cpu.divisible = divisible;
+        }
         if let Some(mut controller) = self.policies.controller.take() {
             controller.begin(self);
             self.policies.controller = Some(controller);
@@ -70,6 +74,14 @@ impl World {
             return None;
         }
         let (first, present) = (state.first_vcpu, state.present);
+        let id = VmId(vm as u64);
+        let (weight, policies, idle) = self.policies.vms[vm];
+        if self.policies.cpu[vm].has_ended_turns() {
+            self.policies.cpu[vm].on_read(Weight::saturating(self.weights[vm]), idle);
+        }
+        if self.turns.left.remove(&id) {
+            self.policies.cpu[vm].on_end_of_turns(true);
+        }
         let mut vcpus = Vec::with_capacity(present as usize);
         for index in 0..present {
             let v = first + index;
@@ -79,33 +91,21 @@ impl World {
             let woken_by: Vec<VcpuId> = woken_by.collect();
             let now = (vcpu.ran_total, vcpu.waited_total, vcpu.runs_total);
             let seen = std::mem::replace(&mut self.policies.seen[v as usize], now);
+            let known = &self.policies.cpu[vm].vcpus[index as usize];
             vcpus.push(VcpuObservation {
-                in_force: self.policies.vcpus[v as usize],
+                in_force: known.settings,
                 ran: scale(now.0 - seen.0),
                 waited: scale(now.1 - seen.1),
                 runs: Some(scale(now.2 - seen.2).0),
                 pcpu: (vcpu.pcpu != NONE).then_some(PcpuId(vcpu.pcpu)),
                 woken_by,
                 runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
-                granted: self.turns.granted(v),
-                ..VcpuObservation::new(
-                    VcpuId(index),
-                    self.turns.allowed(v, &self.allowed[v as usize]).clone(),
-                )
+                granted: known.granted.clone(),
+                ..VcpuObservation::new(VcpuId(index), known.allowed.clone())
             });
         }
-        let (weight, policies, idle) = self.policies.vms[vm];
-        let id = VmId(vm as u64);
-        let rotating = self.turns.takes_part(id);
-        let left_turns = self.turns.left.remove(&id);
         Some(VmObservation {
-            in_force: VmSettings {
-                weight: Weight::saturating(self.weights[vm]),
-                idle: idle && !rotating,
-                quota: None,
-                rotating,
-                left_turns,
-            },
+            in_force: self.policies.cpu[vm].settings(None),
             policies,
             divisible: self.host.is_divisible() && self.host.inflates_lag(),
             ..VmObservation::new(id, weight, vcpus)
@@ -118,47 +118,6 @@ impl World {
         (vcpu.0 < vm.present).then_some(vm.first_vcpu + vcpu.0)
     }
 
-    fn apply_one(&mut self, decision: &Decision) {
-        let vcpu = match decision.vcpu() {
-            None => NONE,
-            Some(vcpu) => match self.vcpu_of(decision.vm(), vcpu) {
-                None => return,
-                Some(v) => v,
-            },
-        };
-        match decision {
-            Decision::SetWeight { target, weight, .. } => match target {
-                Target::Vm(vm) => self.set_weight(vm.0 as u32, *weight),
-                Target::Vcpu(..) => {
-                    self.policies.vcpus[vcpu as usize].weight = Some(*weight);
-                    self.weigh_vcpu(vcpu);
-                }
-            },
-            Decision::SetIdle { target, idle, .. } => match target {
-                Target::Vm(vm) => self.set_idle(vm.0 as u32, *idle),
-                Target::Vcpu(..) => {
-                    self.policies.vcpus[vcpu as usize].idle = *idle;
-                    self.weigh_vcpu(vcpu);
-                }
-            },
-            Decision::SetNice { nice, .. } => {
-                self.policies.vcpus[vcpu as usize].nice = *nice;
-                self.weigh_vcpu(vcpu);
-            }
-            Decision::SetSlice { slice, .. } => {
-                self.policies.vcpus[vcpu as usize].slice = *slice;
-                self.host.set_slice(vcpu, slice.map_or(0, |slice| slice.0));
-            }
-            Decision::Divide { vm, portions, .. } => self.divide(*vm, portions),
-            // The rotation owns the affinity of a roaming vCPU until it reverts it.
-            Decision::SetAffinity { .. } if self.turns.roaming.contains_key(&vcpu) => {}
-            Decision::SetAffinity { pcpus, .. } => {
-                self.turns.narrow(vcpu, &self.allowed[vcpu as usize], pcpus);
-                self.set_affinity(vcpu, pcpus);
-            }
-        }
-    }
-
     /// Accounts every running vCPU's time with the host's scheduler, before settings change.
     pub(super) fn account_all(&mut self) {
         for p in 0..self.pcpus.len() {
@@ -169,35 +128,33 @@ impl World {
         }
     }
 
-    /// Sets a VM's weight.
-    pub(crate) fn set_weight(&mut self, vm: u32, weight: Weight) {
+    /// Sets the weight of a VM's group.
+    pub(super) fn set_vm_weight(&mut self, vm: u32, weight: Weight) {
         self.account_all();
         self.weights[vm as usize] = weight.value();
         self.host.set_weight(vm, weight.value(), self.now);
-        self.weigh_apart(vm);
     }
 
     /// Moves a VM into the idle class, or out of it, which restores its weight.
-    pub(super) fn set_idle(&mut self, vm: u32, idle: bool) {
+    pub(super) fn set_vm_idle(&mut self, vm: u32, idle: bool) {
         self.account_all();
         self.policies.vms[vm as usize].2 = idle;
         self.host.set_idle(vm, idle, self.now);
     }
 
-    /// Applies a vCPU's settings within its VM: the weight of its own group if it has one, otherwise its thread's nice value.
+    /// Applies a vCPU's settings within its VM: the weight of its group there if it has one, otherwise its thread's nice value.
     pub(super) fn weigh_vcpu(&mut self, v: u32) {
         self.account_all();
         let settings = self.policies.vcpus[v as usize];
-        // The weight of a divided vCPU does not apply within its VM.
         let weight = match settings.weight {
-            Some(weight) if settings.portion.is_none() => weight.value().round() as u32,
-            _ => nice_weight(settings.nice.0),
+            Some(weight) => weight.value().round() as u32,
+            None => nice_weight(settings.nice.0),
         };
         self.host.set_vcpu(v, weight, settings.idle, self.now);
     }
 
     /// Sets a vCPU's affinity, and migrates it if necessary.
-    pub(crate) fn set_affinity(&mut self, v: u32, allowed: &PcpuSet) {
+    pub(super) fn set_vcpu_affinity(&mut self, v: u32, allowed: &PcpuSet) {
         // The kernel rejects a set without any existing CPU (EINVAL).
         let pcpus = self.pcpus.len() as u32;
         let allowed: PcpuSet = allowed.iter().filter(|pcpu| pcpu.0 < pcpus).collect();
@@ -289,14 +246,22 @@ impl Host for World {
         (0..self.vms.len()).filter_map(|vm| self.observe_vm(vm, scale)).collect()
     }
 
-    fn apply(&mut self, decisions: &[Decision]) {
-        for decision in decisions {
-            self.apply_one(decision);
+    fn apply(&mut self, decisions: &[Decision], rotation: Option<&Rotation>) {
+        for step in steps(decisions) {
+            let is_plugged = |decision: &&Decision| {
+                decision.vcpu().is_none_or(|vcpu| self.vcpu_of(step.vm, vcpu).is_some())
+            };
+            if step.vm.0 as usize >= self.vms.len() || !step.decisions.iter().all(is_plugged) {
+                continue;
+            }
+            let mut cpu = self.policies.take(step.vm.0 as u32);
+            // No knob of the simulated host refuses a change.
+            let _ = cpu.reconcile(&step, self);
+            self.policies.cpu[step.vm.0 as usize] = cpu;
         }
-    }
-
-    fn rotate(&mut self, rotation: &Rotation) {
-        self.follow_turns(rotation);
+        if let Some(rotation) = rotation {
+            self.follow_turns(rotation);
+        }
     }
 }
 

@@ -8,11 +8,13 @@
 use std::collections::BTreeSet;
 
 use tandem_model::{Nanos, VcpuId, VmId};
-use tandem_policy::turns::{Rotation, sleep};
+use tandem_policy::turns::{Member, Rotation, sleep};
+use tandem_policy::vm_cpu::VcpuCpu;
 
 use crate::queue::Slot;
 use crate::trace::VcpuState;
 
+use super::policy_host::Group;
 use super::rotation::Turns;
 use super::simulation::World;
 
@@ -21,7 +23,13 @@ impl World {
     pub(super) fn follow_turns(&mut self, rotation: &Rotation) {
         let was_still = self.turns.sequence.rotation().is_empty();
         for vm in self.turns.sequence.follow(rotation.clone()) {
-            self.set_idle(vm.0 as u32, false);
+            self.set_vm_idle(vm.0 as u32, false);
+        }
+        for vm in 0..self.vms.len() {
+            match rotation.member(VmId(vm as u64)) {
+                Some(member) => self.join_rotation(vm as u32, member),
+                None => self.leave_rotation(vm as u32),
+            }
         }
         self.follow_roaming(rotation);
         // Activity outside the rotation tells nothing about sleep within it.
@@ -40,6 +48,29 @@ impl World {
         }
     }
 
+    /// Lets a VM take turns, at its current weight.
+    fn join_rotation(&mut self, vm: u32, member: &Member) {
+        let mut cpu = self.policies.take(vm);
+        // No knob of the simulated host refuses a change.
+        let _ = cpu.prepare_turns(member, self);
+        cpu.on_turns();
+        let weight = cpu.weight();
+        self.policies.cpu[vm as usize] = cpu;
+        if weight.value() != self.weights[vm as usize] {
+            self.set_vm_weight(vm, weight);
+        }
+    }
+
+    /// Records that a VM takes no turns any more; it leaves them at its current weight.
+    fn leave_rotation(&mut self, vm: u32) {
+        let cpu = &mut self.policies.cpu[vm as usize];
+        if cpu.takes_turns() {
+            let weight = cpu.weight();
+            cpu.on_end_of_turns(false);
+            self.set_vm_weight(vm, weight);
+        }
+    }
+
     /// Starts the roaming of the rotation's roaming vCPUs, and stops that of the others.
     fn follow_roaming(&mut self, rotation: &Rotation) {
         let members = rotation.members.iter().filter(|m| m.roams.is_some());
@@ -54,14 +85,23 @@ impl World {
             self.stop_roaming(v);
         }
         for v in roaming {
-            self.turns.roam(v, &self.allowed[v as usize]);
+            let home = self.known_vcpu(v).allowed.clone();
+            self.turns.roaming.entry(v).or_insert(home);
         }
+    }
+
+    /// The controller's view of a vCPU.
+    fn known_vcpu(&mut self, v: u32) -> &mut VcpuCpu<Group, u32> {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let index = v - self.vms[vm].first_vcpu;
+        &mut self.policies.cpu[vm].vcpus[index as usize]
     }
 
     /// Stops a vCPU's roaming, and reverts its affinity.
     fn stop_roaming(&mut self, v: u32) {
         if let Some(home) = self.turns.roaming.remove(&v) {
-            self.set_affinity(v, &home);
+            self.known_vcpu(v).roams = false;
+            self.set_vcpu_affinity(v, &home);
         }
     }
 
@@ -79,16 +119,16 @@ impl World {
             Some((self.vms[vm.0 as usize].first_vcpu + vcpu.0, pcpu))
         });
         for (v, pcpu) in seats.collect::<Vec<_>>() {
-            self.set_affinity(v, &[pcpu].into_iter().collect());
+            self.set_vcpu_affinity(v, &[pcpu].into_iter().collect());
         }
         let slept = |v: &u32| step.left.contains(&VmId(self.vcpus[*v as usize].vm.into()));
         let slept: Vec<u32> = turns.roaming.keys().copied().filter(slept).collect();
         turns.left.extend(&step.left);
         for vm in step.on {
-            self.set_idle(vm.0 as u32, false);
+            self.set_vm_idle(vm.0 as u32, false);
         }
         for vm in step.off {
-            self.set_idle(vm.0 as u32, true);
+            self.set_vm_idle(vm.0 as u32, true);
         }
         let rotation = turns.sequence.rotation();
         if !rotation.is_empty() {

@@ -90,7 +90,7 @@ fn portions_divide_weight_and_revert_completely() {
         near(&ran, [0.25, 0.25, 0.5]);
         assert!(!before.divisible && !before.is_apart(), "this kernel keeps the lag");
 
-        world.apply(&[divide(0, &[(0, 0.75), (1, 0.25)])]);
+        world.apply(&[divide(0, &[(0, 0.75), (1, 0.25)])], None);
         let (ran, apart) = shares(&mut world);
         near(&ran, [0.375, 0.125, 0.5]);
         let in_force = [0, 1].map(|v: usize| apart.vcpus[v].in_force);
@@ -99,14 +99,17 @@ fn portions_divide_weight_and_revert_completely() {
         assert_eq!(in_force.map(|now| now.weight), weights);
 
         // The vCPUs' groups divide the VM's new weight by their portions.
-        world.apply(&[Decision::SetWeight {
-            target: Target::Vm(VmId(0)),
-            weight: Weight::constant(2048.0),
-            because: Because::Together,
-        }]);
+        world.apply(
+            &[Decision::SetWeight {
+                target: Target::Vm(VmId(0)),
+                weight: Weight::constant(2048.0),
+                because: Because::Together,
+            }],
+            None,
+        );
         near(&shares(&mut world).0, [0.5, 1.0 / 6.0, 1.0 / 3.0]);
 
-        world.apply(&[divide(0, &[])]);
+        world.apply(&[divide(0, &[])], None);
         let (ran, after) = shares(&mut world);
         near(&ran, [1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0]);
         let settings = |vm: &VmObservation| vm.vcpus.iter().map(|v| v.in_force).collect();
@@ -118,16 +121,23 @@ fn portions_divide_weight_and_revert_completely() {
 #[test]
 fn credit_and_idle_class_ignore_division() {
     let mut credit = stacked("credit");
-    credit.apply(&[divide(0, &[(0, 0.75), (1, 0.25)])]);
+    credit.apply(&[divide(0, &[(0, 0.75), (1, 0.25)])], None);
     let (ran, vm) = shares(&mut credit);
     assert!(!vm.divisible && !vm.is_apart());
     assert!((ran[0] - ran[1]).abs() < 0.05, "{ran:?}");
 
     let mut linux = stacked("eevdf");
-    linux.apply(&[
-        Decision::SetIdle { target: Target::Vm(VmId(0)), idle: true, because: Because::Together },
-        divide(0, &[(0, 0.75), (1, 0.25)]),
-    ]);
+    linux.apply(
+        &[
+            Decision::SetIdle {
+                target: Target::Vm(VmId(0)),
+                idle: true,
+                because: Because::Together,
+            },
+            divide(0, &[(0, 0.75), (1, 0.25)]),
+        ],
+        None,
+    );
     let (ran, vm) = shares(&mut linux);
     assert!(vm.in_force.idle && !vm.is_apart());
     assert!(ran[2] > 0.98, "{ran:?}");
@@ -151,7 +161,8 @@ fn repeated_division_conserves_time() {
             apart = !apart;
             let portions = [(0, 0.4), (1, 0.3), (2, 0.2), (3, 0.1)];
             let portions = if apart { &portions[..] } else { &[] };
-            world.apply(&[divide(0, portions), divide(2, &portions[..portions.len().min(1)])]);
+            let whole = if apart { &[(0, 1.0)][..] } else { &[] };
+            world.apply(&[divide(0, portions), divide(2, whole)], None);
         }
         let results = world.results();
         let pcpus = results.pcpus.iter();

@@ -198,7 +198,7 @@ fn after(scheduler: &str, decisions: &[Decision]) -> Vec<f64> {
     );
     let mut world = World::new(&scenario(&text, &[]));
     world.run_until(Nanos::from_secs(1));
-    world.apply(decisions);
+    world.apply(decisions, None);
     received(&world.run())
 }
 
@@ -210,7 +210,7 @@ fn after_in_vm(scheduler: &str, decisions: &[Decision]) -> Vec<f64> {
     );
     let mut world = World::new(&scenario(&text, &[]));
     world.run_until(Nanos::from_secs(1));
-    world.apply(decisions);
+    world.apply(decisions, None);
     let results = world.run();
     let seconds = results.measured.as_secs_f64();
     let vcpus = results.vms[0].vcpus.iter();
@@ -249,7 +249,7 @@ fn wakeup_preempts_idle_class() {
         );
         let mut world = World::new(&scenario(&text, &[]));
         world.run_until(Nanos::from_secs(1));
-        world.apply(decisions);
+        world.apply(decisions, None);
         received(&world.run())[1]
     };
     let equal = sleeper_share(&[]);
@@ -307,7 +307,7 @@ fn current_values_are_observed() {
         Decision::SetSlice { vm, vcpu, slice: Some(Nanos(500_000)), because: BECAUSE },
         Decision::SetAffinity { vm, vcpu, pcpus: "1".parse().unwrap(), because: BECAUSE },
     ];
-    world.apply(&decisions);
+    world.apply(&decisions, None);
     let observed = world.observe(Nanos(1), Nanos(1), true);
     assert_eq!(
         (observed[0].in_force.weight, observed[0].in_force.idle),

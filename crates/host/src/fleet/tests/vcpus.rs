@@ -16,11 +16,14 @@ impl Subject {
     /// Divides a VM's two vCPUs into groups of their own, or unites them again.
     fn divide(&mut self, vm: &Vm, is_apart: bool) {
         let portions = [(VcpuId(0), 0.75), (VcpuId(1), 0.25)];
-        let applied = self.fleet.apply(&[Decision::Divide {
-            vm: vm.id,
-            portions: portions.into_iter().filter(|_| is_apart).collect(),
-            because: Because::Together,
-        }]);
+        let applied = self.fleet.apply(
+            &[Decision::Divide {
+                vm: vm.id,
+                portions: portions.into_iter().filter(|_| is_apart).collect(),
+                because: Because::Together,
+            }],
+            None,
+        );
         assert!(applied.refused.is_empty(), "{:?}", applied.refused);
     }
 
@@ -190,11 +193,14 @@ fn hostile_threads_leave_vcpu_groups_within_budget() {
 fn reused_idle_group_gets_its_weight() {
     let (mut subject, vms, _, _idlers) = divided(3);
     let vm = &vms[0];
-    let applied = subject.fleet.apply(&[Decision::SetIdle {
-        target: Target::Vcpu(vm.id, VcpuId(0)),
-        idle: true,
-        because: Because::Together,
-    }]);
+    let applied = subject.fleet.apply(
+        &[Decision::SetIdle {
+            target: Target::Vcpu(vm.id, VcpuId(0)),
+            idle: true,
+            because: Because::Together,
+        }],
+        None,
+    );
     assert!(applied.refused.is_empty(), "{:?}", applied.refused);
     subject.tree.make_busy("/vms", true);
     subject.divide(vm, false);
@@ -286,11 +292,14 @@ fn abandoned_vcpu_cgroup_gets_its_weight_back() {
         subject.tree.put(vcpu.thread, &own.child(&format!("vcpu{at}")));
     }
     assert_eq!(subject.update(std::slice::from_ref(&vm)), [vm.id]);
-    let applied = subject.fleet.apply(&[Decision::SetWeight {
-        target: Target::Vcpu(vm.id, VcpuId(0)),
-        weight: Weight::constant(300.0),
-        because: Because::Together,
-    }]);
+    let applied = subject.fleet.apply(
+        &[Decision::SetWeight {
+            target: Target::Vcpu(vm.id, VcpuId(0)),
+            weight: Weight::constant(300.0),
+            because: Because::Together,
+        }],
+        None,
+    );
     assert!(applied.refused.is_empty(), "{:?}", applied.refused);
     let weight = |subject: &Subject| {
         let controller = subject.fleet.controller();

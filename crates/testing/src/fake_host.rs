@@ -83,6 +83,7 @@ pub struct Fake {
     inner: Arc<Mutex<Inner>>,
 }
 
+/// A path.
 pub fn path(text: &str) -> CgroupPath {
     CgroupPath(text.to_owned())
 }
@@ -133,6 +134,19 @@ impl Fake {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// A copy of this host, without a kill.
+    pub fn fork(&self) -> Fake {
+        let inner = self.lock();
+        let copy = Inner {
+            now: inner.now.clone(),
+            wanted: inner.wanted.clone(),
+            next_id: inner.next_id,
+            stuck: inner.stuck.clone(),
+            fuse: None,
+        };
+        Fake { version: self.version, inner: Arc::new(Mutex::new(copy)) }
+    }
+
     /// The current state.
     pub fn now(&self) -> State {
         self.lock().now.clone()
@@ -141,6 +155,23 @@ impl Fake {
     /// The state without the actuator's changes.
     pub fn wanted(&self) -> State {
         self.lock().wanted.clone()
+    }
+
+    /// The cgroups and threads that the actuator's changes leave different, as they are and as they should be.
+    pub fn differences(&self) -> Vec<String> {
+        let inner = self.lock();
+        let (now, wanted) = (&inner.now, &inner.wanted);
+        let cgroups: BTreeSet<_> = now.cgroups.keys().chain(wanted.cgroups.keys()).collect();
+        let threads: BTreeSet<_> = now.threads.keys().chain(wanted.threads.keys()).collect();
+        let cgroups = cgroups.into_iter().filter_map(|cgroup| {
+            let (is, should) = (now.cgroups.get(cgroup), wanted.cgroups.get(cgroup));
+            (is != should).then(|| format!("{cgroup}: {is:?}, not {should:?}"))
+        });
+        let threads = threads.into_iter().filter_map(|tid| {
+            let (is, should) = (now.threads.get(tid), wanted.threads.get(tid));
+            (is != should).then(|| format!("thread {tid}: {is:?}, not {should:?}"))
+        });
+        cgroups.chain(threads).collect()
     }
 
     /// Kills the actuator at the `changes`-th change from here.
