@@ -27,6 +27,7 @@ use crate::discovery::{Scan, VcpuThread, Vm};
 use crate::select::VmPattern;
 use crate::top::{TopInterval, shown};
 use crate::vmm::Vmm;
+use crate::watch::assessed;
 use tandem_observe::moment::{Moment, printed};
 
 pub(crate) use matches::RecordedMatches;
@@ -264,21 +265,14 @@ impl Replayed {
         };
         let weights = self.vms.iter();
         let weights = weights.filter_map(|(id, known)| Some((*id, known.weight?)));
-        let is_selected = |vm: &Vm| matches.has(vm.id);
-        let mut top = shown(&scan, interval, &weights.collect(), is_selected);
-        // A process may hold several VMs, but not two of one name.
-        let ids: BTreeMap<(u32, &str), VmId> =
-            scan.vms.iter().map(|vm| ((vm.process.pid.0, vm.name.as_str()), vm.id)).collect();
-        for vm in &mut top.vms {
-            let id = ids.get(&(vm.pid, vm.name.as_str()));
-            let Some(due) = id.and_then(|id| self.due.get(id)) else {
-                continue;
-            };
-            let received = id.map_or(Nanos::ZERO, |id| self.received(*id));
-            vm.due = due.0 as f64 / interval.length.0.max(1) as f64;
-            vm.lag = lag(*due, received);
+        let mut accounts = assessed(interval, &weights.collect());
+        for (id, account) in &mut accounts {
+            if let Some(due) = self.due.get(id) {
+                account.fair = *due;
+                account.lag = lag(*due, self.received(*id));
+            }
         }
-        top
+        shown(&scan, interval, &accounts, |vm| matches.has(vm.id))
     }
 
     /// Like [`Self::shown`], but fails if no VM matches.

@@ -8,7 +8,7 @@
 //! [`TopInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or is removed; fields may be added.
 //! Times are ns in the interval, for a VM summed over its vCPUs; `null` is "not measured".
 
-mod figures;
+pub(crate) mod figures;
 pub mod screen;
 pub mod text;
 
@@ -23,13 +23,14 @@ use tandem_model::states::latency::Latency;
 use tandem_model::states::programs::Programs;
 use tandem_model::{Nanos, PcpuSet, VcpuId, VcpuTimes, VmId};
 use tandem_observe::{Interval, Source};
+use tandem_policy::Assessment;
 
 use self::figures::worst_first;
 use crate::discovery::{DiscoveryOptions, Scan, Vm};
+use crate::export::metric::{Measured, VmFigures};
 use crate::select::Selector;
 use crate::told_apart::told_apart;
 use crate::watch::{Look, LookError, assessed};
-use crate::weights::Weights;
 
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 2;
@@ -104,12 +105,9 @@ pub struct TopVm {
     pub vmm: String,
     /// Time of its vCPUs by state, summed.
     pub times: VcpuTimes,
-    /// Fair share, in pCPUs.
-    pub due: f64,
-    /// Received time, in pCPUs.
-    pub received: f64,
-    /// (due − received) ÷ due.
-    pub lag: f64,
+    /// Its figures by weights.
+    #[serde(flatten)]
+    pub figures: VmFigures,
     /// Culprits of its vCPUs, by descending time.
     pub culprits: Vec<Culprit>,
     /// Its threads other than vCPUs, by descending run time.
@@ -210,7 +208,8 @@ impl Top {
     pub fn interval(&mut self) -> Result<TopInterval, LookError> {
         let (scan, interval) = self.look.interval()?;
         let weights = self.look.weights(&scan.vms);
-        Ok(shown(&scan, &interval, &weights, |vm| self.is_selected(vm)))
+        let accounts = assessed(&interval, &weights);
+        Ok(shown(&scan, &interval, &accounts, |vm| self.is_selected(vm)))
     }
 
     fn is_selected(&self, vm: &Vm) -> bool {
@@ -218,17 +217,15 @@ impl Top {
     }
 }
 
-/// Combines discovery, measurement and weights.
+/// Combines discovery, measurement and fair shares.
 pub(crate) fn shown(
     scan: &Scan,
     interval: &Interval,
-    weights: &Weights,
+    accounts: &BTreeMap<VmId, Assessment>,
     is_selected: impl Fn(&Vm) -> bool,
 ) -> TopInterval {
     let length = interval.length;
     let by_id: BTreeMap<VmId, &Vm> = scan.vms.iter().map(|vm| (vm.id, vm)).collect();
-    let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
-    let accounts = assessed(interval, weights);
     let of_vms = interval.edges.by_vm();
     let all = scan.vms.iter();
     let called = told_apart(all.map(|vm| (vm.id, vm.name.as_str(), vm.process.pid)));
@@ -244,9 +241,7 @@ pub(crate) fn shown(
             pid: vm.process.pid.0,
             vmm: vm.vmm.to_string(),
             times: measured.times().unwrap_or_default(),
-            due: pcpus(account.fair),
-            received: pcpus(account.received),
-            lag: account.lag,
+            figures: VmFigures::of(&Measured { vm: measured, account, length }),
             culprits: culprits(&of_vms, &Party::Vm(vm.id), vm.id, &called),
             threads: measured.threads.clone(),
             wakeup_latency: interval

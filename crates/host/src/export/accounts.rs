@@ -20,6 +20,7 @@ use crate::discovery::{Scan, Vm};
 use crate::metrics::MAX_VMS;
 use crate::top::{Culprit, CulpritKind, culprit};
 
+use super::metric::{Measured, VmFigures};
 use super::ranked::{Ranked, faded};
 
 /// Input of one interval.
@@ -115,17 +116,15 @@ pub(super) struct ProcessKey {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) vcpus: usize,
+    /// Whether the times of other threads are measured.
+    pub(super) has_threads: bool,
     /// Whether wake-up latency is known.
     pub(super) has_latency: bool,
     /// Largest RDY share of a vCPU, of its wall time; `None` if it is not measured.
     pub(super) worst_ready: Option<f64>,
     /// Largest RDY share of a single vCPU over the last minutes.
     pub(super) lasting_ready: Option<f64>,
-    /// In pCPUs.
-    pub(super) fair: f64,
-    /// In pCPUs.
-    pub(super) received: f64,
-    pub(super) lag: f64,
+    pub(super) figures: VmFigures,
 }
 
 /// Totals of a VM.
@@ -195,9 +194,14 @@ fn thread_kind(name: &str) -> &'static str {
 }
 
 /// Returns the JSON name of a plain value.
-fn word(value: impl Serialize) -> String {
+pub(super) fn word(value: impl Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
     value.as_str().unwrap_or_default().to_owned()
+}
+
+fn is_measured(interval: &Interval, column: HostColumn) -> bool {
+    let mut missing = interval.missing.iter();
+    !missing.any(|missing| missing.what == Column::Host(column) && missing.vms == missing.of)
 }
 
 impl Accounts {
@@ -272,7 +276,7 @@ impl Accounts {
                 continue;
             }
             let account = self.vms.entry(vm.id).or_insert_with(|| VmAccount::new(vm));
-            account.add(measured, assessment, look.interval.length, self.detail);
+            account.add(measured, assessment, look.interval, self.detail);
             account.add_latency(look.interval, vm.id);
             account.add_culprits(&of_vms, vm.id, look.interval.length, &by_id, self.detail);
         }
@@ -300,8 +304,8 @@ impl VmAccount {
     fn add(
         &mut self,
         measured: &VmInterval,
-        assessment: &Assessment,
-        length: Nanos,
+        account: &Assessment,
+        interval: &Interval,
         detail: Detail,
     ) {
         self.states.add(&measured.times().unwrap_or_default());
@@ -324,18 +328,16 @@ impl VmAccount {
             *self.threads.entry(thread_kind(&thread.name)).or_default() += thread.time;
         }
         let ready = measured.vcpus.iter().filter_map(|vcpu| vcpu.times.share(State::Ready));
-        let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
         self.now = Some(Now {
             vcpus: measured.vcpus.len(),
+            has_threads: is_measured(interval, HostColumn::VmThreads),
             has_latency: false,
             worst_ready: ready.reduce(f64::max),
             lasting_ready: {
                 let lasting = self.lasting.values();
                 lasting.filter_map(|lasting| lasting.ratio()).reduce(f64::max)
             },
-            fair: pcpus(assessment.fair),
-            received: pcpus(assessment.received),
-            lag: assessment.lag,
+            figures: VmFigures::of(&Measured { vm: measured, account, length: interval.length }),
         });
     }
 
@@ -417,17 +419,12 @@ impl HostAccount {
     fn add(&mut self, look: &Look<'_>, detail: Detail) {
         let Look { scan, interval, .. } = look;
         let host = &interval.host;
-        let is_measured = |column: HostColumn| {
-            let mut missing = interval.missing.iter();
-            !missing
-                .any(|missing| missing.what == Column::Host(column) && missing.vms == missing.of)
-        };
         let threads = interval.vms.iter().flat_map(|vm| &vm.threads);
         let vhost = threads.filter(|thread| thread_kind(&thread.name) == "vhost");
         let vhost: Nanos = vhost.map(|thread| thread.time).sum();
         let mut uses = vec![("vcpus", Some(host.vcpus)), ("idle", host.idle)];
-        let has_threads = is_measured(HostColumn::VmThreads);
-        let has_processes = is_measured(HostColumn::Processes);
+        let has_threads = is_measured(interval, HostColumn::VmThreads);
+        let has_processes = is_measured(interval, HostColumn::Processes);
         if has_threads {
             uses.push(("emulator", Some(host.vm_threads.saturating_sub(vhost))));
             uses.push(("vhost", Some(vhost)));

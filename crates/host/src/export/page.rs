@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use tandem_model::Nanos;
 use tandem_model::states::latency::Latency;
-use tandem_model::{Nanos, State};
 
-use super::accounts::{Accounts, CulpritKey};
+use super::accounts::{Accounts, CulpritKey, HostAccount, Now, VmAccount, word};
 use super::metric::{Description, Metric};
 
 /// The totals, shared with the thread that counts.
@@ -29,21 +29,21 @@ impl Collector for Page {
                 unit.as_ref(),
                 description.kind(),
             )?;
-            samples(metric, &accounts, &mut Series { encoder, description })?;
+            metric.samples().put(&accounts, &mut Series { encoder, description })?;
         }
         Ok(())
     }
 }
 
 /// Encoder of the series of one metric.
-struct Series<'a> {
+pub(super) struct Series<'a> {
     encoder: MetricEncoder<'a>,
     description: Description,
 }
 
 impl Series<'_> {
     /// Adds one series, with the values of its labels.
-    fn put(&mut self, values: &[&str], value: f64) -> fmt::Result {
+    pub(super) fn put(&mut self, values: &[&str], value: f64) -> fmt::Result {
         debug_assert_eq!(values.len(), self.description.labels.len());
         let labels: Vec<(&str, &str)> =
             self.description.labels.iter().copied().zip(values.iter().copied()).collect();
@@ -88,168 +88,111 @@ fn encode(encoder: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt:
     }
 }
 
-/// Returns the name of a state in JSON.
-fn label(state: State) -> &'static str {
-    match state {
-        State::Run => "run",
-        State::Poll => "poll",
-        State::Vmm => "vmm",
-        State::Ready => "ready",
-        State::Limited => "limited",
-        State::Costop => "costop",
-        State::Halted => "halted",
-    }
-}
-
 fn seconds(time: Nanos) -> f64 {
     time.as_secs_f64()
 }
 
-fn samples(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::Result {
-    match metric {
-        Metric::ExportVms => series.put(&[], accounts.told().count() as f64),
-        Metric::ExportIntervals => series.put(&[], accounts.intervals as f64),
-        Metric::ExportErrors => series.put(&[], accounts.errors as f64),
-        Metric::ExportTook => series.put(&[], seconds(accounts.took)),
-        Metric::ExportCpu => series.put(&[], seconds(accounts.cpu)),
-        Metric::ExportLast => match accounts.last {
-            Some(last) => series.put(&[], seconds(last)),
-            None => Ok(()),
-        },
-        Metric::HostPcpus
-        | Metric::HostUse
-        | Metric::HostProcess
-        | Metric::HostVms
-        | Metric::HostVmsUnreadable
-        | Metric::HostVmsLeftOut
-        | Metric::HostVmsUnidentified
-        | Metric::ExportVmsWithoutSeries
-        | Metric::ExportNotMeasured
-        | Metric::ExportNotSeen
-        | Metric::ExportNotCounted
-        | Metric::ExportSource
-        | Metric::ExportInterval => of_host(metric, accounts, series),
-        Metric::VmState
-        | Metric::VcpuState
-        | Metric::VmReadyWorstVcpu
-        | Metric::VmReadyLastingVcpu
-        | Metric::VmVcpus
-        | Metric::VmRuns
-        | Metric::VmWakeupLatency
-        | Metric::VmCulprit
-        | Metric::VmThread
-        | Metric::VmFair
-        | Metric::VmReceived
-        | Metric::VmLag => of_vms(metric, accounts, series),
-    }
+/// Origin of a metric's samples.
+#[derive(Clone, Copy)]
+pub(super) enum Samples {
+    /// A value without labels.
+    One(fn(&Accounts) -> Option<f64>),
+    /// A value of the host, if the last interval could be read.
+    Host(fn(&HostAccount) -> f64),
+    /// Series of the host.
+    HostSeries(fn(&HostAccount, &mut Series<'_>) -> fmt::Result),
+    /// A value of each VM; `None` if it is not measured.
+    Vm(fn(&VmAccount, &Now) -> Option<f64>),
+    /// Series of each VM.
+    VmSeries(fn(&VmAccount, &Now, &mut Series<'_>) -> fmt::Result),
 }
 
-fn of_host(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::Result {
-    let Some(host) = accounts.host() else {
-        return Ok(());
-    };
-    match metric {
-        Metric::HostPcpus => series.put(&[], host.pcpus as f64),
-        Metric::HostUse => {
-            let told = host.uses.iter();
-            let mut told = told.filter(|(what, _)| host.measured.contains(what));
-            told.try_for_each(|(what, time)| series.put(&[what], seconds(*time)))
-        }
-        Metric::HostProcess => {
-            for (process, time) in host.processes.named() {
-                let labels = ["process", &process.name, &process.cgroup];
-                series.put(&labels, seconds(time))?;
-            }
-            match host.processes.others() {
-                Some(time) => series.put(&["others", "others", ""], seconds(time)),
+impl Samples {
+    fn put(self, accounts: &Accounts, series: &mut Series<'_>) -> fmt::Result {
+        let mut vms = accounts.told();
+        match self {
+            Samples::One(get) => get(accounts).map_or(Ok(()), |value| series.put(&[], value)),
+            Samples::Host(get) => accounts.host().map_or(Ok(()), |host| series.put(&[], get(host))),
+            Samples::HostSeries(put) => accounts.host().map_or(Ok(()), |host| put(host, series)),
+            Samples::Vm(get) => vms.try_for_each(|(vm, now)| match get(vm, now) {
+                Some(value) => series.put(&[&vm.name, &vm.pid], value),
                 None => Ok(()),
-            }
+            }),
+            Samples::VmSeries(put) => vms.try_for_each(|(vm, now)| put(vm, now, series)),
         }
-        Metric::HostVms => series.put(&[], host.found as f64),
-        Metric::HostVmsUnreadable => series.put(&[], host.unreadable as f64),
-        Metric::HostVmsLeftOut => series.put(&[], host.left_out as f64),
-        Metric::HostVmsUnidentified => series.put(&[], host.unidentified as f64),
-        Metric::ExportVmsWithoutSeries => series.put(&[], host.without_series as f64),
-        Metric::ExportNotMeasured => {
-            let mut missing = host.missing.iter();
-            missing.try_for_each(|((what, want), part)| series.put(&[what, want], *part))
-        }
-        Metric::ExportNotSeen => {
-            let mut not_seen = host.not_seen.iter();
-            not_seen.try_for_each(|not| series.put(&[&not.event, &not.lacks, &not.because], 1.0))
-        }
-        Metric::ExportNotCounted => {
-            let mut not_counted = host.not_counted.iter();
-            not_counted.try_for_each(|(what, count)| series.put(&[what], *count as f64))
-        }
-        Metric::ExportSource => series.put(&[&host.source], 1.0),
-        Metric::ExportInterval => series.put(&[], seconds(host.length)),
-        _ => Ok(()),
     }
 }
 
-fn of_vms(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::Result {
-    let has_threads = |kind| {
-        let host = accounts.host();
-        host.is_some_and(|host| host.measured.contains(kind))
-    };
-    for (vm, now) in accounts.told() {
-        let (name, pid) = (vm.name.as_str(), vm.pid.as_str());
-        match metric {
-            Metric::VmState => {
-                for (state, time) in vm.states.measured() {
-                    series.put(&[name, pid, label(state)], seconds(time))?;
-                }
-            }
-            Metric::VcpuState => {
-                for (vcpu, states) in &vm.vcpus {
-                    let vcpu = vcpu.to_string();
-                    for (state, time) in states.measured() {
-                        series.put(&[name, pid, &vcpu, label(state)], seconds(time))?;
-                    }
-                }
-            }
-            Metric::VmReadyWorstVcpu => {
-                if let Some(part) = now.worst_ready {
-                    series.put(&[name, pid], part)?;
-                }
-            }
-            Metric::VmReadyLastingVcpu => {
-                if let Some(part) = now.lasting_ready {
-                    series.put(&[name, pid], part)?;
-                }
-            }
-            Metric::VmVcpus => series.put(&[name, pid], now.vcpus as f64)?,
-            Metric::VmRuns => series.put(&[name, pid], vm.runs as f64)?,
-            Metric::VmWakeupLatency if now.has_latency => {
-                series.put_histogram(&[name, pid], &vm.latency)?;
-            }
-            Metric::VmCulprit => {
-                let mut put = |culprit: &CulpritKey, time: Nanos| {
-                    let CulpritKey { kind, name: whom, cgroup, evidence } = culprit;
-                    let labels = [name, pid, kind, whom, cgroup, evidence];
-                    series.put(&labels, seconds(time))
-                };
-                for (evidence, ranked) in &vm.culprits {
-                    for (culprit, time) in ranked.named() {
-                        put(culprit, time)?;
-                    }
-                    if let Some(time) = ranked.others() {
-                        put(&CulpritKey::others(*evidence), time)?;
-                    }
-                }
-            }
-            Metric::VmThread => {
-                let told = vm.threads.iter().filter(|(kind, _)| has_threads(kind));
-                for (thread, time) in told {
-                    series.put(&[name, pid, thread], seconds(*time))?;
-                }
-            }
-            Metric::VmFair => series.put(&[name, pid], now.fair)?,
-            Metric::VmReceived => series.put(&[name, pid], now.received)?,
-            Metric::VmLag => series.put(&[name, pid], now.lag)?,
-            _ => {}
+pub(super) fn states(vm: &VmAccount, _: &Now, series: &mut Series<'_>) -> fmt::Result {
+    let mut measured = vm.states.measured();
+    measured
+        .try_for_each(|(state, time)| series.put(&[&vm.name, &vm.pid, &word(state)], seconds(time)))
+}
+
+pub(super) fn vcpu_states(vm: &VmAccount, _: &Now, series: &mut Series<'_>) -> fmt::Result {
+    for (vcpu, states) in &vm.vcpus {
+        let vcpu = vcpu.to_string();
+        for (state, time) in states.measured() {
+            series.put(&[&vm.name, &vm.pid, &vcpu, &word(state)], seconds(time))?;
         }
     }
     Ok(())
+}
+
+pub(super) fn wakeup_latency(vm: &VmAccount, now: &Now, series: &mut Series<'_>) -> fmt::Result {
+    if now.has_latency {
+        series.put_histogram(&[&vm.name, &vm.pid], &vm.latency)?;
+    }
+    Ok(())
+}
+
+pub(super) fn culprits(vm: &VmAccount, _: &Now, series: &mut Series<'_>) -> fmt::Result {
+    let mut put = |culprit: &CulpritKey, time: Nanos| {
+        let CulpritKey { kind, name, cgroup, evidence } = culprit;
+        series.put(&[&vm.name, &vm.pid, kind, name, cgroup, evidence], seconds(time))
+    };
+    for (evidence, ranked) in &vm.culprits {
+        for (culprit, time) in ranked.named() {
+            put(culprit, time)?;
+        }
+        if let Some(time) = ranked.others() {
+            put(&CulpritKey::others(*evidence), time)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn threads(vm: &VmAccount, now: &Now, series: &mut Series<'_>) -> fmt::Result {
+    let mut threads = vm.threads.iter().filter(|_| now.has_threads);
+    threads.try_for_each(|(kind, time)| series.put(&[&vm.name, &vm.pid, kind], seconds(*time)))
+}
+
+pub(super) fn uses(host: &HostAccount, series: &mut Series<'_>) -> fmt::Result {
+    let mut uses = host.uses.iter().filter(|(what, _)| host.measured.contains(what));
+    uses.try_for_each(|(what, time)| series.put(&[what], seconds(*time)))
+}
+
+pub(super) fn processes(host: &HostAccount, series: &mut Series<'_>) -> fmt::Result {
+    for (process, time) in host.processes.named() {
+        series.put(&["process", &process.name, &process.cgroup], seconds(time))?;
+    }
+    match host.processes.others() {
+        Some(time) => series.put(&["others", "others", ""], seconds(time)),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn not_measured(host: &HostAccount, series: &mut Series<'_>) -> fmt::Result {
+    let mut missing = host.missing.iter();
+    missing.try_for_each(|((what, want), part)| series.put(&[what, want], *part))
+}
+
+pub(super) fn not_seen(host: &HostAccount, series: &mut Series<'_>) -> fmt::Result {
+    let mut not_seen = host.not_seen.iter();
+    not_seen.try_for_each(|not| series.put(&[&not.event, &not.lacks, &not.because], 1.0))
+}
+
+pub(super) fn not_counted(host: &HostAccount, series: &mut Series<'_>) -> fmt::Result {
+    let mut not_counted = host.not_counted.iter();
+    not_counted.try_for_each(|(what, count)| series.put(&[what], *count as f64))
 }

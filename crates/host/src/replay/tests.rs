@@ -126,12 +126,12 @@ fn a_replayed_interval_is_what_top_showed() {
     let record = recorded(dir.path());
     for n in 0..5 {
         let (scan, interval, weights) = second(n);
-        let top = shown(&scan, &interval, &weights, |_| true);
+        let top = shown(&scan, &interval, &assessed(&interval, &weights), |_| true);
         let replayed = read(&record, at(n)).unwrap();
         assert_eq!(replayed.shown(&[]), top, "second {n}");
     }
     let (scan, interval, weights) = second(1);
-    let only = shown(&scan, &interval, &weights, |vm| vm.name == "db");
+    let only = shown(&scan, &interval, &assessed(&interval, &weights), |vm| vm.name == "db");
     let replayed = read(&record, at(1)).unwrap();
     assert_eq!(replayed.shown(&named("d*")), only);
     assert!(read(&record, Nanos(0)..begin(0)).is_none());
@@ -149,8 +149,8 @@ fn range_sums_intervals_of_changing_vms() {
     // Two seconds of two vCPUs; the fair share is half a pCPU in each of them.
     let db = &top.vms[0];
     assert_eq!((db.name.as_str(), db.times.wall()), ("db", Nanos::from_secs(4)));
-    assert_eq!((db.due, db.received), (0.2, 0.16));
-    assert!((db.lag - 0.2).abs() < 1e-9, "{}", db.lag);
+    assert_eq!((db.figures.due, db.figures.received), (0.2, 0.16));
+    assert!((db.figures.lag - 0.2).abs() < 1e-9, "{db:?}");
     // The hour without intervals, VMs that ended and sleep do not count.
     assert_eq!(top.seconds, 5.0);
     let golden = "\

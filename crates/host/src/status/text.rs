@@ -90,65 +90,64 @@ fn uptime(seconds: f64) -> String {
     }
 }
 
+/// Heading and field of a VM.
+type Column = (&'static str, fn(&ManagedStatus) -> Field);
+
+const COLUMNS: [Column; 11] = [
+    ("<VM", |vm| vm.name.as_str().into()),
+    ("pid", |vm| vm.pid.to_string().into()),
+    ("vCPU", |vm| vm.vcpus.to_string().into()),
+    ("share", |vm| known(vm.fair_share, |share| format!("{share:.3}"))),
+    ("received", |vm| known(vm.received, |received| format!("{received:.3}"))),
+    ("lag%", |vm| known(vm.lag, |lag| format!("{:+.1}", lag * 100.0))),
+    ("wait ms", |vm| known(vm.wait_ms, |wait| format!("{wait:.2}"))),
+    ("weight", weight),
+    ("<turns", |vm| yes(vm.turns)),
+    ("<apart", |vm| yes(vm.apart)),
+    ("<state", state),
+];
+
 fn table(service: &ServiceStatus, with_vcpus: bool, style: Style) -> String {
-    let mut columns = Columns::new(&[
-        "<VM", "pid", "vCPU", "share", "received", "lag%", "wait ms", "weight", "<turns", "<apart",
-        "<state",
-    ]);
+    let mut columns = Columns::new(&COLUMNS.map(|(heading, _)| heading));
     for vm in &service.vms {
-        columns.row(of_vm(vm));
+        columns.row(COLUMNS.map(|(_, field)| field(vm)));
         for (vcpu, demand) in vm.demands.iter().filter(|_| with_vcpus) {
             let state = format!("wants {:.3}, urgency {}", demand.demand, demand.urgency);
-            columns.row([
-                Field::from(""),
-                "".into(),
-                vcpu.to_string().into(),
-                format!("{:.3}", demand.due).into(),
-                "".into(),
-                "".into(),
-                "".into(),
-                "".into(),
-                "".into(),
-                "".into(),
-                state.into(),
-            ]);
+            columns.row(COLUMNS.map(|(heading, _)| match heading {
+                "vCPU" => vcpu.to_string().into(),
+                "share" => format!("{:.3}", demand.due).into(),
+                "<state" => state.as_str().into(),
+                _ => Field::default(),
+            }));
         }
     }
     columns.text(style)
 }
 
-fn of_vm(vm: &ManagedStatus) -> [Field; 11] {
-    let weight = match (vm.weight, vm.configured_weight) {
+fn weight(vm: &ManagedStatus) -> Field {
+    match (vm.weight, vm.configured_weight) {
         (Some(weight), Some(configured)) if weight.round() != configured.round() => {
-            format!("{weight:.0} ({configured:.0})")
+            format!("{weight:.0} ({configured:.0})").into()
         }
-        (Some(weight), _) => format!("{weight:.0}"),
-        (None, _) => "–".to_owned(),
-    };
-    let state = match (vm.paused, vm.policies.is_empty()) {
+        (weight, _) => known(weight, |weight| format!("{weight:.0}")),
+    }
+}
+
+fn state(vm: &ManagedStatus) -> Field {
+    match (vm.paused, vm.policies.is_empty()) {
         (true, _) => Field::toned("paused", Tone::Warn),
-        (false, true) => Field::from("measured only"),
-        (false, false) => Field::from("managed"),
-    };
-    let yes = |is: bool| Field::from(if is { "yes" } else { "no" });
-    [
-        vm.name.as_str().into(),
-        vm.pid.to_string().into(),
-        vm.vcpus.to_string().into(),
-        known(vm.fair_share, |share| format!("{share:.3}")).into(),
-        known(vm.received, |received| format!("{received:.3}")).into(),
-        known(vm.lag, |lag| format!("{:+.1}", lag * 100.0)).into(),
-        known(vm.wait_ms, |wait| format!("{wait:.2}")).into(),
-        weight.into(),
-        yes(vm.turns),
-        yes(vm.apart),
-        state,
-    ]
+        (false, true) => "measured only".into(),
+        (false, false) => "managed".into(),
+    }
+}
+
+fn yes(is: bool) -> Field {
+    if is { "yes" } else { "no" }.into()
 }
 
 /// Formats a figure, or a dash if it is unknown.
-fn known(figure: Option<f64>, shown: impl FnOnce(f64) -> String) -> String {
-    figure.map_or_else(|| "–".to_owned(), shown)
+fn known(figure: Option<f64>, shown: impl FnOnce(f64) -> String) -> Field {
+    figure.map_or_else(|| "–".to_owned(), shown).into()
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! The figures of `top`, one entry each.
+//! Fields, sort keys, legend and help of the figures of `top`, which [`FIGURES`] declares.
 //!
-//! The text, the screen, its sort keys, its legend and its help derive from [`FIGURES`]: a new column is a new entry.
 //! Non-goal: the first and last columns (name, culprit) are not figures, and each view formats them itself.
 
 use std::cmp::Ordering;
@@ -8,6 +7,7 @@ use std::cmp::Ordering;
 use tandem_model::{Nanos, State, VcpuTimes};
 
 use crate::columns::{Field, Tone};
+use crate::export::metric::FIGURES;
 use crate::top::{Culprit, TopInterval, TopVcpu, TopVm};
 
 /// RDY from which a vCPU is noteworthy, and from which it is bad: the limits that operators of other hypervisors use.
@@ -15,7 +15,7 @@ const READY: [f64; 2] = [0.05, 0.10];
 
 /// A column between name and culprit.
 #[derive(Debug)]
-pub(super) struct Figure {
+pub(crate) struct Figure {
     /// Heading, also the name of the sort key.
     pub(super) heading: &'static str,
     /// Explanation for the help.
@@ -33,7 +33,7 @@ pub(super) struct Figure {
 
 /// Where a figure comes from, and how it is formatted.
 #[derive(Debug)]
-enum Value {
+pub(crate) enum Value {
     /// Part of wall time per vCPU, in percent.
     Share(State),
     /// pCPUs of a VM; several VMs have the sum.
@@ -42,7 +42,7 @@ enum Value {
     Percent(fn(&TopVm) -> f64),
 }
 
-const fn state(
+pub(crate) const fn state(
     state: State,
     heading: &'static str,
     help: &'static str,
@@ -59,40 +59,14 @@ const fn state(
     }
 }
 
-const fn of_vm(heading: &'static str, help: &'static str, value: Value) -> Figure {
-    Figure { heading, help, legend: "", width: 5, sort: None, optional: false, value }
+pub(crate) const fn of_vm(
+    heading: &'static str,
+    sort: Option<char>,
+    value: Value,
+    help: &'static str,
+) -> Figure {
+    Figure { heading, help, legend: "", width: 5, sort, optional: false, value }
 }
-
-/// All figures, in display order.
-pub(super) static FIGURES: [Figure; 10] = [
-    state(State::Run, "RUN", "guest code runs on a pCPU", "guest"),
-    state(State::Poll, "POLL", "the host polls for an interrupt after the guest halted", "polling"),
-    state(State::Vmm, "VMM", "the host works for the guest: exits, emulation", "exits"),
-    Figure {
-        sort: Some('r'),
-        ..state(
-            State::Ready,
-            "RDY",
-            "runnable, waits for a pCPU: from 5 % on worth a look, from 10 % on bad",
-            "waits (5 fair, 10 bad)",
-        )
-    },
-    Figure { sort: Some('l'), ..state(State::Limited, "LIM", "held back by a quota", "quota") },
-    Figure {
-        optional: true,
-        ..state(State::Costop, "CSTP", "waits only because a sibling does not run", "")
-    },
-    state(State::Halted, "HALT", "halted", "idle"),
-    of_vm("due", "fair share by weight, in pCPUs", Value::Pcpus(|vm| vm.due)),
-    Figure {
-        sort: Some('c'),
-        ..of_vm("recv", "received time, in pCPUs", Value::Pcpus(|vm| vm.received))
-    },
-    Figure {
-        sort: Some('g'),
-        ..of_vm("lag%", "part of its fair share that it lacks", Value::Percent(|vm| vm.lag))
-    },
-];
 
 /// A sort key of the VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,11 +115,19 @@ pub(super) fn worst_first(one: &TopVm, two: &TopVm) -> Ordering {
     let ready = |vm: &TopVm| vm.times.share(State::Ready).unwrap_or(0.0);
     ready(two)
         .total_cmp(&ready(one))
-        .then(two.lag.total_cmp(&one.lag))
+        .then(two.figures.lag.total_cmp(&one.figures.lag))
         .then_with(|| (&one.name, one.pid).cmp(&(&two.name, two.pid)))
 }
 
 impl Figure {
+    pub(crate) const fn sorted_by(self, key: char) -> Figure {
+        Figure { sort: Some(key), ..self }
+    }
+
+    pub(crate) const fn optional(self) -> Figure {
+        Figure { optional: true, ..self }
+    }
+
     /// Value of a VM; `None` if it is not measured.
     fn of_vm(&self, vm: &TopVm) -> Option<f64> {
         match self.value {

@@ -8,6 +8,7 @@ use super::*;
 use crate::columns::Style;
 use crate::fixtures::intervals::{interval, vcpu_on, vm_interval};
 use crate::fixtures::{ms, vm};
+use crate::weights::Weights;
 
 /// A vCPU that ran and waited for this many ms of a second.
 fn vcpu(n: u32, ran: u64, waited: u64) -> VcpuInterval {
@@ -68,7 +69,7 @@ fn example() -> (Scan, Interval) {
 
 pub(super) fn all() -> TopInterval {
     let (scan, interval) = example();
-    shown(&scan, &interval, &Weights::default(), |_| true)
+    shown(&scan, &interval, &assessed(&interval, &Weights::default()), |_| true)
 }
 
 #[test]
@@ -95,18 +96,19 @@ fn worst_vm_comes_first_with_its_culprits() {
     assert_eq!((first.tid, first.culprits[1].name.as_str()), (201, "make"));
     assert_eq!((top.found, top.unreadable, top.unidentified), (3, 2, 1));
     // Each wants more than half of the received sum: equal weights, equal shares of 1.6 pCPUs.
-    assert!(hurt.due > hurt.received && hurt.lag > 0.0, "{hurt:?}");
-    assert!(top.vms[1].lag < 0.0);
+    assert!(hurt.figures.due > hurt.figures.received && hurt.figures.lag > 0.0, "{hurt:?}");
+    assert!(top.vms[1].figures.lag < 0.0);
 }
 
 #[test]
 fn unselected_vms_remain_culprits() {
     let (scan, interval) = example();
-    let top = shown(&scan, &interval, &Weights::default(), |vm| vm.name == "hurt");
+    let top =
+        shown(&scan, &interval, &assessed(&interval, &Weights::default()), |vm| vm.name == "hurt");
     assert_eq!(top.vms.len(), 1);
     assert_eq!(top.vms[0].culprits[0].name, "calm");
     let everybody = all();
-    assert_eq!(top.vms[0].due, everybody.vms[0].due, "the fair share counts all VMs");
+    assert_eq!(top.vms[0].figures, everybody.vms[0].figures, "the fair share counts all VMs");
     assert_eq!(top.unidentified, 0);
 }
 
@@ -114,7 +116,7 @@ fn unselected_vms_remain_culprits() {
 fn equal_names_are_shown_with_pids() {
     let (mut scan, interval) = example();
     scan.vms[0].name = "hurt".to_owned();
-    let top = shown(&scan, &interval, &Weights::default(), |_| true);
+    let top = shown(&scan, &interval, &assessed(&interval, &Weights::default()), |_| true);
     assert!(top.vms.iter().all(|vm| vm.name == "hurt"));
     let text = text::text(&top, false, Style::default());
     let lines: Vec<&str> = text.lines().collect();
@@ -202,7 +204,7 @@ fn unaccounted_time_is_shown() {
 #[test]
 fn without_vms_there_are_totals() {
     let (scan, interval) = example();
-    let top = shown(&scan, &interval, &Weights::default(), |_| false);
+    let top = shown(&scan, &interval, &assessed(&interval, &Weights::default()), |_| false);
     let text = text::text(&top, false, Style::default());
     assert!(text.starts_with("no VM to show\n2 pCPUs over"), "{text}");
 }
@@ -228,7 +230,7 @@ fn json_has_schema_and_null_for_unmeasured() {
 fn vms_beyond_limits_are_counted() {
     let (mut scan, interval) = example();
     scan.left_out = 4;
-    let top = shown(&scan, &interval, &Weights::default(), |_| true);
+    let top = shown(&scan, &interval, &assessed(&interval, &Weights::default()), |_| true);
     assert_eq!(top.left_out, 4);
     let notes = text::notes(&top, true);
     let told = notes.iter().find(|note| note.starts_with("4 VMs not shown"));
@@ -243,7 +245,7 @@ fn notes_of_bpf_programs_are_shown() {
     let latency = programs.latency.entry(VmId(2)).or_default();
     (latency.counts[10], latency.time) = (7, ms(1));
     interval.programs = Some(programs);
-    let top = shown(&scan, &interval, &Weights::default(), |_| true);
+    let top = shown(&scan, &interval, &assessed(&interval, &Weights::default()), |_| true);
     let notes = text::notes(&top, true);
     let not_counted = notes.iter().find(|note| note.starts_with("not counted: 3 waits"));
     assert!(not_counted.is_some(), "{notes:?}");
