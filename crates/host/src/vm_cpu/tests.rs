@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use rustix::io::Errno;
 use tandem_linux::actuator::{Actuator, Slots};
 use tandem_linux::cgroup::Version;
@@ -169,6 +170,7 @@ impl World {
 
     /// Applies decisions, and checks that a VM that takes turns keeps the idle class and weight of its group.
     fn apply(&mut self, n: usize, decisions: &[Decision]) {
+        self.reread_after_turns(n);
         for step in steps(decisions) {
             let group = self.vms[n].managed.cgroup().clone();
             let look = |host: &Fake| {
@@ -289,6 +291,7 @@ impl World {
 
     /// Replaces the rotation, as the fleet and the keeper do together.
     fn rotate(&mut self, members: [bool; 2], roams: bool) {
+        (0..2).for_each(|n| self.reread_after_turns(n));
         let keeper = self.host.controller();
         for (n, subject) in self.vms.iter_mut().enumerate() {
             let Subject { managed, switch, slots } = subject;
@@ -349,15 +352,19 @@ impl World {
 
     /// Reads a VM's settings again, as an update of the fleet does.
     fn recheck(&mut self, n: usize) {
+        self.reread_after_turns(n);
         let managed = &mut self.vms[n].managed;
-        let controller = self.host.controller();
-        if managed.cpu.has_ended_turns() {
-            if let Ok((weight, idle)) = shares(&*controller, managed.cgroup()) {
-                managed.cpu.on_read(weight, idle);
-            }
-            return;
-        }
         let _ = managed.recheck_group(&mut self.actuator, &mut Vec::new());
+    }
+
+    /// Reads a VM that has left its turns, as each observation does before policies decide.
+    fn reread_after_turns(&mut self, n: usize) {
+        let managed = &mut self.vms[n].managed;
+        if managed.cpu.has_ended_turns()
+            && let Ok((weight, idle)) = shares(&*self.host.controller(), managed.cgroup())
+        {
+            managed.cpu.on_read(weight, idle);
+        }
     }
 
     fn end_vcpu(&mut self, n: usize, vcpu: u32) {
@@ -411,6 +418,7 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: 1_700,
         failure_persistence: None,
+        rng_seed: RngSeed::Fixed(1),
         max_shrink_iters: 600,
         ..ProptestConfig::default()
     })]
