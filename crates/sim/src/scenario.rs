@@ -6,14 +6,9 @@ mod agent;
 mod host;
 pub mod load;
 mod machine;
-mod place;
 mod policies;
-pub(crate) mod read;
-mod set;
 #[cfg(test)]
 mod tests;
-pub(crate) mod tree;
-pub(crate) mod units;
 mod vm;
 
 use serde::Serialize;

@@ -9,10 +9,10 @@ use tandem_model::Nanos;
 use tandem_policy::gleaner::consolidation::Judge;
 use tandem_policy::gleaner::{ConsolidationConfig, ControllerConfig, RetentionConfig};
 
-use super::place::LoadError;
-use super::read::{Field, Table};
-use super::tree::Value;
-use super::units;
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
+use crate::document::tree::Value;
+use crate::document::units;
 
 /// Gleaner in a guest.
 #[derive(Clone, Debug, PartialEq, Serialize)]

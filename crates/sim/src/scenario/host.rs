@@ -8,13 +8,13 @@
 
 use tandem_model::Nanos;
 
-use super::place::LoadError;
-use super::read::{Field, Table};
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
+use crate::document::units;
 use crate::host::{
     AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, CreditAge, CreditConfig, HostConfig,
     HostScheduler, PauseLoop, Placement, Ranking, Starts, Ticks,
 };
-use crate::scenario::units;
 use crate::sched::fair::{CfsAge, Discipline, Reweight};
 
 pub(super) const KEYS: [&str; 15] = [
@@ -63,7 +63,7 @@ pub enum SchedulerName {
 /// Reads `[host]` for a machine with `pcpus` pCPUs.
 pub fn read(document: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
     let Some(table) = document.table("host", &KEYS)? else {
-        let empty = super::tree::Node::empty(document.place().clone());
+        let empty = crate::document::tree::Node::empty(document.place().clone());
         return settings(&Table::document(&empty, &KEYS)?, pcpus);
     };
     settings(&table, pcpus)

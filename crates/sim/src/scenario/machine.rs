@@ -5,9 +5,9 @@
 
 use serde::Deserialize;
 
-use super::place::LoadError;
-use super::read::{Field, Table};
 use super::{Machine, Mode};
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
 use crate::machine::costs::TABLE;
 use crate::machine::{Costs, TimerSteals};
 

@@ -14,12 +14,12 @@ use tandem_policy::host::{ControllerConfig, Placement, WeightKnob, registry};
 use tandem_policy::turns::TurnsConfig;
 use tandem_policy::{FlexSConfig, FlexWConfig};
 
-use super::place::LoadError;
-use super::read::{Field, Table};
-use super::tree::{Entry, Node, Value};
 use super::{HostPolicies, Policies};
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
+use crate::document::tree::{Entry, Node, Value};
+use crate::document::units;
 use crate::host::HostScheduler;
-use crate::scenario::units;
 
 /// Maximum accounting period.
 const MAX_PERIOD: Nanos = Nanos::from_secs(10);
@@ -241,7 +241,7 @@ fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
         "least_branches",
     ];
     let default = FlexSConfig::default();
-    if let super::tree::Value::Flag(on) = field.node.value {
+    if let crate::document::tree::Value::Flag(on) = field.node.value {
         return Ok(on.then_some(default));
     }
     let table = field.table(&KEYS)?;

@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use tandem_kpolicy::MAX_VCPUS as MAX_RANKED;
 use tandem_model::{Nanos, PcpuId, PcpuSet, Weight};
 
-use super::place::LoadError;
-use super::read::{Field, Table};
 use super::{
     Apic, Guest, IdleLoop, IdleTlb, Machine, MmLock, Mode, TlbFlush, Vm, agent, host, policies,
-    units,
 };
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
+use crate::document::units;
 use crate::host::{Candidate, HostConfig, HostScheduler, Placement, Starts};
 use crate::workload::{SpinKind, Workload, parse};
 

@@ -33,10 +33,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::{BranchProfile, Object, Op, Role, Threads, Workload};
-use crate::scenario::load::LoadError;
-use crate::scenario::read::{Field, Table};
-use crate::scenario::tree::{Node, Value};
-use crate::scenario::units;
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
+use crate::document::tree::{Node, Value};
+use crate::document::units;
 
 pub(crate) const KEYS: [&str; 6] = ["name", "about", "unit", "objects", "role", "branches"];
 

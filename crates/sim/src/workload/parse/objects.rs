@@ -5,10 +5,10 @@
 
 use tandem_model::suggestion::nearest;
 
-use crate::scenario::load::{LoadError, Place};
-use crate::scenario::read::{Field, Table};
-use crate::scenario::tree::Value;
-use crate::scenario::units;
+use crate::document::place::{LoadError, Place};
+use crate::document::read::{Field, Table};
+use crate::document::tree::Value;
+use crate::document::units;
 use crate::workload::{Object, ObjectRef, Pick, Space, Spin, SpinKind, Wake};
 
 /// Maximum number of objects of a workload, and of all workloads of a scenario together.
