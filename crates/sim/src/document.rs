@@ -1,9 +1,10 @@
 //! TOML documents of settings: scenarios and workloads.
 //!
 //! [`tree`] parses a text into nodes that keep their locations, and [`set`] replaces values from the command line.
-//! [`read`] turns nodes into settings; its errors ([`place`]) name file, line, key and the valid form.
+//! [`read`] and [`de`] turn nodes into settings; errors ([`place`]) name file, line, key and the valid form.
 //! [`units`] parses times, distributions and sizes.
 
+mod de;
 pub(crate) mod place;
 pub(crate) mod read;
 pub(crate) mod set;

@@ -7,7 +7,7 @@
 //!
 //! All methods take the time in ns; none allocates in the steady state.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_kpolicy::{ApleConfig, Order};
 use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
@@ -45,7 +45,7 @@ pub enum HostScheduler {
 }
 
 /// The release of Xen that the credit scheduler models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum CreditAge {
     /// Up to 4.0 (2010, 2011): a weight belongs to a VM; a vCPU above the credit limit loses all its credits.
     #[serde(rename = "4.0")]
@@ -56,7 +56,7 @@ pub enum CreditAge {
 }
 
 /// Initial placement of vCPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Starts {
     /// Spread over the allowed pCPUs.
@@ -88,7 +88,7 @@ pub struct CreditConfig {
 }
 
 /// Placement of vCPUs on run queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// The scheduler's own load balancing (LB).
@@ -100,7 +100,7 @@ pub enum Placement {
 }
 
 /// Co-scheduling of a VM's vCPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoScheduling {
     /// No co-scheduling.
@@ -251,7 +251,7 @@ pub struct HostConfig {
 }
 
 /// Phases of the clock ticks of a host's pCPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ticks {
     /// Spread evenly over the period, so that pCPUs are no more in step than with random phases.

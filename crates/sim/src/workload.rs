@@ -4,7 +4,7 @@
 //! A role's program is a list of [`Op`]s with jumps for loops, and objects are numbers.
 //! Every object of a workload exists once per VM that runs it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::random::Dist;
 
@@ -129,7 +129,7 @@ pub const MOST_LOOPS: usize = 4;
 pub const MOST_HELD: usize = 4;
 
 /// Kind of a spin lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpinKind {
     /// Test-and-set: the first waiter to try after the release gets the lock.
@@ -144,7 +144,7 @@ pub enum SpinKind {
 }
 
 /// Mode in which a thread spins; pause-loop exiting on Intel detects only kernel mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Space {
     /// In the guest kernel, with preemption disabled while held or waited for.
@@ -166,7 +166,7 @@ pub enum Spin {
 }
 
 /// Wake-up of the waiters that blocked at a barrier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wake {
     /// The last thread to arrive wakes all.

@@ -163,13 +163,18 @@ impl<'a> Field<'a> {
         Ok(number.min(u64::from(u32::MAX)) as u32)
     }
 
+    /// Reads a number.
+    pub fn real(&self) -> Result<f64, LoadError> {
+        match self.node.value {
+            Value::Integer(number) => Ok(number as f64),
+            Value::Real(number) => Ok(number),
+            _ => Err(self.kind("a number")),
+        }
+    }
+
     /// Reads a number within a range.
     pub fn number(&self, least: f64, most: f64) -> Result<f64, LoadError> {
-        let number = match self.node.value {
-            Value::Integer(number) => number as f64,
-            Value::Real(number) => number,
-            _ => return Err(self.kind(&format!("a number, {least} … {most},"))),
-        };
+        let number = self.real()?;
         if number.is_finite() && number >= least && number <= most {
             Ok(number)
         } else {

@@ -1,7 +1,11 @@
 //! Reading scenarios: defaults, replacements and errors.
 
 use tandem_model::{Nanos, PolicySet};
+use tandem_policy::FlexWConfig;
+use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::host::registry;
+use tandem_policy::settings::Settings;
+use tandem_policy::turns::TurnsConfig;
 
 use super::load::{Setting, Source};
 use super::{IdleLoop, Scenario, load};
@@ -146,7 +150,7 @@ fn invalid_replacements_name_the_option() {
         ("policies.placement=move", "\"turns\""),
         ("host.eevdf.reweight=6.12", "\"6.13\", \"reverted\""),
         ("host.eevdf.reweight=[6.13]", "one of \"6.13\""),
-        ("policies.flexs={ choices = 0 }", "choices is 0"),
+        ("policies.flexs={ choices = 0 }", "policies.flexs.choices = 0 is not possible: 1 … 64"),
         ("workload.w.branches={ tight = 1 }", "0 … 0.9"),
         ("seed=-1", "0 … "),
         ("nothing=1", "possible are `name`"),
@@ -184,9 +188,9 @@ fn every_key_is_documented() {
         &super::host::PAUSE_LOOP_KEYS,
         &super::host::CFS_KEYS,
         &super::host::EEVDF_KEYS,
-        &super::policies::FAIR_KEYS,
-        &super::policies::TURNS_KEYS,
-        &super::policies::ASYMMETRIC_KEYS,
+        FlexWConfig::KEYS,
+        TurnsConfig::KEYS,
+        AsymmetricConfig::KEYS,
         &super::vm::KEYS,
         &super::agent::KEYS,
         &parse::KEYS,

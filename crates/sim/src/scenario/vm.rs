@@ -356,31 +356,10 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
         scheduler: host::fair(table, name, vcpus)?,
         idle: table.or("idle", IdleLoop::Halt, idle)?,
         tick: table.or("tick", Nanos::from_millis(4), host::tick)?,
-        tlb: table.or("tlb", TlbFlush::Ipi, |field| {
-            field.choice(&[
-                ("ipi", TlbFlush::Ipi),
-                ("paravirtual", TlbFlush::Paravirtual),
-                ("hypercall", TlbFlush::Hypercall),
-            ])
-        })?,
-        idle_tlb: table.or("idle_tlb", IdleTlb::LeftOut, |field| {
-            field.choice(&[("left-out", IdleTlb::LeftOut), ("asked", IdleTlb::Asked)])
-        })?,
-        apic: table.or("apic", Apic::Cluster, |field| {
-            field.choice(&[
-                ("cluster", Apic::Cluster),
-                ("xapic", Apic::Xapic),
-                ("x2apic", Apic::X2apic),
-                ("posted", Apic::Posted),
-            ])
-        })?,
-        mm_lock: table.or("mm_lock", MmLock::Stealing, |field| {
-            field.choice(&[
-                ("stealing", MmLock::Stealing),
-                ("handed-over", MmLock::HandedOver),
-                ("spinning", MmLock::Spinning),
-            ])
-        })?,
+        tlb: table.or("tlb", TlbFlush::Ipi, Field::parse)?,
+        idle_tlb: table.or("idle_tlb", IdleTlb::LeftOut, Field::parse)?,
+        apic: table.or("apic", Apic::Cluster, Field::parse)?,
+        mm_lock: table.or("mm_lock", MmLock::Stealing, Field::parse)?,
         mm_readers: table.or("mm_readers", false, Field::flag)?,
         spin_locks: table.or("spin_locks", SpinKind::Queued, |field| {
             field.choice(&[
