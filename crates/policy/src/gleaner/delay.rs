@@ -76,11 +76,14 @@ const CHANGED: u32 = 4;
 /// One of many threads may be unlucky, which shows for one block.
 const LATE: u64 = 2;
 
+/// Maximum delay of a thread.
+pub const MAX_DELAY: Nanos = Nanos::from_millis(20);
+
 settings! {
     /// Tunables of delayed scheduling.
     pub struct DelayConfig {
         /// Maximum delay of a thread. Zero: nothing is held back.
-        pub bound: Nanos = Nanos::from_millis(1), (Nanos::ZERO, Nanos::from_millis(20));
+        pub bound: Nanos = Nanos::from_millis(1), (Nanos::ZERO, MAX_DELAY);
         /// Minimum idle periods a second for a trial.
         pub least_transitions: f64 = 300.0, (1.0, 1e6);
         /// Minimum fall of idle periods for a means to be kept, while CPU time grows by [`DelayConfig::tolerance`] at most.

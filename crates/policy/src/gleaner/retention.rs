@@ -29,6 +29,9 @@ use tandem_model::units::Nanos;
 
 use super::{Averages, Observation};
 
+/// Maximum retention.
+pub const MAX_RETENTION: Nanos = Nanos::from_millis(100);
+
 settings! {
     /// Tunables of retention.
     pub struct RetentionConfig {
@@ -39,7 +42,7 @@ settings! {
         /// False: it is always the cost of a round trip, and the settings below have no effect.
         pub adapts: bool = true;
         /// Maximum retention. Longer helps programs that block rarely, and burns more.
-        pub most: Nanos = Nanos::from_millis(2), (Nanos::ZERO, Nanos::from_millis(100));
+        pub most: Nanos = Nanos::from_millis(2), (Nanos::ZERO, MAX_RETENTION);
         /// Minimum fraction of the active vCPUs' time that the workload uses.
         pub least_work: f64 = 0.05, (0.0, 1.0);
         /// Minimum idle fraction of the active vCPUs' time; below it nothing can be gained.
