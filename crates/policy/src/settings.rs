@@ -94,7 +94,11 @@ macro_rules! settings {
         #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $name {
-            $($(#[$meta])* pub $key: $kind,)*
+            $(
+                $(#[$meta])*
+                #[doc = concat!("\n\nDefault: `", stringify!($default), "`" $(, "; range: `", stringify!($range), "`")?, ".")]
+                pub $key: $kind,
+            )*
         }
 
         impl Default for $name {

@@ -165,16 +165,21 @@ impl<'a> Field<'a> {
 
     /// Reads a number.
     pub fn real(&self) -> Result<f64, LoadError> {
+        self.any_number().ok_or_else(|| self.kind("a number"))
+    }
+
+    fn any_number(&self) -> Option<f64> {
         match self.node.value {
-            Value::Integer(number) => Ok(number as f64),
-            Value::Real(number) => Ok(number),
-            _ => Err(self.kind("a number")),
+            Value::Integer(number) => Some(number as f64),
+            Value::Real(number) => Some(number),
+            _ => None,
         }
     }
 
     /// Reads a number within a range.
     pub fn number(&self, least: f64, most: f64) -> Result<f64, LoadError> {
-        let number = self.real()?;
+        let number = self.any_number();
+        let number = number.ok_or_else(|| self.kind(&format!("a number, {least} … {most},")))?;
         if number.is_finite() && number >= least && number <= most {
             Ok(number)
         } else {

@@ -1,11 +1,7 @@
 //! Reading scenarios: defaults, replacements and errors.
 
 use tandem_model::{Nanos, PolicySet};
-use tandem_policy::FlexWConfig;
-use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::host::registry;
-use tandem_policy::settings::Settings;
-use tandem_policy::turns::TurnsConfig;
 
 use super::load::{Setting, Source};
 use super::{IdleLoop, Scenario, load};
@@ -181,16 +177,13 @@ fn every_key_is_documented() {
     use crate::workload::parse;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/scenarios.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let lists: [&[&str]; 16] = [
+    let lists: [&[&str]; 13] = [
         &load::KEYS,
         &super::machine::KEYS,
         &super::host::KEYS,
         &super::host::PAUSE_LOOP_KEYS,
         &super::host::CFS_KEYS,
         &super::host::EEVDF_KEYS,
-        FlexWConfig::KEYS,
-        TurnsConfig::KEYS,
-        AsymmetricConfig::KEYS,
         &super::vm::KEYS,
         &super::agent::KEYS,
         &parse::KEYS,
