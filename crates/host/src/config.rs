@@ -1,31 +1,6 @@
 //! The host daemon's settings: a TOML file, and flags that override it.
 //!
-//! ```toml
-//! [host]
-//! period_ms = 100           # accounting period, 30 … 1000
-//! fair_window_s = 10        # 1 … 3600
-//! policies = ["fair", "turns", "apart"] # what acts on the selected VMs
-//! turn_ms = 20              # how long a turn is, 5 … 100
-//! weight_per_vcpu = false   # true: a weight is that of each vCPU of a VM, not that of the VM
-//! counters = "hardware"     # branch counters of the policy flexs; "synthetic": those of Tandem's own microVMs
-//! placement = "turns"       # "keep": no affinity is changed; "rebalance": may move vCPUs that are pinned to one pCPU
-//!
-//! [host.select]             # which VMs to act on; nothing is touched that is not selected
-//! all = false
-//! pids = [4711]
-//! names = ["db-*"]
-//! cgroups = ["/machine.slice/*"]
-//! uids = [1000]
-//! exclude = ["router-*"]    # not these, although they match
-//!
-//! [[host.rule]]             # for single VMs; the default weight is that of the VM's own cgroup
-//! name = "db-*"             # a name alone means VMs of root's and in /machine.slice; with cgroup or uid those there
-//! cgroup = "/machine.slice/*"
-//! weight = 2.0              # 1 = the kernel's default (cpu.shares 1024, cpu.weight 100)
-//! weight_per_vcpu = true    # in place of the host's
-//! policies = ["configured"] # in place of the host's; []: measured and left as it is
-//! ```
-//!
+//! Keys with unit, range and default: `docs/reference/settings.md`; an example: `packaging/tandem.toml`.
 //! An unknown key, a value out of range or an unreadable file is an error that names the file, the key and the valid form.
 
 mod rule;

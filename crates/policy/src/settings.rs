@@ -61,10 +61,10 @@ pub struct OutOfRange {
 }
 
 /// The range of a table: those of its settings.
-pub(crate) struct Own;
+pub struct Own;
 
 /// A value that can be compared with a range of type `R`.
-pub(crate) trait Within<R> {
+pub trait Within<R> {
     /// Checks the value of this key.
     fn within(&self, key: &str, range: R) -> Result<(), OutOfRange>;
 }
@@ -85,7 +85,8 @@ impl<T: Settings> Within<Own> for T {
     }
 }
 
-/// Declares a struct of settings; see the module.
+/// Declares a struct of settings; see [`mod@settings`].
+#[macro_export]
 macro_rules! settings {
     ($(#[$about:meta])* pub struct $name:ident $(as $its:ident)? {
         $($(#[$meta:meta])* pub $key:ident: $kind:ty = $default:expr $(, $range:expr)?;)*
@@ -130,7 +131,7 @@ macro_rules! settings {
         }
     };
 }
-pub(crate) use settings;
+pub use settings;
 
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

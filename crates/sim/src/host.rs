@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tandem_kpolicy::{ApleConfig, Order};
 use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
+use tandem_policy::settings::settings;
 
 use crate::sched::fair::Discipline;
 
@@ -162,19 +163,21 @@ pub enum Ranking {
     Cch,
 }
 
-/// APLE's settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct AplePolicy {
-    /// Initial threshold, cycles.
-    pub initial: u32,
-    /// Minimum threshold, cycles.
-    pub lower: u32,
-    /// Maximum threshold, cycles.
-    pub upper: u32,
-    /// Distance of trials up and down, cycles.
-    pub step: u32,
-    /// Pause-loop exits of the VM per epoch.
-    pub epoch_exits: u32,
+settings! {
+    /// APLE's settings; thresholds are in cycles.
+    #[derive(Copy, Eq)]
+    pub struct AplePolicy as its {
+        /// Initial threshold.
+        pub initial: u32 = ApleConfig::default().initial, (its.lower, its.upper);
+        /// Minimum threshold.
+        pub lower: u32 = ApleConfig::default().lower, (1, u32::MAX);
+        /// Maximum threshold.
+        pub upper: u32 = ApleConfig::default().upper, (1, u32::MAX);
+        /// Distance of trials up and down.
+        pub step: u32 = ApleConfig::default().step, (1, u32::MAX);
+        /// Pause-loop exits of the VM per epoch.
+        pub epoch_exits: u32 = ApleConfig::default().epoch_exits, (1, u32::MAX);
+    }
 }
 
 impl From<Ranking> for Order {
@@ -197,13 +200,6 @@ impl From<AplePolicy> for ApleConfig {
             step: policy.step,
             epoch_exits: policy.epoch_exits,
         }
-    }
-}
-
-impl Default for AplePolicy {
-    fn default() -> AplePolicy {
-        let ApleConfig { initial, lower, upper, step, epoch_exits } = ApleConfig::default();
-        AplePolicy { initial, lower, upper, step, epoch_exits }
     }
 }
 

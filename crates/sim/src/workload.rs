@@ -5,6 +5,7 @@
 //! Every object of a workload exists once per VM that runs it.
 
 use serde::{Deserialize, Serialize};
+use tandem_policy::settings::settings;
 
 use crate::random::Dist;
 
@@ -268,23 +269,19 @@ pub struct Workload {
     pub branches: BranchProfile,
 }
 
-/// Branch-counter profile of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct BranchProfile {
-    /// Branches per instruction, 0.01 … 0.5.
-    pub per_instruction: f64,
-    /// Mispredictions per branch, 0 … 0.5.
-    pub mispredicted: f64,
-    /// Relative standard deviation of both between samples, 0 … 1.
-    pub noise: f64,
-    /// Fraction of samples in a tight loop that looks like spinning, 0 … 0.9.
-    pub tight: f64,
-}
-
-impl Default for BranchProfile {
+settings! {
+    /// Branch-counter profile of a program.
     /// Integer programs branch about every sixth instruction and mispredict a few percent of the branches
     /// (Hennessy and Patterson, "Computer Architecture", chapter 3).
-    fn default() -> BranchProfile {
-        BranchProfile { per_instruction: 0.16, mispredicted: 0.03, noise: 0.1, tight: 0.01 }
+    #[derive(Copy)]
+    pub struct BranchProfile {
+        /// Branches per instruction.
+        pub per_instruction: f64 = 0.16, (0.01, 0.5);
+        /// Mispredictions per branch.
+        pub mispredicted: f64 = 0.03, (0.0, 0.5);
+        /// Relative standard deviation of both between samples.
+        pub noise: f64 = 0.1, (0.0, 1.0);
+        /// Fraction of samples in a tight loop that looks like spinning.
+        pub tight: f64 = 0.01, (0.0, 0.9);
     }
 }

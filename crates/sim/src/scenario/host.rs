@@ -208,7 +208,7 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
                 ("cch", Candidate::Ranked(Ranking::Cch)),
             ])
         })?;
-        aple = self::aple(&table)?;
+        aple = table.or("aple", aple, Field::settings)?;
         if most < base {
             return Err(table.wrong(format!(
                 "pause_loop: most = {most} is below window = {base}: give most at least as much"
@@ -223,29 +223,4 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
         Policy::Aple => PauseLoop::Aple(aple),
     };
     Ok((pause_loop, filter, candidate))
-}
-
-/// Reads `[host.pause_loop.aple]`.
-fn aple(table: &Table<'_>) -> Result<AplePolicy, LoadError> {
-    const KEYS: [&str; 5] = ["initial", "lower", "upper", "step", "epoch_exits"];
-    let default = AplePolicy::default();
-    let Some(table) = table.table("aple", &KEYS)? else {
-        return Ok(default);
-    };
-    let number = |key: &str, default: u32| table.or(key, default, |field| field.small(1, u32::MAX));
-    let aple = AplePolicy {
-        initial: number("initial", default.initial)?,
-        lower: number("lower", default.lower)?,
-        upper: number("upper", default.upper)?,
-        step: number("step", default.step)?,
-        epoch_exits: number("epoch_exits", default.epoch_exits)?,
-    };
-    if (aple.lower..=aple.upper).contains(&aple.initial) {
-        Ok(aple)
-    } else {
-        Err(table.wrong(format!(
-            "aple: initial = {} is not between lower = {} and upper = {}",
-            aple.initial, aple.lower, aple.upper
-        )))
-    }
 }

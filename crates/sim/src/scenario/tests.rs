@@ -131,7 +131,7 @@ fn invalid_replacements_name_the_option() {
         ("host.pause_loop.most=1", "below window"),
         ("host.busy_factor=0", "host.busy_factor = 0 is not possible: 1 … 1024"),
         ("host.busy_factor=2000", "host.busy_factor = 2000 is not possible: 1 … 1024"),
-        ("host.pause_loop.aple={ initial = 1 }", "not between lower"),
+        ("host.pause_loop.aple={ initial = 1 }", "aple.initial = 1 is not possible: 4096 … 32768"),
         ("host.pause_loop.aple={ step = 0 }", "1 … "),
         ("host.pause_loop.candidate=best", "\"cch\""),
         ("policies.flexw.gain=2", "0.001 … 1"),
