@@ -85,7 +85,7 @@ impl<T: Settings> Within<Own> for T {
     }
 }
 
-/// Declares a struct of settings; see [`mod@settings`].
+/// Declares a struct of settings; the essay of this module has an example.
 #[macro_export]
 macro_rules! settings {
     ($(#[$about:meta])* pub struct $name:ident $(as $its:ident)? {
