@@ -4,10 +4,14 @@ It understands the declarations of this repository, not all of Rust: one field o
 """
 
 import re
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ITEM = re.compile(r"^(?:pub(?:\([a-z]+\))? )?(struct|enum) (\w+)(?:<[^>]*>)?\s*(\{|\(|;)", re.MULTILINE)
+ITEM = re.compile(r"^(?:pub(?:\([a-z]+\))? )?(struct|enum) (\w+)(?: as \w+)?(?:<[^>]*>)?\s*(\{|\(|;)", re.MULTILINE)
+# Structs of settings (crates/policy/src/settings.rs): their lines are `pub key: Type = default, range;`.
+SETTINGS = re.compile(r"^settings! \{\n((?:    .*\n|\n)*)\}\n", re.MULTILINE)
+SETTING = re.compile(r"^(\w+) = (.+?)(?:, (\(.+\)|[\w:]+))?;$")
 MEMBER = re.compile(r"^    (?:pub(?:\([a-z]+\))? )?(?:r#)?(\w+)(?::\s*(.+?))?,?$")
 
 
@@ -17,6 +21,8 @@ class Member:
     type: str
     doc: str
     serde: str
+    default: str = ""
+    range: str = ""
 
 
 @dataclass
@@ -65,13 +71,16 @@ def members(block):
         elif stripped.startswith("///"):
             doc.append(stripped[3:].strip())
         elif (found := MEMBER.match(line)) and not stripped.startswith("//"):
-            yield Member(found[1], found[2] or "", sentence(doc), serde)
+            setting = SETTING.match(found[2] or "")
+            kind, default, range_ = setting.groups("") if setting else (found[2] or "", "", "")
+            yield Member(found[1], kind, sentence(doc), serde, default, range_)
             doc, serde = [], ""
 
 
 def items(path):
     """The structs and enums of a file, without those of its tests."""
     text = path.read_text().split("\n#[cfg(test)]")[0]
+    text = SETTINGS.sub(lambda block: textwrap.dedent(block[1]), text)
     for found in ITEM.finditer(text):
         above = []
         for line in reversed(text[: found.start()].rstrip("\n").split("\n")):

@@ -9,22 +9,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tandem_linux::settings;
 use tandem_linux::settings::{
-    SettingsError, check_metrics_file, check_metrics_listen, check_real, check_state_dir,
-    check_whole,
+    SettingsError, check_metrics_file, check_metrics_listen, check_state_dir, check_whole,
 };
 use tandem_model::Nanos;
+use tandem_policy::gleaner::delay::MAX_DELAY;
+use tandem_policy::gleaner::retention::MAX_RETENTION;
 use tandem_policy::gleaner::{ControllerConfig, DelayConfig};
+use tandem_policy::settings::{Settings, Value};
 
 use crate::retention::Means;
 
 /// Default directory of the agent's journal, lock and status.
 pub const DEFAULT_STATE_DIR: &str = "/run/tandem-guest";
-
-/// Maximum retention.
-const MAX_RETENTION: Nanos = Nanos::from_millis(100);
-
-/// Maximum bound of a delay.
-const MAX_DELAY: Nanos = Nanos::from_millis(20);
 
 /// Number of vCPUs that the workload may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,63 +237,29 @@ impl GuestConfig {
             let expected = "with per_thread, threads spread over all vCPUs; omit vcpus";
             return Err(SettingsError::value("vcpus", self.vcpus, expected));
         }
-        let consolidation = &self.controller.consolidation;
-        let retention = &self.controller.retention;
-        let parts = [
-            ("controller.least_gain", self.controller.least_gain, -1.0, 1.0),
-            ("controller.slack", self.controller.slack, 1.0, 10.0),
-            ("controller.consolidation.contention", consolidation.contention, 0.0, 1.0),
-            ("controller.consolidation.tolerance", consolidation.tolerance, -1.0, 1.0),
-            ("controller.consolidation.load_factor", consolidation.load_factor, 0.01, 10.0),
-            (
-                "controller.consolidation.granularity_factor",
-                consolidation.granularity_factor,
-                0.01,
-                10.0,
-            ),
-            ("controller.retention.least_idle", retention.least_idle, 0.0, 1.0),
-            ("controller.retention.smoothing", retention.smoothing, 0.0, 1.0),
-            ("controller.retention.least_work", retention.least_work, 0.0, 1.0),
-            ("controller.retention.most_stolen", retention.most_stolen, 0.0, 1.0),
-        ];
-        for (key, value, least, most) in parts {
-            check_real(key, value, least, most)?;
-        }
-        self.check_delay()?;
-        if retention.most > MAX_RETENTION {
-            let expected = "up to 100000000 ns (100 ms)";
-            let key = "controller.retention.most";
-            return Err(SettingsError::value(key, retention.most.0, expected));
-        }
-        Ok(())
-    }
-
-    fn check_delay(&self) -> Result<(), SettingsError> {
-        let delay = &self.delay;
-        if delay.bound > MAX_DELAY {
-            let expected = "0 (off) up to 20000000 ns (20 ms)";
-            return Err(SettingsError::value("delay.bound", delay.bound.0, expected));
-        }
-        check_whole("delay.judged_over", delay.judged_over.into(), 1, 1000, "periods")?;
-        let blocks = delay.most_blocks.into();
-        check_whole("delay.most_blocks", blocks, 1, 100, "blocks of periods")?;
-        check_whole("delay.rest", delay.rest.into(), 1, 100_000, "periods")?;
-        let most = 1e6;
-        check_real("delay.least_transitions", delay.least_transitions, 1.0, most)?;
-        for (key, part) in [
-            ("delay.fewer", delay.fewer),
-            ("delay.cheaper", delay.cheaper),
-            ("delay.tolerance", delay.tolerance),
-        ] {
-            check_real(key, part, 0.0, 1.0)?;
-        }
-        Ok(())
+        check_table("controller", &self.controller)?;
+        check_table("delay", &self.delay)
     }
 
     /// Length of a period.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms)
     }
+}
+
+/// Checks the ranges of a table of the policies' settings.
+fn check_table(table: &str, settings: &impl Settings) -> Result<(), SettingsError> {
+    settings.check().map_err(|error| {
+        let key = format!("{table}.{}", error.key);
+        match (error.value, error.least, error.most) {
+            (Value::Time(value), Value::Time(least), Value::Time(most)) => {
+                let ms = most.0 as f64 / 1e6;
+                let expected = format!("{} … {} ns ({ms} ms)", least.0, most.0);
+                SettingsError::value(&key, value.0, expected)
+            }
+            (value, least, most) => SettingsError::value(&key, value, format!("{least} … {most}")),
+        }
+    })
 }
 
 /// Renames keys of earlier versions.

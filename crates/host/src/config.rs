@@ -1,31 +1,6 @@
 //! The host daemon's settings: a TOML file, and flags that override it.
 //!
-//! ```toml
-//! [host]
-//! period_ms = 100           # accounting period, 30 … 1000
-//! fair_window_s = 10        # 1 … 3600
-//! policies = ["fair", "turns", "apart"] # what acts on the selected VMs
-//! turn_ms = 20              # how long a turn is, 5 … 100
-//! weight_per_vcpu = false   # true: a weight is that of each vCPU of a VM, not that of the VM
-//! counters = "hardware"     # branch counters of the policy flexs; "synthetic": those of Tandem's own microVMs
-//! placement = "turns"       # "keep": no affinity is changed; "rebalance": may move vCPUs that are pinned to one pCPU
-//!
-//! [host.select]             # which VMs to act on; nothing is touched that is not selected
-//! all = false
-//! pids = [4711]
-//! names = ["db-*"]
-//! cgroups = ["/machine.slice/*"]
-//! uids = [1000]
-//! exclude = ["router-*"]    # not these, although they match
-//!
-//! [[host.rule]]             # for single VMs; the default weight is that of the VM's own cgroup
-//! name = "db-*"             # a name alone means VMs of root's and in /machine.slice; with cgroup or uid those there
-//! cgroup = "/machine.slice/*"
-//! weight = 2.0              # 1 = the kernel's default (cpu.shares 1024, cpu.weight 100)
-//! weight_per_vcpu = true    # in place of the host's
-//! policies = ["configured"] # in place of the host's; []: measured and left as it is
-//! ```
-//!
+//! Keys with unit, range and default: `docs/reference/settings.md`; an example: `packaging/tandem.toml`.
 //! An unknown key, a value out of range or an unreadable file is an error that names the file, the key and the valid form.
 
 mod rule;
@@ -37,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use tandem_linux::branch_counters::CounterChoice;
 use tandem_linux::settings;
 use tandem_linux::settings::{
-    SettingsError, check_metrics_file, check_metrics_listen, check_real, check_state_dir,
-    check_whole,
+    SettingsError, check_metrics_file, check_metrics_listen, check_state_dir, check_whole,
 };
 use tandem_model::{Nanos, PolicySet};
 use tandem_policy::FlexWConfig;
@@ -46,6 +20,7 @@ use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::flexs::FlexSConfig;
 pub use tandem_policy::host::Placement;
 use tandem_policy::host::{ControllerConfig, flexs, registry};
+use tandem_policy::settings::{OutOfRange, Settings};
 use tandem_policy::turns::TurnsConfig;
 
 use crate::discovery::{DiscoveryOptions, check_named};
@@ -234,11 +209,12 @@ impl HostConfig {
     /// Range of the accounting period, in milliseconds.
     pub const PERIODS_MS: (u64, u64) = (30, 1000);
     /// Range of the fair window, in seconds.
-    pub const FAIR_WINDOWS_S: (u64, u64) = (1, 3600);
+    pub const FAIR_WINDOWS_S: (u64, u64) = (1, FlexWConfig::FAIR_WINDOWS.1.0 / 1_000_000_000);
     /// Range of the interval between scans for VMs, in milliseconds.
     pub const SCANS_MS: (u64, u64) = (100, 60_000);
     /// Range of the length of a turn, in milliseconds.
-    pub const TURNS_MS: (u64, u64) = (5, 100);
+    pub const TURNS_MS: (u64, u64) =
+        (TurnsConfig::TURNS.0.0 / 1_000_000, TurnsConfig::TURNS.1.0 / 1_000_000);
 
     /// Reads the `[host]` section of a TOML file.
     /// [`HostConfig::check`] checks the values, after flags have overridden them.
@@ -262,12 +238,9 @@ impl HostConfig {
         whole("fair_window_s", self.fair_window_s, HostConfig::FAIR_WINDOWS_S, "seconds")?;
         whole("scan_ms", self.scan_ms, HostConfig::SCANS_MS, "milliseconds")?;
         whole("turn_ms", self.turn_ms, HostConfig::TURNS_MS, "milliseconds")?;
-        let in_range = |key, value, (least, most)| check_real(key, value, least, most);
-        in_range("gain", self.gain, FlexWConfig::GAINS)?;
-        in_range("smoothing", self.smoothing, FlexWConfig::SMOOTHINGS)?;
-        in_range("dead_band", self.dead_band, FlexWConfig::DEAD_BANDS)?;
-        in_range("idle_tolerance", self.idle_tolerance, FlexWConfig::IDLE_TOLERANCES)?;
-        in_range("spread", self.spread, FlexWConfig::SPREADS)?;
+        self.flexw().check().map_err(|OutOfRange { key, value, least, most }| {
+            SettingsError::value(&key, value, format!("{least} … {most}"))
+        })?;
         check_state_dir(&self.state_dir)?;
         check_metrics_listen(self.metrics_listen, 9464)?;
         check_metrics_file(self.metrics_file.as_deref())?;

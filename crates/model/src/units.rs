@@ -11,10 +11,11 @@ use std::ops::{Add, AddAssign, Sub};
 use serde::{Deserialize, Serialize};
 
 /// A length of time, or a point on a monotonic clock, in nanoseconds.
+///
+/// As a newtype of serde, not a transparent one: a reader can give it a form of its own, such as `"4ms"`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-#[serde(transparent)]
 pub struct Nanos(pub u64);
 
 impl Nanos {

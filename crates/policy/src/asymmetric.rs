@@ -20,24 +20,20 @@ pub mod time;
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Enabled parts of the policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AsymmetricConfig {
-    /// CPU time by demand. Default: yes.
-    pub time: bool,
-    /// Latency by urgency. Default: yes.
-    pub latency: bool,
-    /// Swaps of vCPUs between pCPUs, if the operator allows moving vCPUs (`--placement rebalance`). Default: yes.
-    pub resolver: bool,
-}
+use crate::settings::settings;
 
-impl Default for AsymmetricConfig {
-    fn default() -> AsymmetricConfig {
-        AsymmetricConfig { time: true, latency: true, resolver: true }
+settings! {
+    /// Enabled parts of the policy.
+    #[derive(Copy, Eq)]
+    pub struct AsymmetricConfig {
+        /// CPU time by demand.
+        pub time: bool = true;
+        /// Latency by urgency.
+        pub latency: bool = true;
+        /// Swaps of vCPUs between pCPUs, if the operator allows moving vCPUs (`--placement rebalance`).
+        pub resolver: bool = true;
     }
 }
 

@@ -32,10 +32,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use config::{FlexSConfig, FlexSConfigError};
+pub use config::FlexSConfig;
 pub use detector::{Basis, Ratio, SpinDetector, Verdict};
 pub use swap::{SwapError, VcpuPlace, may_steal, swap_plan};
 
+use crate::settings::{OutOfRange, Settings};
 use pcg::Pcg32;
 use tandem_model::branch_counters::BranchCounts;
 use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
@@ -168,8 +169,8 @@ impl FlexS {
     /// Creates a controller without samples. Equal seeds give equal choices.
     ///
     /// Returns an error if a value of `config` is out of its range.
-    pub fn new(config: FlexSConfig, seed: u64) -> Result<FlexS, FlexSConfigError> {
-        config.validate()?;
+    pub fn new(config: FlexSConfig, seed: u64) -> Result<FlexS, OutOfRange> {
+        config.check()?;
         Ok(FlexS {
             config,
             detectors: BTreeMap::new(),

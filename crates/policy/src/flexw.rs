@@ -32,7 +32,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::assess::{Assessment, accounting_groups};
 use crate::asymmetric::report::LeftAlone;
@@ -40,46 +40,32 @@ use crate::fair_share::{Claim, LeveledClaim, fair_shares_by_level};
 use crate::flexs::report::SpinReport;
 use crate::host::knobs::WeightKnob;
 use crate::host::observation::{HostObservation, IdleTimes};
+use crate::settings::settings;
 use crate::turns::Rotation;
 use tandem_model::decision::{Because, Decision, Target};
 use tandem_model::observation::VmObservation;
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{Nanos, VcpuId, VmId, Weight};
 
-/// Tunables of FlexW.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct FlexWConfig {
-    /// FAIR_WINDOW: interval at which weights saved up by VMs that did not use them are reset.
-    /// Default 10 s, as in the paper. Shorter forgets the needs of a mostly idle VM sooner.
-    pub fair_window: Nanos,
-    /// Gain g: the fraction of the estimated error that one period corrects (0…1]. Default 0.3.
-    /// Higher converges sooner and reacts more to noise; above about 0.7 it oscillates.
-    pub gain: f64,
-    /// Smoothing α: the weight of the newest period in the averages (0…1]. Default 0.3. Lower is
-    /// calmer and slower.
-    pub smoothing: f64,
-    /// |lag| that is ignored, as a fraction. Default 0.01. Wider writes fewer weights and leaves more unfairness.
-    pub dead_band: f64,
-    /// Fraction of a group's pCPU time that may be idle while it still counts as used up. Default 0.05;
-    /// twice that resets the weights.
-    pub idle_tolerance: f64,
-    /// r_i stays within w_i ÷ spread … w_i × spread. Default 100, the range of `cpu.weight` around its default.
-    /// It bounds how little a vCPU gets that shares its pCPU with a VM far behind.
-    /// Smaller is gentler there, and leaves VMs unfair whose pins need more.
-    pub spread: f64,
-}
-
-impl Default for FlexWConfig {
-    fn default() -> FlexWConfig {
-        FlexWConfig {
-            fair_window: Nanos::from_secs(10),
-            gain: 0.3,
-            smoothing: 0.3,
-            dead_band: 0.01,
-            idle_tolerance: 0.05,
-            spread: 100.0,
-        }
+settings! {
+    /// Tunables of FlexW.
+    pub struct FlexWConfig {
+        /// FAIR_WINDOW: interval at which weights saved up by VMs that did not use them are reset, as in the paper.
+        /// Shorter forgets the needs of a mostly idle VM sooner.
+        pub fair_window: Nanos = Nanos::from_secs(10), FlexWConfig::FAIR_WINDOWS;
+        /// Gain g: the fraction of the estimated error that one period corrects.
+        /// Higher converges sooner and reacts more to noise; above about 0.7 it oscillates.
+        pub gain: f64 = 0.3, FlexWConfig::GAINS;
+        /// Smoothing α: the weight of the newest period in the averages. Lower is calmer and slower.
+        pub smoothing: f64 = 0.3, FlexWConfig::SMOOTHINGS;
+        /// |lag| that is ignored, as a fraction. Wider writes fewer weights and leaves more unfairness.
+        pub dead_band: f64 = 0.01, FlexWConfig::DEAD_BANDS;
+        /// Fraction of a group's pCPU time that may be idle while it still counts as used up; twice that resets the weights.
+        pub idle_tolerance: f64 = 0.05, FlexWConfig::IDLE_TOLERANCES;
+        /// r_i stays within w_i ÷ spread … w_i × spread. The default is the range of `cpu.weight` around its default.
+        /// It bounds how little a vCPU gets that shares its pCPU with a VM far behind.
+        /// Smaller is gentler there, and leaves VMs unfair whose pins need more.
+        pub spread: f64 = 100.0, FlexWConfig::SPREADS;
     }
 }
 

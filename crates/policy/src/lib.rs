@@ -13,6 +13,7 @@ pub mod host;
 pub mod per_thread;
 pub mod placement;
 pub mod scalability;
+pub mod settings;
 pub mod turns;
 pub mod vm_cpu;
 

@@ -27,48 +27,33 @@ pub mod sleep;
 pub mod stays;
 pub mod wakefulness;
 
-use serde::{Deserialize, Serialize};
-
 pub use member::Member;
 pub use rotation::Rotation;
 pub use rotor::Rotor;
 pub use sequence::{Sequence, Step};
 pub use sleep::SleepWatch;
 
+use crate::settings::settings;
 use tandem_model::units::Nanos;
 
-/// Tunables of turns.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TurnsConfig {
-    /// Length of a turn: 5 … 100 ms, default 20 ms.
-    /// Shorter turns lose more to switching, which a kernel does at clock ticks.
-    /// Longer turns gain no more work, and delay a VM that begins to sleep.
-    pub turn: Nanos,
-    /// Maximum wait of a VM in the rotation for its turn; beyond it, turns are shortened, down to half. Default 200 ms.
-    pub longest_wait: Nanos,
-    /// Consecutive periods without sleep before a VM joins the rotation: 1 … 100, default 5.
-    pub periods: u32,
-}
-
-impl Default for TurnsConfig {
-    fn default() -> TurnsConfig {
-        TurnsConfig {
-            turn: Nanos::from_millis(20),
-            longest_wait: Nanos::from_millis(200),
-            periods: 5,
-        }
+settings! {
+    /// Tunables of turns.
+    #[derive(Copy)]
+    pub struct TurnsConfig {
+        /// Length of a turn.
+        /// Shorter turns lose more to switching, which a kernel does at clock ticks.
+        /// Longer turns gain no more work, and delay a VM that begins to sleep.
+        pub turn: Nanos = Nanos::from_millis(20), TurnsConfig::TURNS;
+        /// Maximum wait of a VM in the rotation for its turn; beyond it, turns are shortened, down to half.
+        pub longest_wait: Nanos = Nanos::from_millis(200), (Nanos::from_millis(5), Nanos::from_secs(10));
+        /// Consecutive periods without sleep before a VM joins the rotation.
+        pub periods: u32 = 5, (1, 100);
     }
 }
 
-/// Ranges of the settings.
 impl TurnsConfig {
     /// Range of `turn`.
     pub const TURNS: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(100));
-    /// Range of `longest_wait`.
-    pub const LONGEST_WAITS: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(10_000));
-    /// Range of `periods`.
-    pub const PERIODS: (u32, u32) = (1, 100);
 
     /// Returns the length of turns if a VM waits for `others` rows between its own.
     pub fn turn_for(&self, others: u32) -> Nanos {

@@ -7,10 +7,11 @@
 //!
 //! All methods take the time in ns; none allocates in the steady state.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_kpolicy::{ApleConfig, Order};
 use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
+use tandem_policy::settings::settings;
 
 use crate::sched::fair::Discipline;
 
@@ -45,7 +46,7 @@ pub enum HostScheduler {
 }
 
 /// The release of Xen that the credit scheduler models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum CreditAge {
     /// Up to 4.0 (2010, 2011): a weight belongs to a VM; a vCPU above the credit limit loses all its credits.
     #[serde(rename = "4.0")]
@@ -56,7 +57,7 @@ pub enum CreditAge {
 }
 
 /// Initial placement of vCPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Starts {
     /// Spread over the allowed pCPUs.
@@ -88,7 +89,7 @@ pub struct CreditConfig {
 }
 
 /// Placement of vCPUs on run queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// The scheduler's own load balancing (LB).
@@ -100,7 +101,7 @@ pub enum Placement {
 }
 
 /// Co-scheduling of a VM's vCPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoScheduling {
     /// No co-scheduling.
@@ -162,19 +163,21 @@ pub enum Ranking {
     Cch,
 }
 
-/// APLE's settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct AplePolicy {
-    /// Initial threshold, cycles.
-    pub initial: u32,
-    /// Minimum threshold, cycles.
-    pub lower: u32,
-    /// Maximum threshold, cycles.
-    pub upper: u32,
-    /// Distance of trials up and down, cycles.
-    pub step: u32,
-    /// Pause-loop exits of the VM per epoch.
-    pub epoch_exits: u32,
+settings! {
+    /// APLE's settings; thresholds are in cycles.
+    #[derive(Copy, Eq)]
+    pub struct AplePolicy as its {
+        /// Initial threshold.
+        pub initial: u32 = ApleConfig::default().initial, (its.lower, its.upper);
+        /// Minimum threshold.
+        pub lower: u32 = ApleConfig::default().lower, (1, u32::MAX);
+        /// Maximum threshold.
+        pub upper: u32 = ApleConfig::default().upper, (1, u32::MAX);
+        /// Distance of trials up and down.
+        pub step: u32 = ApleConfig::default().step, (1, u32::MAX);
+        /// Pause-loop exits of the VM per epoch.
+        pub epoch_exits: u32 = ApleConfig::default().epoch_exits, (1, u32::MAX);
+    }
 }
 
 impl From<Ranking> for Order {
@@ -197,13 +200,6 @@ impl From<AplePolicy> for ApleConfig {
             step: policy.step,
             epoch_exits: policy.epoch_exits,
         }
-    }
-}
-
-impl Default for AplePolicy {
-    fn default() -> AplePolicy {
-        let ApleConfig { initial, lower, upper, step, epoch_exits } = ApleConfig::default();
-        AplePolicy { initial, lower, upper, step, epoch_exits }
     }
 }
 
@@ -251,7 +247,7 @@ pub struct HostConfig {
 }
 
 /// Phases of the clock ticks of a host's pCPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ticks {
     /// Spread evenly over the period, so that pCPUs are no more in step than with random phases.

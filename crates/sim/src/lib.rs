@@ -11,6 +11,7 @@
 //! Models, simplifications and omissions: `docs/model.md`.
 
 mod bits;
+mod document;
 pub mod host;
 pub mod machine;
 pub mod queue;

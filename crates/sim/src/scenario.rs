@@ -6,17 +6,12 @@ mod agent;
 mod host;
 pub mod load;
 mod machine;
-mod place;
 mod policies;
-pub(crate) mod read;
-mod set;
 #[cfg(test)]
 mod tests;
-pub(crate) mod tree;
-pub(crate) mod units;
 mod vm;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_model::{Nanos, PcpuSet, PolicySet, Weight};
 use tandem_policy::FlexSConfig;
 use tandem_policy::host::{ControllerConfig, WeightKnob};
@@ -68,7 +63,7 @@ pub struct Machine {
 }
 
 /// With or without a hypervisor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// VMs under KVM.
@@ -212,7 +207,7 @@ pub enum IdleLoop {
 
 /// Addressing of a VM's interrupt controllers, which decides how many vCPUs one write, and one exit, reaches.
 /// Without a hypervisor it is always [`Apic::Cluster`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Apic {
     /// x2APIC with logical addresses: one write for up to 16 vCPUs, as on a machine with interrupt remapping.
@@ -239,7 +234,7 @@ impl Apic {
 }
 
 /// Handling of idle vCPUs by a TLB flush; their TLB still holds the address space (lazy TLB).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdleTlb {
     /// Idle vCPUs are skipped and flush when they next run a thread, as since Linux 4.20.
@@ -249,7 +244,7 @@ pub enum IdleTlb {
 }
 
 /// Implementation of the address-space lock (the kernel's rw_semaphore, taken for writing).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MmLock {
     /// Waiters block; the first thread that arrives takes a free lock, as since Linux 3.9.
@@ -261,7 +256,7 @@ pub enum MmLock {
 }
 
 /// Method of flushing other vCPUs' TLBs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlbFlush {
     /// An IPI to every vCPU that uses the address space; the sender waits for all.

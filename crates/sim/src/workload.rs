@@ -4,7 +4,8 @@
 //! A role's program is a list of [`Op`]s with jumps for loops, and objects are numbers.
 //! Every object of a workload exists once per VM that runs it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use tandem_policy::settings::settings;
 
 use crate::random::Dist;
 
@@ -129,7 +130,7 @@ pub const MOST_LOOPS: usize = 4;
 pub const MOST_HELD: usize = 4;
 
 /// Kind of a spin lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpinKind {
     /// Test-and-set: the first waiter to try after the release gets the lock.
@@ -144,7 +145,7 @@ pub enum SpinKind {
 }
 
 /// Mode in which a thread spins; pause-loop exiting on Intel detects only kernel mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Space {
     /// In the guest kernel, with preemption disabled while held or waited for.
@@ -166,7 +167,7 @@ pub enum Spin {
 }
 
 /// Wake-up of the waiters that blocked at a barrier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wake {
     /// The last thread to arrive wakes all.
@@ -268,23 +269,19 @@ pub struct Workload {
     pub branches: BranchProfile,
 }
 
-/// Branch-counter profile of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct BranchProfile {
-    /// Branches per instruction, 0.01 … 0.5.
-    pub per_instruction: f64,
-    /// Mispredictions per branch, 0 … 0.5.
-    pub mispredicted: f64,
-    /// Relative standard deviation of both between samples, 0 … 1.
-    pub noise: f64,
-    /// Fraction of samples in a tight loop that looks like spinning, 0 … 0.9.
-    pub tight: f64,
-}
-
-impl Default for BranchProfile {
+settings! {
+    /// Branch-counter profile of a program.
     /// Integer programs branch about every sixth instruction and mispredict a few percent of the branches
     /// (Hennessy and Patterson, "Computer Architecture", chapter 3).
-    fn default() -> BranchProfile {
-        BranchProfile { per_instruction: 0.16, mispredicted: 0.03, noise: 0.1, tight: 0.01 }
+    #[derive(Copy)]
+    pub struct BranchProfile {
+        /// Branches per instruction.
+        pub per_instruction: f64 = 0.16, (0.01, 0.5);
+        /// Mispredictions per branch.
+        pub mispredicted: f64 = 0.03, (0.0, 0.5);
+        /// Relative standard deviation of both between samples.
+        pub noise: f64 = 0.1, (0.0, 1.0);
+        /// Fraction of samples in a tight loop that looks like spinning.
+        pub tight: f64 = 0.01, (0.0, 0.9);
     }
 }

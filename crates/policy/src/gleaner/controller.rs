@@ -15,8 +15,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use crate::settings::{Own, settings};
 use tandem_model::units::Nanos;
 
 use super::consolidation::SamplingDetail;
@@ -43,58 +44,51 @@ const CHANGED: u32 = 4;
 /// Gain of retention from which waking is expensive.
 const DEAR: f64 = 2.0;
 
-/// Tunables of both remedies.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ControllerConfig {
-    /// Whether the workload is consolidated. Default true.
-    pub consolidate: bool,
-    /// Whether idle vCPUs are retained. Default true.
-    pub retain: bool,
-    /// Tunables of consolidation.
-    pub consolidation: ConsolidationConfig,
-    /// Tunables of retention.
-    pub retention: RetentionConfig,
-    /// Minimum gain for retention to be kept, 0 … 1. Default 0.03.
-    pub least_gain: f64,
-    /// Factor on ρ and η of consolidation if waking is expensive, 1 …. Default 2.
-    pub slack: f64,
-    /// Periods after a loss until retention is retried; doubles with each loss, up to 32 times this. Default 100.
-    pub rest: u32,
+settings! {
+    /// Tunables of both remedies, for a live VM with periods of some 100 ms:
+    /// user time is sampled, two vCPUs are common, and only measured gains are kept.
+    pub struct ControllerConfig {
+        /// Whether the workload is consolidated.
+        pub consolidate: bool = true;
+        /// Whether idle vCPUs are retained.
+        pub retain: bool = true;
+        /// Tunables of consolidation.
+        pub consolidation: ConsolidationConfig = live_consolidation(), Own;
+        /// Tunables of retention.
+        pub retention: RetentionConfig = live_retention(), Own;
+        /// Minimum gain for retention to be kept.
+        pub least_gain: f64 = 0.03, (-1.0, 1.0);
+        /// Factor on ρ and η of consolidation if waking is expensive.
+        pub slack: f64 = 2.0, (1.0, 10.0);
+        /// Periods after a loss until retention is retried; doubles with each loss, up to 32 times this.
+        pub rest: u32 = 100;
+    }
 }
 
-impl Default for ControllerConfig {
-    /// For a live VM with periods of some 100 ms: user time is sampled, two vCPUs are common, and
-    /// only measured gains are kept.
-    fn default() -> ControllerConfig {
-        ControllerConfig {
-            consolidate: true,
-            retain: true,
-            consolidation: ConsolidationConfig {
-                // Two threads that hand each other a token are busy half of the time, and up to
-                // two thirds with the cost of waking, which is saved on a single vCPU.
-                // On two vCPUs the paper's condition 1 would hold every other time, or never.
-                load_factor: 2.2,
-                granularity_factor: 2.2,
-                tolerance: -0.05,
-                judged_over: 8,
-                rest: 50,
-                ..ConsolidationConfig::default()
-            },
-            retention: RetentionConfig {
-                // A vCPU that is woken waits for its pCPU a little even on an idle host, and that counts as stolen.
-                most_stolen: 0.15,
-                smoothing: 0.2,
-                calm: 20,
-                // With less, little can be gained, and a program whose threads crowd around a lock may lose half:
-                // its switches do not show that loss.
-                least_idle: 0.35,
-                ..RetentionConfig::default()
-            },
-            least_gain: 0.03,
-            slack: 2.0,
-            rest: 100,
-        }
+fn live_consolidation() -> ConsolidationConfig {
+    ConsolidationConfig {
+        // Two threads that hand each other a token are busy half of the time, and up to
+        // two thirds with the cost of waking, which is saved on a single vCPU.
+        // On two vCPUs the paper's condition 1 would hold every other time, or never.
+        load_factor: 2.2,
+        granularity_factor: 2.2,
+        tolerance: -0.05,
+        judged_over: 8,
+        rest: 50,
+        ..ConsolidationConfig::default()
+    }
+}
+
+fn live_retention() -> RetentionConfig {
+    RetentionConfig {
+        // A vCPU that is woken waits for its pCPU a little even on an idle host, and that counts as stolen.
+        most_stolen: 0.15,
+        smoothing: 0.2,
+        calm: 20,
+        // With less, little can be gained, and a program whose threads crowd around a lock may lose half:
+        // its switches do not show that loss.
+        least_idle: 0.35,
+        ..RetentionConfig::default()
     }
 }
 

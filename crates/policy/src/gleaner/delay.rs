@@ -34,8 +34,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use crate::settings::settings;
 use tandem_model::units::Nanos;
 
 use super::{Averages, Observation};
@@ -75,42 +76,29 @@ const CHANGED: u32 = 4;
 /// One of many threads may be unlucky, which shows for one block.
 const LATE: u64 = 2;
 
-/// Tunables of delayed scheduling.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DelayConfig {
-    /// Maximum delay of a thread, ns. Default 1 ms. Zero: nothing is held back.
-    pub bound: Nanos,
-    /// Minimum idle periods a second for a trial. Default 300.
-    pub least_transitions: f64,
-    /// Minimum fall of idle periods for a means to be kept, 0 … 1, while CPU time grows by
-    /// [`DelayConfig::tolerance`] at most. Default 0.1.
-    pub fewer: f64,
-    /// Or minimum fall of CPU time for the same work. Default 0.03.
-    pub cheaper: f64,
-    /// Tolerated fall of progress, 0 … 1. Default 0.015.
-    pub tolerance: f64,
-    /// Periods of a block of a trial, half of them with the means, rounded up to a multiple of 4. Default 8.
-    /// A kept means is watched over as long.
-    pub judged_over: u32,
-    /// Maximum number of blocks of a trial, after which their sum decides. Default 6.
-    pub most_blocks: u32,
-    /// Periods until a means that gained nothing is retried; doubles each time. Default 100.
-    pub rest: u32,
-}
+/// Maximum delay of a thread.
+pub const MAX_DELAY: Nanos = Nanos::from_millis(20);
 
-impl Default for DelayConfig {
-    fn default() -> DelayConfig {
-        DelayConfig {
-            bound: Nanos::from_millis(1),
-            least_transitions: 300.0,
-            fewer: 0.1,
-            cheaper: 0.03,
-            tolerance: 0.015,
-            judged_over: 8,
-            most_blocks: 6,
-            rest: 100,
-        }
+settings! {
+    /// Tunables of delayed scheduling.
+    pub struct DelayConfig {
+        /// Maximum delay of a thread. Zero: nothing is held back.
+        pub bound: Nanos = Nanos::from_millis(1), (Nanos::ZERO, MAX_DELAY);
+        /// Minimum idle periods a second for a trial.
+        pub least_transitions: f64 = 300.0, (1.0, 1e6);
+        /// Minimum fall of idle periods for a means to be kept, while CPU time grows by [`DelayConfig::tolerance`] at most.
+        pub fewer: f64 = 0.1, (0.0, 1.0);
+        /// Or minimum fall of CPU time for the same work.
+        pub cheaper: f64 = 0.03, (0.0, 1.0);
+        /// Tolerated fall of progress.
+        pub tolerance: f64 = 0.015, (0.0, 1.0);
+        /// Periods of a block of a trial, half of them with the means, rounded up to a multiple of 4.
+        /// A kept means is watched over as long.
+        pub judged_over: u32 = 8, (1, 1000);
+        /// Maximum number of blocks of a trial, after which their sum decides.
+        pub most_blocks: u32 = 6, (1, 100);
+        /// Periods until a means that gained nothing is retried; doubles each time.
+        pub rest: u32 = 100, (1, 100_000);
     }
 }
 

@@ -22,49 +22,37 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use crate::settings::settings;
 use tandem_model::units::Nanos;
 
 use super::{Averages, Observation};
 
-/// Tunables of retention.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RetentionConfig {
-    /// Measured cost of a halt and its wake-up: the minimum retention. Default 50 us.
-    #[serde(alias = "timeout")]
-    pub round_trip: Nanos,
-    /// Whether retention adapts to idle periods, work and stolen time. Default true.
-    /// False: it is always the cost of a round trip, and the settings below have no effect.
-    pub adapts: bool,
-    /// Maximum retention. Default 2 ms. Longer helps programs that block rarely, and burns more.
-    pub most: Nanos,
-    /// Minimum fraction of the active vCPUs' time that the workload uses, 0 … 1. Default 0.05.
-    pub least_work: f64,
-    /// Minimum idle fraction of the active vCPUs' time, 0 … 1; below it nothing can be gained. Default 0.
-    pub least_idle: f64,
-    /// Maximum fraction of the vCPUs' time that the host may steal, 0 … 1. Default 0.01.
-    pub most_stolen: f64,
-    /// Weight of the newest period in the stolen fraction, above 0 … 1. Default 1: only that one counts.
-    /// Less tolerates single periods.
-    pub smoothing: f64,
-    /// Periods with little stolen time before retention resumes. Default 20.
-    pub calm: u32,
-}
+/// Maximum retention.
+pub const MAX_RETENTION: Nanos = Nanos::from_millis(100);
 
-impl Default for RetentionConfig {
-    fn default() -> RetentionConfig {
-        RetentionConfig {
-            round_trip: Nanos(50_000),
-            adapts: true,
-            most: Nanos::from_millis(2),
-            least_work: 0.05,
-            least_idle: 0.0,
-            most_stolen: 0.01,
-            smoothing: 1.0,
-            calm: 20,
-        }
+settings! {
+    /// Tunables of retention.
+    pub struct RetentionConfig {
+        /// Measured cost of a halt and its wake-up: the minimum retention.
+        #[serde(alias = "timeout")]
+        pub round_trip: Nanos = Nanos(50_000), (Nanos(1), Nanos::from_secs(1));
+        /// Whether retention adapts to idle periods, work and stolen time.
+        /// False: it is always the cost of a round trip, and the settings below have no effect.
+        pub adapts: bool = true;
+        /// Maximum retention. Longer helps programs that block rarely, and burns more.
+        pub most: Nanos = Nanos::from_millis(2), (Nanos::ZERO, MAX_RETENTION);
+        /// Minimum fraction of the active vCPUs' time that the workload uses.
+        pub least_work: f64 = 0.05, (0.0, 1.0);
+        /// Minimum idle fraction of the active vCPUs' time; below it nothing can be gained.
+        pub least_idle: f64 = 0.0, (0.0, 1.0);
+        /// Maximum fraction of the vCPUs' time that the host may steal.
+        pub most_stolen: f64 = 0.01, (0.0, 1.0);
+        /// Weight of the newest period in the stolen fraction. With 1, only that one counts; less tolerates single periods.
+        pub smoothing: f64 = 1.0, (0.0, 1.0);
+        /// Periods with little stolen time before retention resumes.
+        pub calm: u32 = 20;
     }
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Optional, Union
 
 from . import _native
-from .objects import plain as _plain
+from ._keys import plain as _plain
 
 
 class Scenario:

@@ -11,22 +11,12 @@ Checks happen when the scenario is made; any error raises :class:`tandem_sched.S
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import Any, Optional, Union
 
-if TYPE_CHECKING:
-    from ._scenario import Scenario
+from ._keys import Keys as _Keys
+from ._scenario import Scenario
 
 __all__ = ["Host", "Machine", "Role", "Vm", "Workload", "scenario"]
-
-
-class _Keys:
-    """A table of a scenario: keys with their values, without those that are None."""
-
-    def __init__(self, **keys: Any) -> None:
-        self.keys = {key: value for key, value in keys.items() if value is not None}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.keys.items())})"
 
 
 class Machine(_Keys):
@@ -92,6 +82,8 @@ class Role(_Keys):
 class Workload(_Keys):
     """A program of VMs: its threads by roles, and their shared objects."""
 
+    is_shared = True
+
     def __init__(
         self,
         name: str,
@@ -150,8 +142,6 @@ def scenario(
     **more: Any,
 ) -> Scenario:
     """Makes a scenario of objects; the workload objects of VMs become part of it."""
-    from ._scenario import Scenario
-
     keys = _Keys(
         name=name,
         about=about,
@@ -165,28 +155,3 @@ def scenario(
         **more,
     )
     return Scenario.from_dict(keys.keys, f"{name}.toml")
-
-
-def plain(value: Any) -> Any:
-    """Converts objects to dictionaries and lists; a workload within a VM becomes one of the scenario."""
-    workloads: dict[str, Any] = {}
-    made = _plain(value, workloads)
-    if workloads and isinstance(made, dict):
-        own = list(made.get("workload", ()))
-        made["workload"] = own + [workload for workload in workloads.values() if workload not in own]
-    return made
-
-
-def _plain(value: Any, workloads: dict[str, Any]) -> Any:
-    if isinstance(value, Workload):
-        name, made = value.keys["name"], _plain(value.keys, workloads)
-        if workloads.setdefault(name, made) != made:
-            raise ValueError(f"two workloads are called {name!r}: names must differ")
-        return name
-    if isinstance(value, _Keys):
-        return _plain(value.keys, workloads)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner, workloads) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner, workloads) for inner in value]
-    return value

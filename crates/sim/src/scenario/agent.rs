@@ -4,15 +4,15 @@
 //! controller of `tandem guest` ("agent").
 //! Settings in the table override those of the controller.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_model::Nanos;
-use tandem_policy::gleaner::consolidation::Judge;
 use tandem_policy::gleaner::{ConsolidationConfig, ControllerConfig, RetentionConfig};
+use tandem_policy::settings::Settings;
 
-use super::place::LoadError;
-use super::read::{Field, Table};
-use super::tree::Value;
-use super::units;
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
+use crate::document::tree::Value;
+use crate::document::units;
 
 /// Gleaner in a guest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,7 +45,8 @@ pub struct Remedies {
 }
 
 /// Values of `control`.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum Kind {
     Paper,
     Ours,
@@ -55,21 +56,8 @@ enum Kind {
 /// Former name of `round_trip`.
 const OLD_ROUND_TRIP: &str = "timeout";
 
-pub(super) const KEYS: [&str; 13] = [
-    "control",
-    "consolidate",
-    "retain",
-    "period",
-    "judge",
-    "load_factor",
-    "granularity_factor",
-    "least_time_slice",
-    "confirm",
-    "rest",
-    "round_trip",
-    OLD_ROUND_TRIP,
-    "most_stolen",
-];
+/// Keys besides the settings of the remedies.
+pub(super) const KEYS: [&str; 5] = ["control", "consolidate", "retain", "period", OLD_ROUND_TRIP];
 
 /// `gleaner = true`, or a table of its settings.
 pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
@@ -86,18 +74,35 @@ pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
             period,
         }));
     }
-    let table = field.table(&KEYS)?;
-    let kind = table.or("control", Kind::Ours, |field| {
-        field.choice(&[("paper", Kind::Paper), ("ours", Kind::Ours), ("agent", Kind::Agent)])
-    })?;
+    let of_remedies = [ConsolidationConfig::KEYS, RetentionConfig::KEYS].concat();
+    let table = field.table(&[&KEYS, of_remedies.as_slice()].concat())?;
+    let kind = table.or("control", Kind::Ours, Field::parse)?;
     let consolidate = table.or("consolidate", true, Field::flag)?;
     let retain = table.or("retain", true, Field::flag)?;
+    let settings = |mut fewer: ConsolidationConfig, mut awake: RetentionConfig| {
+        for key in &of_remedies {
+            if let Some(field) = table.get(key) {
+                field.put(key, &mut fewer)?;
+                field.put(key, &mut awake)?;
+            }
+        }
+        if let Some(old) = table.get(OLD_ROUND_TRIP) {
+            if table.get("round_trip").is_some() {
+                return Err(
+                    old.wrong("this is the old name of round_trip, which is set too: leave it out")
+                );
+            }
+            old.put("round_trip", &mut awake)?;
+        }
+        field.check(&fewer)?;
+        field.check(&awake)?;
+        Ok((fewer, awake))
+    };
     let remedies = |fewer: ConsolidationConfig, awake: RetentionConfig| {
-        let consolidation = consolidation(&table, fewer)?;
-        let retention = retention(&table, awake)?;
+        let (fewer, awake) = settings(fewer, awake)?;
         Ok(Remedies {
-            consolidation: consolidate.then_some(consolidation),
-            retention: retain.then_some(retention),
+            consolidation: consolidate.then_some(fewer),
+            retention: retain.then_some(awake),
         })
     };
     if let (Kind::Paper, Some(field)) = (kind, table.get("most_stolen")) {
@@ -114,11 +119,12 @@ pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
         }
         Kind::Agent => {
             let default = ControllerConfig::default();
+            let (consolidation, retention) = settings(default.consolidation, default.retention)?;
             Control::Agent(ControllerConfig {
                 consolidate,
                 retain,
-                consolidation: consolidation(&table, default.consolidation)?,
-                retention: retention(&table, default.retention)?,
+                consolidation,
+                retention,
                 ..default
             })
         }
@@ -128,42 +134,4 @@ pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
         period: table
             .or("period", period, |field| field.time(Nanos::from_millis(1), units::MAX_TIME))?,
     }))
-}
-
-fn consolidation(
-    table: &Table<'_>,
-    default: ConsolidationConfig,
-) -> Result<ConsolidationConfig, LoadError> {
-    let factor = |key: &str, default: f64| table.or(key, default, |f| f.number(0.01, 10.0));
-    Ok(ConsolidationConfig {
-        load_factor: factor("load_factor", default.load_factor)?,
-        granularity_factor: factor("granularity_factor", default.granularity_factor)?,
-        least_time_slice: table.or("least_time_slice", default.least_time_slice, |field| {
-            field.time(Nanos(1), Nanos::from_secs(1))
-        })?,
-        judge: table.or("judge", default.judge, |field| {
-            field.choice(&[("progress", Judge::Progress), ("utilization", Judge::Utilization)])
-        })?,
-        confirm: table.or("confirm", default.confirm, |field| field.small(1, 1000))?,
-        rest: table.or("rest", default.rest, |field| field.small(0, 100_000))?,
-        ..default
-    })
-}
-
-fn retention(table: &Table<'_>, default: RetentionConfig) -> Result<RetentionConfig, LoadError> {
-    let round_trip = match (table.get("round_trip"), table.get(OLD_ROUND_TRIP)) {
-        (Some(_), Some(old)) => {
-            return Err(
-                old.wrong("this is the old name of round_trip, which is set too: leave it out")
-            );
-        }
-        (new, old) => new.or(old),
-    };
-    Ok(RetentionConfig {
-        round_trip: round_trip
-            .map_or(Ok(default.round_trip), |field| field.time(Nanos(1), Nanos::from_secs(1)))?,
-        most_stolen: table
-            .or("most_stolen", default.most_stolen, |field| field.number(0.0, 1.0))?,
-        ..default
-    })
 }

@@ -6,16 +6,17 @@
 //! Defaults of the fair schedulers scale with the number of CPUs as in the kernel (`sched_tunable_scaling`):
 //! base times 1 + ⌊log₂ min(CPUs, 8)⌋.
 
+use serde::Deserialize;
 use tandem_model::Nanos;
 
-use super::place::LoadError;
-use super::read::{Field, Table};
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
+use crate::document::units;
 use crate::host::{
-    AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, CreditAge, CreditConfig, HostConfig,
-    HostScheduler, PauseLoop, Placement, Ranking, Starts, Ticks,
+    AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, CreditConfig, HostConfig, HostScheduler,
+    PauseLoop, Placement, Ranking, Ticks,
 };
-use crate::scenario::units;
-use crate::sched::fair::{CfsAge, Discipline, Reweight};
+use crate::sched::fair::Discipline;
 
 pub(super) const KEYS: [&str; 15] = [
     "scheduler",
@@ -50,7 +51,8 @@ const MAX_TIME: Nanos = Nanos::from_secs(10);
 const PLE: [u32; 4] = [4096, 2, 0, u32::MAX];
 
 /// Name of a scheduler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum SchedulerName {
     /// CFS.
     Cfs,
@@ -63,19 +65,14 @@ pub enum SchedulerName {
 /// Reads `[host]` for a machine with `pcpus` pCPUs.
 pub fn read(document: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
     let Some(table) = document.table("host", &KEYS)? else {
-        let empty = super::tree::Node::empty(document.place().clone());
+        let empty = crate::document::tree::Node::empty(document.place().clone());
         return settings(&Table::document(&empty, &KEYS)?, pcpus);
     };
     settings(&table, pcpus)
 }
 
 fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
-    let names = [
-        ("cfs", SchedulerName::Cfs),
-        ("eevdf", SchedulerName::Eevdf),
-        ("credit", SchedulerName::Credit),
-    ];
-    let name = table.or("scheduler", SchedulerName::Eevdf, |field| field.choice(&names))?;
+    let name = table.or("scheduler", SchedulerName::Eevdf, Field::parse)?;
     let credit = credit(table)?;
     let fair = fair(table, name, pcpus)?;
     let (pause_loop, pause_filter, candidate) = pause_loop(table)?;
@@ -85,25 +82,11 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
             SchedulerName::Cfs | SchedulerName::Eevdf => HostScheduler::Linux(fair),
         },
         tick: table.or("tick", Nanos::from_millis(4), tick)?,
-        ticks: table.or("ticks", Ticks::Spread, |field| {
-            field.choice(&[("spread", Ticks::Spread), ("in-step", Ticks::InStep)])
-        })?,
-        placement: table.or("placement", Placement::LoadBalancing, |field| {
-            field.choice(&[
-                ("load-balancing", Placement::LoadBalancing),
-                ("pin", Placement::Pin),
-                ("no-stacking", Placement::NoStacking),
-            ])
-        })?,
+        ticks: table.or("ticks", Ticks::Spread, Field::parse)?,
+        placement: table.or("placement", Placement::LoadBalancing, Field::parse)?,
         busy_factor: table
             .or("busy_factor", BUSY_FACTOR, |field| field.small(1, MAX_BUSY_FACTOR))?,
-        together: table.or("together", CoScheduling::No, |field| {
-            field.choice(&[
-                ("no", CoScheduling::No),
-                ("gang", CoScheduling::Gang),
-                ("demand", CoScheduling::Demand),
-            ])
-        })?,
+        together: table.or("together", CoScheduling::No, Field::parse)?,
         cap: table.or("cap", false, Field::flag)?,
         cap_period: table.or("cap_period", Nanos::from_millis(30), |field| {
             field.time(Nanos::from_millis(1), MAX_TIME)
@@ -136,13 +119,7 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
         Discipline::Cfs { as_of, latency, min_granularity, wakeup_granularity, own_granularity },
     ) = (table.table("cfs", &CFS_KEYS)?, &mut cfs)
     {
-        *as_of = table.or("as_of", *as_of, |field| {
-            field.choice(&[
-                ("3.15", CfsAge::Linux3),
-                ("5.13", CfsAge::AltPeriod),
-                ("5.14", CfsAge::KeptBuddies),
-            ])
-        })?;
+        *as_of = table.or("as_of", *as_of, Field::parse)?;
         *latency = table.or("latency", *latency, time)?;
         *min_granularity = table.or("min_granularity", *min_granularity, time)?;
         *wakeup_granularity = table.or("wakeup_granularity", *wakeup_granularity, |field| {
@@ -164,9 +141,7 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
         *base_slice = table.or("base_slice", *base_slice, |field| {
             field.time(Nanos(100_000), Nanos::from_millis(100))
         })?;
-        *reweight = table.or("reweight", *reweight, |field| {
-            field.choice(&[("6.13", Reweight::Placed), ("reverted", Reweight::Kept)])
-        })?;
+        *reweight = table.or("reweight", *reweight, Field::parse)?;
     }
     Ok(match name {
         SchedulerName::Cfs => cfs,
@@ -179,11 +154,8 @@ fn credit(table: &Table<'_>) -> Result<CreditConfig, LoadError> {
     let mut config = CreditConfig::default();
     let keys = ["as_of", "starts", "tick", "timeslice", "ratelimit"];
     if let Some(credit) = table.table("credit", &keys)? {
-        let ages = [("4.0", CreditAge::Xen40), ("4.2", CreditAge::Xen42)];
-        config = CreditConfig::of(credit.or("as_of", config.age, |field| field.choice(&ages))?);
-        config.starts = credit.or("starts", config.starts, |field| {
-            field.choice(&[("spread", Starts::Spread), ("picked", Starts::Picked)])
-        })?;
+        config = CreditConfig::of(credit.or("as_of", config.age, Field::parse)?);
+        config.starts = credit.or("starts", config.starts, Field::parse)?;
         let time = |field: &Field<'_>| field.time(Nanos(100_000), Nanos::from_secs(1));
         config.tick = credit.or("tick", config.tick, time)?;
         config.timeslice = credit.or("timeslice", config.timeslice, time)?;
@@ -201,7 +173,8 @@ fn credit(table: &Table<'_>) -> Result<CreditConfig, LoadError> {
     Ok(config)
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum Policy {
     Off,
     Fixed,
@@ -219,15 +192,7 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
     let (mut policy, mut filter, mut candidate) = (Policy::Stock, false, Candidate::Stock);
     let mut aple = AplePolicy::default();
     if let Some(table) = table.table("pause_loop", &PAUSE_LOOP_KEYS)? {
-        policy = table.or("policy", policy, |field| {
-            field.choice(&[
-                ("off", Policy::Off),
-                ("fixed", Policy::Fixed),
-                ("per-vm", Policy::PerVm),
-                ("stock", Policy::Stock),
-                ("aple", Policy::Aple),
-            ])
-        })?;
+        policy = table.or("policy", policy, Field::parse)?;
         base = table.or("window", base, |field| field.small(1, u32::MAX))?;
         grow = table.or("grow", grow, |field| field.small(0, u32::MAX))?;
         shrink = table.or("shrink", shrink, |field| field.small(0, u32::MAX))?;
@@ -243,7 +208,7 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
                 ("cch", Candidate::Ranked(Ranking::Cch)),
             ])
         })?;
-        aple = self::aple(&table)?;
+        aple = table.or("aple", aple, Field::settings)?;
         if most < base {
             return Err(table.wrong(format!(
                 "pause_loop: most = {most} is below window = {base}: give most at least as much"
@@ -258,29 +223,4 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
         Policy::Aple => PauseLoop::Aple(aple),
     };
     Ok((pause_loop, filter, candidate))
-}
-
-/// Reads `[host.pause_loop.aple]`.
-fn aple(table: &Table<'_>) -> Result<AplePolicy, LoadError> {
-    const KEYS: [&str; 5] = ["initial", "lower", "upper", "step", "epoch_exits"];
-    let default = AplePolicy::default();
-    let Some(table) = table.table("aple", &KEYS)? else {
-        return Ok(default);
-    };
-    let number = |key: &str, default: u32| table.or(key, default, |field| field.small(1, u32::MAX));
-    let aple = AplePolicy {
-        initial: number("initial", default.initial)?,
-        lower: number("lower", default.lower)?,
-        upper: number("upper", default.upper)?,
-        step: number("step", default.step)?,
-        epoch_exits: number("epoch_exits", default.epoch_exits)?,
-    };
-    if (aple.lower..=aple.upper).contains(&aple.initial) {
-        Ok(aple)
-    } else {
-        Err(table.wrong(format!(
-            "aple: initial = {} is not between lower = {} and upper = {}",
-            aple.initial, aple.lower, aple.upper
-        )))
-    }
 }

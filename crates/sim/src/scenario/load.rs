@@ -18,13 +18,14 @@ use std::path::{Path, PathBuf};
 use tandem_model::Nanos;
 use tandem_model::suggestion::nearest;
 
-use super::place::MAX_BYTES;
-pub use super::place::{LoadError, Place};
-use super::read::{Field, Table};
-pub use super::set::Setting;
-use super::tree::{Entry, Node, Value};
-pub use super::units::time;
-use super::{Scenario, host, machine, policies, units, vm};
+use super::{Scenario, host, machine, policies, vm};
+use crate::document::place::MAX_BYTES;
+pub use crate::document::place::{LoadError, Place};
+use crate::document::read::{Field, Table};
+pub use crate::document::set::Setting;
+use crate::document::tree::{Entry, Node, Value};
+use crate::document::units;
+pub use crate::document::units::time;
 use crate::workload::{Workload, library, parse};
 
 pub(super) const KEYS: [&str; 10] = [

@@ -5,9 +5,9 @@
 
 use serde::Deserialize;
 
-use super::place::LoadError;
-use super::read::{Field, Table};
 use super::{Machine, Mode};
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
 use crate::machine::costs::TABLE;
 use crate::machine::{Costs, TimerSteals};
 
@@ -26,9 +26,7 @@ pub fn read(document: &Table<'_>) -> Result<Machine, LoadError> {
     Ok(Machine {
         pcpus,
         pcpus_per_llc: table.or("pcpus_per_llc", pcpus, |field| field.small(1, pcpus))?,
-        mode: table.or("mode", Mode::Virtual, |field| {
-            field.choice(&[("virtual", Mode::Virtual), ("native", Mode::Native)])
-        })?,
+        mode: table.or("mode", Mode::Virtual, Field::parse)?,
         costs: table.or("costs", Costs::default(), costs)?,
         timer_steals: TimerSteals::default(),
     })

@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use tandem_kpolicy::MAX_VCPUS as MAX_RANKED;
 use tandem_model::{Nanos, PcpuId, PcpuSet, Weight};
 
-use super::place::LoadError;
-use super::read::{Field, Table};
 use super::{
     Apic, Guest, IdleLoop, IdleTlb, Machine, MmLock, Mode, TlbFlush, Vm, agent, host, policies,
-    units,
 };
+use crate::document::place::LoadError;
+use crate::document::read::{Field, Table};
+use crate::document::units;
 use crate::host::{Candidate, HostConfig, HostScheduler, Placement, Starts};
 use crate::workload::{SpinKind, Workload, parse};
 
@@ -356,31 +356,10 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
         scheduler: host::fair(table, name, vcpus)?,
         idle: table.or("idle", IdleLoop::Halt, idle)?,
         tick: table.or("tick", Nanos::from_millis(4), host::tick)?,
-        tlb: table.or("tlb", TlbFlush::Ipi, |field| {
-            field.choice(&[
-                ("ipi", TlbFlush::Ipi),
-                ("paravirtual", TlbFlush::Paravirtual),
-                ("hypercall", TlbFlush::Hypercall),
-            ])
-        })?,
-        idle_tlb: table.or("idle_tlb", IdleTlb::LeftOut, |field| {
-            field.choice(&[("left-out", IdleTlb::LeftOut), ("asked", IdleTlb::Asked)])
-        })?,
-        apic: table.or("apic", Apic::Cluster, |field| {
-            field.choice(&[
-                ("cluster", Apic::Cluster),
-                ("xapic", Apic::Xapic),
-                ("x2apic", Apic::X2apic),
-                ("posted", Apic::Posted),
-            ])
-        })?,
-        mm_lock: table.or("mm_lock", MmLock::Stealing, |field| {
-            field.choice(&[
-                ("stealing", MmLock::Stealing),
-                ("handed-over", MmLock::HandedOver),
-                ("spinning", MmLock::Spinning),
-            ])
-        })?,
+        tlb: table.or("tlb", TlbFlush::Ipi, Field::parse)?,
+        idle_tlb: table.or("idle_tlb", IdleTlb::LeftOut, Field::parse)?,
+        apic: table.or("apic", Apic::Cluster, Field::parse)?,
+        mm_lock: table.or("mm_lock", MmLock::Stealing, Field::parse)?,
         mm_readers: table.or("mm_readers", false, Field::flag)?,
         spin_locks: table.or("spin_locks", SpinKind::Queued, |field| {
             field.choice(&[

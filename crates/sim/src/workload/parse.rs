@@ -33,10 +33,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::{BranchProfile, Object, Op, Role, Threads, Workload};
-use crate::scenario::load::LoadError;
-use crate::scenario::read::{Field, Table};
-use crate::scenario::tree::{Node, Value};
-use crate::scenario::units;
+use crate::document::place::LoadError;
+use crate::document::read::Field;
+use crate::document::tree::{Node, Value};
+use crate::document::units;
 
 pub(crate) const KEYS: [&str; 6] = ["name", "about", "unit", "objects", "role", "branches"];
 
@@ -77,25 +77,8 @@ pub(crate) fn workload(field: &Field<'_>) -> Result<Workload, LoadError> {
     }
     uses.check(&objects)?;
     let (objects, object_names) = objects.flat();
-    Ok(Workload { name, unit, objects, object_names, roles, branches: branches(&table)? })
-}
-
-/// Reads `[branches]`.
-fn branches(table: &Table<'_>) -> Result<BranchProfile, LoadError> {
-    const KEYS: [&str; 4] = ["per_instruction", "mispredicted", "noise", "tight"];
-    let default = BranchProfile::default();
-    let Some(table) = table.table("branches", &KEYS)? else {
-        return Ok(default);
-    };
-    let number = |key: &str, default: f64, least: f64, most: f64| {
-        table.or(key, default, |field| field.number(least, most))
-    };
-    Ok(BranchProfile {
-        per_instruction: number("per_instruction", default.per_instruction, 0.01, 0.5)?,
-        mispredicted: number("mispredicted", default.mispredicted, 0.0, 0.5)?,
-        noise: number("noise", default.noise, 0.0, 1.0)?,
-        tight: number("tight", default.tight, 0.0, 0.9)?,
-    })
+    let branches = table.or("branches", BranchProfile::default(), Field::settings)?;
+    Ok(Workload { name, unit, objects, object_names, roles, branches })
 }
 
 fn role(

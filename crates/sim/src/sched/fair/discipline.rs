@@ -1,6 +1,6 @@
 //! Fair schedulers by kernel release, with their settings.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tandem_model::Nanos;
 
 /// A fair scheduler with its settings.
@@ -34,7 +34,7 @@ pub enum Discipline {
 }
 
 /// First release with the modelled rules of CFS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum CfsAge {
     /// Linux 3.15 … 5.12.
     #[default]
@@ -59,16 +59,16 @@ impl CfsAge {
 
 /// Handling of lag when a runnable entity's weight changes (reweight_entity).
 /// A group on several pCPUs is reweighted whenever one of its vCPUs sleeps or wakes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Reweight {
-    /// Lag is constant in time, as in Linux 6.7 … 6.12 and again since the revert (101f3498b4bd, 2026).
-    #[default]
-    #[serde(rename = "reverted")]
-    Kept,
     /// The entity is placed again, as since Linux 6.13 (6d71a9c61604, "sched/fair: Fix EEVDF entity placement bug causing
     /// scheduling lag"): its lag is inflated as if V did not include it, but V always includes the current entity.
     #[serde(rename = "6.13")]
     Placed,
+    /// Lag is constant in time, as in Linux 6.7 … 6.12 and again since the revert (101f3498b4bd, 2026).
+    #[default]
+    #[serde(rename = "reverted")]
+    Kept,
 }
 
 impl Reweight {

@@ -3,12 +3,13 @@
 //! A name stands for a family of `count` objects of one kind.
 //! If the family has several members, a step selects one: `hash[random]`, `hash[own]`, `hash[next]`, `hash[peer]`, `hash[3]`.
 
+use serde::Deserialize;
 use tandem_model::suggestion::nearest;
 
-use crate::scenario::load::{LoadError, Place};
-use crate::scenario::read::{Field, Table};
-use crate::scenario::tree::Value;
-use crate::scenario::units;
+use crate::document::place::{LoadError, Place};
+use crate::document::read::{Field, Table};
+use crate::document::tree::Value;
+use crate::document::units;
 use crate::workload::{Object, ObjectRef, Pick, Space, Spin, SpinKind, Wake};
 
 /// Maximum number of objects of a workload, and of all workloads of a scenario together.
@@ -43,7 +44,8 @@ pub struct Family {
 #[derive(Clone, Debug, Default)]
 pub struct Families(Vec<Family>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum Kind {
     Spin,
     Mutex,
@@ -52,15 +54,6 @@ enum Kind {
     Semaphore,
     Queue,
 }
-
-const KINDS: [(&str, Kind); 6] = [
-    ("spin", Kind::Spin),
-    ("mutex", Kind::Mutex),
-    ("condition", Kind::Condition),
-    ("barrier", Kind::Barrier),
-    ("semaphore", Kind::Semaphore),
-    ("queue", Kind::Queue),
-];
 
 impl Kind {
     fn keys(self) -> &'static [&'static str] {
@@ -220,11 +213,11 @@ impl Family {
 
 fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
     let kind = match &field.node.value {
-        Value::Text(_) => field.choice(&KINDS)?,
+        Value::Text(_) => field.parse()?,
         _ => {
             // The kind decides which of the keys are valid.
             let table = field.table(&KEYS)?;
-            table.need("kind", "\"mutex\"")?.choice(&KINDS)?
+            table.need("kind", "\"mutex\"")?.parse()?
         }
     };
     let Value::Table(_) = &field.node.value else {
@@ -241,17 +234,8 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
     let count = table.or("count", 1, |field| field.small(1, MAX_MEMBERS))?;
     let object = match kind {
         Kind::Spin => spin(
-            table.or("lock", SpinKind::Queued, |field| {
-                field.choice(&[
-                    ("test-and-set", SpinKind::TestAndSet),
-                    ("ticket", SpinKind::Ticket),
-                    ("queued", SpinKind::Queued),
-                    ("paravirtual", SpinKind::Paravirtual),
-                ])
-            })?,
-            table.or("space", Space::Kernel, |field| {
-                field.choice(&[("kernel", Space::Kernel), ("user", Space::User)])
-            })?,
+            table.or("lock", SpinKind::Queued, Field::parse)?,
+            table.or("space", Space::Kernel, Field::parse)?,
         ),
         Kind::Mutex => Object::Mutex,
         Kind::Condition => Object::Condition,
@@ -273,7 +257,7 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
                          \"block\" or \"spin(100us)\"",
                     ));
                 }
-                field.choice(&[("all", Wake::All), ("one-by-one", Wake::OneByOne)])
+                field.parse()
             })?;
             barrier(parties, spin, wake)
         }

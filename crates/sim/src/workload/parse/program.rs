@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use tandem_model::Nanos;
 use tandem_model::suggestion::nearest;
 
-use crate::scenario::load::LoadError;
-use crate::scenario::read::Field;
-use crate::scenario::tree::Value;
-use crate::scenario::units;
+use crate::document::place::LoadError;
+use crate::document::read::Field;
+use crate::document::tree::Value;
+use crate::document::units;
 use crate::workload::{MOST_HELD, MOST_LOOPS, Object, ObjectRef, Op, Pick, Repeat, Space};
 
 use super::objects::{Families, Family};

@@ -163,13 +163,23 @@ impl<'a> Field<'a> {
         Ok(number.min(u64::from(u32::MAX)) as u32)
     }
 
+    /// Reads a number.
+    pub fn real(&self) -> Result<f64, LoadError> {
+        self.any_number().ok_or_else(|| self.kind("a number"))
+    }
+
+    fn any_number(&self) -> Option<f64> {
+        match self.node.value {
+            Value::Integer(number) => Some(number as f64),
+            Value::Real(number) => Some(number),
+            _ => None,
+        }
+    }
+
     /// Reads a number within a range.
     pub fn number(&self, least: f64, most: f64) -> Result<f64, LoadError> {
-        let number = match self.node.value {
-            Value::Integer(number) => number as f64,
-            Value::Real(number) => number,
-            _ => return Err(self.kind(&format!("a number, {least} … {most},"))),
-        };
+        let number = self.any_number();
+        let number = number.ok_or_else(|| self.kind(&format!("a number, {least} … {most},")))?;
         if number.is_finite() && number >= least && number <= most {
             Ok(number)
         } else {

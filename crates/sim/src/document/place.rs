@@ -10,7 +10,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// Maximum size of a scenario or workload in bytes.
-pub(super) const MAX_BYTES: u64 = 4 << 20;
+pub(crate) const MAX_BYTES: u64 = 4 << 20;
 
 /// Maximum length of an error message in bytes.
 const MAX_MESSAGE_BYTES: usize = 1_000;
