@@ -33,7 +33,6 @@ pub mod senders;
 pub mod service;
 pub mod settings;
 pub mod signals;
-mod state_dir;
 pub mod status_file;
 pub mod thread;
 mod undo;
