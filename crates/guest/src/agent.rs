@@ -316,7 +316,7 @@ impl Agent {
             status::file(&self.config.state_dir).remove();
             report_failures(&actuator.restore(), reporter);
         }
-        reporter.info(&report.summary());
+        reporter.info(&report.to_string());
         Ok(Ended { report, command: command? })
     }
 
