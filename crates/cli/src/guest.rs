@@ -22,7 +22,6 @@ use tandem_guest::{record, status};
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::restore::RestoreReport;
-use tandem_linux::service::{Console, Reporter};
 use tandem_linux::settings::parse_address;
 use tandem_linux::thread::Pid;
 use tandem_model::Nanos;
@@ -30,6 +29,7 @@ use tandem_model::length::length;
 use tandem_observe::recorded::application;
 use tandem_observe::recorded::application::Setting;
 use tandem_report::table::{Look, Table};
+use tracing::{debug, info};
 
 use tandem_command::console;
 use tandem_command::number::duration;
@@ -60,6 +60,9 @@ const WORKLOAD: &str = "Workload";
 const DECISIONS: &str = "Decisions";
 const SAFETY: &str = "Safety";
 const OUTPUT: &str = "Output";
+
+/// Prefix of log lines.
+const NAME: &str = "tandem guest";
 
 /// Limits of a period.
 const MIN_PERIOD: Duration = Duration::from_millis(20);
@@ -288,20 +291,13 @@ fn run(args: &RunArgs) -> anyhow::Result<()> {
     let checked = config.check().map_err(anyhow::Error::from);
     checked.map_err(console::wrong_argument)?;
     let target = args.target().map_err(console::wrong_argument)?;
-    let mut console = Console {
-        info: "tandem guest",
-        error: "tandem guest: error",
-        print_ready: args.print_ready,
-        level: console::level(),
-    };
-    if console.is_verbose() {
-        console.info(&format!("current settings:\n{}", config.to_toml()));
-    }
-    let agent = Agent::open(config, target, &mut console).map_err(|error| match error {
+    console::log_to_stderr(Some(NAME), args.print_ready);
+    debug!("current settings:\n{}", config.to_toml());
+    let agent = Agent::open(config, target).map_err(|error| match error {
         AgentError::Settings(_) => console::wrong_argument(error.into()),
         other => other.into(),
     })?;
-    let ended = agent.run(args.duration, &mut console)?;
+    let ended = agent.run(args.duration)?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&ended.report)?;
         std::fs::write(path, text + "\n")
@@ -320,12 +316,7 @@ fn pass_on(command: Option<ExitStatus>) {
 }
 
 fn record_program(args: RecordArgs) -> anyhow::Result<()> {
-    let mut console = Console {
-        info: "tandem guest",
-        error: "tandem guest: error",
-        print_ready: false,
-        level: console::level(),
-    };
+    console::log_to_stderr(Some(NAME), false);
     // Check the files before the program starts.
     let cannot = || format!("cannot write {}", args.output.display());
     if let Some(path) = &args.json {
@@ -338,7 +329,7 @@ fn record_program(args: RecordArgs) -> anyhow::Result<()> {
         seconds: args.duration,
         traces: !args.no_trace,
     };
-    let recording = record::record(options, &mut console).inspect_err(|error| {
+    let recording = record::record(options).inspect_err(|error| {
         let _ = std::fs::remove_file(&args.output);
         if let RecordError::EndedAtOnce { status, .. } = error
             && status.0.is_some_and(|status| !status.success())
@@ -350,7 +341,7 @@ fn record_program(args: RecordArgs) -> anyhow::Result<()> {
     let profile = &recording.profile;
     let text = application::scenario(profile, &Setting::recorded(profile));
     if let Some(waited) = application::waited_for_others(profile) {
-        console.info(&waited);
+        info!("{waited}");
     }
     let scenario = file.write_all(text.as_bytes()).with_context(cannot);
     let write = |path| tandem_report::json::write(path, profile);

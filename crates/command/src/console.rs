@@ -4,8 +4,9 @@ use std::io::Write;
 use std::sync::OnceLock;
 
 use anyhow::{Context, bail};
+use tandem_linux::log::Console;
+pub use tandem_linux::log::LevelFilter;
 use tandem_linux::restore::RestoreReport;
-pub use tandem_linux::service::Level;
 pub use tandem_report::check_writable;
 
 /// Prints a line to standard error; ignores failures.
@@ -17,26 +18,31 @@ macro_rules! tell {
     }};
 }
 
-/// Prints an informational line to standard error, except at level `Quiet`.
+/// Prints an informational line to standard error, except with `--quiet`.
 #[macro_export]
 macro_rules! note {
     ($($words:tt)*) => {
-        if $crate::console::level() != $crate::console::Level::Quiet {
+        if $crate::console::level() >= $crate::console::LevelFilter::INFO {
             $crate::tell!($($words)*);
         }
     };
 }
 
-static LEVEL: OnceLock<Level> = OnceLock::new();
+static LEVEL: OnceLock<LevelFilter> = OnceLock::new();
 
 /// Sets the verbosity; later calls have no effect.
-pub fn set_level(level: Level) {
+pub fn set_level(level: LevelFilter) {
     let _ = LEVEL.set(level);
 }
 
 /// Returns the verbosity.
-pub fn level() -> Level {
-    LEVEL.get().copied().unwrap_or_default()
+pub fn level() -> LevelFilter {
+    LEVEL.get().copied().unwrap_or(LevelFilter::INFO)
+}
+
+/// Prints the log of this process to standard error, under this name or with levels; `ready` to standard output if requested.
+pub fn log_to_stderr(name: Option<&'static str>, print_ready: bool) {
+    Console { name, print_ready, level: level() }.install();
 }
 
 /// Formats the error and its causes, outermost first, without repetitions.

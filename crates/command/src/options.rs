@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ColorChoice, ValueEnum};
 use rustix::time::{ClockId, clock_gettime};
-use tandem_linux::service::Level;
+use tandem_linux::log::LevelFilter;
 use tandem_report::terminal;
 use tandem_report::terminal::Colour;
 
@@ -34,9 +34,9 @@ impl CommonArgs {
     /// Applies them to the whole process; `--quiet` overrides `--verbose`.
     pub fn apply(&self) {
         console::set_level(match (self.quiet, self.verbose) {
-            (true, _) => Level::Quiet,
-            (false, true) => Level::Verbose,
-            (false, false) => Level::Normal,
+            (true, _) => LevelFilter::ERROR,
+            (false, true) => LevelFilter::DEBUG,
+            (false, false) => LevelFilter::INFO,
         });
         terminal::set_quiet(self.quiet);
         terminal::set_colour(match self.color {
@@ -48,7 +48,7 @@ impl CommonArgs {
 
     /// With `--verbose`, reports the duration of the command.
     pub fn end(&self, name: &str, began: Instant) {
-        if console::level() == Level::Verbose {
+        if console::level() == LevelFilter::DEBUG {
             let used = clock_gettime(ClockId::ProcessCPUTime);
             let used = Duration::try_from(used).unwrap_or_default();
             let took = began.elapsed();

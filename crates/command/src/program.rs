@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{CommandFactory, FromArgMatches};
+use tandem_linux::log::is_journal;
 
 use crate::options::CommonArgs;
 use crate::{console, options, tell};
@@ -38,7 +39,8 @@ pub fn run(
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell!("{name}: {}", console::explain(&error));
+            let priority = if is_journal() { "<3>" } else { "" };
+            tell!("{priority}{name}: {}", console::explain(&error));
             exit_status(&error).into()
         }
     }

@@ -13,9 +13,8 @@ use rustix::time::{ClockId, clock_gettime};
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup::{CgroupError, Version};
 use tandem_linux::exporter::{Exporter, MetricsError};
-use tandem_linux::service::{
-    ReportOnce, Reporter, ServiceManager, report_failures, report_restore,
-};
+use tandem_linux::log::RESULT;
+use tandem_linux::service::{ServiceManager, report_failures, report_restore};
 use tandem_linux::settings::SettingsError;
 use tandem_linux::signals::{Signals, Wake};
 use tandem_linux::status_file::StatusFileError;
@@ -23,6 +22,7 @@ use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::{Nanos, PcpuId, PcpuSet};
 use tandem_policy::gleaner::{Averages, Decision, controller};
 use thiserror::Error;
+use tracing::{error, info};
 
 use crate::account::Account;
 use crate::actuator::{Actuator, ActuatorError};
@@ -130,21 +130,13 @@ pub struct Agent {
     metrics: Metrics,
     exporter: Option<Exporter>,
     account: Account,
-    /// Reports an error that recurs every period only once.
-    errors: ReportOnce,
     /// Time of the last status update.
     published: Option<Instant>,
-    /// Setting that a dry run reported last.
-    said: Option<(PcpuSet, Nanos)>,
 }
 
 impl Agent {
     /// Checks the settings, reverts the changes of an earlier agent, and starts or finds the workload.
-    pub fn open(
-        mut config: GuestConfig,
-        target: Target,
-        reporter: &mut dyn Reporter,
-    ) -> Result<Agent, AgentError> {
+    pub fn open(mut config: GuestConfig, target: Target) -> Result<Agent, AgentError> {
         config.check()?;
         let procfs = ProcFs::host();
         let signals = Signals::catch(true).map_err(AgentError::Signals)?;
@@ -180,7 +172,7 @@ impl Agent {
             (Knobs::Dry(cpusets), workload)
         } else {
             let (mut actuator, restored) = Actuator::open(&procfs, &config.state_dir)?;
-            report_restore(&restored, reporter);
+            report_restore(&restored);
             actuator.check_writable()?;
             let workload = Workload::open(target, held, &procfs, &mut actuator)?;
             if let Some(cgroup) = &workload.cgroup {
@@ -204,30 +196,29 @@ impl Agent {
             if config.per_thread {
                 let opened = Pinning::new(&procfs, &vcpus);
                 if let Some(error) = opened.births_error() {
-                    reporter.info(&format!(
+                    info!(
                         "new threads are found once per period, not at their creation: the kernel's \
                          process connector is unavailable: {error}"
-                    ));
+                    );
                 }
                 *pinning = Some(opened);
             }
         }
         if let Some(said) = delayed::without_effect(&config, vcpus.len()) {
-            reporter.info(&said);
+            info!("{said}");
         }
         let settings = &mut config.controller;
         settings.consolidate = config.vcpus == Vcpus::Auto && !config.per_thread;
         settings.retain = config.retention == RetentionSetting::Auto;
         if cost.is_none() && settings.retain {
-            reporter.info(
+            info!(
                 "the cost of waking a halted vCPU was not measured: there is only one vCPU, or they are busy with other work",
             );
         }
         if let Some(cost) = cost {
             let twice = Nanos(cost.0 * 2);
             settings.retention.round_trip = twice.clamp(MIN_RETENTION, MAX_RETENTION);
-            reporter
-                .info(&format!("waking a halted vCPU takes {:.1} us here", cost.0 as f64 / 1e3));
+            info!("waking a halted vCPU takes {:.1} us here", cost.0 as f64 / 1e3);
         }
         let cpu_stat = workload.cgroup.as_ref().and_then(|cgroup| {
             let cpusets = knobs.cpusets();
@@ -253,9 +244,7 @@ impl Agent {
             metrics,
             exporter,
             account: Account::new(began),
-            errors: ReportOnce::default(),
             published: None,
-            said: None,
         };
         agent.hold()?;
         Ok(agent)
@@ -284,21 +273,17 @@ impl Agent {
     }
 
     /// Runs until the workload ends, `limit` has passed, or a signal arrives, then reverts all changes.
-    pub fn run(
-        mut self,
-        limit: Option<Duration>,
-        reporter: &mut dyn Reporter,
-    ) -> Result<Ended, AgentError> {
-        let command = self.periods(limit, reporter);
+    pub fn run(mut self, limit: Option<Duration>) -> Result<Ended, AgentError> {
+        let command = self.periods(limit);
         // Journal threads created since the last period: they inherited our affinity, timer slack and scheduling.
         let left = self.workload.processes(self.knobs.cpusets());
         if let Err(error) = self.bind(Some(&left)) {
-            reporter.error(&error.to_string());
+            error!("{error}");
         }
         if let Knobs::Live { actuator, .. } = &mut self.knobs {
             let list = |cpusets: &Cpusets| self.workload.threads_now(cpusets);
             if let Err(error) = self.delay.revert(actuator, list) {
-                reporter.error(&error.to_string());
+                error!("{error}");
             }
         }
         let bound = |when| self.metrics.bound.get(when).map_or(0, |count| count.get());
@@ -314,18 +299,14 @@ impl Agent {
         if let Knobs::Live { mut actuator, retention, .. } = self.knobs {
             drop(retention);
             status::file(&self.config.state_dir).remove();
-            report_failures(&actuator.restore(), reporter);
+            report_failures(&actuator.restore());
         }
-        reporter.info(&report.summary());
+        info!("{report}");
         Ok(Ended { report, command: command? })
     }
 
-    fn periods(
-        &mut self,
-        limit: Option<Duration>,
-        reporter: &mut dyn Reporter,
-    ) -> Result<Option<ExitStatus>, AgentError> {
-        let service_manager = ServiceManager::ready(reporter);
+    fn periods(&mut self, limit: Option<Duration>) -> Result<Option<ExitStatus>, AgentError> {
+        let service_manager = ServiceManager::ready();
         let period = self.config.period();
         let end = limit.map(|limit| Instant::now() + limit);
         let mut is_stopping = false;
@@ -358,7 +339,7 @@ impl Agent {
                     continue;
                 }
             }
-            let is_calm = self.period(reporter)?;
+            let is_calm = self.period()?;
             service_manager.alive();
             let is_over = self.workload.is_over(&self.procfs, self.knobs.cpusets());
             if is_over || end.is_some_and(|end| Instant::now() >= end) {
@@ -381,7 +362,7 @@ impl Agent {
     /// Runs one period and returns true if the next one may be longer.
     /// That needs all settings at their defaults, and almost no idle time or almost only idle time.
     /// With delayed scheduling, it needs finished trials instead of the idle time.
-    fn period(&mut self, reporter: &mut dyn Reporter) -> Result<bool, AgentError> {
+    fn period(&mut self) -> Result<bool, AgentError> {
         let processes = self.workload.processes(self.knobs.cpusets());
         self.bind(Some(&processes))?;
         let (Some(sample), threads) = self.sample(&processes)? else {
@@ -395,7 +376,7 @@ impl Agent {
         match self.profiling.finish(&processes) {
             Ok(None) => {}
             Ok(Some(code)) => self.controller.saw(&code),
-            Err(error) => without_profiler(&error, reporter),
+            Err(error) => without_profiler(&error),
         }
         // One change at a time. Retention keeps the vCPU awake, so delaying threads would gain nothing.
         let is_delaying = self.delay.is_any();
@@ -408,22 +389,22 @@ impl Agent {
             let all = self.all.iter().copied().collect();
             let open = || Profiler::open(&self.procfs, &all, &self.config.state_dir);
             if let Err(error) = self.profiling.start(closely, open) {
-                without_profiler(&error, reporter);
+                without_profiler(&error);
             }
         }
         self.account(&sample, &averages);
         let before = self.setting();
         if !is_delaying {
-            self.apply(&decision, reporter);
+            self.apply(&decision);
         }
         if self.setting() != before {
             self.delay.forget();
         }
         let may_decide = decision.retention != controller::Because::OnTrial;
-        self.delay(&sample, &threads, may_decide, reporter);
+        self.delay(&sample, &threads, may_decide);
         if let Err(error) = self.publish(&decision, &averages) {
             // A failed status or metrics update does not stop the agent.
-            self.errors.error(error, reporter);
+            error!(once = true, "{error}");
         }
         let is_set = self.active.len() < self.all.len() || self.retention > Nanos::ZERO;
         let is_busy = is_set || self.config.per_thread || self.profiling.is_sampling();
@@ -436,25 +417,19 @@ impl Agent {
     }
 
     /// On a single vCPU, decides on delayed scheduling if `may_decide`, and applies it to these threads.
-    fn delay(
-        &mut self,
-        sample: &Sample,
-        threads: &[Tid],
-        may_decide: bool,
-        reporter: &mut dyn Reporter,
-    ) {
+    fn delay(&mut self, sample: &Sample, threads: &[Tid], may_decide: bool) {
         let may_have_more = self.config.vcpus == Vcpus::Auto && self.all.len() > 1;
         if self.active.len() != 1 || may_have_more {
             return;
         }
         let Knobs::Live { actuator, .. } = &mut self.knobs else {
             if may_decide {
-                self.delay.preview(&sample.observed, reporter);
+                self.delay.preview(&sample.observed);
             }
             return;
         };
         let at_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let is_changed = may_decide && self.delay.decide(&sample.observed, at_ms, reporter);
+        let is_changed = may_decide && self.delay.decide(&sample.observed, at_ms);
         if is_changed {
             self.metrics.changes.inc();
         }
@@ -463,7 +438,7 @@ impl Agent {
             && let Err(error) = self.delay.apply(actuator, threads, list)
         {
             self.metrics.errors.inc();
-            self.errors.error(error, reporter);
+            error!(once = true, "{error}");
         }
     }
 
@@ -498,7 +473,7 @@ impl Agent {
         Setting { vcpus: self.active.len() as u32, retention_ns: self.retention.0 }
     }
 
-    fn apply(&mut self, decision: &Decision, reporter: &mut dyn Reporter) {
+    fn apply(&mut self, decision: &Decision) {
         let active = match self.config.vcpus {
             Vcpus::Auto => self.first(decision.active),
             Vcpus::All | Vcpus::Held(_) => self.active.clone(),
@@ -520,10 +495,7 @@ impl Agent {
             because.join("; ")
         );
         let Knobs::Live { actuator, retention: knob, .. } = &mut self.knobs else {
-            if self.said.as_ref() != Some(&(active.clone(), retention)) {
-                reporter.would(&format!("would set {what}"));
-                self.said = Some((active, retention));
-            }
+            info!(target: RESULT, subject = "setting", state = ?(active, retention), "would set {what}");
             return;
         };
         let mut refused: Vec<ActuatorError> = Vec::new();
@@ -545,12 +517,12 @@ impl Agent {
         }
         for error in refused {
             self.metrics.errors.inc();
-            self.errors.error(error, reporter);
+            error!(once = true, "{error}");
         }
         (self.active, self.retention) = (active, retention);
         self.metrics.changes.inc();
         self.account.changed(self.setting(), because);
-        reporter.info(&what);
+        info!("{what}");
     }
 
     fn publish(&mut self, decision: &Decision, averages: &Averages) -> Result<(), AgentError> {
@@ -609,11 +581,9 @@ fn reasons(decision: &Decision) -> Vec<String> {
     ]
 }
 
-/// Reports that the agent continues without samples of code.
-fn without_profiler(error: &std::io::Error, reporter: &mut dyn Reporter) {
-    reporter.info(&format!(
-        "programs that spin on locks cannot be distinguished from those that compute: {error}"
-    ));
+/// Logs that the agent continues without samples of code.
+fn without_profiler(error: &std::io::Error) {
+    info!("programs that spin on locks cannot be distinguished from those that compute: {error}");
 }
 
 /// Returns the CPU time of the agent's own thread, excluding yielding threads.

@@ -5,11 +5,12 @@
 //! During a trial of retention, delayed scheduling does not change.
 
 use tandem_linux::ProcFs;
-use tandem_linux::service::Reporter;
+use tandem_linux::log::RESULT;
 use tandem_linux::thread::Tid;
 use tandem_model::Nanos;
 use tandem_policy::gleaner::delay::{Because, Held};
 use tandem_policy::gleaner::{Delay, DelayConfig, Observation};
+use tracing::info;
 
 use crate::actuator::Actuator;
 use crate::config::{GuestConfig, Vcpus};
@@ -31,7 +32,6 @@ pub(crate) struct Delayed {
     changes: Vec<DelayChanged>,
     /// End of the last period, ms after the agent's start.
     at_ms: u64,
-    has_said: bool,
 }
 
 impl Delayed {
@@ -43,7 +43,6 @@ impl Delayed {
             because: None,
             changes: Vec::new(),
             at_ms: 0,
-            has_said: false,
         }
     }
 
@@ -76,11 +75,12 @@ impl Delayed {
         self.policy.forget();
     }
 
-    /// Reports once what a live run would try.
-    pub(crate) fn preview(&mut self, observed: &Observation, reporter: &mut dyn Reporter) {
-        if !self.has_said && self.policy.is_worth(observed) {
-            self.has_said = true;
-            reporter.would(
+    /// Logs once what a live run would try.
+    pub(crate) fn preview(&mut self, observed: &Observation) {
+        if self.policy.is_worth(observed) {
+            info!(
+                target: RESULT,
+                once = true,
                 "would try timer slack, and no preemption by woken threads: the vCPU goes idle often",
             );
         }
@@ -88,12 +88,7 @@ impl Delayed {
 
     /// Decides at the end of a period, `at_ms` after the agent's start.
     /// Reports the reason and returns true if the setting changed.
-    pub(crate) fn decide(
-        &mut self,
-        observed: &Observation,
-        at_ms: u64,
-        reporter: &mut dyn Reporter,
-    ) -> bool {
+    pub(crate) fn decide(&mut self, observed: &Observation, at_ms: u64) -> bool {
         let because = self.policy.decide(observed);
         self.at_ms = at_ms;
         let held = self.policy.held();
@@ -103,9 +98,9 @@ impl Delayed {
         let is_news = self.because.replace(because) != Some(because);
         // A trial switches a means on and off; report it only once.
         if is_on_trial && is_news {
-            reporter.info(&because.to_string());
+            info!("{because}");
         } else if is_verdict || is_changed && !is_on_trial {
-            reporter.info(&format!("{}: {because}", text(held)));
+            info!("{}: {because}", text(held));
         }
         if is_changed || is_verdict {
             self.note(held, because);
@@ -216,15 +211,6 @@ mod tests {
 
     use super::*;
 
-    struct Silent;
-
-    impl Reporter for Silent {
-        fn info(&mut self, _: &str) {}
-        fn error(&mut self, _: &str) {}
-        fn ready(&mut self) {}
-        fn would(&mut self, _: &str) {}
-    }
-
     #[test]
     fn bound_without_effect_is_reported() {
         let mut config = GuestConfig::default();
@@ -273,7 +259,7 @@ mod tests {
         let mut at_ms = 0;
         while !delayed.held().is_any() {
             at_ms += 100;
-            delayed.decide(&often, at_ms, &mut Silent);
+            delayed.decide(&often, at_ms);
         }
         let refused = delayed.apply(&mut actuator, &[me], |_| vec![me]);
         let text = refused.unwrap_err().to_string();

@@ -33,12 +33,12 @@ use std::time::{Duration, Instant};
 use tandem_linux::ProcFs;
 use tandem_linux::affinity::affinity;
 use tandem_linux::procfs::read_head;
-use tandem_linux::service::Reporter;
 use tandem_linux::signals::{Signals, Wake};
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::Nanos;
 use tandem_model::application::Profile;
 use thiserror::Error;
+use tracing::info;
 
 use crate::agent::end_process;
 use crate::workload::{Target, WorkloadError, process, start};
@@ -183,11 +183,11 @@ impl Recording {
 
 /// Records until the time is over, the program ends, or a signal arrives.
 /// SIGTERM and SIGINT also terminate a command.
-pub fn record(options: Options, reporter: &mut dyn Reporter) -> Result<Recording, RecordError> {
+pub fn record(options: Options) -> Result<Recording, RecordError> {
     let procfs = ProcFs::host();
     let program = name(&options.target, &procfs);
     let mut signals = Signals::catch(true).map_err(RecordError::Signals)?;
-    let tracer = tracer(&options, &procfs, reporter);
+    let tracer = tracer(&options, &procfs);
     let began = Instant::now();
     let (command, root) = match &options.target {
         Target::Command(words) => {
@@ -215,7 +215,6 @@ pub fn record(options: Options, reporter: &mut dyn Reporter) -> Result<Recording
         cpus: 1,
         missing: missing.into_iter().collect(),
     };
-    reporter.ready();
     let (status, used) = recorder.run(&mut signals, began, options.seconds, command, root)?;
     let wall = Nanos(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
     // A process that had just been started may not have had its command line yet.
@@ -401,18 +400,14 @@ fn judge(
 }
 
 /// Opens tracing if requested; the error is the reason for its absence.
-fn tracer(
-    options: &Options,
-    procfs: &ProcFs,
-    reporter: &mut dyn Reporter,
-) -> Result<Option<Tracefs>, String> {
+fn tracer(options: &Options, procfs: &ProcFs) -> Result<Option<Tracefs>, String> {
     const LOST: &str = "wake-ups between threads and waits for threads";
     if !options.traces {
         return Err(format!("{LOST}: tracing was not wanted"));
     }
     Tracefs::open(procfs).map(Some).map_err(|error| {
         let why = format!("{LOST}: {error}");
-        reporter.info(&format!("not traced: {why}"));
+        info!("not traced: {why}");
         why
     })
 }

@@ -1,5 +1,6 @@
 //! Status of a running agent, in `STATE_DIR/status.json`, and report of a finished one.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -119,9 +120,9 @@ pub struct Report {
     pub delays: Vec<DelayChanged>,
 }
 
-impl Report {
-    /// Returns a summary in one line.
-    pub fn summary(&self) -> String {
+/// Summarizes the run in one line.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         let Setting { vcpus, retention_ns } = self.choice;
         let choice = match self.periods {
@@ -131,7 +132,8 @@ impl Report {
                 retention_ns as f64 / 1e3
             ),
         };
-        format!(
+        write!(
+            f,
             "after {:.1} s: {choice}; {} changes; retention burnt {:.2} s of idle time, the agent took {:.2} s of CPU time",
             seconds(self.lasted_ns),
             self.decisions.len(),
@@ -252,10 +254,10 @@ mod tests {
             lasted_ns: 3_200_000_000,
             ..Report::default()
         };
-        let said = report.summary();
+        let said = report.to_string();
         assert!(said.contains("after 3.2 s"), "{said}");
         assert!(said.contains("2 vCPUs with a retention of 200 us"), "{said}");
-        let said = Report::default().summary();
+        let said = Report::default().to_string();
         assert!(said.contains("nothing was observed"), "{said}");
     }
 

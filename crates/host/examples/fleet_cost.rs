@@ -37,7 +37,7 @@ use tandem_host::top::screen::draw::draw;
 use tandem_host::top::text::notes;
 use tandem_linux::ProcFs;
 use tandem_linux::cpu_clock::process_cpu_time;
-use tandem_linux::service::{Console, Level};
+use tandem_linux::log::{Console, LevelFilter};
 use tandem_linux::thread::Pid;
 use tandem_observe::Plain;
 
@@ -170,10 +170,9 @@ fn export(pids: Vec<String>) -> Result<(), AnyError> {
         interval: EXPORT_INTERVAL,
         detail: Detail { culprits: 5, vcpus: false, process_names: true },
     };
-    let mut console =
-        Console { info: "info", error: "error", print_ready: false, level: Level::Normal };
+    Console { name: None, print_ready: false, level: LevelFilter::INFO }.install();
     let source = Box::new(Plain::new(ProcFs::host()));
-    Ok(Export::open(source, config)?.run(&mut console)?)
+    Ok(Export::open(source, config)?.run()?)
 }
 
 /// A child that is killed on drop.

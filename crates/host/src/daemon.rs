@@ -18,19 +18,17 @@ use tandem_policy::flexw::VcpuDemand;
 use tandem_policy::host::{Controller, Period, flexs, registry};
 use tandem_policy::{Assessment, assess};
 use thiserror::Error;
+use tracing::{Level, enabled, error, info, warn};
 
 use crate::apply::{Applied, Refused};
 use crate::config::{ConfigError, HostConfig};
 use crate::control::Control;
 use crate::daemon::deeds::Deeds;
 pub use crate::daemon::deeds::NoEffect;
-use crate::demands::SaidDemands;
 use crate::discovery::{Discovery, DiscoveryError, Scan, Vm};
 use crate::fleet::{Backend, Fleet};
-use crate::hint::LeftOutOfTurns;
 use crate::metrics::{MAX_VMS, Metrics, VmLabels};
 use crate::origin::Origin;
-use crate::said::SaidChanges;
 use crate::scanner::Scanner;
 use crate::select::Selector;
 use crate::spins::Spins;
@@ -43,10 +41,11 @@ use tandem_linux::cgroup::CgroupError;
 use tandem_linux::claims::{Claims, HOST_CLAIMS};
 use tandem_linux::exporter::{Exporter, MetricsError};
 use tandem_linux::journal::check_state_dir;
+use tandem_linux::log::RESULT;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::real_time::go_before_others;
 use tandem_linux::sampler::Sampler;
-use tandem_linux::service::{ReportOnce, Reporter, ServiceManager, report_restore};
+use tandem_linux::service::{ServiceManager, report_restore};
 use tandem_linux::signals::{Signals, Wake};
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::{branch_counters, cgroup};
@@ -104,24 +103,16 @@ pub struct Daemon {
     metrics: Metrics,
     exporter: Option<Exporter>,
     signals: Signals,
-    /// Errors that were logged, so that one that recurs at every scan is logged once.
-    errors: ReportOnce,
     /// Whether the names of VMs that are selected by name alone are trusted.
     believed: BTreeMap<VmId, bool>,
     /// VMs with series in the metrics.
     published: BTreeSet<VmLabels>,
     /// The VMs of the last rotation.
     rotation: BTreeSet<VmId>,
-    /// Decisions that were logged.
-    said: SaidChanges,
-    /// Demands of vCPUs that a dry run has logged.
-    demands: SaidDemands,
     /// Findings from vCPUs' branch counters.
     spins: Spins,
     /// Whether the hint on turns without effect was logged.
     hinted: bool,
-    /// VMs that never sleep and take no turns, for one log line.
-    left_out: LeftOutOfTurns,
     /// Requested VMs and processes that cannot be seen.
     unseen: Unseen,
     deeds: Deeds,
@@ -155,11 +146,7 @@ impl Daemon {
     /// Checks the settings, opens all resources, and reverts the changes of an earlier run.
     ///
     /// `watchdog` runs [`crate::turns::watchdog::watch`] in a process of its own, if VMs take turns.
-    pub fn open(
-        config: HostConfig,
-        watchdog: Option<Command>,
-        reporter: &mut dyn Reporter,
-    ) -> Result<Daemon, DaemonError> {
+    pub fn open(config: HostConfig, watchdog: Option<Command>) -> Result<Daemon, DaemonError> {
         let proc = ProcFs::default();
         let (selector, discovery) = Daemon::checked(&config, &proc)?;
         let scanner = Scanner::start(discovery, !config.dry_run).map_err(DaemonError::Scanner)?;
@@ -175,7 +162,7 @@ impl Daemon {
             Backend::Dry(controller)
         } else {
             let (actuator, restored) = Actuator::open(controller, &config.state_dir)?;
-            report_restore(&restored, reporter);
+            report_restore(&restored);
             Backend::Live(Box::new(actuator))
         };
         let fleet = Fleet::new(backend, Sampler::new(proc), config.rule.clone(), config.policies.0)
@@ -189,15 +176,15 @@ impl Daemon {
             None => fleet,
             Some(Ok(claims)) => fleet.with_claims(claims),
             Some(Err(error)) => {
-                reporter.error(&format!(
+                error!(
                     "{error}; other Tandem daemons of this host cannot see which VMs this one manages"
-                ));
+                );
                 fleet
             }
         };
         let mut spins = Spins::default();
-        let fleet = with_counters(fleet, &config, &mut spins, reporter);
-        let paused = service::read_paused(&config, reporter);
+        let fleet = with_counters(fleet, &config, &mut spins);
+        let paused = service::read_paused(&config);
         Ok(Daemon {
             controller: Controller::new(config.controller()),
             selector,
@@ -206,15 +193,11 @@ impl Daemon {
             metrics,
             exporter,
             signals,
-            errors: ReportOnce::default(),
             believed: BTreeMap::new(),
             published: BTreeSet::new(),
             rotation: BTreeSet::new(),
-            said: SaidChanges::default(),
-            demands: SaidDemands::default(),
             spins,
             hinted: false,
-            left_out: LeftOutOfTurns::default(),
             unseen: Unseen::default(),
             deeds: Deeds::default(),
             scan: Scan::default(),
@@ -229,18 +212,14 @@ impl Daemon {
     }
 
     /// Runs until a signal, an error or the end of `limit`, then reverts all changes.
-    pub fn run(
-        mut self,
-        limit: Option<Duration>,
-        reporter: &mut dyn Reporter,
-    ) -> Result<(), DaemonError> {
+    pub fn run(mut self, limit: Option<Duration>) -> Result<(), DaemonError> {
         let end = limit.map(|limit| Instant::now() + limit);
-        let outcome = self.periods(end, reporter);
+        let outcome = self.periods(end);
         // All changes are reverted after a stop request and after an error.
         ServiceManager::stopping();
         self.control = None;
         if let Backend::Live(mut actuator) = self.fleet.into_backend() {
-            report_restore(&actuator.restore(), reporter);
+            report_restore(&actuator.restore());
         }
         // In a dry run, a status there belongs to another daemon.
         if !self.config.dry_run {
@@ -249,41 +228,37 @@ impl Daemon {
         outcome.and_then(|()| Ok(self.deeds.end(self.config.dry_run)?))
     }
 
-    fn periods(
-        &mut self,
-        end: Option<Instant>,
-        reporter: &mut dyn Reporter,
-    ) -> Result<(), DaemonError> {
-        self.open_control(reporter);
+    fn periods(&mut self, end: Option<Instant>) -> Result<(), DaemonError> {
+        self.open_control();
         if !self.config.dry_run {
             if let Err(error) = go_before_others() {
-                reporter.info(&format!(
+                warn!(
                     "cannot run before other threads of this host (nice -20): {error}; on a busy host, decisions come late"
-                ));
+                );
             }
             // Before the first change, so that `tandem host status` shows this daemon even after kill -9.
-            self.write_status(None, reporter);
+            self.write_status(None);
         }
         let found = self.scanner.look().ok_or(DaemonError::ScannerEnded)??;
-        self.announce(&found, reporter);
-        self.take_in(found, reporter);
+        self.announce(&found);
+        self.take_in(found);
         let mut scanned = Instant::now();
         let mut begun = scanned;
         let mut longest = Duration::ZERO;
         self.controller.begin(&mut self.fleet);
-        let service_manager = ServiceManager::ready(reporter);
+        let service_manager = ServiceManager::ready();
         let mut next = Instant::now() + self.period();
         let mut accounts = Accounts::default();
         while end.is_none_or(|end| next < end) {
             match self.signals.wait_until(next) {
                 Wake::Stop => break,
                 Wake::Reload => {
-                    self.reload(reporter);
+                    self.reload();
                     continue;
                 }
                 Wake::Time | Wake::Child | Wake::Other => {}
             }
-            self.answer(reporter);
+            self.answer();
             let period = self.period();
             let scan_every = Duration::from_millis(self.config.scan_ms);
             let woke = Instant::now();
@@ -296,19 +271,19 @@ impl Daemon {
             if let Some(decided) = self.controller.period(&mut self.fleet) {
                 let took = woke.elapsed().as_secs_f64();
                 self.metrics.decision.0.observe(took);
-                self.account(&decided, reporter);
+                self.account(&decided);
                 accounts = Accounts::of(decided);
             }
             match self.scanner.take() {
-                Some(Ok(scan)) => self.take_in(scan, reporter),
+                Some(Ok(scan)) => self.take_in(scan),
                 // It may be temporary, such as too many open files; the known VMs stay managed.
-                Some(Err(error)) => self.errors.error(error, reporter),
+                Some(Err(error)) => error!(once = true, "{error}"),
                 None => {}
             }
             if woke.duration_since(scanned) >= scan_every {
                 scanned = woke;
-                self.ask_for_vms(reporter)?;
-                self.publish(&accounts, reporter);
+                self.ask_for_vms()?;
+                self.publish(&accounts);
                 service_manager.alive();
             }
             self.metrics.periods.inc();
@@ -322,35 +297,35 @@ impl Daemon {
     }
 
     /// Logs and counts the changes of a period, made or (in a dry run) only decided.
-    fn account(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
-        self.account_turns(period, reporter);
-        self.account_spins(period, reporter);
-        if period.applied.is_none() || reporter.is_verbose() {
-            self.say_decisions(period, reporter);
+    fn account(&mut self, period: &Period<Applied>) {
+        self.account_turns(period);
+        self.account_spins(period);
+        if period.applied.is_none() || enabled!(Level::DEBUG) {
+            self.log_decisions(period);
         }
         let Some(applied) = &period.applied else {
-            self.say_demands(period, reporter);
+            self.log_demands(period);
             return;
         };
         self.deeds.did(applied);
         self.metrics.weights_written.inc_by(applied.weights);
         self.metrics.vcpus_moved.inc_by(applied.moved.len() as u64);
-        self.refused(&applied.refused, reporter);
+        self.refused(&applied.refused);
         for decision in &period.round.decisions {
             if let Decision::SetAffinity { vm, vcpu, pcpus, because } = decision
                 && applied.moved.contains(&(*vm, *vcpu))
                 && let Some(managed) = self.fleet.vm(*vm)
             {
                 let name = &managed.vm.name;
-                reporter.info(&format!("VM {name} vCPU {vcpu} moved to pCPU {pcpus}: {because}"));
+                info!("VM {name} vCPU {vcpu} moved to pCPU {pcpus}: {because}");
             }
         }
     }
 
     /// Counts the findings from branch counters; a dry run also logs them.
-    fn account_spins(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
+    fn account_spins(&mut self, period: &Period<Applied>) {
         for error in self.fleet.counter_errors() {
-            self.errors.error(error, reporter);
+            error!(once = true, "{error}");
         }
         self.spins.retain(|vm| self.fleet.vm(vm).is_some());
         let reports = &period.round.spins;
@@ -360,17 +335,19 @@ impl Daemon {
         if !self.config.dry_run {
             return;
         }
-        for report in self.spins.news(Instant::now(), reports) {
+        for report in reports {
             if let Some(managed) = self.fleet.vm(report.vm) {
-                reporter.info(&spins::describe(&managed.vm.name, report));
+                let (subject, state) =
+                    (("spins", report.vm, report.vcpu), spins::consequence(report));
+                info!(?subject, state, "{}", spins::describe(&managed.vm.name, report));
             }
         }
     }
 
     /// Logs the VMs that take turns, when they change.
-    fn account_turns(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
+    fn account_turns(&mut self, period: &Period<Applied>) {
         for error in self.fleet.turn_errors() {
-            self.errors.error(error, reporter);
+            error!(once = true, "{error}");
         }
         let Some(rotation) = &period.round.rotation else {
             return;
@@ -378,8 +355,8 @@ impl Daemon {
         let left_out = period.round.left_out_of_turns.iter();
         let left_out: Vec<&str> =
             left_out.filter_map(|vm| Some(self.fleet.vm(*vm)?.vm.name.as_str())).collect();
-        if let Some(line) = self.left_out.news(&left_out) {
-            reporter.info(&line);
+        if !left_out.is_empty() {
+            info!(subject = "left out of turns", "{}", hint::left_out_of_turns(&left_out));
         }
         // A VM that could not be prepared takes no turns.
         let takes_turns = |vm: &VmId| {
@@ -403,29 +380,31 @@ impl Daemon {
             )
         };
         if self.config.dry_run {
-            reporter.would(&line.replace("they take turns", "they would take turns"));
+            info!(target: RESULT, "{}", line.replace("they take turns", "they would take turns"));
         } else {
             self.deeds.changed_something();
-            reporter.info(&line);
+            info!("{line}");
         }
         self.rotation = now;
     }
 
     /// Requests a scan for VMs, and logs a slow scan or too few open files.
-    fn ask_for_vms(&mut self, reporter: &mut dyn Reporter) -> Result<(), DaemonError> {
+    fn ask_for_vms(&mut self) -> Result<(), DaemonError> {
         if !self.scanner.ask() {
             return Err(DaemonError::ScannerEnded);
         }
         if self.scanner.looking() > SLOW_SCAN {
-            let line = "looking for VMs takes more than 10 s: until it is done, only the known VMs are managed";
-            self.errors.error(line, reporter);
+            error!(
+                once = true,
+                "looking for VMs takes more than 10 s: until it is done, only the known VMs are managed"
+            );
         }
         if let Some(most) = self.fleet.overflow() {
-            let line = format!(
+            error!(
+                once = true,
                 "there are more than {most} vCPUs, and this process may not keep two files of each open: those of the others are opened at every \
                  read, which costs more; raise the limit (LimitNOFILE= in the service, or ulimit -n)"
             );
-            self.errors.error(line, reporter);
         }
         Ok(())
     }
@@ -435,27 +414,27 @@ impl Daemon {
     }
 
     /// Takes in a scan.
-    fn take_in(&mut self, scan: Scan, reporter: &mut dyn Reporter) {
+    fn take_in(&mut self, scan: Scan) {
         let present: BTreeSet<VmId> = scan.vms.iter().map(|vm| vm.id).collect();
         self.believed.retain(|vm, _| present.contains(vm));
         let processes: BTreeSet<ThreadRef> = scan.vms.iter().map(|vm| vm.process).collect();
         self.paused.retain(|process| processes.contains(process));
         self.scan = scan;
-        self.follow_scan(reporter);
+        self.follow_scan();
     }
 
     /// Brings the fleet in line with the last scan, the selection and pauses.
-    fn follow_scan(&mut self, reporter: &mut dyn Reporter) {
+    fn follow_scan(&mut self) {
         let scan = std::mem::take(&mut self.scan);
         let selected: Vec<Vm> = scan
             .vms
             .iter()
-            .filter(|vm| self.is_selected(vm, reporter) && !self.paused.contains(&vm.process))
+            .filter(|vm| self.is_selected(vm) && !self.paused.contains(&vm.process))
             .cloned()
             .collect();
         let is_root = rustix::process::geteuid().is_root();
         for line in self.unseen.news(&scan, &self.config, is_root) {
-            reporter.info(&line);
+            info!("{line}");
         }
         let (notes, refused) = self.fleet.update(&selected, &scan.vms);
         self.deeds.took |= self.fleet.vms().next().is_some();
@@ -464,22 +443,22 @@ impl Daemon {
         }
         for note in notes {
             if self.config.dry_run && note.0.starts_with("would") {
-                reporter.would(&note.0);
+                info!(target: RESULT, "{}", note.0);
             } else {
-                reporter.info(&note.0);
+                info!("{}", note.0);
             }
         }
-        self.refused(&refused, reporter);
-        self.hint(reporter);
+        self.refused(&refused);
+        self.hint();
         for problem in &scan.problems {
-            self.errors.error(problem, reporter);
+            error!(once = true, "{problem}");
         }
         self.scan = scan;
     }
 
     /// Whether a VM is selected.
     /// One that is selected by its name alone must belong to the host's operator, since tenants choose VM names.
-    fn is_selected(&mut self, vm: &Vm, reporter: &mut dyn Reporter) -> bool {
+    fn is_selected(&mut self, vm: &Vm) -> bool {
         let controller = self.fleet.controller();
         if !self.selector.matches_by_name_alone(vm, controller) {
             return self.selector.matches(vm, controller);
@@ -487,17 +466,16 @@ impl Daemon {
         *self.believed.entry(vm.id).or_insert_with(|| {
             let origin = Origin::of(vm, &ProcFs::host(), controller);
             if !origin.is_operators {
-                reporter.info(&format!(
+                info!(
                     "VM {} (pid {}, {origin}) is left alone: a name selects only root's VMs and those in /machine.slice; select this one by its cgroup or process",
-                    vm.name, vm.process.pid
-                ));
+                    vm.name, vm.process.pid);
             }
             origin.is_operators
         })
     }
 
     /// Logs once if turns can have no effect.
-    fn hint(&mut self, reporter: &mut dyn Reporter) {
+    fn hint(&mut self) {
         if self.hinted {
             return;
         }
@@ -507,25 +485,25 @@ impl Daemon {
             (managed.policies, allowed)
         });
         if let Some(line) = hint::on_turns(self.config.placement, vms) {
-            reporter.info(line);
+            info!("{line}");
             self.hinted = true;
         }
     }
 
-    fn refused(&mut self, refused: &[Refused], reporter: &mut dyn Reporter) {
+    fn refused(&mut self, refused: &[Refused]) {
         self.deeds.could_not(refused);
         for refused in refused {
             self.metrics.errors.inc();
             if refused.is_others {
-                self.errors.warning(refused.message(), reporter);
+                warn!(once = true, "{}", refused.message());
             } else {
-                self.errors.error(refused.message(), reporter);
+                error!(once = true, "{}", refused.message());
             }
         }
     }
 
     /// Updates status and metrics.
-    fn publish(&mut self, accounts: &Accounts, reporter: &mut dyn Reporter) {
+    fn publish(&mut self, accounts: &Accounts) {
         let per_period = self.config.period().0 as f64;
         let waits = self.fleet.mark_waits();
         let turns = self.fleet.turn_stats();
@@ -581,43 +559,38 @@ impl Daemon {
         self.published = present;
         (self.due, self.wanted) = (due, accounts.vcpus.clone());
         if !self.config.dry_run {
-            self.write_status(turns, reporter);
+            self.write_status(turns);
         }
         if let Some(exporter) = &self.exporter
             && let Err(error) = exporter.publish()
         {
-            self.errors.error(error, reporter);
+            error!(once = true, "{error}");
         }
     }
 
     /// Writes the status; a failure is logged only.
-    fn write_status(&mut self, turns: Option<TurnStats>, reporter: &mut dyn Reporter) {
+    fn write_status(&mut self, turns: Option<TurnStats>) {
         let dir = &self.config.state_dir;
         let written = status::write(dir, &self.fleet, &self.due, &self.wanted, turns, &self.spins);
         if let Err(error) = written {
-            self.errors.error(error, reporter);
+            error!(once = true, "{error}");
         }
     }
 }
 
 /// Adds branch counters to the fleet, if a policy uses them and the host has them.
-fn with_counters(
-    fleet: Fleet,
-    config: &HostConfig,
-    spins: &mut Spins,
-    reporter: &mut dyn Reporter,
-) -> Fleet {
+fn with_counters(fleet: Fleet, config: &HostConfig, spins: &mut Spins) -> Fleet {
     let policies = config.controller().policies;
     if !registry::find(flexs::ENTRY.name).is_ok_and(|flexs| policies.contains(flexs)) {
         return fleet;
     }
     match branch_counters::open(config.counters, ProcFs::host()) {
         Ok(source) => {
-            reporter.info(&spins::opened(source.source(), config.placement));
+            info!("{}", spins::opened(source.source(), config.placement));
             fleet.with_counters(source)
         }
         Err(error) => {
-            reporter.error(&format!("the policy flexs is off: {error}"));
+            error!("the policy flexs is off: {error}");
             spins.off = Some(error.to_string());
             fleet
         }

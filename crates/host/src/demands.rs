@@ -1,68 +1,30 @@
 //! Decisions of the policy `asymmetric` in a dry run: demand and fair share of each vCPU, and the VMs left alone with the reason.
 //!
 //! The figures differ in every period.
-//! They are logged if the set of vCPUs that want more changes, or the reason, at most once a second per VM.
+//! The daemon logs them if the set of vCPUs that want more changes, or the reason.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
 
 use tandem_model::{Nanos, VcpuId, VmId};
 use tandem_policy::asymmetric::report::LeftAlone;
 use tandem_policy::flexw::{Round, VcpuDemand};
 
-/// Minimum interval between log lines of a VM.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
-
 /// Maximum number of vCPUs in a line; those that want more come first.
 const SHOWN: usize = 8;
 
 /// The part of a line whose change triggers a new one: the vCPUs that want more, and the reason to leave the VM alone.
-type Kind = (Vec<VcpuId>, Option<LeftAlone>);
+pub(crate) type Kind = (Vec<VcpuId>, Option<LeftAlone>);
 
-/// The lines logged by a dry run.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SaidDemands(BTreeMap<VmId, (Instant, Kind)>);
-
-impl SaidDemands {
-    /// Returns the lines to log for a round: the VM, and the text after its name.
-    pub(crate) fn news(
-        &mut self,
-        now: Instant,
-        period: Nanos,
-        round: &Round,
-    ) -> Vec<(VmId, String)> {
-        let mut vms: Vec<VmId> = round.vcpus.keys().copied().collect();
-        vms.extend(round.left_alone.keys());
-        vms.sort_unstable();
-        vms.dedup();
-        let mut news = Vec::new();
-        for vm in vms {
-            let demands = round.vcpus.get(&vm).map_or(&[][..], Vec::as_slice);
-            let left = round.left_alone.get(&vm).copied();
-            let kind = (
-                demands
-                    .iter()
-                    .filter(|demand| demand.wants_more)
-                    .map(|demand| demand.vcpu)
-                    .collect(),
-                left,
-            );
-            let is_news = match self.0.get(&vm) {
-                Some((at, said)) => *said != kind && now.duration_since(*at) >= LOG_INTERVAL,
-                None => true,
-            };
-            if is_news {
-                self.0.insert(vm, (now, kind));
-                news.push((vm, describe(period, demands, left)));
-            }
-        }
-        news
-    }
-
-    /// Removes VMs that have ended.
-    pub(crate) fn retain(&mut self, is_there: impl Fn(VmId) -> bool) {
-        self.0.retain(|vm, _| is_there(*vm));
-    }
+/// Returns the lines of a round: the VM, the kind of line, and the text after the VM's name.
+pub(crate) fn lines(period: Nanos, round: &Round) -> impl Iterator<Item = (VmId, Kind, String)> {
+    let vms: BTreeSet<VmId> = round.vcpus.keys().chain(round.left_alone.keys()).copied().collect();
+    vms.into_iter().map(move |vm| {
+        let demands = round.vcpus.get(&vm).map_or(&[][..], Vec::as_slice);
+        let left = round.left_alone.get(&vm).copied();
+        let short = demands.iter().filter(|demand| demand.wants_more);
+        let kind = (short.map(|demand| demand.vcpu).collect(), left);
+        (vm, kind, describe(period, demands, left))
+    })
 }
 
 fn describe(period: Nanos, demands: &[VcpuDemand], left: Option<LeftAlone>) -> String {
@@ -119,9 +81,10 @@ mod tests {
     }
 
     fn said(round: &Round) -> String {
-        let mut news = SaidDemands::default().news(Instant::now(), PERIOD, round);
-        assert_eq!(news.len(), 1);
-        news.remove(0).1
+        let mut lines = lines(PERIOD, round);
+        let (_, _, line) = lines.next().unwrap();
+        assert!(lines.next().is_none());
+        line
     }
 
     #[test]
@@ -147,19 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn changed_demands_are_logged_once_a_second() {
-        let (mut said, begin) = (SaidDemands::default(), Instant::now());
-        let mut count = |ms, first: u64, second: u64| {
+    fn figures_do_not_change_the_kind() {
+        let kind = |first: u64, second: u64| {
             let demands = vec![demand(0, 40, first, 50), demand(1, 40, second, 50)];
-            let at = begin + Duration::from_millis(ms);
-            said.news(at, PERIOD, &round(demands, None)).len()
+            lines(PERIOD, &round(demands, None)).next().map(|(_, kind, _)| kind)
         };
-        assert_eq!(count(0, 44, 40), 1);
-        assert_eq!(count(100, 48, 40), 0, "other figures");
-        assert_eq!(count(200, 40, 44), 0, "too soon");
-        assert_eq!(count(1200, 40, 44), 1);
-        assert_eq!(count(9000, 40, 46), 0);
-        said.retain(|_| false);
-        assert!(said.0.is_empty());
+        assert_eq!(kind(44, 40), kind(48, 40));
+        assert_ne!(kind(44, 40), kind(40, 44));
     }
 }

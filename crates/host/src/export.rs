@@ -23,11 +23,12 @@ use std::time::{Duration, Instant};
 use prometheus_client::registry::Registry;
 use rustix::time::{ClockId, clock_gettime};
 use tandem_linux::exporter::{Exporter, MetricsError};
-use tandem_linux::service::{ReportOnce, Reporter, ServiceManager};
+use tandem_linux::service::ServiceManager;
 use tandem_linux::signals::{Signals, Wake};
 use tandem_model::{Nanos, VmId};
 use tandem_observe::{Interval, Source};
 use thiserror::Error;
+use tracing::{error, info, warn};
 
 use crate::discovery::{DiscoveryOptions, Scan};
 use crate::select::Selector;
@@ -100,16 +101,15 @@ impl Export {
     }
 
     /// Measures and publishes until a signal arrives.
-    pub fn run(mut self, reporter: &mut dyn Reporter) -> Result<(), ExportError> {
+    pub fn run(mut self) -> Result<(), ExportError> {
         let address = self.exporter.address().unwrap_or(self.config.listen);
-        reporter.info(&format!("metrics at http://{address}/metrics"));
+        info!("metrics at http://{address}/metrics");
         if !address.ip().is_loopback() {
-            reporter.info(&format!(
+            warn!(
                 "{address} is not loopback: anyone who can reach it can read the names of VMs and of this host's processes"
-            ));
+            );
         }
-        let mut errors = ReportOnce::default();
-        let service_manager = ServiceManager::ready(reporter);
+        let service_manager = ServiceManager::ready();
         let mut next = Instant::now() + self.config.interval;
         loop {
             let alive = Instant::now() + ALIVE;
@@ -121,7 +121,7 @@ impl Export {
                 continue;
             }
             if let Err(error) = self.interval() {
-                errors.error(&error, reporter);
+                error!(once = true, "{error}");
                 self.accounts().failed();
             }
             self.exporter.publish()?;

@@ -24,39 +24,18 @@ pub(crate) fn on_turns(
     )
 }
 
-/// Reports once the VMs that take no turns because of their cgroups: the set of VMs that never sleep changes all the time.
-#[derive(Debug, Default)]
-pub(crate) struct LeftOutOfTurns {
-    is_said: bool,
-}
-
-impl LeftOutOfTurns {
-    /// Returns the report, given the names of the VMs.
-    pub(crate) fn news(&mut self, vms: &[&str]) -> Option<String> {
-        if vms.is_empty() || std::mem::replace(&mut self.is_said, true) {
-            return None;
-        }
-        Some(format!(
-            "VMs {} never sleep and take no turns: only VMs whose cgroups have the same parent take turns, and among several such sets \
-             the one with the most vCPUs that never sleep; these VMs have other parents (logged once)",
-            vms.join(", ")
-        ))
-    }
+/// Reports VMs that take no turns because of their cgroups.
+pub(crate) fn left_out_of_turns(vms: &[&str]) -> String {
+    format!(
+        "VMs {} never sleep and take no turns: only VMs whose cgroups have the same parent take turns, and among several such sets \
+         the one with the most vCPUs that never sleep; these VMs have other parents (logged once)",
+        vms.join(", ")
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn vms_without_turns_are_reported_once() {
-        let mut left_out = LeftOutOfTurns::default();
-        assert_eq!(left_out.news(&[]), None);
-        let said = left_out.news(&["web", "db"]).unwrap();
-        assert!(said.starts_with("VMs web, db never sleep and take no turns"), "{said}");
-        assert_eq!(left_out.news(&["web", "db"]), None);
-        assert_eq!(left_out.news(&["other"]), None);
-    }
 
     fn hint(placement: Placement, vms: &[(&str, &[&str])]) -> bool {
         let vms = vms.iter().map(|(policies, vcpus)| {

@@ -36,7 +36,6 @@ pub mod qmp;
 mod quotas;
 pub mod record;
 pub mod replay;
-mod said;
 pub mod scalability;
 mod scanner;
 pub mod select;

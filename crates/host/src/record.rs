@@ -11,12 +11,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tandem_linux::interrupt::Interrupt;
-use tandem_linux::service::{ReportOnce, Reporter};
 use tandem_model::{Nanos, VmId};
 use tandem_observe::findings::{KnownHost, KnownVm};
 use tandem_observe::record::{Finished, Frame, RecordError, RecordedVm, Recorder};
 use tandem_observe::{Interval, Source};
 use thiserror::Error;
+use tracing::error;
 
 use crate::discovery::{DiscoveryOptions, Scan};
 use crate::watch::assessed;
@@ -124,7 +124,6 @@ pub fn run(
     interval: Duration,
     end: Option<Instant>,
     interrupt: &Interrupt,
-    reporter: &mut dyn Reporter,
 ) -> Result<Finished, RecordingError> {
     let mut looks = Looks::default();
     let mut next = Instant::now();
@@ -133,7 +132,7 @@ pub fn run(
         next = (next + interval).max(Instant::now());
         let until = end.map_or(next, |end| end.min(next));
         let is_last = interrupt.sleep_until(until).is_err() || end == Some(until);
-        if let Err(error) = looks.look(frames, &mut recorder, reporter) {
+        if let Err(error) = looks.look(frames, &mut recorder) {
             // The record stays readable without this; try to store the error in it.
             let _ = recorder.finish(Some(error.to_string()));
             return Err(error.into());
@@ -169,7 +168,6 @@ struct Looks {
     failure: Option<String>,
     /// Whether no interval has begun since.
     is_broken: bool,
-    said: ReportOnce,
 }
 
 impl Looks {
@@ -178,13 +176,12 @@ impl Looks {
         &mut self,
         frames: &mut dyn Frames,
         recorder: &mut Recorder,
-        reporter: &mut dyn Reporter,
     ) -> Result<(), RecordError> {
         if self.is_broken {
             // An interval that was not begun has no figures; begin it for the next one.
             match frames.begin() {
                 Ok(()) => self.is_broken = false,
-                Err(error) => self.fail(&error.to_string(), recorder, reporter),
+                Err(error) => self.fail(&error.to_string(), recorder),
             }
             return Ok(());
         }
@@ -196,15 +193,15 @@ impl Looks {
             },
             Err(error) => error.to_string(),
         };
-        self.fail(&why, recorder, reporter);
+        self.fail(&why, recorder);
         self.is_broken = frames.begin().is_err();
         Ok(())
     }
 
-    fn fail(&mut self, why: &str, recorder: &mut Recorder, reporter: &mut dyn Reporter) {
+    fn fail(&mut self, why: &str, recorder: &mut Recorder) {
         self.failure = Some(why.to_owned());
         recorder.failed(why);
-        self.said.error(format!("an interval failed, and recording continues: {why}"), reporter);
+        error!(once = true, "an interval failed, and recording continues: {why}");
     }
 }
 

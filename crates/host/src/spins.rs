@@ -1,21 +1,17 @@
 //! Findings of the policy `flexs` for operators: lines for the log and a dry run, and figures for the status.
 //!
 //! A vCPU's counters change in every period.
-//! A dry run logs them when their consequence changes, at most once a second per vCPU.
+//! A dry run logs them when their consequence changes.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tandem_model::VmId;
 use tandem_model::branch_counters::{CounterSource, Truth};
 use tandem_model::decision::Swap;
-use tandem_model::{VcpuId, VmId};
 use tandem_policy::flexs::{Basis, SwapAction, Verdict};
 use tandem_policy::host::Placement;
 use tandem_policy::host::flexs::{Left, Refusal, SpinOutcome, SpinReport};
-
-/// Minimum interval between log lines of a vCPU.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Account of FlexS for a VM, since the daemon manages it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,17 +99,16 @@ impl SpinAccount {
     }
 }
 
-/// The accounts of all VMs, and the logged lines of a dry run.
+/// The accounts of all VMs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spins {
     /// Why branches are not counted although a policy needs them.
     pub(crate) off: Option<String>,
     accounts: BTreeMap<VmId, SpinAccount>,
-    said: BTreeMap<(VmId, VcpuId), (Instant, &'static str)>,
 }
 
 /// Returns the consequence of the counters, without figures.
-fn kind(report: &SpinReport) -> &'static str {
+pub(crate) fn consequence(report: &SpinReport) -> &'static str {
     match report.outcome {
         _ if !report.verdict.busy_waiting => "does not spin",
         SpinOutcome::Left(left) => left.in_words(),
@@ -197,31 +192,9 @@ impl Spins {
         }
     }
 
-    /// Returns a period's reports that a dry run should log, and marks them as logged.
-    pub(crate) fn news<'a>(
-        &mut self,
-        now: Instant,
-        reports: &'a [SpinReport],
-    ) -> Vec<&'a SpinReport> {
-        let is_news = |report: &&SpinReport| {
-            let kind = kind(report);
-            let key = (report.vm, report.vcpu);
-            let is_news = match self.said.get(&key) {
-                Some((at, said)) => *said != kind && now.duration_since(*at) >= LOG_INTERVAL,
-                None => true,
-            };
-            if is_news {
-                self.said.insert(key, (now, kind));
-            }
-            is_news
-        };
-        reports.iter().filter(is_news).collect()
-    }
-
     /// Removes VMs that have ended.
     pub(crate) fn retain(&mut self, is_there: impl Fn(VmId) -> bool) {
         self.accounts.retain(|vm, _| is_there(*vm));
-        self.said.retain(|(vm, _), _| is_there(*vm));
     }
 
     /// Returns the account of a VM; `None` if nothing was counted.
@@ -249,8 +222,8 @@ pub(crate) fn opened(source: CounterSource, placement: Placement) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tandem_model::PcpuId;
     use tandem_model::branch_counters::{BranchCounts, Counted};
+    use tandem_model::{PcpuId, VcpuId};
     use tandem_policy::flexs::{SpinDetector, SwapReason};
 
     use super::*;
@@ -279,20 +252,6 @@ mod tests {
             "VM db vCPU 0 by synthetic counters: 6000 instructions, 2000 branches, 2 mispredicted: 0.3333 per instruction (most 0.3333), \
              0.0010 mispredicted (least 0.0010): spins, but vCPUs are not to be moved: that needs --placement rebalance"
         );
-    }
-
-    #[test]
-    fn changed_verdict_is_logged_once_a_second() {
-        let (mut spins, begin) = (Spins::default(), Instant::now());
-        let (spinning, working) = ([report(0, (6000, 2000, 2))], [report(0, (9000, 1000, 30))]);
-        let mut count = |ms, reports: &[SpinReport]| {
-            spins.news(begin + Duration::from_millis(ms), reports).len()
-        };
-        assert_eq!(count(0, &spinning), 1);
-        assert_eq!(count(100, &spinning), 0);
-        assert_eq!(count(200, &working), 0);
-        assert_eq!(count(1200, &working), 1);
-        assert_eq!(count(9000, &working), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tandem_testing::{harness, kills};
 
 use std::collections::BTreeMap;
 use std::env;
-use std::io::{BufRead, BufReader, Read, stdin};
+use std::io::{BufRead, BufReader, Read, stdin, stdout};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
@@ -25,7 +25,7 @@ use tandem_host::daemon::Daemon;
 use tandem_linux::actuator::restore_all;
 use tandem_linux::affinity::affinity;
 use tandem_linux::branch_counters::CounterChoice;
-use tandem_linux::service::Reporter;
+use tandem_linux::log::{Console, LevelFilter};
 use tandem_linux::thread::Tid;
 use tandem_linux::{ProcFs, branch_counters, cgroup};
 use tandem_microvm::{Microvm, MicrovmConfig, Workload};
@@ -76,24 +76,6 @@ fn be_a_microvm() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints the daemon's messages.
-struct Told;
-
-impl Reporter for Told {
-    fn info(&mut self, line: &str) {
-        println!("{line}");
-    }
-    fn error(&mut self, line: &str) {
-        println!("error: {line}");
-    }
-    fn ready(&mut self) {
-        println!("ready");
-    }
-    fn would(&mut self, line: &str) {
-        println!("{line}");
-    }
-}
-
 /// Runs a daemon: arguments STATE_DIR COUNTERS PID….
 fn be_a_daemon() -> ExitCode {
     let mut arguments = env::args().skip(1);
@@ -111,8 +93,10 @@ fn be_a_daemon() -> ExitCode {
     };
     let pids = pids.iter().map(|pid| pid.parse().expect("a process"));
     config.select.pids = pids.collect();
-    let daemon = Daemon::open(config, None, &mut Told).expect("it opens");
-    daemon.run(None, &mut Told).expect("it runs");
+    let console = Console { name: None, print_ready: true, level: LevelFilter::INFO };
+    tracing::subscriber::set_global_default(console.subscriber(stdout)).expect("the first one");
+    let daemon = Daemon::open(config, None).expect("it opens");
+    daemon.run(None).expect("it runs");
     ExitCode::SUCCESS
 }
 

@@ -7,7 +7,7 @@
 use tandem_testing::{harness, helper, quiet};
 
 use std::fs::File;
-use std::io::{Write, stdin, stdout};
+use std::io::{Write, stderr, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -20,9 +20,10 @@ use tandem_host::daemon::Daemon;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::journal::is_pending;
-use tandem_linux::service::Reporter;
+use tandem_linux::log::{Console, LevelFilter, READY, RESULT};
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_linux::{ProcFs, cgroup};
+use tracing_subscriber::fmt::writer::MakeWriterExt;
 
 use harness::{Skip, Test};
 use helper::{Helper, StateDir, number, unique, vcpu_threads};
@@ -93,21 +94,6 @@ fn be_a_crowd() -> ExitCode {
     stay()
 }
 
-/// Drops the daemon's messages.
-struct Silent;
-
-impl Reporter for Silent {
-    fn info(&mut self, _: &str) {}
-    fn error(&mut self, line: &str) {
-        eprintln!("the daemon: {line}");
-    }
-    fn ready(&mut self) {
-        println!("ready");
-        stdout().flush().expect("the test reads");
-    }
-    fn would(&mut self, _: &str) {}
-}
-
 /// Runs the daemon: arguments STATE_DIR, and the processes whose names count without KVM. If it acts, it acts on these alone.
 fn be_a_daemon(acts: bool) -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -125,8 +111,14 @@ fn be_a_daemon(acts: bool) -> ExitCode {
     } else {
         config.select.all = true;
     }
-    let daemon = Daemon::open(config, None, &mut Silent).expect("it opens");
-    match daemon.run(None, &mut Silent) {
+    let console =
+        Console { name: Some("the daemon"), print_ready: true, level: LevelFilter::ERROR };
+    // The test reads no decisions, and a full pipe would block the daemon.
+    let errors = stderr.with_filter(|metadata| metadata.target() != RESULT);
+    let writer = stdout.with_filter(|metadata| metadata.target() == READY).or_else(errors);
+    tracing::subscriber::set_global_default(console.subscriber(writer)).expect("the first one");
+    let daemon = Daemon::open(config, None).expect("it opens");
+    match daemon.run(None) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => panic!("{error}"),
     }

@@ -17,7 +17,7 @@ use std::path::Path;
 use crate::disk::{Disk, HostDisk, How};
 use crate::ids::Pid;
 use crate::journal::JournalError;
-use crate::state_dir::{check_dir, check_file};
+use crate::journal::state_dir::{check_dir, check_file};
 
 /// The claims file that all daemons of a host share.
 pub const HOST_CLAIMS: &str = "/run/tandem/vms.lock";

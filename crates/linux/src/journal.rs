@@ -42,6 +42,7 @@ mod lock;
 mod pending;
 mod record;
 mod shares;
+pub(crate) mod state_dir;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -64,8 +65,8 @@ use crate::journal::error::again;
 use crate::journal::lines::{line, parse};
 use crate::journal::lock::lock;
 use crate::journal::shares::{ShareOwner, Shares};
-pub use crate::state_dir::check_state_dir;
-use crate::state_dir::{check_dir, check_file};
+pub use crate::journal::state_dir::check_state_dir;
+use crate::journal::state_dir::{check_dir, check_file};
 
 /// Bytes by which the file may exceed 1.25 times the length of its live records before it is compacted.
 const SLACK: u64 = 64 << 10;

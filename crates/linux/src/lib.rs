@@ -7,7 +7,7 @@
 //! [`journal`] records every change before it is made, and [`restore`] reverts it, however the process ended.
 //!
 //! A long-running command reads its settings with [`settings`] and waits with [`signals`].
-//! It reports through [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs).
+//! It reports through [`log`] (people), [`service`] (the service manager), [`status_file`] and [`exporter`] (other programs).
 //! [`senders`] identifies the writers of a socket, and [`mod@printable`] escapes names that they chose.
 
 pub mod actuator;
@@ -22,6 +22,7 @@ pub mod ids;
 pub mod interrupt;
 pub mod journal;
 pub mod kernel_release;
+pub mod log;
 pub mod printable;
 pub mod procfs;
 pub mod real_time;
@@ -33,7 +34,6 @@ pub mod senders;
 pub mod service;
 pub mod settings;
 pub mod signals;
-mod state_dir;
 pub mod status_file;
 pub mod thread;
 mod undo;

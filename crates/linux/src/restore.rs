@@ -19,8 +19,8 @@ use tandem_model::PcpuSet;
 
 use crate::affinity::Threads;
 use crate::cgroup::{CgroupError, CgroupPath};
+use crate::journal::state_dir::check_dir;
 use crate::journal::{Entry, JournalError, is_pending};
-use crate::state_dir::check_dir;
 use crate::thread::ThreadRef;
 
 /// One change that could not be undone.

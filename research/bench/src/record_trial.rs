@@ -30,7 +30,6 @@ use tandem_guest::workload::Target;
 use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::interrupt::{Interrupt, Interrupted};
-use tandem_linux::service::{Console, Level};
 use tandem_linux::thread::{Pid, ThreadError, ThreadRef};
 use tandem_linux::{ProcFs, cgroup};
 use tandem_model::application::Profile;
@@ -386,18 +385,12 @@ impl Stage<'_> {
     fn record(&self, name: &str, load: Load, count: u64) -> Result<Profile, ProgramError> {
         let (argv, _) = self.setting(load, count)?;
         let argv = wrapped(&argv, &self.groups.program, &self.cpus, true);
-        let mut console = Console {
-            info: "record_trial",
-            error: "record_trial: error",
-            print_ready: false,
-            level: Level::Quiet,
-        };
         let options = record::Options {
             target: Target::Command(argv.into_iter().map(OsString::from).collect()),
             seconds: None,
             traces: true,
         };
-        let recording = record::record(options, &mut console)?;
+        let recording = record::record(options)?;
         let mut profile = recording.profile.clone();
         let status = recording.wait()?;
         if let Some(status) = status.filter(|status| !status.success()) {

@@ -5,7 +5,7 @@ use tandem_command::number::{real, whole};
 use tandem_command::tell;
 use tandem_host::config::HostConfig;
 use tandem_linux::branch_counters::CounterChoice;
-use tandem_linux::service::Level;
+use tandem_linux::log::LevelFilter;
 use tandem_policy::FlexWConfig;
 use tandem_policy::asymmetric::AsymmetricConfig;
 
@@ -76,7 +76,7 @@ impl ExpertArgs {
 
 /// Prints a line with the keys that replace the given options.
 pub fn hint(keys: &[&str]) {
-    if keys.is_empty() || tandem_command::console::level() == Level::Quiet {
+    if keys.is_empty() || tandem_command::console::level() < LevelFilter::INFO {
         return;
     }
     let options: Vec<String> =

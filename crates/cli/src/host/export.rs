@@ -8,7 +8,6 @@ use clap::Args;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::export::{DEFAULT_LISTEN, Detail, Export, ExportConfig, MAX_CULPRITS};
 use tandem_host::select::VmPattern;
-use tandem_linux::service::Console;
 
 use super::look::{
     FindArgs, MEASUREMENT, OUTPUT, SELECTION, SourceArgs, chosen, interval, parse_vm,
@@ -56,12 +55,7 @@ impl ExportArgs {
     /// Serves metrics of the selected VMs until a signal. A selection without a VM may match one that starts later.
     pub fn run(self) -> anyhow::Result<()> {
         let (_, selector) = chosen(&self.vms, &self.exclude)?;
-        let mut console = Console {
-            info: "info",
-            error: "error",
-            print_ready: self.print_ready,
-            level: console::level(),
-        };
+        console::log_to_stderr(None, self.print_ready);
         let export = Export::open(
             self.source.open()?,
             ExportConfig {
@@ -77,6 +71,6 @@ impl ExportArgs {
                 },
             },
         )?;
-        Ok(export.run(&mut console)?)
+        Ok(export.run()?)
     }
 }

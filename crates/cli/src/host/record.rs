@@ -12,7 +12,6 @@ use tandem_host::replay::Steps;
 use tandem_host::select::{VmPattern, WrongArgument};
 use tandem_host::{replay, top, trace, why};
 use tandem_linux::interrupt::Interrupt;
-use tandem_linux::service::Console;
 use tandem_model::length;
 use tandem_observe::moment;
 use tandem_observe::moment::Moment;
@@ -114,9 +113,8 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     let recorder = Recorder::create(&args.output, max)?;
     note!("recording to {}; Ctrl-C ends it", args.output.display());
     let end = args.duration.and_then(|length| begin.checked_add(length));
-    let mut console =
-        Console { info: "info", error: "error", print_ready: false, level: console::level() };
-    let recorded = run(&mut frames, recorder, args.interval, end, &interrupt, &mut console);
+    console::log_to_stderr(None, false);
+    let recorded = run(&mut frames, recorder, args.interval, end, &interrupt);
     let finished = recorded.context("recording ended; the earlier part stays readable")?;
     note!("{}: {}", args.output.display(), summary(&finished));
     Ok(())

@@ -11,9 +11,9 @@ use tandem_command::number::not_possible;
 use tandem_host::config::{HostConfig, Placement, Policies, Select, VmRule};
 use tandem_host::daemon::{Daemon, Reload};
 use tandem_host::select::VmPattern;
-use tandem_linux::service::{Console, Reporter};
 use tandem_linux::settings::{SettingsError, parse_address};
 use tandem_model::{PolicySet, length};
+use tracing::debug;
 
 use super::expert::{ExpertArgs, hint};
 use super::look::{FindArgs, OUTPUT, SELECTION, parse_vm};
@@ -180,27 +180,20 @@ pub fn main(args: RunArgs) -> anyhow::Result<()> {
         }
         return console::print(config.to_toml().trim_end());
     }
-    let mut console = Console {
-        info: "info",
-        error: "error",
-        print_ready: args.print_ready,
-        level: console::level(),
-    };
+    console::log_to_stderr(None, args.print_ready);
     let limit = args.duration;
     let reload = reload(&args);
     let (config, keys) = args.settings()?;
     hint(&keys);
-    if console.is_verbose() {
-        console.info(&format!("current settings:\n{}", config.to_toml()));
-    }
+    debug!("current settings:\n{}", config.to_toml());
     let mut watchdog = myself(&["host", "watchdog"]);
     watchdog.arg(&config.state_dir);
-    let daemon = Daemon::open(config, Some(watchdog), &mut console)?;
+    let daemon = Daemon::open(config, Some(watchdog))?;
     let daemon = match reload {
         Some(reload) => daemon.with_reload(reload)?,
         None => daemon,
     };
-    daemon.run(limit, &mut console)?;
+    daemon.run(limit)?;
     Ok(())
 }
 

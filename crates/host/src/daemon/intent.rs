@@ -1,27 +1,27 @@
-//! A paragraph on the intended changes, printed before the first one.
+//! A paragraph on the intended changes, logged before the first one.
 
 use std::path::Path;
 
-use tandem_linux::service::Reporter;
 use tandem_model::PolicySet;
 use tandem_policy::host::{Placement, apart, asymmetric, configured, fair, flexs, registry, turns};
+use tracing::info;
 
 use super::Daemon;
 use crate::config::{HostConfig, restore_command};
 use crate::discovery::Scan;
 
 impl Daemon {
-    /// Prints the paragraph, or that no VM is selected.
-    pub(super) fn announce(&mut self, scan: &Scan, reporter: &mut dyn Reporter) {
+    /// Logs the paragraph, or that no VM is selected.
+    pub(super) fn announce(&mut self, scan: &Scan) {
         if self.config.select.is_empty() {
-            reporter.info(
+            info!(
                 "no VM is selected, so the daemon manages none: add names, cgroups, pids or uids to the section [host.select] of the settings \
                  file, and reload it (systemctl reload tandem-host, or SIGHUP)",
             );
             return;
         }
-        let selected = scan.vms.iter().filter(|vm| self.is_selected(vm, reporter)).count();
-        reporter.info(&intent(&self.config, selected, scan.vms.len()));
+        let selected = scan.vms.iter().filter(|vm| self.is_selected(vm)).count();
+        info!("{}", intent(&self.config, selected, scan.vms.len()));
     }
 }
 

@@ -7,9 +7,9 @@
 
 use std::path::PathBuf;
 
-use tandem_linux::service::Reporter;
 use tandem_linux::signals::Signals;
 use tandem_policy::host::{Controller, Placement, flexs, registry};
+use tracing::{error, info, warn};
 
 use super::{Daemon, DaemonError};
 use crate::config::HostConfig;
@@ -38,7 +38,7 @@ impl Daemon {
     }
 
     /// Reads the settings again.
-    pub(super) fn reload(&mut self, reporter: &mut dyn Reporter) {
+    pub(super) fn reload(&mut self) {
         let Some(reload) = &self.reload else { return };
         let file = reload.file.display().to_string();
         let checked = (reload.read)().and_then(|config| {
@@ -47,28 +47,20 @@ impl Daemon {
         });
         match checked {
             Ok((config, selector)) => {
-                self.adopt_settings(config, selector, reporter);
+                self.adopt_settings(config, selector);
                 let select = if self.config.select.is_empty() { "; no VM is selected" } else { "" };
-                reporter.info(&format!("settings of {file} apply{select}"));
+                info!("settings of {file} apply{select}");
             }
             Err(error) => {
-                reporter
-                    .error(&format!("cannot reload {file}: {error}; the earlier settings stay"));
+                error!("cannot reload {file}: {error}; the earlier settings stay");
             }
         }
     }
 
     /// Applies valid settings.
-    fn adopt_settings(
-        &mut self,
-        mut config: HostConfig,
-        selector: Selector,
-        reporter: &mut dyn Reporter,
-    ) {
+    fn adopt_settings(&mut self, mut config: HostConfig, selector: Selector) {
         for key in keep_until_restart(&self.config, &mut config) {
-            reporter.info(&format!(
-                "warning: {key} changes with a restart of the daemon only; the earlier value stays"
-            ));
+            warn!("{key} changes with a restart of the daemon only; the earlier value stays");
         }
         let before = self.config.controller();
         let controller = config.controller();
@@ -76,7 +68,9 @@ impl Daemon {
         let has_flexs =
             |policies: tandem_model::PolicySet| flexs.is_some_and(|flexs| policies.contains(flexs));
         if has_flexs(controller.policies) && !has_flexs(before.policies) {
-            reporter.info("warning: the policy flexs acts after a restart of the daemon only, which opens its counters");
+            warn!(
+                "the policy flexs acts after a restart of the daemon only, which opens its counters"
+            );
         }
         let freedom = |placement| match placement {
             Placement::Keep => 0,
@@ -88,8 +82,8 @@ impl Daemon {
         let rules = config.rule.clone();
         let (notes, refused) =
             self.fleet.reconfigure(rules, config.policies.0, config.weight_per_vcpu, again);
-        notes.iter().for_each(|note| reporter.info(&note.0));
-        self.refused(&refused, reporter);
+        notes.iter().for_each(|note| info!("{}", note.0));
+        self.refused(&refused);
         self.config = config;
         self.selector = selector;
         self.believed.clear();
@@ -99,7 +93,7 @@ impl Daemon {
             self.controller = Controller::new(controller);
             self.controller.begin(&mut self.fleet);
         }
-        self.follow_scan(reporter);
+        self.follow_scan();
     }
 }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::SyncSender;
 use std::time::UNIX_EPOCH;
 
-use tandem_linux::service::Reporter;
 use tandem_linux::status_file::StatusFile;
 use tandem_linux::thread::ThreadRef;
 use tandem_model::{PolicySet, VmId};
 use tandem_policy::host::registry;
+use tracing::{error, info};
 
 use super::Daemon;
 use crate::config::HostConfig;
@@ -31,31 +31,31 @@ fn paused_file(config: &HostConfig) -> StatusFile {
 
 /// Reads the VMs that an earlier daemon with this state directory paused.
 /// A dry run neither reads nor writes the file.
-pub(super) fn read_paused(config: &HostConfig, reporter: &mut dyn Reporter) -> BTreeSet<ThreadRef> {
+pub(super) fn read_paused(config: &HostConfig) -> BTreeSet<ThreadRef> {
     if config.dry_run {
         return BTreeSet::new();
     }
     paused_file(config)
         .read()
         .unwrap_or_else(|error| {
-            reporter.error(&error.to_string());
+            error!("{error}");
             None
         })
         .unwrap_or_default()
 }
 
 impl Daemon {
-    fn write_paused(&mut self, reporter: &mut dyn Reporter) {
+    fn write_paused(&mut self) {
         if !self.config.dry_run
             && let Err(error) = paused_file(&self.config).write(&self.paused)
         {
-            self.errors.error(error, reporter);
+            error!(once = true, "{error}");
         }
     }
 
     /// Opens the control socket.
     /// A dry run has one only if its state directory exists and no other daemon listens there.
-    pub(super) fn open_control(&mut self, reporter: &mut dyn Reporter) {
+    pub(super) fn open_control(&mut self) {
         let (dir, is_dry) = (&self.config.state_dir, self.config.dry_run);
         if is_dry && !dir.is_dir() {
             return;
@@ -63,32 +63,26 @@ impl Daemon {
         match Control::open(dir, !is_dry) {
             Ok(control) => self.control = Some(control),
             Err(error) if is_dry => {
-                reporter.info(&format!("{error}: 'tandem host status' does not show this dry run"));
+                info!("{error}: 'tandem host status' does not show this dry run");
             }
-            Err(error) => self.errors.error(
-                format!("{error}; 'tandem host status', pause and resume do not work"),
-                reporter,
-            ),
+            Err(error) => {
+                error!(once = true, "{error}; 'tandem host status', pause and resume do not work")
+            }
         }
     }
 
     /// Answers pending requests.
-    pub(super) fn answer(&mut self, reporter: &mut dyn Reporter) {
+    pub(super) fn answer(&mut self) {
         while let Some((request, answer)) = self.control.as_ref().and_then(Control::next) {
-            self.answer_one(request, &answer, reporter);
+            self.answer_one(request, &answer);
         }
     }
 
-    fn answer_one(
-        &mut self,
-        request: Request,
-        answer: &SyncSender<Answer>,
-        reporter: &mut dyn Reporter,
-    ) {
+    fn answer_one(&mut self, request: Request, answer: &SyncSender<Answer>) {
         let answered = match request {
             Request::Status => Answer::Status(Box::new(self.service_status())),
-            Request::Pause(patterns) => self.pause(&patterns, reporter),
-            Request::Resume(patterns) => self.resume(&patterns, reporter),
+            Request::Pause(patterns) => self.pause(&patterns),
+            Request::Resume(patterns) => self.resume(&patterns),
         };
         // A client that went away needs no answer.
         let _ = answer.send(answered);
@@ -125,14 +119,14 @@ impl Daemon {
     }
 
     /// Reverts the changes on these VMs, and leaves them alone.
-    fn pause(&mut self, patterns: &[String], reporter: &mut dyn Reporter) -> Answer {
+    fn pause(&mut self, patterns: &[String]) -> Answer {
         let vms = match self.named(patterns, "managed", |vm| self.fleet.vm(vm.id).is_some()) {
             Ok(vms) => vms,
             Err(answer) => return answer,
         };
         self.paused.extend(vms.iter().map(|vm| vm.process));
-        self.write_paused(reporter);
-        self.follow_scan(reporter);
+        self.write_paused();
+        self.follow_scan();
         let lines = vms.iter().map(|vm| {
             let rest = if self.fleet.is_leaving(vm.process.pid) {
                 "; some changes are not reverted yet, see the log"
@@ -142,12 +136,12 @@ impl Daemon {
             format!("VM {} (pid {}) is paused{rest}", vm.name, vm.process.pid)
         });
         let lines: Vec<String> = lines.collect();
-        lines.iter().for_each(|line| reporter.info(line));
+        lines.iter().for_each(|line| info!("{line}"));
         Answer::Done(lines)
     }
 
     /// Manages paused VMs again.
-    fn resume(&mut self, patterns: &[String], reporter: &mut dyn Reporter) -> Answer {
+    fn resume(&mut self, patterns: &[String]) -> Answer {
         let vms = match self.named(patterns, "paused", |vm| self.paused.contains(&vm.process)) {
             Ok(vms) => vms,
             Err(answer) => return answer,
@@ -155,8 +149,8 @@ impl Daemon {
         for vm in &vms {
             self.paused.remove(&vm.process);
         }
-        self.write_paused(reporter);
-        self.follow_scan(reporter);
+        self.write_paused();
+        self.follow_scan();
         let lines = vms.iter().map(|vm| {
             let line = if self.fleet.vm(vm.id).is_some() {
                 "is managed again"
@@ -166,7 +160,7 @@ impl Daemon {
             format!("VM {} (pid {}) {line}", vm.name, vm.process.pid)
         });
         let lines: Vec<String> = lines.collect();
-        lines.iter().for_each(|line| reporter.info(line));
+        lines.iter().for_each(|line| info!("{line}"));
         Answer::Done(lines)
     }
 

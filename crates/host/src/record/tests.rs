@@ -1,7 +1,9 @@
 //! A host that sometimes cannot be observed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use tandem_linux::log::{Console, LevelFilter};
 use tandem_linux::procfs::ProcFs;
 use tandem_model::states::edges::EdgesBuilder;
 use tandem_model::states::interval::HostTotals;
@@ -60,32 +62,26 @@ impl Frames for Scripted {
     }
 }
 
-#[derive(Default)]
-struct Said(Vec<String>);
-
-impl Reporter for Said {
-    fn info(&mut self, _line: &str) {}
-    fn error(&mut self, line: &str) {
-        self.0.push(line.to_owned());
-    }
-    fn ready(&mut self) {}
-    fn would(&mut self, _line: &str) {}
-}
-
 #[test]
 fn failed_interval_is_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let mut recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
     // Two frames, one that fails and a begin that succeeds; a begin that fails and one that succeeds; frames again.
     let mut frames = Scripted::new(&[true, true, false, false, false, true, true]);
-    let (mut looks, mut said) = (Looks::default(), Said::default());
+    let mut looks = Looks::default();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let writer = Arc::new(log.reopen().unwrap());
+    let console = Console { name: None, print_ready: false, level: LevelFilter::INFO };
+    let subscriber = tracing::subscriber::set_default(console.subscriber(writer));
     for _ in 0..7 {
-        looks.look(&mut frames, &mut recorder, &mut said).unwrap();
+        looks.look(&mut frames, &mut recorder).unwrap();
     }
     let finished = recorder.finish(None).unwrap();
     assert_eq!((finished.failed, frames.begun), (2, 3));
-    assert_eq!(said.0.len(), 1, "one line for equal errors: {:?}", said.0);
-    assert!(said.0[0].contains("recording continues") && said.0[0].contains("/nowhere"));
+    drop(subscriber);
+    let said = std::fs::read_to_string(log.path()).unwrap();
+    assert_eq!(said.lines().count(), 1, "one line for equal errors: {said}");
+    assert!(said.contains("recording continues") && said.contains("/nowhere"), "{said}");
     let listing = list(&Record::open(dir.path()).unwrap()).unwrap();
     assert_eq!((listing.intervals, listing.failed), (4, 2));
     assert!(listing.complete);
@@ -104,7 +100,7 @@ fn empty_record_reports_why() {
     let interrupt = Interrupt::watch().unwrap();
     let (ms, end) = (Duration::from_millis(1), Instant::now() + Duration::from_millis(30));
     let mut frames = Scripted::new(&[false]);
-    let ran = run(&mut frames, recorder, ms, Some(end), &interrupt, &mut Said::default());
+    let ran = run(&mut frames, recorder, ms, Some(end), &interrupt);
     let error = ran.unwrap_err().to_string();
     assert!(error.contains("nothing was recorded") && error.contains("/nowhere"), "{error}");
     let listing = list(&Record::open(dir.path()).unwrap()).unwrap();

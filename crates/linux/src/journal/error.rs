@@ -14,7 +14,7 @@ pub enum JournalError {
     /// Another process holds the state directory.
     #[error(
         "{dir} is in use by {}; stop it first, or give this one a directory of its own with \
-         --state-dir (but never two for the same VMs)", holder_text(*holder)
+         --state-dir (but never two for the same VMs)", holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
     )]
     Locked {
         /// The state directory.
@@ -124,13 +124,6 @@ impl JournalError {
     /// Whether a file operation failed, so that no change could be made.
     pub fn is_of_disk(&self) -> bool {
         matches!(self, JournalError::File { .. })
-    }
-}
-
-fn holder_text(holder: Option<u32>) -> String {
-    match holder {
-        Some(pid) => format!("process {pid}"),
-        None => "another process".to_owned(),
     }
 }
 

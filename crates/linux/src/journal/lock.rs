@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::disk::{Disk, HostDisk, How};
 use crate::journal::error::JournalError;
 use crate::journal::pending::is_pending;
-use crate::state_dir::check_file;
+use crate::journal::state_dir::check_file;
 
 /// Maximum wait for a lock that another process holds.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(250);

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
-use crate::journal::JournalError;
+use crate::journal::error::JournalError;
 
 const GROUP: u32 = 0o020;
 const OTHERS: u32 = 0o002;
