@@ -57,7 +57,8 @@ fn record(folder: &Path, options: &[&str], command: &[&str]) -> (Option<Profile>
 /// Runs the scenario in the simulator, and checks that its VM makes progress.
 fn simulate(folder: &Path) {
     let path = folder.join("program.toml");
-    let settings = ["duration=600ms", "warmup=100ms"].map(str::to_owned);
+    // A pass lasts for up to the time that was traced.
+    let settings = ["duration=3s", "warmup=100ms"].map(str::to_owned);
     let source = tandem_experiment::input::source(&path, &settings, None, None).unwrap();
     let results = World::new(&source.scenario().unwrap()).run();
     assert!(results.vms.iter().any(|vm| results.throughput(&vm.name) > Some(0.0)));
