@@ -59,7 +59,7 @@ fn event() -> impl Strategy<Value = Event> {
     let vm = 0..2usize;
     let vcpu = (vm.clone(), 0..4u32);
     prop_oneof![
-        // The operator's values differ from the daemon's; equal ones cannot be told apart.
+        // The operator's values differ from the daemon's; the journal cannot distinguish equal ones.
         4 => (vm.clone(), 1..5_000u16)
             .prop_map(|(vm, half)| Event::Weight { vm, weight: 2 * half }),
         2 => (vm.clone(), any::<bool>()).prop_map(|(vm, idle)| Event::Idle { vm, idle }),
@@ -342,9 +342,10 @@ impl World {
                 let _ = slot.map(|slot| slots.sit(&*self.host.threads(), slot));
             }
             if let Some(switch) = &subject.switch {
-                let _ = match n == on {
-                    true => switch.leave(&*keeper).and_then(|()| switch.reweigh(&*keeper)),
-                    false => switch.enter(&*keeper),
+                let _ = if n == on {
+                    switch.leave(&*keeper).and_then(|()| switch.reweigh(&*keeper))
+                } else {
+                    switch.enter(&*keeper)
                 };
             }
         }
