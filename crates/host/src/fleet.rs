@@ -334,19 +334,18 @@ impl Fleet {
             }
         }
         match &mut self.backend {
+            Backend::Live(actuator) if !managed.is_left_alone() => {
+                managed.recheck_group(actuator, notes)?;
+            }
             // A group that a dry run would make has the default settings.
-            backend if managed.is_left_alone() || matches!(backend, Backend::Dry(_)) => {
-                if managed.is_left_alone() && managed.is_shared || managed.made {
-                    return Ok(());
-                }
+            _ if managed.made || managed.is_shared => {}
+            backend => {
                 let (weight, idle) = shares(backend.controller(), managed.cgroup())?;
                 managed.cpu.on_read(weight, idle);
                 if managed.is_left_alone() && !managed.is_tenants {
                     managed.configured = weight;
                 }
             }
-            Backend::Live(actuator) => managed.recheck_group(actuator, notes)?,
-            Backend::Dry(_) => {}
         }
         Ok(())
     }

@@ -188,13 +188,13 @@ impl ManagedVm {
             let (cpu, knobs) = self.with_knobs(actuator);
             cpu.on_idle(idle, knobs.default_weight());
         }
-        let Some(ours) = self.cpu.group_weight().filter(|ours| !idle && weight != *ours) else {
+        if idle || self.cpu.group_weight().is_none_or(|ours| weight == ours) {
             return Ok(());
-        };
+        }
         let line = foreign("weight", &weight);
         if self.has_rule || self.is_tenants {
             let (cpu, mut knobs) = self.with_knobs(actuator);
-            cpu.restore_group_weight(ours, &mut knobs)?;
+            cpu.restore_group_weight(&mut knobs)?;
             // The actuator reports a foreign weight, except in groups that the daemon made, or if it will restore that weight anyway.
             if self.has_rule && !actuator.has_foreign(&cgroup, Knob::Weight) {
                 notes.push(Note(format!("{line}; the rule's stays in force")));

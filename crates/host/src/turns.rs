@@ -1,7 +1,7 @@
 //! Turns on a live host, by a thread of their own, since the daemon's accounting period is too slow for them.
 //!
 //! ```text
-//! Fleet::rotate ──► TurnKeeper::follow ──► the turn thread, each turn: VMs that sleep leave the rotation;
+//! Fleet::apply  ──► TurnKeeper::follow ──► the turn thread, each turn: VMs that sleep leave the rotation;
 //!                        ▲    │              the next VMs leave the idle class, all others enter it
 //!                        │    └────────────► the watchdog: a process that takes all VMs out of the class if beats stop
 //!                        └── VMs that left, lateness, cost, and the loss of a watchdog, which the fleet replaces

@@ -166,16 +166,6 @@ pub fn check_whole(
     }
 }
 
-/// Checks that a number is within these limits; `f64::MIN_POSITIVE` as `least` stands for any number above 0.
-pub fn check_real(key: &str, given: f64, least: f64, most: f64) -> Result<(), SettingsError> {
-    if (least..=most).contains(&given) {
-        return Ok(());
-    }
-    let least = if least == f64::MIN_POSITIVE { "above 0".to_owned() } else { least.to_string() };
-    let expected = format!("{least} … {most}");
-    Err(SettingsError::value(key, given, expected))
-}
-
 /// Checks that metrics are served on loopback only; `example` is the port in the message.
 pub fn check_metrics_listen(
     address: Option<SocketAddr>,
@@ -222,10 +212,6 @@ mod tests {
         assert!(check_whole("a", 5, 5, 7, "ms").is_ok());
         let text = error(check_whole("a", 8, 5, 7, "ms"));
         assert_eq!(text, "a = 8 is not possible: 5 … 7 ms");
-        assert!(check_real("b", 1.0, f64::MIN_POSITIVE, 1.0).is_ok());
-        assert!(error(check_real("b", 0.0, f64::MIN_POSITIVE, 1.0)).contains("above 0 … 1"));
-        assert!(error(check_real("b", f64::NAN, 0.0, 1.0)).contains("b = NaN"));
-        assert!(error(check_real("b", f64::INFINITY, 0.0, 1.0)).contains("0 … 1"));
     }
 
     #[test]

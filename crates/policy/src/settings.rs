@@ -160,3 +160,16 @@ impl From<f64> for Value {
         Value::Real(number)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_errors_name_the_range() {
+        let error = |value: f64| value.within("b", (0.0, 1.0)).unwrap_err().to_string();
+        assert!(1.0.within("b", (0.0, 1.0)).is_ok());
+        assert_eq!(error(f64::NAN), "b is NaN: expected 0 … 1");
+        assert_eq!(error(f64::INFINITY), "b is inf: expected 0 … 1");
+    }
+}

@@ -1,10 +1,12 @@
 //! The fleet's part in turns: prepares the VMs of a rotation and hands them to the turn thread.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::process::Command;
 use std::time::Instant;
 
 use tandem_linux::actuator::ActuatorError;
+use tandem_model::VmId;
 use tandem_policy::turns::{Member, Rotation};
 
 use super::{Backend, Fleet};
@@ -104,11 +106,9 @@ impl Fleet {
         let Backend::Live(actuator) = &mut self.backend else {
             return Vec::new();
         };
+        let members: BTreeSet<VmId> = rotation.members.iter().map(|member| member.vm).collect();
         let mut players = Vec::new();
-        for (vm, managed) in &mut self.vms {
-            if rotation.member(*vm).is_some() {
-                continue;
-            }
+        for (vm, managed) in self.vms.iter_mut().filter(|(vm, _)| !members.contains(vm)) {
             let (cpu, mut knobs) = managed.with_knobs(actuator);
             match cpu.prepare_end_of_turns(&mut knobs) {
                 Ok(switch) => players.extend(switch.map(|switch| Player {

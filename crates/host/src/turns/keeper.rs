@@ -403,8 +403,9 @@ impl Rhythm {
                 self.writer.on(gone);
             }
         }
-        let rotation = self.sequence.rotation();
-        self.players.retain(|vm, _| rotation.member(*vm).is_some());
+        let members = self.sequence.rotation().members.iter();
+        let members: BTreeSet<VmId> = members.map(|member| member.vm).collect();
+        self.players.retain(|vm, _| members.contains(vm));
         self.roamers.follow(self.players.values());
         // Threads of VMs that stay may have ended too: a VM ends one vCPU after the other.
         let threads = self.players.values().flat_map(|player| &player.threads);

@@ -107,10 +107,6 @@ fn cgroup(path: &str) -> CgroupPath {
     CgroupPath(path.to_owned())
 }
 
-fn because() -> Because {
-    Because::Outside
-}
-
 impl World {
     fn new(version: Version, dir: &Path) -> World {
         let (host, faults) = (Fake::new(version), Faults::default());
@@ -200,11 +196,11 @@ impl World {
 
     fn set_weight(&mut self, n: usize, target: Target, weight: u16) {
         let weight = Weight::saturating(weight.into());
-        self.apply(n, &[Decision::SetWeight { target, weight, because: because() }]);
+        self.apply(n, &[Decision::SetWeight { target, weight, because: Because::Outside }]);
     }
 
     fn set_idle(&mut self, n: usize, target: Target, idle: bool) {
-        self.apply(n, &[Decision::SetIdle { target, idle, because: because() }]);
+        self.apply(n, &[Decision::SetIdle { target, idle, because: Because::Outside }]);
     }
 
     fn take(&mut self, event: &Event) {
@@ -220,28 +216,34 @@ impl World {
             }
             Event::Nice { vm, vcpu, nice } => {
                 let (vcpu, nice) = (self.vcpu(vm, vcpu), Nice(nice));
-                self.apply(vm, &[Decision::SetNice { vm: id(vm), vcpu, nice, because: because() }]);
+                self.apply(
+                    vm,
+                    &[Decision::SetNice { vm: id(vm), vcpu, nice, because: Because::Outside }],
+                );
             }
             Event::Slice { vm, vcpu, ms } => {
                 let slice = (ms > 0).then(|| Nanos::from_millis(ms));
                 let vcpu = self.vcpu(vm, vcpu);
                 self.apply(
                     vm,
-                    &[Decision::SetSlice { vm: id(vm), vcpu, slice, because: because() }],
+                    &[Decision::SetSlice { vm: id(vm), vcpu, slice, because: Because::Outside }],
                 );
             }
             Event::Affinity { vm, vcpu, pcpus } => {
                 let pcpus = (0..4).filter(|bit| pcpus >> bit & 1 == 1).map(PcpuId).collect();
                 let vcpu = self.vcpu(vm, vcpu);
                 let decision =
-                    Decision::SetAffinity { vm: id(vm), vcpu, pcpus, because: because() };
+                    Decision::SetAffinity { vm: id(vm), vcpu, pcpus, because: Because::Outside };
                 self.apply(vm, &[decision]);
             }
             Event::Divide { vm, parts } => {
                 let vcpus = &self.vms[vm].managed.cpu.vcpus;
                 let part = 1.0 / vcpus.len().max(1) as f64;
                 let portions = vcpus.iter().filter(|_| parts).map(|vcpu| (vcpu.id, part)).collect();
-                self.apply(vm, &[Decision::Divide { vm: id(vm), portions, because: because() }]);
+                self.apply(
+                    vm,
+                    &[Decision::Divide { vm: id(vm), portions, because: Because::Outside }],
+                );
             }
             Event::Swap { vm } => self.swap(vm),
             Event::Rotation { members, roams } => self.rotate(members, roams),

@@ -6,7 +6,7 @@ use tandem_model::Weight;
 
 use super::foreign::Foreign;
 use super::{Actuator, ActuatorError, IdleSwitch, Made};
-use crate::cgroup::{CgroupError, CgroupPath, Knob, Quota, check_length};
+use crate::cgroup::{CgroupError, CgroupId, CgroupPath, Knob, Quota, check_length};
 use crate::journal::{Entry, Key, Record};
 use crate::restore::RestoreReport;
 
@@ -50,15 +50,10 @@ impl Actuator {
             return Ok(None);
         }
         let id = self.controller.id(cgroup)?;
-        let record = |text: &str| Record::Knob {
-            cgroup: cgroup.clone(),
-            id,
-            knob,
-            original: text.to_owned(),
-        };
+        let record = |text: &str| record_of(cgroup, id, knob, text);
         let key = Key::Knob(cgroup.clone(), id, knob);
         if self.journal.knows(&key) {
-            self.notice_foreign(cgroup, knob, &record)?;
+            self.notice_foreign(cgroup, id, knob)?;
         } else {
             if cgroup.is_root() {
                 return Err(CgroupError::RootHasNone(knob).into());
@@ -104,11 +99,11 @@ impl Actuator {
     fn notice_foreign(
         &mut self,
         cgroup: &CgroupPath,
+        id: CgroupId,
         knob: Knob,
-        record: &dyn Fn(&str) -> Record,
     ) -> Result<(), ActuatorError> {
         let text = self.controller.read_knob(cgroup, knob)?;
-        let now = record(&text);
+        let now = record_of(cgroup, id, knob, &text);
         if self.journal.is_ours(&now) {
             return Ok(self.journal.keep_current(now)?);
         }
@@ -168,19 +163,12 @@ impl Actuator {
         }
         let weighs = self.weight_record(cgroup, weight)?;
         let default = self.weight_record(cgroup, self.controller.default_weight())?;
-        let enter = self.knob_record(cgroup, Knob::Idle, "1".to_owned())?;
-        let leave = self.knob_record(cgroup, Knob::Idle, "0".to_owned())?;
+        let enter = self.knob_record(cgroup, Knob::Idle, "1")?;
+        let leave = self.knob_record(cgroup, Knob::Idle, "0")?;
         if self.journal.written(&leave.key()).ends_with(&[enter, leave.clone()])
             && self.journal.written(&weighs.key()).ends_with(&[default, weighs.clone()])
         {
-            let id = self.controller.id(cgroup)?;
-            let record = |text: &str| Record::Knob {
-                cgroup: cgroup.clone(),
-                id,
-                knob: Knob::Weight,
-                original: text.to_owned(),
-            };
-            return self.notice_foreign(cgroup, Knob::Weight, &record);
+            return self.notice_foreign(cgroup, self.controller.id(cgroup)?, Knob::Weight);
         }
         self.before_idle(cgroup, true)?;
         self.will_write(leave)?;
@@ -213,21 +201,16 @@ impl Actuator {
     /// The record of setting a cgroup's weight.
     fn weight_record(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Record, ActuatorError> {
         let text = text_of(self.controller.writable(weight));
-        self.knob_record(cgroup, Knob::Weight, text)
+        self.knob_record(cgroup, Knob::Weight, &text)
     }
 
     fn knob_record(
         &self,
         cgroup: &CgroupPath,
         knob: Knob,
-        text: String,
+        text: &str,
     ) -> Result<Record, ActuatorError> {
-        Ok(Record::Knob {
-            cgroup: cgroup.clone(),
-            id: self.controller.id(cgroup)?,
-            knob,
-            original: text,
-        })
+        Ok(record_of(cgroup, self.controller.id(cgroup)?, knob, text))
     }
 
     /// Journals one step into the idle class or out of it.
@@ -268,6 +251,10 @@ impl Actuator {
         let key = Key::Knob(cgroup.clone(), id, knob);
         Ok(self.journal.forget(&key)?)
     }
+}
+
+fn record_of(cgroup: &CgroupPath, id: CgroupId, knob: Knob, text: &str) -> Record {
+    Record::Knob { cgroup: cgroup.clone(), id, knob, original: text.to_owned() }
 }
 
 fn text_of(weight: Weight) -> String {

@@ -1,7 +1,7 @@
 //! Handles for the turn keeper and its watchdog, which change a few journaled settings many times a second.
 //!
-//! [`Actuator::idle_switch`](super::Actuator::idle_switch) and [`Actuator::slots`](super::Actuator::slots) journal the values that a handle may write, and then hand it out.
-//! A handle writes those and nothing else, without the actuator, so from another thread or process.
+//! [`Actuator::idle_switch`](super::Actuator::idle_switch) and [`Actuator::prepare_affinity`](super::Actuator::prepare_affinity) journal the values that a handle may write.
+//! A handle writes no others, and needs no actuator, so that another thread or process can use it.
 
 use serde::{Deserialize, Serialize};
 use tandem_model::{PcpuId, PcpuSet, Weight};

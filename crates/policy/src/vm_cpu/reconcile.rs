@@ -152,13 +152,12 @@ impl<G, V> VmCpu<G, V> {
         }
     }
 
-    /// Sets the weight of its group again after others changed it ([`VmCpu::group_weight`]).
-    pub fn restore_group_weight<K: Knobs<G, V>>(
-        &mut self,
-        weight: Weight,
-        knobs: &mut K,
-    ) -> Result<(), K::Error> {
-        knobs.set_weight(&self.group, weight).map(drop)
+    /// Sets the weight of its group again after others changed it.
+    pub fn restore_group_weight<K: Knobs<G, V>>(&self, knobs: &mut K) -> Result<(), K::Error> {
+        match self.group_weight() {
+            Some(weight) => knobs.set_weight(&self.group, weight).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Moves its group into the idle class, undivided, or out of it.
@@ -248,7 +247,7 @@ impl<G, V> VcpuCpu<G, V> {
 }
 
 #[cfg(test)]
-mod order {
+mod tests {
     use tandem_model::{Because, PcpuId, VcpuId};
 
     use super::*;
