@@ -6,6 +6,7 @@
 //! - [`statistics`]: means with their intervals.
 //! - [`vary`], [`range`], [`policies`]: varied settings and their names; [`parameters`]: their values as columns.
 //! - [`compare`]: every combination of some settings, with several runs each.
+//! - [`mixed`]: hosts with VMs of many sizes and programs.
 //! - [`sweep`]: a grid of settings and seeds in shards.
 //! - [`figures`]: figures as Parquet and CSV files; [`columns`]: columns of all our Parquet files.
 //! - [`beside_record`]: comparison of a recorded host with its simulation.
@@ -22,6 +23,7 @@ pub mod execute;
 pub mod figures;
 pub mod input;
 pub mod metrics;
+pub mod mixed;
 pub mod parameters;
 pub mod policies;
 pub mod progress;

@@ -3,6 +3,7 @@
 //! - [`new`]: a commented starter project.
 //! - [`run`]: a single run of a scenario; tables, JSON, Parquet, a trace for Perfetto.
 //! - [`compare`]: a scenario with every combination of some settings, several seeds each.
+//! - [`mixed`]: hosts with VMs of many sizes and programs.
 //! - [`sweep`]: a grid of settings and seeds, in shards for several machines.
 //! - [`scalability`]: how far programs scale, on hardware and in their VMs.
 //! - [`scenario`]: a recorded host as a scenario.
@@ -16,6 +17,7 @@ extern crate tandem_command;
 
 pub mod compare;
 pub mod input;
+pub mod mixed;
 pub mod new;
 pub mod output;
 pub mod progress;

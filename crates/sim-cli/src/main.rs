@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use tandem_command::{manual, options, program};
-use tandem_sim_cli::{compare, exit_status, new, run, scalability, scenario, sweep};
+use tandem_sim_cli::{compare, exit_status, mixed, new, run, scalability, scenario, sweep};
 
 /// Simulate hosts and VMs: where CPU time goes, what would change it, and why.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ enum Command {
     Run(run::RunArgs),
     /// Run every combination of some settings several times and show what differs
     Compare(compare::CompareArgs),
+    /// Run mixed hosts: VMs of many sizes and programs under several policies, and the work that they do relative to their fair share
+    Mixed(mixed::MixedArgs),
     /// Run a grid of settings and seeds into a Parquet file, whole or in shards to be merged
     Sweep(sweep::SweepArgs),
     /// Show how far the programs of a scenario scale, on hardware and in their VMs
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::New(args) => new::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Compare(args) => compare::main(&args),
+        Command::Mixed(args) => mixed::main(&args),
         Command::Sweep(args) => sweep::main(&args),
         Command::Scalability(args) => scalability::main(&args),
         Command::Scenario(args) => scenario::main(&args),

@@ -5,6 +5,7 @@ use std::error::Error;
 use tandem_experiment::compare::UnknownMetric;
 use tandem_experiment::figures::NoTable;
 use tandem_experiment::input::InputError;
+use tandem_experiment::mixed::mix::MixError;
 use tandem_experiment::policies::PolicyError;
 use tandem_experiment::vary::VaryError;
 use tandem_sim::scenario::load::{LoadError, Place};
@@ -19,6 +20,7 @@ pub fn is_of_an_argument(error: &(dyn Error + 'static)) -> bool {
         _ => false,
     };
     of_setting
+        || matches!(error.downcast_ref(), Some(MixError::TooSmall { .. }))
         || error.is::<InputError>()
         || error.is::<PolicyError>()
         || error.is::<VaryError>()

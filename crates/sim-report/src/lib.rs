@@ -6,6 +6,7 @@
 //!   [`comparison_charts`] prepares the data of their charts.
 //! - [`measures`]: a metric of every VM under every combination, relative to the first and in its unit;
 //!   [`over_number`]: as lines over a varied number.
+//! - [`mixed`]: mixed hosts, the distribution of deserved work.
 //! - [`time`]: the CPU time of a VM by use.
 //! - [`threshold`]: the pause-loop window that APLE set, over time.
 //! - [`waits`]: waits between VMs, and between the vCPUs of a VM.
@@ -23,6 +24,7 @@ pub mod comparison_charts;
 pub mod comparison_page;
 pub mod comparison_table;
 pub mod measures;
+pub mod mixed;
 pub mod over_number;
 pub mod recording;
 pub mod run_page;

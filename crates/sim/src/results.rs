@@ -97,6 +97,22 @@ impl Histogram {
         }
         None
     }
+
+    /// The given quantile (0 … 1) in ns, interpolated within its power of two; `None` if it is empty.
+    pub fn interpolated(&self, quantile: f64) -> Option<f64> {
+        let wanted = self.count as f64 * quantile;
+        let mut seen = 0.0;
+        for (bits, &count) in self.buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
+            if seen + count as f64 >= wanted {
+                let end = libm::ldexp(1.0, bits as i32).min(self.max.0 as f64 + 1.0);
+                let begin = if bits == 0 { 0.0 } else { libm::ldexp(1.0, bits as i32 - 1) };
+                let part = ((wanted - seen) / count as f64).clamp(0.0, 1.0);
+                return Some(begin + part * (end - begin).max(0.0));
+            }
+            seen += count as f64;
+        }
+        None
+    }
 }
 
 /// Event counts.

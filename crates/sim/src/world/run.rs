@@ -28,6 +28,7 @@ impl World {
                 Some((time, slot)) => self.step(time, slot),
                 None => {
                     // No event is due until the limit.
+                    self.end_warmup(limit);
                     self.now = limit;
                     self.finished = limit == self.end;
                     break;
@@ -72,13 +73,19 @@ impl World {
         (self.tracks(), events)
     }
 
+    /// Begins to measure at the end of the warm-up, if that is not after `time`.
     #[inline(always)]
-    fn step(&mut self, time: u64, slot: Slot) {
-        debug_assert!(time >= self.now, "time went back");
+    fn end_warmup(&mut self, time: u64) {
         if self.now < self.warmup && time >= self.warmup {
             self.now = self.warmup;
             self.begin_measuring();
         }
+    }
+
+    #[inline(always)]
+    fn step(&mut self, time: u64, slot: Slot) {
+        debug_assert!(time >= self.now, "time went back");
+        self.end_warmup(time);
         self.now = time;
         self.events += 1;
         if slot.0 < self.slots.guest_ticks {
