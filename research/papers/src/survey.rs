@@ -34,6 +34,7 @@ use self::entry::{Entry, STOCK, Survey};
 use crate::programs;
 use crate::sample::Sample;
 use crate::trials::{Outcome, Trial, Trials, TrialsError};
+use tandem_experiment::mixed::fair_share;
 use tandem_experiment::progress::Progress;
 
 /// Policies and baselines, alone and joined.
@@ -271,7 +272,7 @@ impl Compared {
         let measured = measured && !changes.is_empty();
         let of_stock: Vec<(f64, &str)> = changes.iter().map(|c| (c.gain, c.vm)).collect();
         let alone: Vec<f64> = changes.iter().map(|change| change.alone).collect();
-        let dues = due::due(pcpus, &alone);
+        let dues = fair_share(pcpus, &alone);
         let by_due = changes.iter().zip(dues).map(|(change, due)| {
             let part = due::against_due(change.gain, change.received, due);
             (part, change.vm)

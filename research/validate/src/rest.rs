@@ -93,7 +93,7 @@ impl Rest {
         let pins: Vec<String> = (0..pcpus).map(|pcpu| format!("\"{pcpu}\"")).collect();
         let vcpus: Vec<String> = (0..pcpus).map(|vcpu| vcpu.to_string()).collect();
         format!(
-            "\n[[vm]]\nname = \"rest\"\nvcpus = {pcpus}\nworkload = \"rest\"\ntick = \"100ms\"\nbalance = false\n\
+            "\n[[vm]]\nname = \"rest\"\nvcpus = {pcpus}\nworkload = \"rest\"\nspin_locks = \"queued\"\ntick = \"100ms\"\nbalance = false\n\
              pins = [{}]\n\n[[workload]]\nname = \"rest\"\n[[workload.role]]\nname = \"host\"\nthreads = {pcpus}\n\
              pins = [{}]\nprogram = [{{ forever = [{{ sleep = \"exp({}ns)\" }}, {{ compute = \"exp({}ns)\" }}] }}]\n",
             pins.join(", "),

@@ -172,7 +172,7 @@ fn one(field: &Field<'_>, context: &VmContext<'_>) -> Result<(Vm, u32), LoadErro
             format!("{} `{}`: {message}", reference.path, workload.name),
         )
     })?;
-    let guest = guest(&table, vcpus)?;
+    let guest = guest(&table, vcpus, context.machine.mode)?;
     let pins = pins(&table, &name, vcpus, context)?;
     let vm = Vm {
         vcpus,
@@ -349,9 +349,14 @@ fn set(field: &Field<'_>, text: &str, context: &VmContext<'_>) -> Result<PcpuSet
     }
 }
 
-fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
+fn guest(table: &Table<'_>, vcpus: u32, mode: Mode) -> Result<Guest, LoadError> {
     let names = [("cfs", host::SchedulerName::Cfs), ("eevdf", host::SchedulerName::Eevdf)];
     let name = table.or("scheduler", host::SchedulerName::Eevdf, |field| field.choice(&names))?;
+    // Without dedicated vCPUs, KVM_FEATURE_PV_UNHALT has Linux take paravirtual locks (arch/x86/kernel/kvm.c, `kvm_spinlock_init`).
+    let spin_locks = match mode {
+        Mode::Virtual => SpinKind::Paravirtual,
+        Mode::Native => SpinKind::Queued,
+    };
     Ok(Guest {
         scheduler: host::fair(table, name, vcpus)?,
         idle: table.or("idle", IdleLoop::Halt, idle)?,
@@ -361,7 +366,7 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
         apic: table.or("apic", Apic::Cluster, Field::parse)?,
         mm_lock: table.or("mm_lock", MmLock::Stealing, Field::parse)?,
         mm_readers: table.or("mm_readers", false, Field::flag)?,
-        spin_locks: table.or("spin_locks", SpinKind::Queued, |field| {
+        spin_locks: table.or("spin_locks", spin_locks, |field| {
             field.choice(&[
                 ("ticket", SpinKind::Ticket),
                 ("queued", SpinKind::Queued),

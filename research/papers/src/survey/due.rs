@@ -10,22 +10,6 @@
 //! A VM that uses six pCPUs on average, with peaks of sixteen, would receive fewer than six with neighbours.
 //! So its share is slightly overestimated, and the neighbours' shares are slightly underestimated.
 
-use tandem_model::{Nanos, Weight};
-use tandem_policy::fair_share::{Claim, fair_shares};
-
-/// Returns the fair share of each VM on a host of `pcpus` pCPUs, given the pCPUs that each uses alone.
-pub fn due(pcpus: u32, alone: &[f64]) -> Vec<f64> {
-    // An arbitrary period, to express fractions of pCPUs as integers.
-    const PERIOD: Nanos = Nanos::from_secs(1);
-    let time = |pcpus: f64| Nanos((pcpus * PERIOD.0 as f64).round() as u64);
-    let claim = |&alone: &f64| Claim::always_runnable(Weight::constant(1.0), time(alone), PERIOD);
-    let claims: Vec<Claim> = alone.iter().map(claim).collect();
-    fair_shares(time(f64::from(pcpus)), PERIOD, &claims)
-        .into_iter()
-        .map(|share| share.0 as f64 / PERIOD.0 as f64)
-        .collect()
-}
-
 /// Returns a VM's work relative to stock's work scaled to the fair share `due`.
 ///
 /// `gain` is the work relative to stock, under which the VM received `received` pCPUs.
@@ -36,14 +20,6 @@ pub fn against_due(gain: f64, received: f64, due: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn unused_share_goes_to_neighbours() {
-        assert_eq!(due(16, &[16.0, 16.0]), [8.0, 8.0]);
-        assert_eq!(due(16, &[6.0, 16.0]), [6.0, 10.0]);
-        assert_eq!(due(16, &[2.0, 3.0, 16.0, 16.0]), [2.0, 3.0, 5.5, 5.5]);
-        assert_eq!(due(16, &[1.0, 2.0]), [1.0, 2.0], "every demand is met");
-    }
 
     #[test]
     fn loss_above_fair_share_does_not_count() {

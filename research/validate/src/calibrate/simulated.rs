@@ -186,7 +186,7 @@ pub fn text(
         let _ = write!(
             out,
             "\n[[vm]]\nname = \"vm{i}\"\nvcpus = {}\nweight = {}\nworkload = \"work{i}\"\n\
-             tick = \"100ms\"\nbalance = false\n",
+             spin_locks = \"queued\"\ntick = \"100ms\"\nbalance = false\n",
             guest.vcpus,
             1024.0 * times * f64::from(guest.weight),
         );

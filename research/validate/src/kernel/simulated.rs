@@ -189,7 +189,7 @@ impl Machine {
             let _ = write!(
                 out,
                 "[[vm]]\nname = \"group{g}\"\nvcpus = {}\nweight = {}\npins = [{}]\n\
-                 workload = \"none\"\ntick = \"100ms\"\nbalance = false\nstarts = \"{}ns\"\n",
+                 workload = \"none\"\nspin_locks = \"queued\"\ntick = \"100ms\"\nbalance = false\nstarts = \"{}ns\"\n",
                 pins.len(),
                 group.weight,
                 pins.join(", "),
