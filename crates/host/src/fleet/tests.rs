@@ -18,7 +18,7 @@ use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::{Because, PcpuSet, VcpuId};
 
 use super::*;
-use crate::fixtures::tree::{Tree, USER};
+use crate::fixtures::tree::{Tree, USER, VmTree};
 use crate::vm_cpu::found;
 
 const VCPUS: u32 = 2;
@@ -200,7 +200,7 @@ fn many_ended_vms_cost_one_journal_write() {
     let before = subject.tree.asked().lives;
     subject.update(&vms);
     let quiet = subject.tree.asked().lives - before;
-    gone.iter().for_each(|vm| subject.tree.end(vm));
+    gone.iter().for_each(|vm| subject.tree.end_vm(vm));
     let (before, rewrites) =
         (subject.tree.asked().lives, subject.disk.rewrites.load(Ordering::Relaxed));
     assert_eq!(subject.update(others).len(), 100);
