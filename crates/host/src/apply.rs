@@ -6,6 +6,7 @@
 mod swap;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::journal::JournalError;
@@ -84,16 +85,19 @@ impl Refused {
             is_others: false,
         }
     }
+}
 
-    /// Returns the log message; for a journal that cannot be written, it is the same for all VMs.
-    pub fn message(&self) -> String {
+/// The log message; for a journal that cannot be written, it is the same for all VMs.
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_of_disk {
-            format!(
+            write!(
+                f,
                 "{}; nothing more is changed until it can be written; earlier changes stay, and are reverted when the daemon ends",
                 self.error
             )
         } else {
-            format!("VM {}: {}", self.vm, self.error)
+            write!(f, "VM {}: {}", self.vm, self.error)
         }
     }
 }

@@ -337,9 +337,9 @@ impl Daemon {
         }
         for report in reports {
             if let Some(managed) = self.fleet.vm(report.vm) {
-                let (subject, state) =
-                    (("spins", report.vm, report.vcpu), spins::consequence(report));
-                info!(?subject, state, "{}", spins::describe(&managed.vm.name, report));
+                let subject = ("spins", report.vm, report.vcpu);
+                let state = spins::consequence(report);
+                info!(?subject, ?state, "VM {} {report}", managed.vm.name);
             }
         }
     }
@@ -495,9 +495,9 @@ impl Daemon {
         for refused in refused {
             self.metrics.errors.inc();
             if refused.is_others {
-                warn!(once = true, "{}", refused.message());
+                warn!(once = true, "{refused}");
             } else {
-                error!(once = true, "{}", refused.message());
+                error!(once = true, "{refused}");
             }
         }
     }
