@@ -10,9 +10,10 @@ use crate::discovery::VcpuThread;
 impl Subject {
     /// Lets the adoption of a VM fail at this write of the journal; returns false if there are fewer writes.
     fn fail_at(&mut self, vms: &[Vm], write: usize) -> bool {
-        self.disk.fails_at.store(write, Ordering::Relaxed);
+        self.disk.fail_at_write(write);
         let (_, refused) = self.fleet.update(vms, vms);
-        let has_failed = self.disk.fails_at.swap(0, Ordering::Relaxed) == 0;
+        let has_failed = self.disk.has_fired();
+        self.disk.stop();
         assert_eq!(has_failed, !refused.is_empty(), "{refused:?}");
         assert_eq!(has_failed, self.fleet.vms().count() == 0);
         has_failed
