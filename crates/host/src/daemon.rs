@@ -266,7 +266,7 @@ impl Daemon {
             self.metrics.longest_gap.set(longest.as_secs_f64());
             begun = woke;
             if woke.duration_since(next) >= period {
-                self.metrics.late.inc();
+                self.metrics.periods_late.inc();
             }
             if let Some(decided) = self.controller.period(&mut self.fleet) {
                 let took = woke.elapsed().as_secs_f64();
@@ -331,7 +331,7 @@ impl Daemon {
         let reports = &period.round.spins;
         let made = period.applied.as_ref().map(|applied| &*applied.swaps);
         self.spins.count(reports, made.unwrap_or_default());
-        self.metrics.spins.count(reports, made.unwrap_or_default());
+        self.metrics.count_spins(reports, made.unwrap_or_default());
         if !self.config.dry_run {
             return;
         }
@@ -508,7 +508,7 @@ impl Daemon {
         let waits = self.fleet.mark_waits();
         let turns = self.fleet.turn_stats();
         if let Some(turns) = &turns {
-            self.metrics.turns.set(turns);
+            self.metrics.set_turns(turns);
         }
         let mut due = BTreeMap::new();
         let mut present = BTreeSet::new();
