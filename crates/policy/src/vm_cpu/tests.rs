@@ -399,8 +399,12 @@ fn each_event_has_its_next_state_and_changes() {
         ("rotation", Share::Rotation),
         ("ended", Share::Ended { slept: false }),
     ];
-    let mut table = String::new();
-    let add = |cpu: &mut Cpu, event: fn(&mut Cpu, &mut Log)| {
+    let mut table = "adoption\n".to_owned();
+    for (group, idle) in [("group", false), ("group in the idle class", true)] {
+        let adopted: Cpu = VmCpu::new("vm".to_owned(), Weight::constant(100.0), idle);
+        let _ = writeln!(table, "  {group} -> {}", text(&adopted));
+    }
+    let outcome = |cpu: &mut Cpu, event: fn(&mut Cpu, &mut Log)| {
         let before = text(cpu);
         let mut log = Log { is_idle: cpu.is_idle(), ..Log::default() };
         event(cpu, &mut log);
@@ -413,12 +417,12 @@ fn each_event_has_its_next_state_and_changes() {
     for (name, event) in EVENTS {
         let _ = writeln!(table, "{name}");
         for (state, share) in states {
-            let row = add(&mut start(share), *event);
+            let row = outcome(&mut start(share), *event);
             let _ = write!(table, "  {state} -> {row}");
         }
     }
     for (name, event) in VCPU_EVENTS {
-        let row = add(&mut start(Share::Together), *event);
+        let row = outcome(&mut start(Share::Together), *event);
         let _ = write!(table, "{name}\n  {} -> {row}", states[0].0);
     }
     assert!(table == include_str!("transitions.txt"), "{table}");
