@@ -2,10 +2,8 @@
 //!
 //! [`tandem_policy::vm_cpu`] makes the changes; this module counts them and reports those that the kernel refused.
 
-#[cfg(test)]
-mod swap;
-
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use tandem_linux::actuator::{Actuator, ActuatorError};
 use tandem_linux::journal::JournalError;
@@ -84,16 +82,19 @@ impl Refused {
             is_others: false,
         }
     }
+}
 
-    /// Returns the log message; for a journal that cannot be written, it is the same for all VMs.
-    pub fn message(&self) -> String {
+/// The log message; for a journal that cannot be written, it is the same for all VMs.
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_of_disk {
-            format!(
+            write!(
+                f,
                 "{}; nothing more is changed until it can be written; earlier changes stay, and are reverted when the daemon ends",
                 self.error
             )
         } else {
-            format!("VM {}: {}", self.vm, self.error)
+            write!(f, "VM {}: {}", self.vm, self.error)
         }
     }
 }
@@ -141,5 +142,35 @@ impl Applied {
                 Knob::Idle | Knob::Nice | Knob::Slice | Knob::Division => self.others += 1,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_linux::affinity::AffinityError;
+    use tandem_linux::thread::Tid;
+    use tandem_model::{Because, Nice, PcpuId, PcpuSet};
+
+    use super::*;
+
+    #[test]
+    fn swap_is_counted_and_refused_as_a_whole() {
+        let (vm, pcpus) = (VmId(1), [PcpuId(0), PcpuId(1)]);
+        let swap = [0, 1].map(|n| {
+            let (vcpu, of, [from, to]) = (VcpuId(n), VcpuId(1 - n), pcpus);
+            let because = Because::TakesPlace { of, from, to, waited: 0.5 };
+            let pcpus = PcpuSet::from_iter([PcpuId(1 - n)]);
+            let nice = Decision::SetNice { vm, vcpu, nice: Nice(0), because: because.clone() };
+            [nice, Decision::SetAffinity { vm, vcpu, pcpus, because }]
+        });
+        let swap = swap.concat();
+        let step = steps(&swap).next().unwrap();
+        let mut applied = Applied::default();
+        applied.count(&step);
+        assert_eq!((applied.swaps.len(), applied.moved.len(), applied.others), (1, 2, 2));
+        let error = AffinityError::NotAllowed { tid: Tid(7), pcpus: PcpuSet::from_iter(pcpus) };
+        let refused = Refused::of_step("web", &error.into(), &step).to_string();
+        assert!(refused.starts_with("VM web: vCPUs 0 and 1 do not change places: "), "{refused}");
+        assert!(refused.contains("cpuset"), "{refused}");
     }
 }

@@ -266,7 +266,7 @@ impl Daemon {
             self.metrics.longest_gap.set(longest.as_secs_f64());
             begun = woke;
             if woke.duration_since(next) >= period {
-                self.metrics.late.inc();
+                self.metrics.periods_late.inc();
             }
             if let Some(decided) = self.controller.period(&mut self.fleet) {
                 let took = woke.elapsed().as_secs_f64();
@@ -331,15 +331,15 @@ impl Daemon {
         let reports = &period.round.spins;
         let made = period.applied.as_ref().map(|applied| &*applied.swaps);
         self.spins.count(reports, made.unwrap_or_default());
-        self.metrics.spins.count(reports, made.unwrap_or_default());
+        self.metrics.count_spins(reports, made.unwrap_or_default());
         if !self.config.dry_run {
             return;
         }
         for report in reports {
             if let Some(managed) = self.fleet.vm(report.vm) {
-                let (subject, state) =
-                    (("spins", report.vm, report.vcpu), spins::consequence(report));
-                info!(?subject, state, "{}", spins::describe(&managed.vm.name, report));
+                let subject = ("spins", report.vm, report.vcpu);
+                let state = spins::consequence(report);
+                info!(?subject, ?state, "VM {} {report}", managed.vm.name);
             }
         }
     }
@@ -495,9 +495,9 @@ impl Daemon {
         for refused in refused {
             self.metrics.errors.inc();
             if refused.is_others {
-                warn!(once = true, "{}", refused.message());
+                warn!(once = true, "{refused}");
             } else {
-                error!(once = true, "{}", refused.message());
+                error!(once = true, "{refused}");
             }
         }
     }
@@ -508,7 +508,7 @@ impl Daemon {
         let waits = self.fleet.mark_waits();
         let turns = self.fleet.turn_stats();
         if let Some(turns) = &turns {
-            self.metrics.turns.set(turns);
+            self.metrics.set_turns(turns);
         }
         let mut due = BTreeMap::new();
         let mut present = BTreeSet::new();

@@ -216,10 +216,21 @@ impl ManagedVm {
         actuator: &mut Actuator,
         notes: &mut Vec<Note>,
     ) -> Result<(), ActuatorError> {
+        for vcpu in &mut self.cpu.vcpus {
+            recheck_thread(vcpu, &self.vm.name, sampler, Some(&mut *actuator), notes)?;
+        }
+        self.recheck_vcpu_groups(actuator, notes)
+    }
+
+    /// Reads the settings of its vCPUs' own cgroups again, and adopts foreign values.
+    pub(crate) fn recheck_vcpu_groups(
+        &mut self,
+        actuator: &mut Actuator,
+        notes: &mut Vec<Note>,
+    ) -> Result<(), ActuatorError> {
         let name = self.vm.name.clone();
         let (cpu, mut knobs) = self.with_knobs(actuator);
         for vcpu in &mut cpu.vcpus {
-            recheck_thread(vcpu, &name, sampler, Some(knobs.actuator), notes)?;
             let moved = recheck_vcpu_group(vcpu, &name, &cpu.group, &mut knobs, notes)?;
             cpu.divisible &= !moved;
         }

@@ -1,5 +1,6 @@
-//! Metrics of the daemon, with their names and units in OpenMetrics.
+//! Metrics of the daemon, with their names and units in OpenMetrics, declared once in `metrics!`.
 //!
+//! `scripts/references` reads this file for `docs/reference/metrics.md`.
 //! [`tandem_linux::exporter`] publishes them.
 
 use std::sync::atomic::AtomicU64;
@@ -11,12 +12,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry};
 use tandem_model::Nanos;
 use tandem_model::decision::Swap;
 use tandem_policy::flexs::Verdict;
 use tandem_policy::host::flexs::SpinReport;
 
+use crate::export::metric::unit_of;
 use crate::turns::TurnStats;
 use crate::turns::stats::BOUNDS_US;
 
@@ -35,47 +37,102 @@ pub struct VmLabels {
 /// A gauge of a real number.
 type Real = Gauge<f64, AtomicU64>;
 
-/// All metrics of the daemon.
-#[derive(Clone, Default)]
-pub struct Metrics {
-    /// VMs acted on.
-    pub vms: Gauge,
-    /// vCPU threads acted on.
-    pub vcpus: Gauge,
-    /// VMs acted on that have no series, because [`MAX_VMS`] others have.
-    pub without_series: Gauge,
-    /// CPU received per VM.
-    pub received: Family<VmLabels, Real>,
-    /// Fair share per VM, in pCPUs.
-    pub fair: Family<VmLabels, Real>,
-    /// Lag per VM.
-    pub lag: Family<VmLabels, Real>,
-    /// Real-time weight per VM.
-    pub weight: Family<VmLabels, Real>,
-    /// Whether a VM takes turns: 1 or 0.
-    pub takes_turns: Family<VmLabels, Real>,
-    /// Whether each of a VM's vCPUs has a cgroup of its own: 1 or 0.
-    pub apart: Family<VmLabels, Real>,
-    /// Mean wait for a pCPU per run and VM, over the last second, in ms; absent for VMs that did not run.
-    pub wait: Family<VmLabels, Real>,
-    /// Punctuality of the turns.
-    pub turns: TurnMetrics,
-    /// Findings of the branch counters.
-    pub spins: SpinMetrics,
-    /// Accounting periods completed.
-    pub periods: Counter,
-    /// Periods that began late.
-    pub late: Counter,
-    /// Longest time between the begins of two periods, in seconds.
-    pub longest_gap: Real,
-    /// Weights written.
-    pub weights_written: Counter,
-    /// vCPUs moved to another pCPU.
-    pub vcpus_moved: Counter,
-    /// Changes that the kernel refused.
-    pub errors: Counter,
-    /// Times from the first read of a decision to its last write.
-    pub decision: DecisionTimes,
+/// Declares the metrics of the daemon: field, name without prefix and unit, unit, and help.
+/// Those of a VM have its labels; the others have a type.
+macro_rules! metrics {
+    (
+        of_vm { $($vm:ident = $vm_name:literal, $vm_unit:expr, $vm_help:literal;)* }
+        others { $($field:ident: $type:ty = $name:literal, $unit:expr, $help:literal;)* }
+    ) => {
+        /// All metrics of the daemon.
+        #[derive(Clone, Default)]
+        pub struct Metrics {
+            $(#[doc = $vm_help] pub $vm: Family<VmLabels, Real>,)*
+            $(#[doc = $help] pub $field: $type,)*
+        }
+
+        impl Metrics {
+            /// A registry with every metric under its name and unit.
+            pub fn registry(&self) -> Registry {
+                let mut registry = Registry::with_prefix("tandem");
+                $(register(&mut registry, $vm_name, $vm_unit, $vm_help, &self.$vm);)*
+                $(register(&mut registry, $name, $unit, $help, &self.$field);)*
+                registry
+            }
+
+            /// Removes the series of a VM that has ended.
+            pub fn forget(&self, labels: &VmLabels) {
+                $(self.$vm.remove(labels);)*
+            }
+        }
+    };
+}
+
+metrics! {
+    of_vm {
+        received = "vm_received", Some("pcpus"), "CPU received, smoothed";
+        fair = "vm_fair", Some("pcpus"), "Due: the fair share by weights of what the VM could use";
+        lag = "vm_lag", Some("ratios"), "Part of the fair share that was not received";
+        weight = "vm_weight", None, "Real-time weight, in the units of the cgroup's knob";
+        takes_turns = "vm_turns", None, "Whether the VM takes turns: 1 or 0";
+        apart = "vm_apart", None, "Whether each of the VM's vCPUs has a group of its own: 1 or 0";
+        wait = "vm_wait", Some("milliseconds"), "Mean wait for a pCPU per run, over the last second";
+    }
+    others {
+        vms: Gauge = "vms", None, "VMs acted on";
+        vcpus: Gauge = "vcpus", None, "vCPU threads acted on";
+        without_series: Gauge = "vms_without_series", None, "VMs acted on that have no series of their own: there are too many";
+        turns: Counter = "turns", None, "Turns begun";
+        turns_late: Counter = "turns_late", None, "Turns that began more than 1 ms late";
+        turns_took: Counter<f64, AtomicU64> = "turns_took", Some("seconds"), "Time that beginning turns took";
+        turn_lateness: Lateness = "turn_lateness", Some("seconds"), "How late turns began";
+        flexs_judged: Counter = "flexs_judged", None, "Periods of a vCPU that the policy flexs judged";
+        flexs_spun: Counter = "flexs_spun", None, "Periods in which a vCPU spun, by its branch counters";
+        flexs_swaps: Counter = "flexs_swaps", None, "vCPUs that spun and changed places with a sibling";
+        periods: Counter = "periods", None, "Accounting periods completed";
+        periods_late: Counter = "periods_late", None, "Periods that began late";
+        longest_gap: Real = "period_gap_longest", Some("seconds"), "Longest time from the begin of an accounting period to that of the next";
+        weights_written: Counter = "weights_written", None, "Weights written";
+        vcpus_moved: Counter = "vcpus_moved", None, "vCPUs moved to another pCPU";
+        errors: Counter = "errors", None, "Changes that the kernel refused";
+        decision: DecisionTimes = "decision", Some("seconds"), "Time from the first read of a decision to its last write";
+    }
+}
+
+fn register(
+    registry: &mut Registry,
+    name: &str,
+    unit: Option<&'static str>,
+    help: &str,
+    metric: &(impl Metric + Clone),
+) {
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit_of(unit), metric.clone()),
+        None => registry.register(name, help, metric.clone()),
+    }
+}
+
+impl Metrics {
+    /// Sets the totals of turns since the daemon's start.
+    pub fn set_turns(&self, stats: &TurnStats) {
+        let mut known = self.turn_lateness.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = |now: Nanos, then: Nanos| now.saturating_sub(then).as_secs_f64();
+        self.turns.inc_by(stats.turns.saturating_sub(known.turns));
+        self.turns_late.inc_by(stats.late.saturating_sub(known.late));
+        self.turns_took.inc_by(since(stats.took, known.took));
+        *known = stats.clone();
+    }
+
+    /// Adds a period's reports of the policy `flexs`, and the swaps that were made.
+    pub(crate) fn count_spins(&self, reports: &[SpinReport], made: &[Swap]) {
+        let of = |is: fn(&Verdict) -> bool| {
+            let reports = reports.iter().filter(|report| is(&report.verdict));
+            reports.count() as u64
+        };
+        self.flexs_judged.inc_by(of(Verdict::says_something));
+        self.flexs_spun.inc_by(of(|verdict| verdict.busy_waiting));
+        self.flexs_swaps.inc_by(made.len() as u64);
+    }
 }
 
 /// Duration of decisions. The buckets surround the limit of 5 ms.
@@ -89,78 +146,19 @@ impl Default for DecisionTimes {
     }
 }
 
-/// Punctuality of the turns.
-#[derive(Clone, Debug, Default)]
-pub struct TurnMetrics {
-    /// Turns begun.
-    begun: Counter,
-    /// Turns that began more than 1 ms late.
-    late: Counter,
-    /// Time spent on beginning turns, in seconds.
-    took: Counter<f64, AtomicU64>,
-    lateness: Lateness,
-}
-
-impl TurnMetrics {
-    /// Sets the totals since the daemon's start.
-    pub fn set(&self, stats: &TurnStats) {
-        let mut known = self.lateness.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = |now: Nanos, then: Nanos| now.saturating_sub(then).as_secs_f64();
-        self.begun.inc_by(stats.turns.saturating_sub(known.turns));
-        self.late.inc_by(stats.late.saturating_sub(known.late));
-        self.took.inc_by(since(stats.took, known.took));
-        *known = stats.clone();
+impl EncodeMetric for DecisionTimes {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        self.0.encode(encoder)
     }
 
-    fn register(&self, registry: &mut Registry) {
-        registry.register("turns", "Turns begun", self.begun.clone());
-        let late = "Turns that began more than 1 ms late";
-        registry.register("turns_late", late, self.late.clone());
-        let took = "Time that beginning turns took";
-        registry.register_with_unit("turns_took", took, Unit::Seconds, self.took.clone());
-        let lateness = "How late turns began";
-        registry.register_with_unit(
-            "turn_lateness",
-            lateness,
-            Unit::Seconds,
-            self.lateness.clone(),
-        );
-    }
-}
-
-/// Findings and actions of the policy `flexs`.
-#[derive(Clone, Debug, Default)]
-pub struct SpinMetrics {
-    judged: Counter,
-    spun: Counter,
-    swaps: Counter,
-}
-
-impl SpinMetrics {
-    /// Adds a period's reports, and the swaps that were made.
-    pub(crate) fn count(&self, reports: &[SpinReport], made: &[Swap]) {
-        let of = |is: fn(&Verdict) -> bool| {
-            let reports = reports.iter().filter(|report| is(&report.verdict));
-            reports.count() as u64
-        };
-        self.judged.inc_by(of(Verdict::says_something));
-        self.spun.inc_by(of(|verdict| verdict.busy_waiting));
-        self.swaps.inc_by(made.len() as u64);
-    }
-
-    fn register(&self, registry: &mut Registry) {
-        let judged = "Periods of a vCPU that the policy flexs judged";
-        registry.register("flexs_judged", judged, self.judged.clone());
-        let spun = "Periods in which a vCPU spun, by its branch counters";
-        registry.register("flexs_spun", spun, self.spun.clone());
-        let swaps = "vCPUs that spun and changed places with a sibling";
-        registry.register("flexs_swaps", swaps, self.swaps.clone());
+    fn metric_type(&self) -> MetricType {
+        self.0.metric_type()
     }
 }
 
 /// A histogram with the classes of [`TurnStats`], which counts it.
 #[derive(Clone, Debug, Default)]
-struct Lateness(Arc<Mutex<TurnStats>>);
+pub struct Lateness(Arc<Mutex<TurnStats>>);
 
 impl EncodeMetric for Lateness {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
@@ -174,69 +172,6 @@ impl EncodeMetric for Lateness {
 
     fn metric_type(&self) -> MetricType {
         MetricType::Histogram
-    }
-}
-
-impl Metrics {
-    /// A registry with every metric under its name and unit.
-    pub fn registry(&self) -> Registry {
-        let mut registry = Registry::with_prefix("tandem");
-        registry.register("vms", "VMs acted on", self.vms.clone());
-        registry.register("vcpus", "vCPU threads acted on", self.vcpus.clone());
-        let without_series = "VMs acted on that have no series of their own: there are too many";
-        registry.register("vms_without_series", without_series, self.without_series.clone());
-        let pcpus = || Unit::Other("pcpus".to_owned());
-        let received = self.received.clone();
-        registry.register_with_unit("vm_received", "CPU received, smoothed", pcpus(), received);
-        let fair = "Due: the fair share by weights of what the VM could use";
-        registry.register_with_unit("vm_fair", fair, pcpus(), self.fair.clone());
-        let lag = "Part of the fair share that was not received";
-        registry.register_with_unit("vm_lag", lag, Unit::Ratios, self.lag.clone());
-        let weight = "Real-time weight, in the units of the cgroup's knob";
-        registry.register("vm_weight", weight, self.weight.clone());
-        let takes_turns = "Whether the VM takes turns: 1 or 0";
-        registry.register("vm_turns", takes_turns, self.takes_turns.clone());
-        let apart = "Whether each of the VM's vCPUs has a group of its own: 1 or 0";
-        registry.register("vm_apart", apart, self.apart.clone());
-        let ms = Unit::Other("milliseconds".to_owned());
-        let wait = "Mean wait for a pCPU per run, over the last second";
-        registry.register_with_unit("vm_wait", wait, ms, self.wait.clone());
-        self.turns.register(&mut registry);
-        self.spins.register(&mut registry);
-        registry.register("periods", "Accounting periods completed", self.periods.clone());
-        registry.register("periods_late", "Periods that began late", self.late.clone());
-        let gap = "Longest time from the begin of an accounting period to that of the next";
-        registry.register_with_unit(
-            "period_gap_longest",
-            gap,
-            Unit::Seconds,
-            self.longest_gap.clone(),
-        );
-        registry.register("weights_written", "Weights written", self.weights_written.clone());
-        registry.register("vcpus_moved", "vCPUs moved to another pCPU", self.vcpus_moved.clone());
-        registry.register("errors", "Changes that the kernel refused", self.errors.clone());
-        registry.register_with_unit(
-            "decision",
-            "Time from the first read of a decision to its last write",
-            Unit::Seconds,
-            self.decision.0.clone(),
-        );
-        registry
-    }
-
-    /// Removes the series of a VM that has ended.
-    pub fn forget(&self, labels: &VmLabels) {
-        for family in [
-            &self.received,
-            &self.fair,
-            &self.lag,
-            &self.weight,
-            &self.takes_turns,
-            &self.apart,
-            &self.wait,
-        ] {
-            family.remove(labels);
-        }
     }
 }
 
@@ -262,9 +197,9 @@ mod tests {
         stats.lateness[0] = 2;
         stats.lateness[BOUNDS_US.len()] = 1;
         let metrics = Metrics::default();
-        metrics.turns.set(&stats);
+        metrics.set_turns(&stats);
         // Equal totals add nothing.
-        metrics.turns.set(&stats);
+        metrics.set_turns(&stats);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics");
         Exporter::open(metrics.registry(), None, Some(&path)).unwrap().unwrap();

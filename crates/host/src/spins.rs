@@ -4,6 +4,7 @@
 //! A dry run logs them when their consequence changes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tandem_model::VmId;
@@ -81,9 +82,9 @@ impl AgainstTruth {
     }
 }
 
-impl SpinAccount {
-    /// Formats the account, without the VM's name.
-    pub(crate) fn describe(&self) -> String {
+/// The account, without the VM's name.
+impl fmt::Display for SpinAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let now = match &self.spinning[..] {
             [] => "none spins now".to_owned(),
             [one] => format!("vCPU {one} spins now"),
@@ -92,7 +93,8 @@ impl SpinAccount {
                 format!("vCPUs {} spin now", several.join(", "))
             }
         };
-        format!(
+        write!(
+            f,
             "by {} a vCPU spun in {} of {} periods that were judged; swaps: {}; {now}",
             self.counters, self.spun, self.judged, self.swaps
         )
@@ -107,37 +109,15 @@ pub(crate) struct Spins {
     accounts: BTreeMap<VmId, SpinAccount>,
 }
 
-/// Returns the consequence of the counters, without figures.
-pub(crate) fn consequence(report: &SpinReport) -> &'static str {
+/// Returns the outcome without its figures: whether the vCPU spins, whether it swaps, and the reason to leave it in place.
+pub(crate) fn consequence(report: &SpinReport) -> (bool, bool, Option<Left>) {
+    let spins = report.verdict.busy_waiting;
     match report.outcome {
-        _ if !report.verdict.busy_waiting => "does not spin",
-        SpinOutcome::Left(left) => left.in_words(),
-        SpinOutcome::Decided(SwapAction::Swap { .. }) => "swap",
-        SpinOutcome::Decided(SwapAction::GoOn { .. }) => "no sibling",
-    }
-}
-
-/// Formats a vCPU's counters, their meaning and their consequence.
-pub(crate) fn describe(vm: &str, report: &SpinReport) -> String {
-    let SpinReport { vcpu, counted, verdict, extremes, outcome, .. } = report;
-    let counts = counted.counts;
-    let ratios = match (verdict.ratios(), extremes) {
-        (Some((bpi, bmpr)), Some((max_bpi, min_bmpr))) => format!(
-            ": {bpi} per instruction (most {max_bpi}), {bmpr} mispredicted (least {min_bmpr})"
-        ),
-        _ => String::new(),
-    };
-    let why = match outcome {
-        SpinOutcome::Left(left) => format!("spins, but {}", left.in_words()),
-        SpinOutcome::Decided(SwapAction::GoOn { because }) => because.to_string(),
-        SpinOutcome::Decided(SwapAction::Swap { with, on, .. }) => {
-            format!("spins, and vCPU {with} waits with work on pCPU {on}: they change places")
+        SpinOutcome::Left(left) => (spins, false, spins.then_some(left)),
+        SpinOutcome::Decided(action) => {
+            (spins, spins && matches!(action, SwapAction::Swap { .. }), None)
         }
-    };
-    format!(
-        "VM {vm} vCPU {vcpu} by {}: {} instructions, {} branches, {} mispredicted{ratios}: {why}",
-        counted.source, counts.instructions, counts.branches, counts.mispredicted
-    )
+    }
 }
 
 impl Spins {
@@ -246,10 +226,9 @@ mod tests {
 
     #[test]
     fn counters_are_logged_with_reason() {
-        let line = describe("db", &report(0, (6000, 2000, 2)));
         assert_eq!(
-            line,
-            "VM db vCPU 0 by synthetic counters: 6000 instructions, 2000 branches, 2 mispredicted: 0.3333 per instruction (most 0.3333), \
+            report(0, (6000, 2000, 2)).to_string(),
+            "vCPU 0 by synthetic counters: 6000 instructions, 2000 branches, 2 mispredicted: 0.3333 per instruction (most 0.3333), \
              0.0010 mispredicted (least 0.0010): spins, but vCPUs are not to be moved: that needs --placement rebalance"
         );
     }
@@ -321,7 +300,7 @@ mod tests {
         assert_eq!((account.judged, account.spun, account.swaps), (3, 2, 0));
         assert_eq!(account.spinning, [1]);
         assert_eq!(
-            account.describe(),
+            account.to_string(),
             "by synthetic counters a vCPU spun in 2 of 3 periods that were judged; swaps: 0; vCPU 1 spins now"
         );
         // The programs report that all of them spun; one was not found.

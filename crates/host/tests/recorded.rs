@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc;
 use std::{fs, io};
 
 use tandem_host::apply::Applied;
@@ -17,133 +17,18 @@ use tandem_host::fleet::{Backend, Fleet};
 use tandem_host::vmm::Vmm;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::affinity::{HostThreads, affinity, set_affinity};
-use tandem_linux::cgroup::{CgroupError, CgroupId, CgroupPath, CpuController, Knob, Version};
+use tandem_linux::cgroup::{CgroupPath, Version};
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
-use tandem_linux::thread::{Pid, StartTime, ThreadError, ThreadRef, Tid};
-use tandem_model::{Decision, Nanos, VmObservation, Weight};
+use tandem_linux::thread::{Pid, StartTime, ThreadRef, Tid};
+use tandem_model::{Decision, Nanos, VmObservation};
 use tandem_policy::host::{
     Controller, ControllerConfig, Host, HostObservation, IdleTimes, Knobs, Placement, registry,
 };
 use tandem_policy::turns::Rotation;
+use tandem_testing::fake_host::Fake;
 
 type Recorded = Vec<(HostObservation, Vec<Decision>)>;
-
-/// V1 cgroups in memory: their knobs, and the places of threads.
-#[derive(Clone, Default)]
-struct Cgroups(Arc<Mutex<State>>);
-
-#[derive(Default)]
-struct State {
-    knobs: BTreeMap<(CgroupPath, Knob), String>,
-    places: BTreeMap<Tid, CgroupPath>,
-}
-
-impl Cgroups {
-    fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        look(&mut self.0.lock().unwrap())
-    }
-}
-
-impl CpuController for Cgroups {
-    fn version(&self) -> Version {
-        Version::V1
-    }
-
-    fn mount(&self) -> &Path {
-        Path::new("/in-memory")
-    }
-
-    fn default_weight(&self) -> Weight {
-        Weight::constant(1024.0)
-    }
-
-    fn weight_range(&self) -> (Weight, Weight) {
-        (Weight::constant(2.0), Weight::constant(262_144.0))
-    }
-
-    fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {
-        let place = self.with(|state| state.places.get(&thread.tid).cloned());
-        place.ok_or_else(|| ThreadError::Gone(thread.to_string()).into())
-    }
-
-    fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
-        let weight = (cgroup.clone(), Knob::Weight);
-        if self.with(|state| state.knobs.contains_key(&weight)) {
-            Ok(CgroupId(1))
-        } else {
-            Err(CgroupError::Gone(cgroup.clone()))
-        }
-    }
-
-    fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError> {
-        let text = self.with(|state| state.knobs.get(&(cgroup.clone(), knob)).cloned());
-        text.ok_or_else(|| CgroupError::Gone(cgroup.clone()))
-    }
-
-    fn write_knob(&self, cgroup: &CgroupPath, knob: Knob, text: &str) -> Result<(), CgroupError> {
-        self.read_knob(cgroup, knob)?;
-        self.with(|state| state.knobs.insert((cgroup.clone(), knob), text.to_owned()));
-        Ok(())
-    }
-
-    fn stat(&self, _: &CgroupPath) -> Result<String, CgroupError> {
-        Ok(String::new())
-    }
-
-    fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
-        Ok(self.with(|state| {
-            let here = state.places.iter().filter(|(_, place)| *place == cgroup);
-            here.map(|(&tid, _)| tid).collect()
-        }))
-    }
-
-    fn processes(&self, _: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
-        Ok(Vec::new())
-    }
-
-    fn children(&self, _: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
-        Ok(Vec::new())
-    }
-
-    fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.with(|state| state.places.insert(tid, cgroup.clone()));
-        Ok(())
-    }
-
-    fn check_parent(&self, _: &CgroupPath) -> Result<(), CgroupError> {
-        Ok(())
-    }
-
-    fn create_child(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
-        let child = parent.child(name);
-        self.with(|state| {
-            for (knob, text) in
-                [(Knob::Weight, "1024"), (Knob::Quota, "max 100000"), (Knob::Idle, "0")]
-            {
-                state.knobs.insert((child.clone(), knob), text.to_owned());
-            }
-        });
-        Ok(child)
-    }
-
-    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.with(|state| state.knobs.retain(|(path, _), _| path != cgroup));
-        Ok(())
-    }
-
-    fn missing_enables(&self, _: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
-        Ok(Vec::new())
-    }
-
-    fn enable(&self, _: &CgroupPath) -> Result<(), CgroupError> {
-        Ok(())
-    }
-
-    fn disable(&self, _: &CgroupPath) -> Result<(), CgroupError> {
-        Ok(())
-    }
-}
 
 /// A thread of this process that sleeps until dropped.
 struct Sleeper {
@@ -181,17 +66,14 @@ impl Played {
         let pid = Pid(std::process::id());
         let mut threads = BTreeMap::new();
         let mut vms = Vec::new();
-        let cgroups = Cgroups::default();
+        let cgroups = Fake::empty(Version::V1);
         for vm in &first.vms {
             let mut vcpus = Vec::new();
             for vcpu in &vm.vcpus {
                 let sleeper = Sleeper::start();
                 set_affinity(sleeper.tid, &vcpu.allowed).map_err(io::Error::other)?;
                 let thread = ThreadRef { pid, tid: sleeper.tid, start: StartTime(7) };
-                cgroups.with(|state| {
-                    let home = CgroupPath("/vms".to_owned());
-                    state.places.insert(thread.tid, home)
-                });
+                cgroups.put(thread, &CgroupPath("/vms".to_owned()));
                 vcpus.push(VcpuThread { index: vcpu.vcpu, thread });
                 threads.insert((vm.vm.0, vcpu.vcpu.0), (thread, sleeper));
             }

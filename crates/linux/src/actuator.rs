@@ -293,10 +293,14 @@ impl Actuator {
             return Ok(Outcome::Done);
         }
         let key = Key::Moved(thread.tid, thread.start, to.clone());
-        if !self.journal.knows(&key) {
-            let from = self.origin(thread, now);
-            check_length(&from)?;
-            self.append(Record::Moved { thread: *thread, from, to: to.clone() })?;
+        let from = self.origin(thread, now);
+        check_length(&from)?;
+        let moved = Record::Moved { thread: *thread, from, to: to.clone() };
+        match self.journal.record(&key) {
+            None => self.append(moved)?,
+            // Another process has moved it since, to its new origin.
+            Some(known) if *known != moved => self.journal.replace_original(moved)?,
+            Some(_) => {}
         }
         match self.controller.move_thread(thread.tid, to) {
             Ok(()) => Ok(Outcome::Done),

@@ -17,6 +17,8 @@
 
 mod division;
 mod reconcile;
+#[cfg(test)]
+mod tests;
 mod turns;
 
 use std::collections::BTreeSet;

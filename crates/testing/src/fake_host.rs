@@ -9,16 +9,16 @@
 //! A fuse counts the changes of the actuator and kills it at one of them, by unwinding with [`Crash`],
 //! before or after the change took effect.
 
+mod controller;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tandem_linux::actuator::Actuator;
-use tandem_linux::affinity::{AffinityError, Threads};
-use tandem_linux::cgroup::{CgroupError, CgroupId, CgroupPath, CpuController, Knob, Version};
-use tandem_linux::sched_attr::SchedAttrError;
-use tandem_linux::thread::{Pid, StartTime, ThreadError, ThreadRef, Tid};
+use tandem_linux::affinity::Threads;
+use tandem_linux::cgroup::{CgroupError, CgroupPath, CpuController, Knob, Version};
+use tandem_linux::thread::{Pid, StartTime, ThreadRef, Tid};
 use tandem_model::{Nanos, Nice, PcpuId, PcpuSet, Weight};
 
 /// A state directory, in memory if possible, because tests sync thousands of records there.
@@ -35,6 +35,9 @@ pub fn open_on(host: &Fake, dir: &Path) -> Actuator {
     actuator
 }
 
+/// The user of all processes of an empty host.
+pub const USER: u32 = 1000;
+
 /// The panic payload of a killed actuator.
 pub struct Crash;
 
@@ -49,14 +52,37 @@ pub struct Cgroup {
     enables: bool,
 }
 
+impl Cgroup {
+    fn new(weight: &str, enables: bool) -> Cgroup {
+        let quota = "max 100000".to_owned();
+        Cgroup { id: 0, weight: weight.to_owned(), quota, idle: false, enables }
+    }
+
+    /// Moves it into the idle class, or out of it, which resets the weight (sched_group_set_idle of the kernel).
+    fn set_idle(&mut self, idle: bool, default: &str) {
+        if self.idle != idle {
+            self.idle = idle;
+            self.weight = if idle { "3" } else { default }.to_owned();
+        }
+    }
+}
+
 /// One thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
+    pid: Pid,
     start: u64,
     place: CgroupPath,
     pcpus: PcpuSet,
     nice: Nice,
     slice: Option<Nanos>,
+}
+
+impl Thread {
+    fn new(pid: Pid, start: StartTime, place: &CgroupPath) -> Thread {
+        let place = place.clone();
+        Thread { pid, start: start.0, place, pcpus: all_pcpus(), nice: Nice(0), slice: None }
+    }
 }
 
 /// The whole host.
@@ -66,6 +92,7 @@ pub struct State {
     threads: BTreeMap<u32, Thread>,
 }
 
+#[derive(Clone)]
 struct Inner {
     now: State,
     wanted: State,
@@ -74,13 +101,61 @@ struct Inner {
     stuck: BTreeSet<u32>,
     /// Remaining changes until the kill, and whether the last one takes effect.
     fuse: Option<(usize, bool)>,
+    /// Cgroups that cannot hold single threads.
+    unfit: BTreeSet<CgroupPath>,
+    /// Cgroups with ending threads.
+    busy: BTreeSet<CgroupPath>,
+    /// Cgroups whose removal the kernel refuses.
+    stuck_groups: BTreeSet<CgroupPath>,
+    asked: Asked,
+}
+
+/// Number of calls, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// All reads of cgroups.
+    pub reads: usize,
+    /// Reads of a thread's cgroup.
+    pub places: usize,
+    /// Checks whether a thread lives.
+    pub lives: usize,
+    /// Checks whether a cgroup can hold single threads.
+    pub parents: usize,
+    /// All changes.
+    pub changes: usize,
+}
+
+/// The weights of a version.
+#[derive(Clone, Copy)]
+struct Weights {
+    default: Weight,
+    range: (Weight, Weight),
 }
 
 /// A handle to the host; clones are the same host.
 #[derive(Clone)]
 pub struct Fake {
     version: Version,
+    weights: Weights,
+    /// Whether the controller is enabled in cgroups that the environment makes.
+    enables: bool,
+    /// The user of all processes.
+    user: Option<u32>,
     inner: Arc<Mutex<Inner>>,
+}
+
+impl Default for Fake {
+    /// A host of version 2 without threads, whose cgroups all have the controller.
+    fn default() -> Fake {
+        Fake::empty(Version::V2)
+    }
+}
+
+impl State {
+    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+        let all = self.cgroups.keys();
+        all.filter(|c| c.parent().as_ref() == Some(cgroup)).cloned().collect()
+    }
 }
 
 /// A path.
@@ -98,14 +173,9 @@ impl Fake {
         let mut cgroups = BTreeMap::new();
         let places = ["/", "/vms", "/vms/own.scope", "/vms/shared", "/other", "/other/deep"];
         for (id, place) in (1..).zip(places) {
-            let cgroup = Cgroup {
-                id,
-                weight: if place == "/vms/own.scope" { "250" } else { "100" }.to_owned(),
-                quota: "max 100000".to_owned(),
-                idle: false,
-                enables: version == Version::V1 || ["/", "/vms"].contains(&place),
-            };
-            cgroups.insert(path(place), cgroup);
+            let weight = if place == "/vms/own.scope" { "250" } else { "100" };
+            let enables = version == Version::V1 || ["/", "/vms"].contains(&place);
+            cgroups.insert(path(place), Cgroup { id, ..Cgroup::new(weight, enables) });
         }
         let mut threads = BTreeMap::new();
         let homes = ["/", "/vms/own.scope", "/vms/shared", "/vms/shared", "/other/deep"];
@@ -115,6 +185,7 @@ impl Fake {
                 _ => [PcpuId(tid % 8)].into_iter().collect(),
             };
             let thread = Thread {
+                pid: Pid(1),
                 start: u64::from(tid),
                 place: path(home),
                 pcpus,
@@ -123,10 +194,60 @@ impl Fake {
             };
             threads.insert(tid, thread);
         }
-        let now = State { cgroups, threads };
-        let inner =
-            Inner { wanted: now.clone(), now, next_id: 1000, stuck: BTreeSet::new(), fuse: None };
-        Fake { version, inner: Arc::new(Mutex::new(inner)) }
+        let weights = Weights {
+            default: Weight::constant(100.0),
+            range: (Weight::constant(1.0), Weight::constant(10_000.0)),
+        };
+        let enables = version == Version::V1;
+        let host = Fake::with_state(version, weights, State { cgroups, threads }, enables, None);
+        host.lock().unfit.insert(path("/other/deep"));
+        host
+    }
+
+    /// A host without threads, whose cgroups all have the controller, with the weights of this version.
+    pub fn empty(version: Version) -> Fake {
+        let [default, least, most] = match version {
+            Version::V1 => [1024.0, 2.0, 262_144.0],
+            Version::V2 => [100.0, 1.0, 10_000.0],
+        };
+        let range = (Weight::constant(least), Weight::constant(most));
+        let weights = Weights { default: Weight::constant(default), range };
+        let root = Cgroup { id: 1, ..Cgroup::new(&weight_text(weights.default), true) };
+        let cgroups = BTreeMap::from([(CgroupPath::root(), root)]);
+        let state = State { cgroups, threads: BTreeMap::new() };
+        Fake::with_state(version, weights, state, true, Some(USER))
+    }
+
+    fn with_state(
+        version: Version,
+        weights: Weights,
+        now: State,
+        enables: bool,
+        user: Option<u32>,
+    ) -> Fake {
+        let inner = Inner {
+            wanted: now.clone(),
+            now,
+            next_id: 1000,
+            stuck: BTreeSet::new(),
+            fuse: None,
+            unfit: BTreeSet::new(),
+            busy: BTreeSet::new(),
+            stuck_groups: BTreeSet::new(),
+            asked: Asked::default(),
+        };
+        Fake { version, weights, enables, user, inner: Arc::new(Mutex::new(inner)) }
+    }
+
+    fn default_text(&self) -> String {
+        weight_text(self.weights.default)
+    }
+
+    /// The state, counted as a read of cgroups.
+    fn read(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = self.lock();
+        inner.asked.reads += 1;
+        inner
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -136,15 +257,8 @@ impl Fake {
 
     /// A copy of this host, without a kill.
     pub fn fork(&self) -> Fake {
-        let inner = self.lock();
-        let copy = Inner {
-            now: inner.now.clone(),
-            wanted: inner.wanted.clone(),
-            next_id: inner.next_id,
-            stuck: inner.stuck.clone(),
-            fuse: None,
-        };
-        Fake { version: self.version, inner: Arc::new(Mutex::new(copy)) }
+        let copy = Inner { fuse: None, ..self.lock().clone() };
+        Fake { inner: Arc::new(Mutex::new(copy)), ..self.clone() }
     }
 
     /// The current state.
@@ -196,7 +310,7 @@ impl Fake {
         let inner = self.lock();
         let count = inner.now.threads.len().max(1);
         let (&tid, thread) = inner.now.threads.iter().nth(n % count)?;
-        Some(reference(tid, thread.start))
+        Some(reference(tid, thread))
     }
 
     /// Ends the n-th thread.
@@ -245,14 +359,65 @@ impl Fake {
 
     /// Starts a thread in `place`.
     pub fn start_in(&self, place: &CgroupPath) -> ThreadRef {
-        let thread = Thread {
-            start: 0,
-            place: place.clone(),
-            pcpus: all_pcpus(),
-            nice: Nice(0),
-            slice: None,
-        };
+        let thread = Thread::new(Pid(1), StartTime(0), place);
         self.lock().start(thread.clone(), thread)
+    }
+
+    /// Puts a thread into a cgroup, which is made if it does not exist.
+    pub fn put(&self, thread: ThreadRef, place: &CgroupPath) {
+        self.make(&place.0);
+        let mut inner = self.lock();
+        let put = Thread::new(thread.pid, thread.start, place);
+        inner.wanted.threads.insert(thread.tid.0, put.clone());
+        inner.now.threads.insert(thread.tid.0, put);
+    }
+
+    /// Makes a cgroup and those above it, as far as they do not exist.
+    pub fn make(&self, cgroup: &str) {
+        let cgroup = path(cgroup);
+        let exists = |inner: &Inner, cgroup: &CgroupPath| inner.now.cgroups.contains_key(cgroup);
+        let mut inner = self.lock();
+        let missing = std::iter::successors(Some(cgroup), CgroupPath::parent);
+        let missing: Vec<CgroupPath> =
+            missing.take_while(|cgroup| !exists(&inner, cgroup)).collect();
+        for cgroup in missing {
+            inner.make(&cgroup, Cgroup::new(&self.default_text(), self.enables));
+        }
+    }
+
+    /// Makes a cgroup that cannot hold single threads.
+    pub fn make_unfit(&self, cgroup: &str) {
+        self.make(cgroup);
+        self.lock().unfit.insert(path(cgroup));
+    }
+
+    /// Lets a cgroup hold single threads from now on.
+    pub fn make_fit(&self, cgroup: &str) {
+        self.lock().unfit.remove(&path(cgroup));
+    }
+
+    /// Sets whether the threads of each child of a cgroup are about to end.
+    pub fn make_busy(&self, above: &str, is_busy: bool) {
+        let mut inner = self.lock();
+        let below = inner.now.children(&path(above)).into_iter();
+        inner.busy = below.filter(|_| is_busy).collect();
+    }
+
+    /// Sets whether the removal of a cgroup's children is refused.
+    pub fn make_stuck(&self, above: &str, is_stuck: bool) {
+        let mut inner = self.lock();
+        let below = inner.now.children(&path(above)).into_iter();
+        inner.stuck_groups = below.filter(|_| is_stuck).collect();
+    }
+
+    /// The number of a cgroup's children.
+    pub fn below(&self, cgroup: &str) -> usize {
+        self.lock().now.children(&path(cgroup)).len()
+    }
+
+    /// The calls so far.
+    pub fn asked(&self) -> Asked {
+        self.lock().asked
     }
 
     /// Starts a thread in one of our groups; without Tandem it would have started in the cgroup above.
@@ -292,29 +457,47 @@ impl Fake {
             thread.place = above.clone();
         }
         inner.now.cgroups.remove(cgroup);
-        inner.make(self.version, cgroup);
+        inner.make(cgroup, Cgroup::new(&self.default_text(), self.enables));
     }
 
     /// Creates a cgroup as another process.
     pub fn make_cgroup(&self, cgroup: &CgroupPath) {
-        self.lock().make(self.version, cgroup);
+        let made = Cgroup::new(&self.default_text(), self.enables);
+        self.lock().make(cgroup, made);
+    }
+
+    /// Changes a thread as the operator.
+    fn operator_sets(&self, thread: &ThreadRef, set: impl Fn(&mut Thread)) {
+        let mut inner = self.lock();
+        let Inner { now, wanted, .. } = &mut *inner;
+        for state in [now, wanted] {
+            set(state.threads.get_mut(&thread.tid.0).unwrap());
+        }
     }
 
     /// Sets a thread's affinity as the operator.
     pub fn operator_sets_affinity(&self, thread: &ThreadRef, pcpus: &PcpuSet) {
-        let mut inner = self.lock();
-        let Inner { now, wanted, .. } = &mut *inner;
-        for state in [now, wanted] {
-            state.threads.get_mut(&thread.tid.0).unwrap().pcpus = pcpus.clone();
-        }
+        self.operator_sets(thread, |thread| thread.pcpus = pcpus.clone());
     }
 
     /// Sets a thread's nice value as the operator.
     pub fn operator_sets_nice(&self, thread: &ThreadRef, nice: Nice) {
+        self.operator_sets(thread, |thread| thread.nice = nice);
+    }
+
+    /// Moves a thread as the operator.
+    pub fn operator_moves(&self, thread: &ThreadRef, to: &CgroupPath) {
+        self.operator_sets(thread, |thread| thread.place = to.clone());
+    }
+
+    /// Moves a cgroup into the idle class, or out of it, as the operator.
+    pub fn operator_sets_idle(&self, cgroup: &CgroupPath, idle: bool) {
         let mut inner = self.lock();
         let Inner { now, wanted, .. } = &mut *inner;
         for state in [now, wanted] {
-            state.threads.get_mut(&thread.tid.0).unwrap().nice = nice;
+            if let Some(cgroup) = state.cgroups.get_mut(cgroup) {
+                cgroup.set_idle(idle, &self.default_text());
+            }
         }
     }
 
@@ -331,7 +514,10 @@ impl Fake {
         }
         let Inner { now, wanted, .. } = &mut *inner;
         for state in [now, wanted] {
-            state.cgroups.get_mut(cgroup).unwrap().weight = weight.to_owned();
+            let cgroup = state.cgroups.get_mut(cgroup).unwrap();
+            if !cgroup.idle {
+                cgroup.weight = weight.to_owned();
+            }
         }
     }
 
@@ -354,6 +540,7 @@ impl Fake {
     /// Makes a change of the actuator, unless the fuse kills it.
     fn change<T>(&self, make: impl FnOnce(&mut State, &mut u64) -> T) -> T {
         let mut inner = self.lock();
+        inner.asked.changes += 1;
         let Inner { now, next_id, fuse, .. } = &mut *inner;
         let Some((left, applied)) = fuse else {
             return make(now, next_id);
@@ -388,21 +575,15 @@ impl Fake {
         if self.with(&above, |above| above.enables)? {
             Ok(())
         } else {
-            Err(refused(cgroup, "no knobs without the controller"))
+            Err(controller::refused(cgroup, "no knobs without the controller"))
         }
     }
 }
 
 impl Inner {
-    fn make(&mut self, version: Version, cgroup: &CgroupPath) {
+    fn make(&mut self, cgroup: &CgroupPath, made: Cgroup) {
         self.next_id += 1;
-        let made = Cgroup {
-            id: self.next_id,
-            weight: "100".to_owned(),
-            quota: "max 100000".to_owned(),
-            idle: false,
-            enables: version == Version::V1,
-        };
+        let made = Cgroup { id: self.next_id, ..made };
         for state in [&mut self.now, &mut self.wanted] {
             state.cgroups.insert(cgroup.clone(), made.clone());
         }
@@ -413,254 +594,23 @@ impl Inner {
         let tid = (100..).find(|tid| !used.contains(tid)).unwrap();
         self.next_id += 1;
         (thread.start, wanted.start) = (self.next_id, self.next_id);
-        let start = thread.start;
+        let started = reference(tid, &thread);
         self.now.threads.insert(tid, thread);
         self.wanted.threads.insert(tid, wanted);
-        reference(tid, start)
+        started
     }
 }
 
-fn reference(tid: u32, start: u64) -> ThreadRef {
-    ThreadRef { pid: Pid(1), tid: Tid(tid), start: StartTime(start) }
+fn weight_text(weight: Weight) -> String {
+    format!("{:.0}", weight.value())
+}
+
+fn reference(tid: u32, thread: &Thread) -> ThreadRef {
+    ThreadRef { pid: thread.pid, tid: Tid(tid), start: StartTime(thread.start) }
 }
 
 fn above_ours(cgroup: &CgroupPath) -> CgroupPath {
     std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
         .find(|c| !c.0.contains("tandem-"))
         .unwrap_or_else(CgroupPath::root)
-}
-
-fn refused(cgroup: &CgroupPath, why: &str) -> CgroupError {
-    CgroupError::Write {
-        action: why.to_owned(),
-        path: PathBuf::from(&cgroup.0),
-        source: io::ErrorKind::Unsupported.into(),
-        hint: "",
-    }
-}
-
-impl CpuController for Fake {
-    fn version(&self) -> Version {
-        self.version
-    }
-
-    fn mount(&self) -> &Path {
-        Path::new("/fake")
-    }
-
-    fn default_weight(&self) -> Weight {
-        Weight::constant(100.0)
-    }
-
-    fn weight_range(&self) -> (Weight, Weight) {
-        (Weight::constant(1.0), Weight::constant(10_000.0))
-    }
-
-    fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {
-        let inner = self.lock();
-        let place = inner.now.threads.get(&thread.tid.0).map(|t| t.place.clone());
-        place.ok_or_else(|| ThreadError::Gone(thread.to_string()).into())
-    }
-
-    fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
-        self.with(cgroup, |cgroup| CgroupId(cgroup.id))
-    }
-
-    fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError> {
-        self.has_knobs(cgroup)?;
-        self.with(cgroup, |cgroup| match knob {
-            Knob::Weight => cgroup.weight.clone(),
-            Knob::Quota => cgroup.quota.clone(),
-            Knob::Idle => u8::from(cgroup.idle).to_string(),
-        })
-    }
-
-    fn write_knob(&self, cgroup: &CgroupPath, knob: Knob, text: &str) -> Result<(), CgroupError> {
-        self.has_knobs(cgroup)?;
-        if knob == Knob::Weight && self.with(cgroup, |cgroup| cgroup.idle)? {
-            return Err(refused(cgroup, "no weight in the idle class"));
-        }
-        self.change(|state, _| {
-            let cgroup = state.cgroups.get_mut(cgroup).unwrap();
-            match knob {
-                Knob::Weight => cgroup.weight = text.to_owned(),
-                Knob::Quota => cgroup.quota = text.to_owned(),
-                // sched_group_set_idle of the kernel: the class resets the weight.
-                Knob::Idle if cgroup.idle != (text == "1") => {
-                    cgroup.idle = text == "1";
-                    cgroup.weight = if cgroup.idle { "3" } else { "100" }.to_owned();
-                }
-                Knob::Idle => {}
-            }
-        });
-        Ok(())
-    }
-
-    fn stat(&self, cgroup: &CgroupPath) -> Result<String, CgroupError> {
-        self.with(cgroup, |_| String::new())
-    }
-
-    fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
-        self.with(cgroup, |_| ())?;
-        let inner = self.lock();
-        let threads = inner.now.threads.iter().filter(|(_, t)| t.place == *cgroup);
-        Ok(threads.map(|(&tid, _)| Tid(tid)).collect())
-    }
-
-    fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
-        let empty = CpuController::threads(self, cgroup)?.is_empty();
-        Ok(if empty { vec![] } else { vec![Pid(1)] })
-    }
-
-    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
-        self.with(cgroup, |_| ())?;
-        let inner = self.lock();
-        let all = inner.now.cgroups.keys();
-        Ok(all.filter(|c| c.parent().as_ref() == Some(cgroup)).cloned().collect())
-    }
-
-    fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.with(cgroup, |_| ())?;
-        let inner = self.lock();
-        if inner.stuck.contains(&tid.0) || !inner.now.threads.contains_key(&tid.0) {
-            return Err(CgroupError::ThreadGone(tid));
-        }
-        drop(inner);
-        self.change(|state, _| {
-            state.threads.get_mut(&tid.0).unwrap().place = cgroup.clone();
-        });
-        Ok(())
-    }
-
-    fn check_parent(&self, parent: &CgroupPath) -> Result<(), CgroupError> {
-        match parent.name() {
-            "deep" => Err(CgroupError::NotThreadable {
-                parent: parent.clone(),
-                reason: "as some cgroups".to_owned(),
-            }),
-            _ => self.with(parent, |_| ()),
-        }
-    }
-
-    fn create_child(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
-        self.with(parent, |_| ())?;
-        let child = parent.child(name);
-        if self.exists(&child) {
-            return Err(CgroupError::Exists(child));
-        }
-        // Some creations fail at the last moment.
-        if parent.name() == "own.scope" && name.ends_with('3') {
-            return Err(refused(&child, "make"));
-        }
-        self.change(|state, next_id| {
-            *next_id += 1;
-            let cgroup = Cgroup {
-                id: *next_id,
-                weight: "100".to_owned(),
-                quota: "max 100000".to_owned(),
-                idle: false,
-                enables: self.version == Version::V1,
-            };
-            state.cgroups.insert(child.clone(), cgroup);
-        });
-        Ok(child)
-    }
-
-    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        if !self.exists(cgroup) {
-            return Ok(());
-        }
-        let threads = CpuController::threads(self, cgroup)?.len();
-        let children = self.children(cgroup)?.len();
-        if threads + children > 0 {
-            return Err(CgroupError::Busy {
-                cgroup: cgroup.clone(),
-                held: format!("{threads} threads, {children} cgroups"),
-            });
-        }
-        self.change(|state, _| state.cgroups.remove(cgroup));
-        Ok(())
-    }
-
-    fn missing_enables(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
-        let mut missing = Vec::new();
-        for above in cgroup.ancestors() {
-            if !self.with(&above, |cgroup| cgroup.enables)? {
-                missing.push(above);
-            }
-        }
-        Ok(missing)
-    }
-
-    fn enable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.with(cgroup, |_| ())?;
-        self.change(|state, _| state.cgroups.get_mut(cgroup).unwrap().enables = true);
-        Ok(())
-    }
-
-    fn disable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        if !self.with(cgroup, |cgroup| cgroup.enables)? {
-            return Ok(());
-        }
-        for child in self.children(cgroup)? {
-            let is_set = |c: &Cgroup| {
-                let default = c.weight == "100" && c.quota == "max 100000" && !c.idle;
-                !default || (self.version == Version::V2 && c.enables)
-            };
-            if self.with(&child, is_set)? {
-                return Err(CgroupError::InUse { cgroup: cgroup.clone(), user: child.to_string() });
-            }
-        }
-        self.change(|state, _| state.cgroups.get_mut(cgroup).unwrap().enables = false);
-        Ok(())
-    }
-}
-
-impl Threads for Fake {
-    fn is_alive(&self, thread: &ThreadRef) -> bool {
-        let inner = self.lock();
-        let found = inner.now.threads.get(&thread.tid.0);
-        found.is_some_and(|found| found.start == thread.start.0)
-    }
-
-    fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError> {
-        let inner = self.lock();
-        let pcpus = inner.now.threads.get(&tid.0).map(|t| t.pcpus.clone());
-        pcpus.ok_or(AffinityError::Gone(tid))
-    }
-
-    fn set_affinity(&self, tid: Tid, pcpus: &PcpuSet) -> Result<(), AffinityError> {
-        if pcpus.is_empty() {
-            return Err(AffinityError::Empty(tid));
-        }
-        if !self.lock().now.threads.contains_key(&tid.0) {
-            return Err(AffinityError::Gone(tid));
-        }
-        self.change(|state, _| state.threads.get_mut(&tid.0).unwrap().pcpus = pcpus.clone());
-        Ok(())
-    }
-
-    fn nice(&self, tid: Tid) -> Result<Nice, SchedAttrError> {
-        let inner = self.lock();
-        let thread = inner.now.threads.get(&tid.0);
-        thread.map(|t| t.nice).ok_or(SchedAttrError::Gone(tid))
-    }
-
-    fn set_nice(&self, tid: Tid, nice: Nice) -> Result<(), SchedAttrError> {
-        self.nice(tid)?;
-        self.change(|state, _| state.threads.get_mut(&tid.0).unwrap().nice = nice);
-        Ok(())
-    }
-
-    fn slice(&self, tid: Tid) -> Result<Option<Nanos>, SchedAttrError> {
-        let inner = self.lock();
-        let thread = inner.now.threads.get(&tid.0);
-        thread.map(|t| t.slice).ok_or(SchedAttrError::Gone(tid))
-    }
-
-    fn set_slice(&self, tid: Tid, slice: Option<Nanos>) -> Result<(), SchedAttrError> {
-        self.slice(tid)?;
-        self.change(|state, _| state.threads.get_mut(&tid.0).unwrap().slice = slice);
-        Ok(())
-    }
 }

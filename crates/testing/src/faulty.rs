@@ -25,6 +25,8 @@ use crate::fake_host::Fake;
 struct Plan {
     /// Calls before the one that fails, and its error.
     fuse: Option<(usize, i32)>,
+    /// Writes to the disk up to the one that fails.
+    writes: Option<usize>,
     has_fired: bool,
     is_read_only: bool,
     /// Calls so far, including renames.
@@ -57,6 +59,12 @@ impl Faults {
         plan.has_fired = false;
     }
 
+    /// Makes the write to the disk with this number from here fail, counted from 1.
+    pub fn fail_at_write(&self, number: usize) {
+        let mut plan = self.0.lock().unwrap();
+        (plan.writes, plan.has_fired) = (Some(number), false);
+    }
+
     /// Makes all writes fail from now on.
     pub fn be_read_only(&self) {
         self.0.lock().unwrap().is_read_only = true;
@@ -65,7 +73,7 @@ impl Faults {
     /// Stops all faults.
     pub fn stop(&self) {
         let mut plan = self.0.lock().unwrap();
-        (plan.fuse, plan.is_read_only) = (None, false);
+        (plan.fuse, plan.writes, plan.is_read_only) = (None, None, false);
     }
 
     /// Numbers of calls and of renames so far.
@@ -113,6 +121,17 @@ impl Faults {
         if is_read_only { Err(io::Error::from_raw_os_error(libc::EROFS)) } else { self.check() }
     }
 
+    fn check_write_at(&self) -> io::Result<()> {
+        let mut plan = self.0.lock().unwrap();
+        plan.writes = plan.writes.map(|left| left.saturating_sub(1));
+        if plan.writes == Some(0) {
+            (plan.writes, plan.has_fired) = (None, true);
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        drop(plan);
+        self.check_write()
+    }
+
     /// Fails as a read of a cgroup's file.
     fn check_cgroup(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
         self.check().map_err(|source| CgroupError::Read { path: cgroup.0.clone().into(), source })
@@ -143,7 +162,7 @@ impl Disk for FaultyDisk {
     }
 
     fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-        if let Err(error) = self.0.check_write() {
+        if let Err(error) = self.0.check_write_at() {
             HostDisk.write_at(file, &bytes[..bytes.len() / 2], at)?;
             return Err(error);
         }

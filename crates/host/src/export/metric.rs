@@ -346,6 +346,15 @@ fn counter_without_unit(
     Description { is_counter: true, ..gauge(stem, None, labels, help) }
 }
 
+/// Returns the unit with this name.
+pub(crate) fn unit_of(unit: &str) -> Unit {
+    match unit {
+        "seconds" => Unit::Seconds,
+        "ratios" => Unit::Ratios,
+        other => Unit::Other(other.to_owned()),
+    }
+}
+
 impl Description {
     /// Returns the name of its samples; those of a histogram add `_bucket`, `_sum` or `_count`.
     pub fn name(&self) -> String {
@@ -355,11 +364,7 @@ impl Description {
     }
 
     pub(super) fn unit(&self) -> Option<Unit> {
-        self.unit.map(|unit| match unit {
-            "seconds" => Unit::Seconds,
-            "ratios" => Unit::Ratios,
-            other => Unit::Other(other.to_owned()),
-        })
+        self.unit.map(unit_of)
     }
 
     pub(super) fn kind(&self) -> MetricType {

@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn foreign_vm_is_not_a_failure() {
         let taken = FleetError::Taken { pid: Pid(4711) }.refused("db");
-        assert!(taken.is_others && taken.message().contains("process 4711"));
+        assert!(taken.is_others && taken.to_string().contains("process 4711"));
         let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
         let failed = FleetError::Claim { pid: Pid(4711), source };
         assert!(!failed.refused("db").is_others);
@@ -91,7 +91,7 @@ mod tests {
             };
             let refused = FleetError::Actuator(error.into()).refused(vm);
             assert!(refused.is_of_disk);
-            refused.message()
+            refused.to_string()
         };
         let text = words("write to", "db");
         assert!(text.contains("/run/tandem/journal: no storage space"), "{text}");

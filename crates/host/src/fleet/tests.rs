@@ -6,76 +6,22 @@
 mod adopt;
 mod vcpus;
 
-use std::fs::File;
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use tandem_linux::disk::{Disk, HostDisk, How};
 use tandem_linux::journal::is_pending;
 use tandem_linux::thread::{Pid, ThreadRef, Tid};
 use tandem_model::{Because, PcpuSet, VcpuId};
+use tandem_testing::faulty::{Faults, FaultyDisk};
 
 use super::*;
-use crate::fixtures::tree::{Tree, USER};
+use crate::fixtures::tree::{Tree, USER, VmTree};
 use crate::vm_cpu::found;
 
 const VCPUS: u32 = 2;
-
-/// This machine's disk, which counts rewrites of the journal and can fail one write.
-#[derive(Clone, Debug, Default)]
-struct Counted {
-    rewrites: Arc<AtomicUsize>,
-    /// Number of writes until one fails; 0 disables the failure.
-    fails_at: Arc<AtomicUsize>,
-}
-
-impl Disk for Counted {
-    fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        HostDisk.make_dir(dir)
-    }
-
-    fn open(&self, path: &Path, how: How) -> io::Result<File> {
-        HostDisk.open(path, how)
-    }
-
-    fn read(&self, file: &File) -> io::Result<Vec<u8>> {
-        HostDisk.read(file)
-    }
-
-    fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-        if self.fails_at.load(Ordering::Relaxed) > 0
-            && self.fails_at.fetch_sub(1, Ordering::Relaxed) == 1
-        {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        HostDisk.write_at(file, bytes, at)
-    }
-
-    fn set_len(&self, file: &File, length: u64) -> io::Result<()> {
-        HostDisk.set_len(file, length)
-    }
-
-    fn sync(&self, _: &File) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.rewrites.fetch_add(1, Ordering::Relaxed);
-        HostDisk.rename(from, to)
-    }
-
-    fn lock(&self, file: &File) -> io::Result<()> {
-        HostDisk.lock(file)
-    }
-}
 
 /// A fleet, its simulated host and its journal.
 struct Subject {
     fleet: Fleet,
     tree: Tree,
-    disk: Counted,
+    disk: Faults,
     dir: tempfile::TempDir,
 }
 
@@ -90,9 +36,9 @@ impl Subject {
 
     fn before_the_first_update() -> Subject {
         let (dir, tree) = (tempfile::tempdir().unwrap(), Tree::default());
-        let disk = Counted::default();
+        let disk = Faults::default();
         let actuator = Actuator::open_on(
-            Box::new(disk.clone()),
+            Box::new(FaultyDisk(disk.clone())),
             Box::new(tree.clone()),
             Box::new(tree.clone()),
             dir.path(),
@@ -200,16 +146,15 @@ fn many_ended_vms_cost_one_journal_write() {
     let before = subject.tree.asked().lives;
     subject.update(&vms);
     let quiet = subject.tree.asked().lives - before;
-    gone.iter().for_each(|vm| subject.tree.end(vm));
-    let (before, rewrites) =
-        (subject.tree.asked().lives, subject.disk.rewrites.load(Ordering::Relaxed));
+    gone.iter().for_each(|vm| subject.tree.end_vm(vm));
+    let (before, rewrites) = (subject.tree.asked().lives, subject.disk.calls().1);
     assert_eq!(subject.update(others).len(), 100);
     let lives = subject.tree.asked().lives - before;
     assert!(
         lives <= quiet / 2 + 100 * VCPUS as usize,
         "{lives} checks whether a thread is alive, {quiet} in an update without changes"
     );
-    let after = subject.disk.rewrites.load(Ordering::Relaxed);
+    let after = subject.disk.calls().1;
     assert_eq!(after - rewrites, 1, "rewrites of the journal");
     assert_eq!(subject.tree.below("/vms"), 100);
 }
@@ -377,10 +322,10 @@ fn hostile_vcpu_replacements_cost_one_journal_write() {
     assert_eq!(subject.update(&vms).len(), 20);
     assert!(vms.iter().all(|vm| subject.has_vcpus(vm)));
     subject.replace_vcpus(&mut vms, &others);
-    let before = subject.disk.rewrites.load(Ordering::Relaxed);
+    let before = subject.disk.calls().1;
     subject.update(&vms);
     assert!(vms.iter().all(|vm| subject.has_vcpus(vm)));
-    let rewrites = subject.disk.rewrites.load(Ordering::Relaxed) - before;
+    let rewrites = subject.disk.calls().1 - before;
     assert!(rewrites <= 1, "{rewrites} rewrites of the journal");
 }
 

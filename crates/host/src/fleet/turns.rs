@@ -120,7 +120,7 @@ impl Fleet {
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
                     let refused = Refused::new(&managed.vm.name, &error);
-                    self.turns.errors.push(refused.message());
+                    self.turns.errors.push(refused.to_string());
                 }
             }
         }
@@ -163,7 +163,7 @@ impl Fleet {
             Err(error) => {
                 let name = self.vms.get(&member.vm).map(|managed| &managed.vm.name);
                 let refused = Refused::new(name.map_or("", String::as_str), &error);
-                self.turns.errors.push(refused.message());
+                self.turns.errors.push(refused.to_string());
                 false
             }
         });

@@ -73,7 +73,7 @@ fn running(service: &ServiceStatus, with_vcpus: bool, style: Style) -> String {
     lines.extend(service.flexs_off.iter().map(|why| format!("the policy flexs is off: {why}")));
     lines.extend(service.vms.iter().filter_map(|vm| {
         let account = vm.flexs.as_ref()?;
-        Some(format!("VM {}: {}", vm.name, account.describe()))
+        Some(format!("VM {}: {account}", vm.name))
     }));
     lines.join("\n")
 }

@@ -105,68 +105,13 @@ impl Roamers {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
     use tandem_linux::actuator::IdleSwitch;
     use tandem_linux::cgroup::CgroupPath;
-    use tandem_linux::sched_attr::SchedAttrError;
     use tandem_linux::thread::Tid;
-    use tandem_model::{Nanos, Nice, VmId, Weight};
+    use tandem_model::{VmId, Weight};
+    use tandem_testing::fake_host::Fake;
 
     use super::*;
-
-    /// Affinities of threads, and the number of writes; threads without one have ended.
-    #[derive(Clone, Default)]
-    struct Fake(Arc<Mutex<(BTreeMap<Tid, PcpuSet>, u32)>>);
-
-    impl Fake {
-        fn of(&self, tid: u32) -> String {
-            self.0.lock().unwrap().0[&Tid(tid)].to_string()
-        }
-
-        fn set_by_others(&self, tid: u32, list: &str) {
-            let set = list.parse().unwrap();
-            self.0.lock().unwrap().0.insert(Tid(tid), set);
-        }
-
-        fn writes(&self) -> u32 {
-            self.0.lock().unwrap().1
-        }
-    }
-
-    impl Threads for Fake {
-        fn is_alive(&self, thread: &ThreadRef) -> bool {
-            self.0.lock().unwrap().0.contains_key(&thread.tid)
-        }
-
-        fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError> {
-            let known = self.0.lock().unwrap().0.get(&tid).cloned();
-            known.ok_or(AffinityError::Gone(tid))
-        }
-
-        fn set_affinity(&self, tid: Tid, pcpus: &PcpuSet) -> Result<(), AffinityError> {
-            let mut known = self.0.lock().unwrap();
-            known.1 += 1;
-            known.0.insert(tid, pcpus.clone());
-            Ok(())
-        }
-
-        fn nice(&self, _: Tid) -> Result<Nice, SchedAttrError> {
-            unreachable!("turns set no nice value")
-        }
-
-        fn set_nice(&self, _: Tid, _: Nice) -> Result<(), SchedAttrError> {
-            unreachable!("turns set no nice value")
-        }
-
-        fn slice(&self, _: Tid) -> Result<Option<Nanos>, SchedAttrError> {
-            unreachable!("turns set no slice")
-        }
-
-        fn set_slice(&self, _: Tid, _: Option<Nanos>) -> Result<(), SchedAttrError> {
-            unreachable!("turns set no slice")
-        }
-    }
 
     fn thread(tid: u32) -> ThreadRef {
         crate::fixtures::thread(tid, tid)
@@ -181,11 +126,21 @@ mod tests {
         }
     }
 
+    fn set_by_others(fake: &Fake, tid: u32, list: &str) {
+        fake.operator_sets_affinity(&thread(tid), &list.parse().unwrap());
+    }
+
+    fn place(fake: &Fake, tid: u32) -> String {
+        fake.affinity(Tid(tid)).unwrap().to_string()
+    }
+
     /// Threads 7 and 8 may run on pCPUs 0 and 1, and the first of them roams.
     fn roamers() -> (Roamers, Fake) {
         let fake = Fake::default();
-        fake.set_by_others(7, "0-1");
-        fake.set_by_others(8, "0-1");
+        for tid in [7, 8] {
+            fake.put(thread(tid), &CgroupPath("/vms".to_owned()));
+            set_by_others(&fake, tid, "0-1");
+        }
         let mut roamers = Roamers::new(Box::new(fake.clone()));
         roamers.follow([player(7, Some("0-1")), player(8, None)].iter());
         (roamers, fake)
@@ -196,11 +151,11 @@ mod tests {
         let (mut roamers, fake) = roamers();
         for (pcpu, writes) in [(0, 1), (0, 1), (1, 2), (1, 2), (0, 3)] {
             roamers.sit(&thread(7), PcpuId(pcpu));
-            assert_eq!((fake.of(7), fake.writes()), (pcpu.to_string(), writes));
+            assert_eq!((place(&fake, 7), fake.asked().changes), (pcpu.to_string(), writes));
         }
         assert_eq!(roamers.moves, 3);
         roamers.sit(&thread(8), PcpuId(1));
-        assert_eq!(fake.of(8), "0-1", "it does not roam");
+        assert_eq!(place(&fake, 8), "0-1", "it does not roam");
     }
 
     #[test]
@@ -208,35 +163,35 @@ mod tests {
         let (mut roamers, fake) = roamers();
         roamers.sit(&thread(7), PcpuId(1));
         roamers.follow([player(7, Some("0-1"))].iter());
-        assert_eq!(fake.of(7), "1", "it still roams");
+        assert_eq!(place(&fake, 7), "1", "it still roams");
         roamers.follow([player(7, None)].iter());
-        assert_eq!(fake.of(7), "0-1");
+        assert_eq!(place(&fake, 7), "0-1");
         roamers.follow([player(7, Some("0-1"))].iter());
         roamers.sit(&thread(7), PcpuId(0));
         roamers.leave(&thread(7));
-        assert_eq!(fake.of(7), "0-1");
+        assert_eq!(place(&fake, 7), "0-1");
         roamers.sit(&thread(7), PcpuId(0));
-        assert_eq!(fake.of(7), "0-1", "it has left");
+        assert_eq!(place(&fake, 7), "0-1", "it has left");
     }
 
     #[test]
     fn foreign_affinity_stays_and_is_reported_once() {
         let (mut roamers, fake) = roamers();
-        fake.set_by_others(7, "0-2");
+        set_by_others(&fake, 7, "0-2");
         roamers.follow([player(7, Some("0-2"))].iter());
         roamers.sit(&thread(7), PcpuId(1));
-        fake.set_by_others(7, "2");
+        set_by_others(&fake, 7, "2");
         roamers.sit(&thread(7), PcpuId(0));
         roamers.sit(&thread(7), PcpuId(1));
         roamers.sit(&thread(7), PcpuId(0));
-        assert_eq!((fake.of(7), roamers.taken.len()), ("2".to_owned(), 1));
+        assert_eq!((place(&fake, 7), roamers.taken.len()), ("2".to_owned(), 1));
         // With its home affinity again, it continues to roam.
-        fake.set_by_others(7, "0-2");
+        set_by_others(&fake, 7, "0-2");
         roamers.sit(&thread(7), PcpuId(0));
-        assert_eq!(fake.of(7), "0");
-        fake.set_by_others(7, "1-2");
+        assert_eq!(place(&fake, 7), "0");
+        set_by_others(&fake, 7, "1-2");
         roamers.leave(&thread(7));
-        assert_eq!(fake.of(7), "1-2");
+        assert_eq!(place(&fake, 7), "1-2");
         assert_eq!(roamers.errors, Vec::<String>::new());
     }
 
@@ -244,9 +199,9 @@ mod tests {
     fn ended_thread_is_ignored() {
         let (mut roamers, fake) = roamers();
         roamers.sit(&thread(7), PcpuId(1));
-        fake.0.lock().unwrap().0.clear();
+        [7, 8].iter().for_each(|tid| fake.end(&thread(*tid)));
         roamers.sit(&thread(7), PcpuId(0));
         roamers.leave(&thread(7));
-        assert_eq!((fake.writes(), roamers.errors.len()), (1, 0));
+        assert_eq!((fake.asked().changes, roamers.errors.len()), (1, 0));
     }
 }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use tandem_linux::actuator::{Actuator, Slots};
 use tandem_linux::cgroup::Version;
 use tandem_model::decision::Because;
-use tandem_model::{Decision, PcpuId, Target, VmId};
+use tandem_model::{Decision, Knob as Setting, PcpuId, Target, VmId};
 use tandem_policy::turns::Member;
 use tandem_policy::vm_cpu::steps;
 use tandem_testing::fake_host::{Crash, Fake, open_on, state_dir};
@@ -48,6 +48,9 @@ enum Event {
     OperatorWeight { weight: u16 },
     OperatorAffinity { vm: usize, vcpu: u32 },
     OperatorNice { vm: usize, vcpu: u32, nice: i8 },
+    OperatorIdle { vm: usize, idle: bool },
+    OperatorIdleOfVcpu { vm: usize, vcpu: u32, idle: bool },
+    OperatorMove { vm: usize, vcpu: u32, to: &'static str },
     Recheck { vm: usize },
     VcpuEnds { vm: usize, vcpu: u32 },
     VcpuStarts { vm: usize },
@@ -59,8 +62,8 @@ fn event() -> impl Strategy<Value = Event> {
     let vm = 0..2usize;
     let vcpu = (vm.clone(), 0..4u32);
     prop_oneof![
-        // The operator's values differ from the daemon's; the journal cannot distinguish equal ones.
-        4 => (vm.clone(), 1..5_000u16)
+        // The operator's values differ from the daemon's and the kernel's defaults; the journal cannot distinguish equal ones.
+        4 => (vm.clone(), 51..5_000u16)
             .prop_map(|(vm, half)| Event::Weight { vm, weight: 2 * half }),
         2 => (vm.clone(), any::<bool>()).prop_map(|(vm, idle)| Event::Idle { vm, idle }),
         2 => (vcpu.clone(), 1..20_000u16)
@@ -80,6 +83,11 @@ fn event() -> impl Strategy<Value = Event> {
         1 => vcpu.clone().prop_map(|(vm, vcpu)| Event::OperatorAffinity { vm, vcpu }),
         1 => (vcpu.clone(), 10..20i8)
             .prop_map(|((vm, vcpu), nice)| Event::OperatorNice { vm, vcpu, nice }),
+        2 => (vm.clone(), any::<bool>()).prop_map(|(vm, idle)| Event::OperatorIdle { vm, idle }),
+        1 => (vcpu.clone(), any::<bool>())
+            .prop_map(|((vm, vcpu), idle)| Event::OperatorIdleOfVcpu { vm, vcpu, idle }),
+        2 => (vcpu.clone(), prop_oneof![Just("/other"), Just("/vms")])
+            .prop_map(|((vm, vcpu), to)| Event::OperatorMove { vm, vcpu, to }),
         3 => vm.clone().prop_map(|vm| Event::Recheck { vm }),
         1 => vcpu.prop_map(|(vm, vcpu)| Event::VcpuEnds { vm, vcpu }),
         2 => vm.clone().prop_map(|vm| Event::VcpuStarts { vm }),
@@ -94,6 +102,8 @@ struct Subject {
     managed: ManagedVm,
     switch: Option<IdleSwitch>,
     slots: BTreeMap<ThreadRef, Slots>,
+    /// Whether the daemon has set the idle class of its group.
+    had_class: bool,
 }
 
 struct World {
@@ -135,7 +145,7 @@ impl World {
             .unwrap_or((self.actuator.controller().default_weight(), false));
         managed.cpu = VmCpu::new(group, weight, idle);
         (managed.made, managed.cpu.divisible) = (made, made);
-        Subject { managed, switch: None, slots: BTreeMap::new() }
+        Subject { managed, switch: None, slots: BTreeMap::new(), had_class: false }
     }
 
     /// Starts a vCPU of the VM and takes it, as a scan would.
@@ -174,7 +184,8 @@ impl World {
                 (controller.is_idle(&group).ok(), controller.weight(&group).ok())
             };
             let before = look(&self.host);
-            let managed = &mut self.vms[n].managed;
+            let Subject { managed, had_class, .. } = &mut self.vms[n];
+            *had_class |= step.decisions.iter().any(|decision| decision.knob() == Setting::Idle);
             let (cpu, mut knobs) = managed.with_knobs(&mut self.actuator);
             let _ = cpu.reconcile(&step, &mut knobs);
             if cpu.takes_turns() {
@@ -265,6 +276,24 @@ impl World {
                     self.host.operator_sets_nice(&thread, Nice(nice));
                 }
             }
+            Event::OperatorIdle { vm, idle } => {
+                let subject = &self.vms[vm];
+                // The journal cannot distinguish the operator's class from one that the daemon set.
+                if subject.managed.made || !subject.had_class {
+                    self.host.operator_sets_idle(subject.managed.cgroup(), idle);
+                }
+            }
+            Event::OperatorIdleOfVcpu { vm, vcpu, idle } => {
+                let vcpu = self.vms[vm].managed.cpu.vcpu(self.vcpu(vm, vcpu));
+                if let Some(group) = vcpu.and_then(|vcpu| vcpu.group.as_ref()) {
+                    self.host.operator_sets_idle(group, idle);
+                }
+            }
+            Event::OperatorMove { vm, vcpu, to } => {
+                if let Some(thread) = self.thread(vm, vcpu) {
+                    self.host.operator_moves(&thread, &cgroup(to));
+                }
+            }
             Event::Recheck { vm } => self.recheck(vm),
             Event::VcpuEnds { vm, vcpu } => self.end_vcpu(vm, vcpu),
             Event::VcpuStarts { vm } => {
@@ -296,7 +325,8 @@ impl World {
         (0..2).for_each(|n| self.reread_after_turns(n));
         let keeper = self.host.controller();
         for (n, subject) in self.vms.iter_mut().enumerate() {
-            let Subject { managed, switch, slots } = subject;
+            let Subject { managed, switch, slots, had_class } = subject;
+            *had_class |= members[n];
             let (cpu, mut knobs) = managed.with_knobs(&mut self.actuator);
             // Policies let a VM's only vCPU roam on the operator's pCPUs.
             let first = cpu.vcpus.first();
@@ -357,7 +387,9 @@ impl World {
     fn recheck(&mut self, n: usize) {
         self.reread_after_turns(n);
         let managed = &mut self.vms[n].managed;
-        let _ = managed.recheck_group(&mut self.actuator, &mut Vec::new());
+        let notes = &mut Vec::new();
+        let _ = managed.recheck_group(&mut self.actuator, notes);
+        let _ = managed.recheck_vcpu_groups(&mut self.actuator, notes);
     }
 
     /// Reads a VM that has left its turns, as each observation does before policies decide.

@@ -1,7 +1,7 @@
 //! Cost of weighing many VMs, as the number of cgroup reads: 1,000 VMs cost ten times as many as 100.
 
 use super::*;
-use crate::fixtures::tree::Tree;
+use crate::fixtures::tree::{Tree, VmTree};
 use crate::homes::KnownHomes;
 
 const VCPUS: u32 = 8;

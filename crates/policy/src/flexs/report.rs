@@ -1,5 +1,7 @@
 //! Verdicts on vCPUs in a period, and their outcomes.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Ratio, SwapAction, Verdict};
@@ -22,16 +24,16 @@ pub enum Left {
     New,
 }
 
-impl Left {
-    /// The reason as text, after "spins, but ".
-    pub fn in_words(self) -> &'static str {
-        match self {
+/// The reason, after "spins, but ".
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Left::Placement => "vCPUs are not to be moved: that needs --placement rebalance",
             Left::NoPlace => "it is not pinned to one pCPU, so that its place is not known",
             Left::Recent => "its VM, or another VM of its group, has swapped a short time ago",
             Left::Moving => "another policy moves vCPUs there",
             Left::New => "too little was seen of its VM since the fair window began",
-        }
+        })
     }
 }
 
@@ -53,17 +55,16 @@ pub enum Refusal {
     NotLooked,
 }
 
-impl Refusal {
-    /// The reason as text.
-    pub fn in_words(self) -> &'static str {
-        match self {
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Refusal::NoPlace => "it is not known where it is",
             Refusal::SamePcpu => "it is on the same pCPU",
             Refusal::WaitsTooLittle => "it does not wait for so much longer that it would gain",
             Refusal::Spins => "it spins, too",
             Refusal::Cpuset => "one of the two may not run on the other's pCPU",
             Refusal::NotLooked => "its pCPU was not among those looked at",
-        }
+        })
     }
 }
 
@@ -95,4 +96,31 @@ pub struct SpinReport {
     /// Siblings that were rejected in a failed search, with the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<(VcpuId, Refusal)>,
+}
+
+/// The vCPU's counters, their meaning and their consequence, without its VM.
+impl fmt::Display for SpinReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SpinReport { vcpu, counted, verdict, extremes, outcome, .. } = self;
+        let counts = counted.counts;
+        write!(
+            f,
+            "vCPU {vcpu} by {}: {} instructions, {} branches, {} mispredicted",
+            counted.source, counts.instructions, counts.branches, counts.mispredicted
+        )?;
+        if let (Some((bpi, bmpr)), Some((max_bpi, min_bmpr))) = (verdict.ratios(), extremes) {
+            write!(
+                f,
+                ": {bpi} per instruction (most {max_bpi}), {bmpr} mispredicted (least {min_bmpr})"
+            )?;
+        }
+        match outcome {
+            SpinOutcome::Left(left) => write!(f, ": spins, but {left}"),
+            SpinOutcome::Decided(SwapAction::GoOn { because }) => write!(f, ": {because}"),
+            SpinOutcome::Decided(SwapAction::Swap { with, on, .. }) => write!(
+                f,
+                ": spins, and vCPU {with} waits with work on pCPU {on}: they change places"
+            ),
+        }
+    }
 }

@@ -89,9 +89,9 @@ pub fn reasons(flexs: &Flexs) -> Vec<String> {
     let missed = figures.missed.iter();
     let missed = missed.map(|(basis, count)| (format!("({basis})"), *count));
     let left = figures.left.iter();
-    let left = left.map(|(left, count)| (format!("({})", left.in_words()), *count));
+    let left = left.map(|(left, count)| (format!("({left})"), *count));
     let refused = figures.refused.iter();
-    let refused = refused.map(|(why, count)| (format!("({})", why.in_words()), *count));
+    let refused = refused.map(|(why, count)| (format!("({why})"), *count));
     let lists = [
         list("Missed spinning periods", missed.collect()),
         list("Periods without a search for a sibling", left.collect()),

@@ -10,9 +10,10 @@ use crate::discovery::VcpuThread;
 impl Subject {
     /// Lets the adoption of a VM fail at this write of the journal; returns false if there are fewer writes.
     fn fail_at(&mut self, vms: &[Vm], write: usize) -> bool {
-        self.disk.fails_at.store(write, Ordering::Relaxed);
+        self.disk.fail_at_write(write);
         let (_, refused) = self.fleet.update(vms, vms);
-        let has_failed = self.disk.fails_at.swap(0, Ordering::Relaxed) == 0;
+        let has_failed = self.disk.has_fired();
+        self.disk.stop();
         assert_eq!(has_failed, !refused.is_empty(), "{refused:?}");
         assert_eq!(has_failed, self.fleet.vms().count() == 0);
         has_failed
@@ -82,7 +83,7 @@ fn adoption_waits_for_revert_of_its_cgroup() {
     let group = subject.fleet.vm(both[1].id).unwrap().cgroup().clone();
     assert!(group.is_within(&CgroupPath("/his".to_owned())));
     // Both end, and the budget allows one revert.
-    both.iter().for_each(|vm| tree.end(vm));
+    both.iter().for_each(|vm| tree.end_vm(vm));
     let second = [tree.vm(2, VCPUS, |_| "/his/vm".to_owned())];
     subject.fleet.budget = Duration::ZERO;
     assert!(subject.update(&second).is_empty());
@@ -118,7 +119,7 @@ fn leaving_vm_keeps_cgroups_below_its_own() {
     assert!(before.iter().all(|place| *place == group), "{before:?}");
     // The other VM's group is busy, and the first VM leaves.
     tree.make_busy("/folder", true);
-    tree.end(&vms[0]);
+    tree.end_vm(&vms[0]);
     vms.remove(0);
     assert_eq!(subject.update(&vms), [vms[0].id]);
     assert_eq!(places(&subject, &vms[0]), before);
@@ -138,7 +139,7 @@ fn nested_vm_outlives_its_parent_vm() {
     assert_eq!(subject.update(&vms).len(), 3);
     let inner = subject.fleet.vm(vms[2].id).unwrap().cgroup().clone();
     assert_eq!(inner.parent().as_ref(), Some(&outer));
-    subject.tree.end(&vms[0]);
+    subject.tree.end_vm(&vms[0]);
     for _ in 0..2 {
         assert_eq!(subject.update(&vms[1..]).len(), 2);
         for vcpu in &vms[2].vcpus {
@@ -147,7 +148,7 @@ fn nested_vm_outlives_its_parent_vm() {
         }
     }
     // After both have ended, both groups are removed.
-    subject.tree.end(&vms[2]);
+    subject.tree.end_vm(&vms[2]);
     subject.update(&vms[1..2]);
     assert_eq!(subject.tree.below("/vms"), 1);
 }
