@@ -1,7 +1,6 @@
 //! Settings of the agent: a `[guest]` section in TOML, overridden by flags and checked before any change.
 
 use std::fmt;
-use std::iter;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -210,14 +209,9 @@ impl GuestConfig {
 
     /// The section of the settings file.
     fn section(&self) -> Section<'static> {
-        let table = |name: &'static str, settings: Vec<Ranged>| {
-            settings.into_iter().map(move |setting| setting.within(name))
-        };
-        let period = Ranged::new("period_ms", self.period_ms, (20, 2000));
-        let ranged = (iter::once(period))
-            .chain(table("controller", self.controller.ranged()))
-            .chain(table("delay", self.delay.ranged()));
-        Section { name: "guest", renamed: &FORMER_KEYS, ranged: ranged.collect() }
+        let own = [Ranged::new("period_ms", self.period_ms, (20, 2000))];
+        let tables = [("controller", self.controller.ranged()), ("delay", self.delay.ranged())];
+        Section::new("guest", &FORMER_KEYS, own, tables)
     }
 
     /// Checks the range of every value.

@@ -224,19 +224,17 @@ impl HostConfig {
     pub const SCANS_MS: (u64, u64) = (100, 60_000);
     /// The section of the settings file.
     fn section(&self) -> Section<'static> {
-        let table = |name: &'static str, settings: Vec<Ranged>| {
-            settings.into_iter().map(move |setting| setting.within(name))
-        };
         let own = [
             Ranged::new("period_ms", self.period_ms, HostConfig::PERIODS_MS),
             Ranged::new("scan_ms", self.scan_ms, HostConfig::SCANS_MS),
         ];
-        let ranged = (own.into_iter())
-            .chain(table("fair", self.fair.ranged()))
-            .chain(table("turns", self.turns.ranged()))
-            .chain(table("asymmetric", self.asymmetric.ranged()))
-            .chain(table("flexs", self.flexs.ranged()));
-        Section { name: "host", renamed: &FORMER_KEYS, ranged: ranged.collect() }
+        let policies = [
+            ("fair", self.fair.ranged()),
+            ("turns", self.turns.ranged()),
+            ("asymmetric", self.asymmetric.ranged()),
+            ("flexs", self.flexs.ranged()),
+        ];
+        Section::new("host", &FORMER_KEYS, own, policies)
     }
 
     /// Reads the `[host]` section of a TOML file.
@@ -249,14 +247,11 @@ impl HostConfig {
     /// Sets the value of a key, such as `fair.gain`; the error is the valid form.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         let changed: HostConfig = self.section().set(self, key, text)?;
-        let ranged = changed.section().ranged;
-        match ranged.iter().find(|setting| setting.key == key && !setting.is_within()) {
-            Some(wrong) => Err(wrong.range()),
-            None => {
-                *self = HostConfig { former: std::mem::take(&mut self.former), ..changed };
-                Ok(())
-            }
+        if let Some(range) = changed.section().range_outside(key) {
+            return Err(range);
         }
+        *self = HostConfig { former: std::mem::take(&mut self.former), ..changed };
+        Ok(())
     }
 
     /// Returns the settings as TOML that [`HostConfig::read`] reads.

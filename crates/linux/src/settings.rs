@@ -76,12 +76,11 @@ impl SettingsError {
 
 /// A section of a settings file.
 pub struct Section<'a> {
-    /// Its name.
-    pub name: &'a str,
+    name: &'a str,
     /// Keys with a former name.
-    pub renamed: &'static [Renamed],
+    renamed: &'static [Renamed],
     /// Its settings with a range: errors show it, and times are written with a unit.
-    pub ranged: Vec<Ranged>,
+    ranged: Vec<Ranged>,
 }
 
 /// A key with a former name, which is still read.
@@ -100,7 +99,21 @@ fn in_unit(unit: &str) -> String {
     if unit.is_empty() { String::new() } else { format!(", with a unit, such as \"10{unit}\"") }
 }
 
-impl Section<'_> {
+impl<'a> Section<'a> {
+    /// A section with these settings, and those of its tables.
+    pub fn new<const N: usize, const M: usize>(
+        name: &'a str,
+        renamed: &'static [Renamed],
+        own: [Ranged; N],
+        tables: [(&str, Vec<Ranged>); M],
+    ) -> Section<'a> {
+        let within = |(table, settings): (&str, Vec<Ranged>)| -> Vec<Ranged> {
+            settings.into_iter().map(|setting| setting.within(table)).collect()
+        };
+        let ranged = own.into_iter().chain(tables.into_iter().flat_map(within)).collect();
+        Section { name, renamed, ranged }
+    }
+
     /// Reads a file with this section; returns it with the former keys that it has.
     pub fn read<T: DeserializeOwned>(
         &self,
@@ -186,6 +199,12 @@ impl Section<'_> {
         let value = text.parse().unwrap_or_else(|_| toml::Value::String(text.to_owned()));
         table.ok_or("no such key")?.insert(last.to_owned(), value);
         all.try_into().map_err(|error: toml::de::Error| message(&error.message()))
+    }
+
+    /// Returns the range of a setting that is outside.
+    pub fn range_outside(&self, key: &str) -> Option<String> {
+        let setting = self.ranged.iter().find(|setting| setting.key == key)?;
+        (!setting.is_within()).then(|| setting.range())
     }
 
     /// Checks the settings with a range.
@@ -396,9 +415,8 @@ mod tests {
             Renamed { old: "of_time.old", new: &["of_time.rest"], unit: "" },
         ];
         let whole = Ranged::new("whole", file.a.whole, (5, 7));
-        let wait =
-            Ranged::new("of_time.wait", file.a.of_time.wait, (Nanos::ZERO, Nanos::from_secs(1)));
-        Section { name: "a", renamed: &RENAMED, ranged: vec![whole, wait] }
+        let wait = Ranged::new("wait", file.a.of_time.wait, (Nanos::ZERO, Nanos::from_secs(1)));
+        Section::new("a", &RENAMED, [whole], [("of_time", vec![wait])])
     }
 
     fn file(text: &str) -> Result<(File, usize), String> {
