@@ -233,7 +233,7 @@ fn text(path: &Path) -> Result<String, SettingsError> {
 
 /// Returns the number of the line with this byte.
 fn line(text: &str, at: usize) -> usize {
-    text[..at].lines().count().max(1)
+    text[..at].matches('\n').count() + 1
 }
 
 /// Moves the value of a former key to the new ones; returns whether there was one.
