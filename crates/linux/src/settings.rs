@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn former_keys_are_read_and_times_are_written_with_units() {
+    fn former_keys_are_read_times_have_units() {
         let ms = Nanos::from_millis;
         for (text, wait, rest, former) in [
             ("[a]\nwait_ms = 20\n", ms(20), ms(20), 1),

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn omitted_keys_keep_the_defaults_of_the_outer_table() {
+    fn omitted_keys_keep_outer_defaults() {
         let read = read("{\"part\": \"3ms\", \"inner\": {\"share\": 1}}").unwrap();
         let inner = Inner { share: 1.0, is_on: true };
         assert_eq!(read, Outer { part: Nanos::from_millis(3), inner, ..Outer::default() });
