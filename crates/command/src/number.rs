@@ -38,12 +38,3 @@ pub fn whole(
         Err(_) => Err(format!("'{text}' is not a whole number: {least} … {most} {unit}")),
     }
 }
-
-/// Returns a parser of numbers within these limits.
-pub fn real((least, most): (f64, f64)) -> impl Fn(&str) -> Result<f64, String> + Clone {
-    move |text| match text.parse() {
-        Ok(number) if (least..=most).contains(&number) => Ok(number),
-        Ok(_) => Err(not_possible(text, format!("{least} … {most}"))),
-        Err(_) => Err(format!("'{text}' is not a number: {least} … {most}")),
-    }
-}

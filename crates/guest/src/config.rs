@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tandem_linux::settings;
 use tandem_linux::settings::{
-    SettingsError, check_metrics_file, check_metrics_listen, check_state_dir, check_whole,
+    Renamed, Section, SettingsError, check_metrics_file, check_metrics_listen, check_state_dir,
 };
 use tandem_model::Nanos;
 use tandem_policy::gleaner::delay::MAX_DELAY;
 use tandem_policy::gleaner::retention::MAX_RETENTION;
 use tandem_policy::gleaner::{ControllerConfig, DelayConfig};
-use tandem_policy::settings::{Settings, Value};
+use tandem_policy::settings::{Ranged, Settings};
 
 use crate::retention::Means;
 
@@ -59,20 +59,11 @@ impl FromStr for Vcpus {
     }
 }
 
-/// Parses a whole number with its unit.
-fn time(text: &str) -> Option<Nanos> {
-    let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
-    units.iter().find_map(|(unit, nanos)| {
-        let number: u64 = text.strip_suffix(unit)?.trim().parse().ok()?;
-        number.checked_mul(*nanos).map(Nanos)
-    })
-}
-
 /// Parses the bound of delayed scheduling: `off` or a time.
 pub fn delay_bound(text: &str) -> Result<Nanos, String> {
-    match (text, time(text)) {
+    match (text, text.parse()) {
         ("off", _) => Ok(Nanos::ZERO),
-        (_, Some(time)) if time <= MAX_DELAY => Ok(time),
+        (_, Ok(time)) if time <= MAX_DELAY => Ok(time),
         _ => Err(format!("'{text}' is no delay; write off, or up to 20ms, such as 500us")),
     }
 }
@@ -96,8 +87,8 @@ impl FromStr for RetentionSetting {
             "off" => return Ok(RetentionSetting::Held(Nanos::ZERO)),
             _ => {}
         }
-        match time(text) {
-            Some(time) if time <= MAX_RETENTION => Ok(RetentionSetting::Held(time)),
+        match text.parse() {
+            Ok(time) if time <= MAX_RETENTION => Ok(RetentionSetting::Held(time)),
             _ => Err(format!(
                 "'{text}' is no retention; write auto, off, or up to 100ms, such as 200us"
             )),
@@ -110,7 +101,7 @@ impl fmt::Display for RetentionSetting {
         match self {
             RetentionSetting::Auto => f.write_str("auto"),
             RetentionSetting::Held(Nanos::ZERO) => f.write_str("off"),
-            RetentionSetting::Held(time) => write!(f, "{}ns", time.0),
+            RetentionSetting::Held(time) => f.write_str(&time.in_whole_units()),
         }
     }
 }
@@ -172,6 +163,13 @@ pub struct GuestConfig {
     pub delay: DelayConfig,
 }
 
+/// Former names of keys.
+static FORMER_KEYS: [Renamed; 1] = [Renamed {
+    old: "controller.retention.timeout",
+    new: &["controller.retention.round_trip"],
+    unit: "",
+}];
+
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
@@ -200,36 +198,25 @@ impl GuestConfig {
     /// Reads the `[guest]` section of a TOML file; omitted keys keep the agent's defaults.
     /// [`GuestConfig::check`] checks the values after flags are applied.
     pub fn read(path: &Path) -> Result<GuestConfig, SettingsError> {
-        settings::read(path, GuestConfig::parse)
-    }
-
-    fn parse(text: &str) -> Result<GuestConfig, String> {
-        let message = |error: toml::de::Error| error.to_string();
-        let mut document: toml::Table = toml::from_str(text).map_err(message)?;
-        let given = match document.get_mut("guest") {
-            Some(given) => {
-                rename_old_keys(given)?;
-                given.clone()
-            }
-            None => toml::Table::new().into(),
-        };
-        // Parsed only for error messages with line numbers: omitted keys get the policy's defaults here, not the agent's.
-        toml::from_str::<File>(text).map_err(message)?;
-        let mut settings =
-            toml::Value::try_from(GuestConfig::default()).map_err(|error| error.to_string())?;
-        overlay(&mut settings, given);
-        settings.try_into().map_err(message)
+        let (file, _): (File, _) = GuestConfig::default().section().read(path)?;
+        Ok(file.guest)
     }
 
     /// Returns the settings as TOML for [`GuestConfig::read`].
     pub fn to_toml(&self) -> String {
-        // Every field has a TOML form, so this cannot fail.
-        toml::to_string_pretty(&File { guest: self.clone() }).unwrap_or_default()
+        self.section().write(&File { guest: self.clone() })
+    }
+
+    /// The section of the settings file.
+    fn section(&self) -> Section<'static> {
+        let own = [Ranged::new("period_ms", self.period_ms, (20, 2000))];
+        let tables = [("controller", self.controller.ranged()), ("delay", self.delay.ranged())];
+        Section::new("guest", &FORMER_KEYS, own, tables)
     }
 
     /// Checks the range of every value.
     pub fn check(&self) -> Result<(), SettingsError> {
-        check_whole("period_ms", self.period_ms, 20, 2000, "milliseconds")?;
+        self.section().check()?;
         check_state_dir(&self.state_dir)?;
         check_metrics_listen(self.metrics_listen, 9465)?;
         check_metrics_file(self.metrics_file.as_deref())?;
@@ -237,66 +224,12 @@ impl GuestConfig {
             let expected = "with per_thread, threads spread over all vCPUs; omit vcpus";
             return Err(SettingsError::value("vcpus", self.vcpus, expected));
         }
-        check_table("controller", &self.controller)?;
-        check_table("delay", &self.delay)
+        Ok(())
     }
 
     /// Length of a period.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms)
-    }
-}
-
-/// Checks the ranges of a table of the policies' settings.
-fn check_table(table: &str, settings: &impl Settings) -> Result<(), SettingsError> {
-    settings.check().map_err(|error| {
-        let key = format!("{table}.{}", error.key);
-        match (error.value, error.least, error.most) {
-            (Value::Time(value), Value::Time(least), Value::Time(most)) => {
-                let ms = most.0 as f64 / 1e6;
-                let expected = format!("{} … {} ns ({ms} ms)", least.0, most.0);
-                SettingsError::value(&key, value.0, expected)
-            }
-            (value, least, most) => SettingsError::value(&key, value, format!("{least} … {most}")),
-        }
-    })
-}
-
-/// Renames keys of earlier versions.
-fn rename_old_keys(guest: &mut toml::Value) -> Result<(), String> {
-    let retention = guest
-        .get_mut("controller")
-        .and_then(|controller| controller.get_mut("retention"))
-        .and_then(toml::Value::as_table_mut);
-    let Some(retention) = retention else {
-        return Ok(());
-    };
-    let Some(value) = retention.remove("timeout") else {
-        return Ok(());
-    };
-    match retention.insert("round_trip".to_owned(), value) {
-        None => Ok(()),
-        Some(_) => Err(
-            "controller.retention has round_trip and timeout, which is its old name; omit timeout"
-                .to_owned(),
-        ),
-    }
-}
-
-/// Overrides the values below with those above, table by table.
-fn overlay(below: &mut toml::Value, above: toml::Value) {
-    match (below, above) {
-        (toml::Value::Table(below), toml::Value::Table(above)) => {
-            for (key, value) in above {
-                match below.get_mut(&key) {
-                    Some(slot) => overlay(slot, value),
-                    None => {
-                        below.insert(key, value);
-                    }
-                }
-            }
-        }
-        (slot, value) => *slot = value,
     }
 }
 
@@ -337,7 +270,7 @@ mod tests {
         assert_eq!(config.controller.retention.round_trip, Nanos(70_000));
         assert_eq!(config, of("round_trip = 70000").unwrap());
         let error = of("timeout = 70000\nround_trip = 80000").unwrap_err();
-        assert!(error.contains("omit timeout"), "{error}");
+        assert!(error.contains("omit controller.retention.timeout"), "{error}");
     }
 
     #[test]
@@ -354,7 +287,12 @@ mod tests {
         );
         assert!(error("[gest]\nvcpus = 'all'").contains("did you mean `guest`?"));
         assert!(error("[guest]\nmetrics_listen = '10.0.0.1:80'").contains("loopback"));
-        assert!(error("[guest.delay]\nbound = 30000000").contains("20 ms"));
+        assert!(error("[guest.delay]\nbound = 30000000").ends_with("0ns … 20ms"));
+        let of_type = error("[guest.controller.retention]\nround_trip = 'soon'");
+        assert!(
+            of_type.contains("line 2") && of_type.ends_with("such as \"4ms\", 1ns … 1s"),
+            "{of_type}"
+        );
         assert!(error("[guest.delay]\ntolerance = 2.0").contains("delay.tolerance"));
         assert!(error("[guest.delay]\njudged_over = 0").contains("1 … 1000"));
         assert!(error("[guest.delay]\nmost_blocks = 0").contains("1 … 100"));
@@ -371,7 +309,7 @@ mod tests {
         for text in ["on", "21ms", "5", ""] {
             assert!(delay_bound(text).unwrap_err().contains("write off"), "{text}");
         }
-        let config = read("[guest.delay]\nbound = 300000\n").unwrap();
+        let config = read("[guest.delay]\nbound = '300us'\n").unwrap();
         assert_eq!(config.delay.bound, Nanos(300_000));
         assert_eq!(config.delay.rest, GuestConfig::default().delay.rest);
     }

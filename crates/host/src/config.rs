@@ -8,11 +8,11 @@ mod rule;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tandem_linux::branch_counters::CounterChoice;
 use tandem_linux::settings;
 use tandem_linux::settings::{
-    SettingsError, check_metrics_file, check_metrics_listen, check_state_dir, check_whole,
+    Renamed, Section, SettingsError, check_metrics_file, check_metrics_listen, check_state_dir,
 };
 use tandem_model::{Nanos, PolicySet};
 use tandem_policy::FlexWConfig;
@@ -20,7 +20,7 @@ use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::flexs::FlexSConfig;
 pub use tandem_policy::host::Placement;
 use tandem_policy::host::{ControllerConfig, flexs, registry};
-use tandem_policy::settings::{OutOfRange, Settings};
+use tandem_policy::settings::{Ranged, Settings, read};
 use tandem_policy::turns::TurnsConfig;
 
 use crate::discovery::{DiscoveryOptions, check_named};
@@ -118,28 +118,12 @@ impl Select {
 pub struct HostConfig {
     /// Accounting period T in milliseconds, 30 … 1000.
     pub period_ms: u64,
-    /// Fair window in seconds, 1 … 3600.
-    pub fair_window_s: u64,
     /// How often to look for new VMs and vCPUs, in milliseconds, 100 … 60000.
     pub scan_ms: u64,
-    /// Gain of the control law, 0.001 … 1.
-    pub gain: f64,
-    /// Smoothing of the control law, 0.001 … 1.
-    pub smoothing: f64,
-    /// Lag that is left alone, 0 … 0.5.
-    pub dead_band: f64,
-    /// Idle part of the pCPUs that still counts as used up, 0 … 0.5.
-    pub idle_tolerance: f64,
-    /// Largest factor between configured and real-time weight, 1 … 1000.
-    pub spread: f64,
     /// The policies that act on the selected VMs.
     pub policies: Policies,
     /// Whether a weight is that of each vCPU of a VM, not that of the VM.
     pub weight_per_vcpu: bool,
-    /// How long a turn is in milliseconds, 5 … 100.
-    pub turn_ms: u64,
-    /// Which parts of the policy `asymmetric` act.
-    pub asymmetric: AsymmetricConfig,
     /// Whose branch counters the policy `flexs` reads.
     pub counters: CounterChoice,
     /// May affinities be changed?
@@ -159,31 +143,54 @@ pub struct HostConfig {
     pub qmp_sockets: Vec<String>,
     /// The processes whose vCPU threads count though they hold no KVM vCPU: `4711`, `uid:1000`, `/vms/*`.
     pub without_kvm: Vec<String>,
+    /// Settings of the policy `fair`.
+    pub fair: FlexWConfig,
+    /// Settings of the policy `turns`.
+    pub turns: TurnsConfig,
+    /// Settings of the policy `asymmetric`.
+    pub asymmetric: AsymmetricConfig,
+    /// Settings of the policy `flexs`.
+    #[serde(deserialize_with = "flexs_of_periods")]
+    pub flexs: FlexSConfig,
     /// Which VMs to act on.
     pub select: Select,
     /// Weights and policies of single VMs.
     #[serde(alias = "weight")]
     pub rule: Vec<VmRule>,
+    /// Former keys in the file.
+    #[serde(skip)]
+    pub former: Vec<&'static Renamed>,
+}
+
+/// Keys of policies before they had tables.
+pub static FORMER_KEYS: [Renamed; 7] = [
+    former("fair_window_s", &["fair.fair_window", "flexs.fair_window"], "s"),
+    former("gain", &["fair.gain"], ""),
+    former("smoothing", &["fair.smoothing"], ""),
+    former("dead_band", &["fair.dead_band"], ""),
+    former("idle_tolerance", &["fair.idle_tolerance"], ""),
+    former("spread", &["fair.spread"], ""),
+    former("turn_ms", &["turns.turn"], "ms"),
+];
+
+const fn former(old: &'static str, new: &'static [&'static str], unit: &'static str) -> Renamed {
+    Renamed { old, new, unit }
+}
+
+/// Reads settings of the policy `flexs`; omitted keys have the defaults of a live host.
+fn flexs_of_periods<'de, D: Deserializer<'de>>(table: D) -> Result<FlexSConfig, D::Error> {
+    read(FlexSConfig::of_periods(), table)
 }
 
 impl Default for HostConfig {
     fn default() -> HostConfig {
-        let flexw = FlexWConfig::default();
         HostConfig {
             period_ms: 100,
-            fair_window_s: flexw.fair_window.0 / 1_000_000_000,
             scan_ms: 500,
-            gain: flexw.gain,
-            smoothing: flexw.smoothing,
-            dead_band: flexw.dead_band,
-            idle_tolerance: flexw.idle_tolerance,
-            spread: flexw.spread,
             policies: Policies(
                 registry::set(["fair", "turns", "apart"]).unwrap_or(PolicySet::NONE),
             ),
             weight_per_vcpu: false,
-            turn_ms: TurnsConfig::default().turn.0 / 1_000_000,
-            asymmetric: AsymmetricConfig::default(),
             counters: CounterChoice::default(),
             placement: Placement::default(),
             dry_run: false,
@@ -193,8 +200,13 @@ impl Default for HostConfig {
             thread_pattern: None,
             qmp_sockets: Vec::new(),
             without_kvm: Vec::new(),
+            fair: FlexWConfig::default(),
+            turns: TurnsConfig::default(),
+            asymmetric: AsymmetricConfig::default(),
+            flexs: FlexSConfig::of_periods(),
             select: Select::default(),
             rule: Vec::new(),
+            former: Vec::new(),
         }
     }
 }
@@ -208,39 +220,49 @@ struct File {
 impl HostConfig {
     /// Range of the accounting period, in milliseconds.
     pub const PERIODS_MS: (u64, u64) = (30, 1000);
-    /// Range of the fair window, in seconds.
-    pub const FAIR_WINDOWS_S: (u64, u64) = (1, FlexWConfig::FAIR_WINDOWS.1.0 / 1_000_000_000);
     /// Range of the interval between scans for VMs, in milliseconds.
     pub const SCANS_MS: (u64, u64) = (100, 60_000);
-    /// Range of the length of a turn, in milliseconds.
-    pub const TURNS_MS: (u64, u64) =
-        (TurnsConfig::TURNS.0.0 / 1_000_000, TurnsConfig::TURNS.1.0 / 1_000_000);
+    /// The section of the settings file.
+    fn section(&self) -> Section<'static> {
+        let own = [
+            Ranged::new("period_ms", self.period_ms, HostConfig::PERIODS_MS),
+            Ranged::new("scan_ms", self.scan_ms, HostConfig::SCANS_MS),
+        ];
+        let policies = [
+            ("fair", self.fair.ranged()),
+            ("turns", self.turns.ranged()),
+            ("asymmetric", self.asymmetric.ranged()),
+            ("flexs", self.flexs.ranged()),
+        ];
+        Section::new("host", &FORMER_KEYS, own, policies)
+    }
 
     /// Reads the `[host]` section of a TOML file.
     /// [`HostConfig::check`] checks the values, after flags have overridden them.
     pub fn read(path: &Path) -> Result<HostConfig, ConfigError> {
-        let file: File = settings::read(path, |text| toml::from_str(text))?;
-        Ok(file.host)
+        let (file, former): (File, _) = HostConfig::default().section().read(path)?;
+        Ok(HostConfig { former, ..file.host })
+    }
+
+    /// Sets the value of a key, such as `fair.gain`; the error is the valid form.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
+        let changed: HostConfig = self.section().set(self, key, text)?;
+        if let Some(range) = changed.section().range_outside(key) {
+            return Err(range);
+        }
+        *self = HostConfig { former: std::mem::take(&mut self.former), ..changed };
+        Ok(())
     }
 
     /// Returns the settings as TOML that [`HostConfig::read`] reads.
     pub fn to_toml(&self) -> String {
-        let host = self.clone();
-        // Every field has a form in TOML, so this cannot fail.
-        toml::to_string_pretty(&File { host }).unwrap_or_default()
+        self.section().write(&File { host: self.clone() })
     }
 
     /// Checks the range of every value.
     /// A file may select no VM; then the daemon manages none until it does.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let whole = |key, value, (least, most), unit| check_whole(key, value, least, most, unit);
-        whole("period_ms", self.period_ms, HostConfig::PERIODS_MS, "milliseconds")?;
-        whole("fair_window_s", self.fair_window_s, HostConfig::FAIR_WINDOWS_S, "seconds")?;
-        whole("scan_ms", self.scan_ms, HostConfig::SCANS_MS, "milliseconds")?;
-        whole("turn_ms", self.turn_ms, HostConfig::TURNS_MS, "milliseconds")?;
-        self.flexw().check().map_err(|OutOfRange { key, value, least, most }| {
-            SettingsError::value(&key, value, format!("{least} … {most}"))
-        })?;
+        self.section().check()?;
         check_state_dir(&self.state_dir)?;
         check_metrics_listen(self.metrics_listen, 9464)?;
         check_metrics_file(self.metrics_file.as_deref())?;
@@ -273,7 +295,12 @@ impl HostConfig {
         let flexs = (swaps && !may_swap).then_some(
             "policies: flexs says who spins and swaps nobody, which needs placement = \"rebalance\"",
         );
-        none.into_iter().chain(flexs).map(str::to_owned).collect()
+        none.into_iter().chain(flexs).map(str::to_owned).chain(self.former_keys()).collect()
+    }
+
+    /// Returns a remark on each former key of the file.
+    pub fn former_keys(&self) -> impl Iterator<Item = String> {
+        self.former.iter().map(ToString::to_string)
     }
 
     /// Returns the accounting period.
@@ -299,26 +326,11 @@ impl HostConfig {
             period: self.period(),
             policies: rules.fold(self.policies.0, PolicySet::or),
             placement: self.placement,
-            flexw: self.flexw(),
-            turns: TurnsConfig { turn: Nanos::from_millis(self.turn_ms), ..TurnsConfig::default() },
+            flexw: self.fair.clone(),
+            turns: self.turns,
             asymmetric: self.asymmetric,
-            flexs: FlexSConfig {
-                fair_window: Nanos::from_secs(self.fair_window_s),
-                ..FlexSConfig::of_periods()
-            },
+            flexs: self.flexs.clone(),
             dry_run: self.dry_run,
-        }
-    }
-
-    /// Returns the settings of the control law.
-    pub fn flexw(&self) -> FlexWConfig {
-        FlexWConfig {
-            fair_window: Nanos::from_secs(self.fair_window_s),
-            gain: self.gain,
-            smoothing: self.smoothing,
-            dead_band: self.dead_band,
-            idle_tolerance: self.idle_tolerance,
-            spread: self.spread,
         }
     }
 }
@@ -349,7 +361,8 @@ mod tests {
     #[test]
     fn documented_example_is_valid() {
         let config = read(
-            "[host]\nperiod_ms = 50\nfair_window_s = 5\nplacement = \"rebalance\"\n\
+            "[host]\nperiod_ms = 50\nplacement = \"rebalance\"\n\
+             [host.fair]\nfair_window = \"5s\"\n[host.flexs]\nchoices = 3\n\
              [host.select]\nnames = [\"db-*\"]\n[[host.weight]]\nname = \"db-*\"\nweight = 2.0\n",
         )
         .unwrap();
@@ -357,6 +370,33 @@ mod tests {
         assert_eq!(config.period(), Nanos::from_millis(50));
         assert_eq!(config.placement, Placement::Rebalance);
         assert_eq!(config.rule[0].weight, Some(2.0));
+        let controller = config.controller();
+        assert_eq!(controller.flexw.fair_window, Nanos::from_secs(5));
+        assert_eq!(controller.flexs, FlexSConfig { choices: 3, ..FlexSConfig::of_periods() });
+    }
+
+    #[test]
+    fn former_keys_are_read_with_a_remark() {
+        let old = "[host]\nselect.all = true\nfair_window_s = 5\ngain = 0.1\nturn_ms = 30\n";
+        let mut config = read(old).unwrap();
+        let remarks = config.remarks();
+        assert_eq!(remarks.len(), 3, "{remarks:?}");
+        assert!(remarks[0].starts_with("fair_window_s is fair.fair_window and flexs.fair_window"));
+        config.former.clear();
+        let new = "[host]\nselect.all = true\nfair.fair_window = \"5s\"\nflexs.fair_window = \"5s\"\n\
+                   fair.gain = 0.1\nturns.turn = \"30ms\"\n";
+        assert_eq!(config, read(new).unwrap());
+    }
+
+    #[test]
+    fn options_set_values_of_keys() {
+        let mut config = HostConfig::default();
+        config.set("turns.turn", "30ms").unwrap();
+        config.set("counters", "synthetic").unwrap();
+        assert_eq!(config.turns.turn, Nanos::from_millis(30));
+        assert_eq!(config.counters, CounterChoice::Synthetic);
+        assert_eq!(config.set("fair.gain", "7"), Err("0.001 … 1".to_owned()));
+        assert!(config.set("counters", "none").unwrap_err().contains("`hardware`"));
     }
 
     #[test]
@@ -386,7 +426,6 @@ mod tests {
     #[test]
     fn missing_settings_have_defaults() {
         assert_eq!(read("").unwrap(), HostConfig::default());
-        assert_eq!(HostConfig::default().flexw(), FlexWConfig::default());
     }
 
     #[test]
@@ -416,11 +455,8 @@ mod tests {
 
     #[test]
     fn range_errors_name_key_value_and_range() {
-        assert_eq!(
-            error("[host]\nperiod_ms = 5"),
-            "period_ms = 5 is not possible: 30 … 1000 milliseconds"
-        );
-        assert!(error("[host]\nfair_window_s = 0").contains("1 … 3600"));
+        assert_eq!(error("[host]\nperiod_ms = 5"), "period_ms = 5 is not possible: 30 … 1000");
+        assert!(error("[host]\nfair_window_s = 0").contains("100ms … 3600s"));
         assert!(error("[host]\nscan_ms = 1").contains("100 … 60000"));
         assert!(error("[host]\ngain = 0.0").contains("0.001 … 1"));
         assert!(error("[host]\nsmoothing = nan").contains("smoothing = NaN"));

@@ -20,7 +20,7 @@ use tandem_linux::settings::SettingsError;
 /// The packaged settings, mostly comments.
 const PACKAGED: &str = include_str!("../../../packaging/tandem.toml");
 
-const EXAMPLES: [&str; 3] = [
+const EXAMPLES: [&str; 4] = [
     "[host]\nperiod_ms = 50\nfair_window_s = 5\nscan_ms = 500\ngain = 0.1\nsmoothing = 0.5\ndead_band = 0.02\nidle_tolerance = 0.02\nspread = 16.0\n\
      policies = [\"fair\", \"turns\", \"apart\"]\nweight_per_vcpu = true\nturn_ms = 20\nplacement = \"rebalance\"\ndry_run = true\nstate_dir = \"/run/t\"\n\
      metrics_listen = \"127.0.0.1:9464\"\nmetrics_file = \"/run/t/m\"\nthread_pattern = \"vcpu-{n}\"\nqmp_sockets = [\"/run/*/mon.sock\"]\n\
@@ -28,6 +28,7 @@ const EXAMPLES: [&str; 3] = [
     "[host.select]\nall = true\n[[host.rule]]\nname = \"db-*\"\nweight = 2.0\n[[host.rule]]\ncgroup = \"/machine.slice/*\"\nuid = 1000\nweight_per_vcpu = \
      false\npolicies = [\"configured\"]\n[[host.weight]]\npid = 7\nweight = 0.5\n",
     "host = { select = { all = true }, asymmetric = { time = true, latency = false } }\n",
+    "[host.fair]\nfair_window = \"5s\"\ngain = 0.1\n[host.turns]\nturn = \"20ms\"\nperiods = 5\n[host.flexs]\nchoices = 3\n",
 ];
 
 /// The packaged settings with every key uncommented.
@@ -43,7 +44,7 @@ fn uncommented() -> String {
 fn check_usable(config: &HostConfig) {
     let controller = config.controller();
     assert!((30_000_000..=1_000_000_000).contains(&controller.period.0));
-    let flexw = config.flexw();
+    let flexw = controller.flexw;
     let numbers =
         [flexw.gain, flexw.smoothing, flexw.dead_band, flexw.idle_tolerance, flexw.spread];
     assert!(numbers.iter().all(|number| number.is_finite()), "{flexw:?}");

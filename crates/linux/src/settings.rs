@@ -3,17 +3,21 @@
 //! The file is read and parsed first; ranges are checked after the flags are applied.
 //! An error names the file or the key, the value, and the valid form.
 
+use std::cmp::Reverse;
 use std::fmt::Display;
 use std::io;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 use tandem_model::nesting::{TOO_DEEP, too_deep};
 use tandem_model::suggestion::nearest;
+use tandem_policy::settings::{Ranged, Value};
 use thiserror::Error;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use crate::printable::printable;
 use crate::replace::{NO_FILE, is_no_file};
@@ -70,11 +74,150 @@ impl SettingsError {
     }
 }
 
-/// Reads and parses a settings file.
-pub fn read<T, E: Display>(
-    path: &Path,
-    parse: impl FnOnce(&str) -> Result<T, E>,
-) -> Result<T, SettingsError> {
+/// A section of a settings file.
+pub struct Section<'a> {
+    name: &'a str,
+    /// Keys with a former name.
+    renamed: &'static [Renamed],
+    /// Its settings with a range: errors show it, and times are written with a unit.
+    ranged: Vec<Ranged>,
+}
+
+/// A key with a former name, which is still read.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("{old} is {} now{}; the next release removes the old form", new.join(" and "), in_unit(unit))]
+pub struct Renamed {
+    /// The former name.
+    pub old: &'static str,
+    /// The keys in its place.
+    pub new: &'static [&'static str],
+    /// Unit of its number; the new keys are texts with a unit.
+    pub unit: &'static str,
+}
+
+fn in_unit(unit: &str) -> String {
+    if unit.is_empty() { String::new() } else { format!(", with a unit, such as \"10{unit}\"") }
+}
+
+impl<'a> Section<'a> {
+    /// A section with these settings, and those of its tables.
+    pub fn new<const N: usize, const M: usize>(
+        name: &'a str,
+        renamed: &'static [Renamed],
+        own: [Ranged; N],
+        tables: [(&str, Vec<Ranged>); M],
+    ) -> Section<'a> {
+        let within = |(table, settings): (&str, Vec<Ranged>)| -> Vec<Ranged> {
+            settings.into_iter().map(|setting| setting.within(table)).collect()
+        };
+        let ranged = own.into_iter().chain(tables.into_iter().flat_map(within)).collect();
+        Section { name, renamed, ranged }
+    }
+
+    /// Reads a file with this section; returns it with the former keys that it has.
+    pub fn read<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+    ) -> Result<(T, Vec<&'static Renamed>), SettingsError> {
+        let text = text(path)?;
+        let wrong = |message| SettingsError::Parse { path: path.to_owned(), message };
+        if let Some(at) = too_deep(&text) {
+            return Err(wrong(format!("line {}: {TOO_DEEP}", line(&text, at))));
+        }
+        self.parse(&text).map_err(wrong)
+    }
+
+    fn parse<T: DeserializeOwned>(&self, text: &str) -> Result<(T, Vec<&'static Renamed>), String> {
+        let mut root =
+            DeTable::parse(text).map_err(|error| explain(error.to_string().trim_end(), None))?;
+        let mut found = Vec::new();
+        if let Some(DeValue::Table(section)) =
+            root.get_mut().get_mut(self.name).map(Spanned::get_mut)
+        {
+            for renamed in self.renamed {
+                match rename(section, renamed) {
+                    Ok(true) => found.push(renamed),
+                    Ok(false) => {}
+                    Err((at, message)) => {
+                        return Err(format!("line {}: {message}", line(text, at)));
+                    }
+                }
+            }
+        }
+        let read = T::deserialize(toml::Deserializer::from(root.clone()));
+        let read = read.map_err(|mut error| {
+            let key = error.span().and_then(|span| key_at(root.get_ref(), span.start));
+            let key = key.as_deref().and_then(|key| key.strip_prefix(self.name)?.strip_prefix('.'));
+            let ranged = key.and_then(|key| self.ranged.iter().find(|ranged| ranged.key == key));
+            error.set_input(Some(text));
+            explain(error.to_string().trim_end(), ranged)
+        })?;
+        Ok((read, found))
+    }
+
+    /// Returns a file with this section as text.
+    pub fn write<T: Serialize>(&self, file: &T) -> String {
+        // Every setting has a form in TOML, so this cannot fail.
+        let mut text = toml::to_string_pretty(file).unwrap_or_default();
+        let Ok(root) = DeTable::parse(&text) else {
+            return text;
+        };
+        let value = |key: &str| {
+            let section = root.get_ref().get(self.name)?;
+            key.split('.').try_fold(section, |table, key| table.get_ref().as_table()?.get(key))
+        };
+        let mut times: Vec<_> = self
+            .ranged
+            .iter()
+            .filter_map(|setting| match setting.value {
+                Value::Time(_) => Some((value(&setting.key)?.span(), setting.value)),
+                _ => None,
+            })
+            .collect();
+        times.sort_by_key(|(span, _)| Reverse(span.start));
+        for (span, time) in times {
+            text.replace_range(span, &format!("\"{time}\""));
+        }
+        text
+    }
+
+    /// Returns settings of this section with another value of a key; the error is the valid form.
+    pub fn set<T: Serialize + DeserializeOwned>(
+        &self,
+        settings: &T,
+        key: &str,
+        text: &str,
+    ) -> Result<T, String> {
+        let message = |error: &dyn Display| {
+            let ranged = self.ranged.iter().find(|ranged| ranged.key == key);
+            explain(&error.to_string(), ranged)
+        };
+        let mut all = toml::Table::try_from(settings).map_err(|error| message(&error))?;
+        let mut path = key.split('.');
+        let last = path.next_back().unwrap_or_default();
+        let table = path.try_fold(&mut all, |table, name| table.get_mut(name)?.as_table_mut());
+        let value = text.parse().unwrap_or_else(|_| toml::Value::String(text.to_owned()));
+        table.ok_or("no such key")?.insert(last.to_owned(), value);
+        all.try_into().map_err(|error: toml::de::Error| message(&error.message()))
+    }
+
+    /// Returns the range of a setting that is outside.
+    pub fn range_outside(&self, key: &str) -> Option<String> {
+        let setting = self.ranged.iter().find(|setting| setting.key == key)?;
+        (!setting.is_within()).then(|| setting.range())
+    }
+
+    /// Checks the settings with a range.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        match self.ranged.iter().find(|setting| !setting.is_within()) {
+            Some(wrong) => Err(SettingsError::value(&wrong.key, wrong.value, wrong.range())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Reads the text of a file.
+fn text(path: &Path) -> Result<String, SettingsError> {
     let failed = |source| SettingsError::Read { path: path.to_owned(), source };
     let mut text = String::new();
     // Some files, such as /dev/zero, never end.
@@ -85,16 +228,67 @@ pub fn read<T, E: Display>(
         let too_long = format!("it is longer than {MAX_BYTES} bytes; no settings are");
         return Err(failed(io::Error::other(too_long)));
     }
-    let wrong = |message: String| SettingsError::Parse { path: path.to_owned(), message };
-    if let Some(at) = too_deep(&text) {
-        let line = text[..at].lines().count().max(1);
-        return Err(wrong(format!("line {line}: {TOO_DEEP}")));
-    }
-    parse(&text).map_err(|error| wrong(explain(error.to_string().trim_end())))
+    Ok(text)
 }
 
-/// Rewrites a message of the parser: replaces Rust types by TOML terms and suggests a key for a mistyped one.
-fn explain(message: &str) -> String {
+/// Returns the number of the line with this byte.
+fn line(text: &str, at: usize) -> usize {
+    text[..at].matches('\n').count() + 1
+}
+
+/// Moves the value of a former key to the new ones; returns whether there was one.
+/// The error has its position.
+fn rename(section: &mut DeTable<'_>, renamed: &Renamed) -> Result<bool, (usize, String)> {
+    let old = renamed.old;
+    let mut path = old.split('.');
+    let last = path.next_back().unwrap_or_default();
+    let table = path.try_fold(&mut *section, |table, name| match table.get_mut(name)?.get_mut() {
+        DeValue::Table(inner) => Some(inner),
+        _ => None,
+    });
+    let Some((key, mut value)) = table.and_then(|table| table.remove_entry(last)) else {
+        return Ok(false);
+    };
+    if let (DeValue::Integer(number), false) = (value.get_ref(), renamed.unit.is_empty()) {
+        let text = format!("{number}{}", renamed.unit);
+        value = Spanned::new(value.span(), DeValue::String(text.into()));
+    }
+    for new in renamed.new {
+        let (table, name) = new.rsplit_once('.').unwrap_or(("", new));
+        let name = Spanned::new(key.span(), name.into());
+        if let Some(table) = table_at(section, table)
+            && table.insert(name, value.clone()).is_some()
+        {
+            let message = format!("{old} is the old name of {new}, which is set too: omit {old}");
+            return Err((key.span().start, message));
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the table with this path, which is created if it is missing; `None` if a value is in its place.
+fn table_at<'a, 'i>(mut table: &'a mut DeTable<'i>, path: &str) -> Option<&'a mut DeTable<'i>> {
+    for name in path.split_terminator('.') {
+        let name = Spanned::new(0..0, name.to_owned().into());
+        let inner = table.entry(name).or_insert(Spanned::new(0..0, DeValue::Table(DeTable::new())));
+        let DeValue::Table(inner) = inner.get_mut() else {
+            return None;
+        };
+        table = inner;
+    }
+    Some(table)
+}
+
+/// Returns the path of the key whose value is at this position.
+fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
+    table.iter().find_map(|(key, value)| match value.get_ref() {
+        DeValue::Table(inner) => Some(format!("{}.{}", key.get_ref(), key_at(inner, at)?)),
+        _ => value.span().contains(&at).then(|| key.get_ref().to_string()),
+    })
+}
+
+/// Rewrites a message of the parser: replaces Rust types by TOML terms, adds the range, and suggests a key for a mistyped one.
+fn explain(message: &str, ranged: Option<&Ranged>) -> String {
     const TYPES: [(&str, &str); 9] = [
         ("a sequence", "a list, such as [\"a\", \"b\"]"),
         ("a map", "a table, such as { key = value }"),
@@ -111,9 +305,12 @@ fn explain(message: &str) -> String {
     };
     let message = TYPES.iter().fold(format!("{message}\n"), replace_type);
     let message = message.trim_end();
-    match suggested(message) {
-        Some(key) => format!("{message}; did you mean `{key}`?"),
-        None => message.to_owned(),
+    match (suggested(message), ranged) {
+        (Some(key), _) => format!("{message}; did you mean `{key}`?"),
+        (None, Some(ranged)) => {
+            format!("{}, {}", message.trim_end_matches(", 0 or more"), ranged.range())
+        }
+        (None, None) => message.to_owned(),
     }
 }
 
@@ -147,22 +344,6 @@ pub fn check_state_dir(dir: &Path) -> Result<(), SettingsError> {
         Err(SettingsError::value("state_dir", "\"\"", "a directory, such as /run/tandem"))
     } else {
         Ok(())
-    }
-}
-
-/// Checks that a whole number is within these limits.
-pub fn check_whole(
-    key: &str,
-    given: u64,
-    least: u64,
-    most: u64,
-    unit: &str,
-) -> Result<(), SettingsError> {
-    if (least..=most).contains(&given) {
-        Ok(())
-    } else {
-        let expected = format!("{least} … {most} {unit}");
-        Err(SettingsError::value(key, given, expected))
     }
 }
 
@@ -204,14 +385,94 @@ pub fn check_metrics_file(file: Option<&Path>) -> Result<(), SettingsError> {
 
 #[cfg(test)]
 mod tests {
+    use tandem_model::Nanos;
+
     use super::*;
 
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct File {
+        a: Keys,
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Keys {
+        whole: u64,
+        of_time: Times,
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Times {
+        wait: Nanos,
+        rest: Nanos,
+    }
+
+    fn section(file: &File) -> Section<'static> {
+        static RENAMED: [Renamed; 2] = [
+            Renamed { old: "wait_ms", new: &["of_time.wait", "of_time.rest"], unit: "ms" },
+            Renamed { old: "of_time.old", new: &["of_time.rest"], unit: "" },
+        ];
+        let whole = Ranged::new("whole", file.a.whole, (5, 7));
+        let wait = Ranged::new("wait", file.a.of_time.wait, (Nanos::ZERO, Nanos::from_secs(1)));
+        Section::new("a", &RENAMED, [whole], [("of_time", vec![wait])])
+    }
+
+    fn file(text: &str) -> Result<(File, usize), String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.toml");
+        std::fs::write(&path, text).unwrap();
+        let (file, former) = section(&File::default()).read(&path).map_err(|error| {
+            let said = error.to_string();
+            let start = format!("configuration {}: ", path.display());
+            said.strip_prefix(&start).expect("errors name the file").to_owned()
+        })?;
+        Ok((file, former.len()))
+    }
+
     #[test]
-    fn range_errors_name_the_range() {
-        let error = |checked: Result<(), SettingsError>| checked.unwrap_err().to_string();
-        assert!(check_whole("a", 5, 5, 7, "ms").is_ok());
-        let text = error(check_whole("a", 8, 5, 7, "ms"));
-        assert_eq!(text, "a = 8 is not possible: 5 … 7 ms");
+    fn former_keys_are_read_times_have_units() {
+        let ms = Nanos::from_millis;
+        for (text, wait, rest, former) in [
+            ("[a]\nwait_ms = 20\n", ms(20), ms(20), 1),
+            ("a = { wait_ms = 20 }\n", ms(20), ms(20), 1),
+            ("[a.of_time]\nwait = \"1.5ms\"\nold = 7\n", Nanos(1_500_000), Nanos(7), 1),
+            ("[a.of_time]\nwait = 4000000\nrest = \"1s\"", ms(4), Nanos::from_secs(1), 0),
+        ] {
+            let (read, found) = file(text).unwrap();
+            let wanted = File { a: Keys { whole: 0, of_time: Times { wait, rest } } };
+            assert_eq!((&read, found), (&wanted, former), "{text}");
+            let written = section(&read).write(&read);
+            let line = format!("wait = \"{}\"", wait.in_whole_units());
+            assert!(written.contains(&line), "{written}");
+            assert_eq!(file(&written), Ok((read, 0)));
+        }
+        let hint = section(&File::default()).renamed[0].to_string();
+        assert!(hint.starts_with("wait_ms is of_time.wait and of_time.rest now, with a unit"));
+    }
+
+    #[test]
+    fn errors_have_line_and_range() {
+        for (text, line, said) in [
+            ("[a]\nwhole = \"x\"", "line 2", "expected a whole number, 5 … 7"),
+            ("[a]\n\nwait_ms = -2", "line 3", "such as \"4ms\""),
+            ("[a]\nof_time.wait = true", "line 2", "such as \"4ms\", 0ns … 1s"),
+            ("[a]\nof_time.rest = true", "line 2", "such as \"4ms\""),
+            ("[a]\nwhile = 1", "line 2", "did you mean `whole`?"),
+            ("[a]\nof_time = 1", "line 2", "expected struct Times"),
+            (
+                "[a]\nwait_ms = 1\nof_time.rest = 2",
+                "line 2",
+                "wait_ms is the old name of of_time.rest, which is set too: omit wait_ms",
+            ),
+        ] {
+            let error = file(text).unwrap_err();
+            assert!(error.contains(line) && error.ends_with(said), "{text}: {error}");
+        }
+        let (read, _) = file("[a]\nwhole = 8").unwrap();
+        let error = section(&read).check().unwrap_err().to_string();
+        assert_eq!(error, "whole = 8 is not possible: 5 … 7");
     }
 
     #[test]
@@ -221,7 +482,7 @@ mod tests {
         assert!(said.starts_with("a = \\x1bxxx") && said.len() < 300, "{said}");
         let error = SettingsError::value("a", 1, "x".repeat(1 << 20));
         assert!(error.to_string().len() < 700);
-        let endless = read(Path::new("/dev/zero"), |_| Err::<(), _>("read")).unwrap_err();
+        let endless = text(Path::new("/dev/zero")).unwrap_err();
         assert!(endless.to_string().contains("longer than"), "{endless}");
     }
 
@@ -250,17 +511,10 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_file() {
-        let parse = |_: &str| Err::<(), _>("no such key\n");
-        let missing = read(Path::new("/no/such.toml"), parse).unwrap_err();
-        assert!(missing.to_string().contains("cannot read the configuration /no/such.toml"));
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.toml");
-        std::fs::write(&path, "").unwrap();
-        let wrong = read(&path, parse).unwrap_err().to_string();
-        assert_eq!(wrong, format!("configuration {}: no such key", path.display()));
-        std::fs::write(&path, format!("a = 1\nb = {}", "{".repeat(10_000))).unwrap();
-        let deep = read(&path, parse).unwrap_err().to_string();
+    fn missing_files_and_deep_tables_are_refused() {
+        let missing = text(Path::new("/no/such.toml")).unwrap_err().to_string();
+        assert!(missing.contains("cannot read the configuration /no/such.toml"), "{missing}");
+        let deep = file(&format!("a = 1\nb = {}", "{".repeat(10_000))).unwrap_err();
         assert!(deep.ends_with(&format!("line 2: {TOO_DEEP}")), "{deep}");
     }
 }

@@ -7,16 +7,22 @@
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
+use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::length::{length, not_possible};
 
 /// A length of time, or a point on a monotonic clock, in nanoseconds.
 ///
-/// As a newtype of serde, not a transparent one: a reader can give it a form of its own, such as `"4ms"`.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+/// It is read from a number of nanoseconds or a text with a unit, such as `"4ms"`, and written as a number.
+/// As a newtype of serde, not a transparent one: a reader can give it a form of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Nanos(pub u64);
+
+/// Valid form of a time, for errors.
+const TIME: &str = "a time with its unit, such as \"4ms\"";
 
 impl Nanos {
     /// Zero time.
@@ -40,6 +46,58 @@ impl Nanos {
     /// Returns `self - earlier`, or zero if `earlier` is later.
     pub fn saturating_sub(self, earlier: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Returns the time in the largest unit without a fraction, such as `4ms`; it can be parsed.
+    pub fn in_whole_units(self) -> String {
+        let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
+        let whole = units.iter().find(|(_, nanos)| self.0 > 0 && self.0.is_multiple_of(*nanos));
+        let (unit, nanos) = whole.unwrap_or(&("ns", 1));
+        format!("{}{unit}", self.0 / nanos)
+    }
+}
+
+impl FromStr for Nanos {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Nanos, String> {
+        let time = length(text.trim()).ok().filter(|_| text.ends_with(char::is_alphabetic));
+        let nanos = time.and_then(|time| u64::try_from(time.as_nanos()).ok());
+        nanos.map(Nanos).ok_or_else(|| not_possible(text, TIME))
+    }
+}
+
+impl<'de> Deserialize<'de> for Nanos {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Nanos, D::Error> {
+        deserializer.deserialize_newtype_struct("Nanos", Time)
+    }
+}
+
+/// Reads a time.
+struct Time;
+
+impl<'de> Visitor<'de> for Time {
+    type Value = Nanos;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(TIME)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<Nanos, D::Error> {
+        inner.deserialize_any(self)
+    }
+
+    fn visit_u64<E: de::Error>(self, nanos: u64) -> Result<Nanos, E> {
+        Ok(Nanos(nanos))
+    }
+
+    fn visit_i64<E: de::Error>(self, nanos: i64) -> Result<Nanos, E> {
+        let wrong = |_| E::invalid_value(Unexpected::Signed(nanos), &self);
+        u64::try_from(nanos).map(Nanos).map_err(wrong)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Nanos, E> {
+        text.parse().map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
     }
 }
 

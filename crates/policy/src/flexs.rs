@@ -36,7 +36,7 @@ pub use config::FlexSConfig;
 pub use detector::{Basis, Ratio, SpinDetector, Verdict};
 pub use swap::{SwapError, VcpuPlace, may_steal, swap_plan};
 
-use crate::settings::{OutOfRange, Settings};
+use crate::settings::{Ranged, Settings};
 use pcg::Pcg32;
 use tandem_model::branch_counters::BranchCounts;
 use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
@@ -169,7 +169,7 @@ impl FlexS {
     /// Creates a controller without samples. Equal seeds give equal choices.
     ///
     /// Returns an error if a value of `config` is out of its range.
-    pub fn new(config: FlexSConfig, seed: u64) -> Result<FlexS, OutOfRange> {
+    pub fn new(config: FlexSConfig, seed: u64) -> Result<FlexS, Ranged> {
         config.check()?;
         Ok(FlexS {
             config,

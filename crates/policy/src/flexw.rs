@@ -52,37 +52,21 @@ settings! {
     pub struct FlexWConfig {
         /// FAIR_WINDOW: interval at which weights saved up by VMs that did not use them are reset, as in the paper.
         /// Shorter forgets the needs of a mostly idle VM sooner.
-        pub fair_window: Nanos = Nanos::from_secs(10), FlexWConfig::FAIR_WINDOWS;
+        pub fair_window: Nanos = Nanos::from_secs(10), (Nanos::from_millis(100), Nanos::from_secs(3600));
         /// Gain g: the fraction of the estimated error that one period corrects.
         /// Higher converges sooner and reacts more to noise; above about 0.7 it oscillates.
-        pub gain: f64 = 0.3, FlexWConfig::GAINS;
+        pub gain: f64 = 0.3, (0.001, 1.0);
         /// Smoothing α: the weight of the newest period in the averages. Lower is calmer and slower.
-        pub smoothing: f64 = 0.3, FlexWConfig::SMOOTHINGS;
+        pub smoothing: f64 = 0.3, (0.001, 1.0);
         /// |lag| that is ignored, as a fraction. Wider writes fewer weights and leaves more unfairness.
-        pub dead_band: f64 = 0.01, FlexWConfig::DEAD_BANDS;
+        pub dead_band: f64 = 0.01, (0.0, 0.5);
         /// Fraction of a group's pCPU time that may be idle while it still counts as used up; twice that resets the weights.
-        pub idle_tolerance: f64 = 0.05, FlexWConfig::IDLE_TOLERANCES;
+        pub idle_tolerance: f64 = 0.05, (0.0, 0.5);
         /// r_i stays within w_i ÷ spread … w_i × spread. The default is the range of `cpu.weight` around its default.
         /// It bounds how little a vCPU gets that shares its pCPU with a VM far behind.
         /// Smaller is gentler there, and leaves VMs unfair whose pins need more.
-        pub spread: f64 = 100.0, FlexWConfig::SPREADS;
+        pub spread: f64 = 100.0, (1.0, 1000.0);
     }
-}
-
-/// Ranges of the settings.
-impl FlexWConfig {
-    /// Range of `fair_window`.
-    pub const FAIR_WINDOWS: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(3600));
-    /// Range of `gain`.
-    pub const GAINS: (f64, f64) = (0.001, 1.0);
-    /// Range of `smoothing`.
-    pub const SMOOTHINGS: (f64, f64) = (0.001, 1.0);
-    /// Range of `dead_band`.
-    pub const DEAD_BANDS: (f64, f64) = (0.0, 0.5);
-    /// Range of `idle_tolerance`.
-    pub const IDLE_TOLERANCES: (f64, f64) = (0.0, 0.5);
-    /// Range of `spread`.
-    pub const SPREADS: (f64, f64) = (1.0, 1000.0);
 }
 
 /// Maximum relative error that one period acts on; bounds the step after a sudden change.

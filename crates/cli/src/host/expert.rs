@@ -1,86 +1,92 @@
 //! Options of `tandem host run` that are keys of the settings file since 0.2; they remain for one release, hidden.
 
-use clap::Args;
-use tandem_command::number::{real, whole};
-use tandem_command::tell;
-use tandem_host::config::HostConfig;
-use tandem_linux::branch_counters::CounterChoice;
+use clap::error::ErrorKind;
+use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
+use tandem_command::{console, tell};
+use tandem_host::config::{FORMER_KEYS, HostConfig};
 use tandem_linux::log::LevelFilter;
-use tandem_policy::FlexWConfig;
+use tandem_model::length::in_units;
 use tandem_policy::asymmetric::AsymmetricConfig;
 
-/// Settings of the control law and of single policies.
-#[derive(Clone, Debug, Args)]
-pub struct ExpertArgs {
-    /// Accounting period, 30 … 1000 ms
-    #[arg(long, hide = true, value_name = "MS", value_parser = whole(HostConfig::PERIODS_MS, "milliseconds"))]
-    period_ms: Option<u64>,
-    /// Fair window, 1 … 3600 s
-    #[arg(long, hide = true, value_name = "S", value_parser = whole(HostConfig::FAIR_WINDOWS_S, "seconds"))]
-    fair_window_s: Option<u64>,
-    /// Interval of discovery, 100 … 60000 ms
-    #[arg(long, hide = true, value_name = "MS", value_parser = whole(HostConfig::SCANS_MS, "milliseconds"))]
-    scan_ms: Option<u64>,
-    /// Gain of the control law, 0.001 … 1
-    #[arg(long, hide = true, value_parser = real(FlexWConfig::GAINS), allow_negative_numbers = true)]
-    gain: Option<f64>,
-    /// Smoothing of the control law, 0.001 … 1
-    #[arg(long, hide = true, value_parser = real(FlexWConfig::SMOOTHINGS), allow_negative_numbers = true)]
-    smoothing: Option<f64>,
-    /// Dead band of the lag, 0 … 0.5
-    #[arg(long, hide = true, value_parser = real(FlexWConfig::DEAD_BANDS), allow_negative_numbers = true)]
-    dead_band: Option<f64>,
-    /// Idle part of the pCPUs that counts as used, 0 … 0.5
-    #[arg(long, hide = true, value_parser = real(FlexWConfig::IDLE_TOLERANCES), allow_negative_numbers = true)]
-    idle_tolerance: Option<f64>,
-    /// Maximum factor between configured and current weight, 1 … 1000
-    #[arg(long, hide = true, value_parser = real(FlexWConfig::SPREADS), allow_negative_numbers = true)]
-    spread: Option<f64>,
-    /// Length of a turn, 5 … 100 ms
-    #[arg(long, hide = true, value_name = "MS", value_parser = whole(HostConfig::TURNS_MS, "milliseconds"))]
-    turn_ms: Option<u64>,
-    /// Parts of the policy asymmetric: time, latency, resolver
-    #[arg(long, hide = true, value_name = "PART,…", value_parser = AsymmetricConfig::parse)]
-    asymmetric: Option<AsymmetricConfig>,
-    /// Branch counters of the policy flexs: hardware or synthetic
-    #[arg(long, hide = true, value_name = "SOURCE")]
-    counters: Option<CounterChoice>,
+/// Options with the former names of keys, and keys with an option of their name.
+fn options() -> impl Iterator<Item = &'static str> {
+    let former = FORMER_KEYS.iter().map(|key| key.old);
+    former.chain(["period_ms", "scan_ms", "asymmetric", "counters"])
 }
 
-/// Sets a value if it is given, and adds its key.
-fn set<T>(slot: &mut T, given: Option<T>, key: &'static str, keys: &mut Vec<&'static str>) {
-    if let Some(given) = given {
-        *slot = given;
-        keys.push(key);
+/// The given options and their values.
+#[derive(Clone, Debug)]
+pub struct ExpertArgs(Vec<(&'static str, String)>);
+
+impl Args for ExpertArgs {
+    fn augment_args(command: Command) -> Command {
+        let hidden = |option: &'static str| {
+            // Clap keeps names for the life of the process.
+            let long: &'static str = option.replace('_', "-").leak();
+            Arg::new(option).long(long).hide(true).allow_negative_numbers(true)
+        };
+        command.args(options().map(hidden))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        ExpertArgs::augment_args(command)
     }
 }
 
+impl FromArgMatches for ExpertArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ExpertArgs, Error> {
+        let given = |option| Some((option, matches.get_one::<String>(option)?.clone()));
+        let args: Vec<_> = options().filter_map(given).collect();
+        for (option, value) in &args {
+            set(&mut HostConfig::default(), option, value).map_err(|expected| {
+                let option = option.replace('_', "-");
+                let message = format!("invalid value '{value}' for '--{option}': {expected}\n");
+                Error::raw(ErrorKind::ValueValidation, message)
+            })?;
+        }
+        Ok(ExpertArgs(args))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = ExpertArgs::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Sets the value of an option; returns its keys. The error is the valid form.
+fn set(config: &mut HostConfig, option: &'static str, value: &str) -> Result<String, String> {
+    if option == "asymmetric" {
+        config.asymmetric = AsymmetricConfig::parse(value).map_err(|error| error.to_string())?;
+        return Ok(option.to_owned());
+    }
+    let Some(key) = FORMER_KEYS.iter().find(|key| key.old == option) else {
+        config.set(option, &in_units(value, "milliseconds"))?;
+        return Ok(option.to_owned());
+    };
+    let is_number = value.parse::<f64>().is_ok();
+    let value = if is_number { format!("{value}{}", key.unit) } else { value.to_owned() };
+    key.new.iter().try_for_each(|new| config.set(new, &value))?;
+    Ok(key.new.join(", "))
+}
+
 impl ExpertArgs {
-    /// Overrides settings of the file; returns their keys.
-    pub fn apply(self, config: &mut HostConfig) -> Vec<&'static str> {
-        let mut keys = Vec::new();
-        set(&mut config.period_ms, self.period_ms, "period_ms", &mut keys);
-        set(&mut config.fair_window_s, self.fair_window_s, "fair_window_s", &mut keys);
-        set(&mut config.scan_ms, self.scan_ms, "scan_ms", &mut keys);
-        set(&mut config.gain, self.gain, "gain", &mut keys);
-        set(&mut config.smoothing, self.smoothing, "smoothing", &mut keys);
-        set(&mut config.dead_band, self.dead_band, "dead_band", &mut keys);
-        set(&mut config.idle_tolerance, self.idle_tolerance, "idle_tolerance", &mut keys);
-        set(&mut config.spread, self.spread, "spread", &mut keys);
-        set(&mut config.turn_ms, self.turn_ms, "turn_ms", &mut keys);
-        set(&mut config.asymmetric, self.asymmetric, "asymmetric", &mut keys);
-        set(&mut config.counters, self.counters, "counters", &mut keys);
-        keys
+    /// Overrides settings of the file; returns the options with the keys that replace them.
+    pub fn apply(self, config: &mut HostConfig) -> Vec<(&'static str, String)> {
+        // The values are valid, as those of the file are.
+        let keys = |(option, value): (_, String)| Some((option, set(config, option, &value).ok()?));
+        self.0.into_iter().filter_map(keys).collect()
     }
 }
 
 /// Prints a line with the keys that replace the given options.
-pub fn hint(keys: &[&str]) {
-    if keys.is_empty() || tandem_command::console::level() < LevelFilter::INFO {
+pub fn hint(replaced: &[(&'static str, String)]) {
+    if replaced.is_empty() || console::level() < LevelFilter::INFO {
         return;
     }
-    let options: Vec<String> =
-        keys.iter().map(|key| format!("--{}", key.replace('_', "-"))).collect();
+    let (options, keys): (Vec<String>, Vec<&str>) = replaced
+        .iter()
+        .map(|(option, keys)| (format!("--{}", option.replace('_', "-")), keys.as_str()))
+        .unzip();
     tell!(
         "tandem: set {} in the section [host] of a settings file (--config) instead of {}; the next release removes these options",
         keys.join(", "),

@@ -13,7 +13,7 @@ use tandem_host::daemon::{Daemon, Reload};
 use tandem_host::select::VmPattern;
 use tandem_linux::settings::{SettingsError, parse_address};
 use tandem_model::{PolicySet, length};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::expert::{ExpertArgs, hint};
 use super::look::{FindArgs, OUTPUT, SELECTION, parse_vm};
@@ -97,8 +97,8 @@ impl RunArgs {
         }
     }
 
-    /// Returns the settings of the file, overridden by options, without checks, and the keys of expert options.
-    fn settings(self) -> anyhow::Result<(HostConfig, Vec<&'static str>)> {
+    /// Returns the settings of the file, overridden by options, without checks, and the expert options with their keys.
+    fn settings(self) -> anyhow::Result<(HostConfig, Vec<(&'static str, String)>)> {
         let mut config = match &self.config {
             Some(path) => HostConfig::read(path)?,
             None => HostConfig::default(),
@@ -185,6 +185,9 @@ pub fn main(args: RunArgs) -> anyhow::Result<()> {
     let reload = reload(&args);
     let (config, keys) = args.settings()?;
     hint(&keys);
+    for remark in config.former_keys() {
+        warn!("{remark}");
+    }
     debug!("current settings:\n{}", config.to_toml());
     let mut watchdog = myself(&["host", "watchdog"]);
     watchdog.arg(&config.state_dir);

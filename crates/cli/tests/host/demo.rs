@@ -15,15 +15,15 @@ use std::process::{Child, Command, Output, Stdio};
 use tandem_testing::browser;
 use tandem_testing::processes::{cgroups_named, may_change_cgroups, processes_with};
 
-/// Returns the command with these arguments.
-fn tandem(args: &[&str]) -> Command {
+/// Returns the command with these words as arguments.
+fn tandem(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
-    command.args(args);
+    command.args(args.split_whitespace());
     command
 }
 
 /// Runs the command; panics with its stderr if it fails.
-fn succeed(args: &[&str]) -> Output {
+fn succeed(args: &str) -> Output {
     tandem_testing::processes::succeed(&mut tandem(args))
 }
 
@@ -57,24 +57,12 @@ fn json_document_has_every_mode() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let page = dir.path().join("page.html");
-    let output = succeed(&[
-        "demo",
-        "--json",
-        "--seconds",
-        "1",
-        "--settle-seconds",
-        "0.5",
-        "--mix",
-        "1,1",
-        "--alone-seconds",
-        "0.5",
-        "--backend",
-        "threads",
-        "--state-dir",
-        state.to_str().unwrap(),
-        "--html",
-        page.to_str().unwrap(),
-    ]);
+    let output = succeed(&format!(
+        "demo --json --seconds 1 --settle-seconds 0.5 --mix 1,1 --alone-seconds 0.5 --backend \
+         threads --state-dir {} --html {}",
+        state.display(),
+        page.display()
+    ));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["backend"], "threads");
     assert_eq!(json["mix"], serde_json::json!([1, 1]));
@@ -113,26 +101,11 @@ fn kvm_vcpus_are_measured() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let output = succeed(&[
-        "demo",
-        "--json",
-        "--seconds",
-        "1",
-        "--settle-seconds",
-        "0",
-        "--alone-seconds",
-        "0",
-        "--backend",
-        "kvm",
-        "--modes",
-        "as-is",
-        "--vm",
-        "name=big,vcpus=3,cpus=0",
-        "--vm",
-        "name=small,vcpus=1,weight=2",
-        "--state-dir",
-        dir.path().to_str().unwrap(),
-    ]);
+    let output = succeed(&format!(
+        "demo --json --seconds 1 --settle-seconds 0 --alone-seconds 0 --backend kvm --modes \
+         as-is --vm name=big,vcpus=3,cpus=0 --vm name=small,vcpus=1,weight=2 --state-dir {}",
+        dir.path().display()
+    ));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["backend"], "kvm");
     assert_eq!(json["vms"][0]["pins"], serde_json::json!([0, 0, 0]));
@@ -147,20 +120,11 @@ fn default_demo_ends_with_the_worst_vm() {
     }
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
-    let output = succeed(&[
-        "demo",
-        "--no-html",
-        "--seconds",
-        "1",
-        "--settle-seconds",
-        "0.5",
-        "--alone-seconds",
-        "0.5",
-        "--backend",
-        "threads",
-        "--state-dir",
-        state.to_str().unwrap(),
-    ]);
+    let output = succeed(&format!(
+        "demo --no-html --seconds 1 --settle-seconds 0.5 --alone-seconds 0.5 --backend \
+         threads --state-dir {}",
+        state.display()
+    ));
     let text = String::from_utf8_lossy(&output.stdout);
     for name in ["spin", "block", "compute", "bursty"] {
         assert!(text.contains(name), "{text}");
@@ -176,40 +140,24 @@ fn default_demo_ends_with_the_worst_vm() {
 fn requests_have_completion_times() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("page.html");
-    let run = |json: &[&str]| {
-        let state = dir.path().join("state");
-        let mut args = vec![
-            "demo",
-            "--seconds",
-            "1",
-            "--settle-seconds",
-            "0",
-            "--alone-seconds",
-            "0",
-            "--vm",
-            "name=srv,vcpus=2,workload=server,set.busy=100k,set.serve=100k",
-            "--vm",
-            "name=burn,vcpus=1",
-            "--backend",
-            "threads",
-            "--modes",
-            "as-is",
-            "--html",
-            page.to_str().unwrap(),
-            "--state-dir",
-            state.to_str().unwrap(),
-        ];
-        args.extend(json);
-        String::from_utf8(succeed(&args).stdout).unwrap()
+    let run = |options: &str| {
+        let output = succeed(&format!(
+            "demo --seconds 1 --settle-seconds 0 --alone-seconds 0 --backend threads --modes as-is \
+             --vm name=srv,vcpus=2,workload=server,set.busy=100k,set.serve=100k \
+             --vm name=burn,vcpus=1 --html {} --state-dir {} {options}",
+            page.display(),
+            dir.path().join("state").display()
+        ));
+        String::from_utf8(output.stdout).unwrap()
     };
-    let json: Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let json: Value = serde_json::from_str(&run("--json")).unwrap();
     let vms = &json["modes"][0]["vms"];
     let times = &vms[0]["completion"];
     assert!(times["count"].as_u64().unwrap() > 0, "{times}");
     assert!(number(times, "p50_ns") > 0.0 && number(times, "p99_ns") >= number(times, "p50_ns"));
     assert_eq!(times["dropped"], 0);
     assert_eq!(vms[1].get("completion"), None);
-    assert!(run(&[]).contains("| done | given up |"));
+    assert!(run("").contains("| done | given up |"));
     browser::check_if_there(&page);
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("Completion times"));
@@ -221,24 +169,11 @@ fn failed_mode_does_not_stop_the_others() {
     let dir = tempfile::tempdir().unwrap();
     // A file with the name of the journal's directory.
     std::fs::write(dir.path().join("groups"), "").unwrap();
-    let output = succeed(&[
-        "demo",
-        "--json",
-        "--seconds",
-        "0.5",
-        "--settle-seconds",
-        "0",
-        "--alone-seconds",
-        "0",
-        "--mix",
-        "1",
-        "--backend",
-        "threads",
-        "--modes",
-        "equal-weights,as-is",
-        "--state-dir",
-        dir.path().to_str().unwrap(),
-    ]);
+    let output = succeed(&format!(
+        "demo --json --seconds 0.5 --settle-seconds 0 --alone-seconds 0 --mix 1 --backend \
+         threads --modes equal-weights,as-is --state-dir {}",
+        dir.path().display()
+    ));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["modes"][0]["measured"], false);
     assert!(json["modes"][0]["reason"].as_str().unwrap().contains("groups"), "{json}");
@@ -249,20 +184,9 @@ fn failed_mode_does_not_stop_the_others() {
 #[test]
 fn unknown_workload_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
-    let state = dir.path().to_str().unwrap();
-    let args = [
-        "demo",
-        "--no-html",
-        "--backend",
-        "threads",
-        "--mix",
-        "1",
-        "--workload",
-        "sleepy",
-        "--state-dir",
-        state,
-    ];
-    let output = tandem(&args).output().unwrap();
+    let state = dir.path().display();
+    let line = "demo --no-html --backend threads --mix 1 --workload sleepy --state-dir";
+    let output = tandem(&format!("{line} {state}")).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(errors.contains("sleepy") && errors.contains("burn"), "{errors}");
@@ -271,23 +195,10 @@ fn unknown_workload_is_rejected() {
 
 /// Starts a demo of an hour in one mode, and waits until `there` detects the mode.
 fn long_demo(name: &str, mode: &str, state: &str, there: impl Fn() -> bool) -> Child {
-    let vm = format!("name={name},vcpus=2");
-    let mut demo = tandem(&[
-        "demo",
-        "--json",
-        "--seconds",
-        "3600",
-        "--alone-seconds",
-        "0",
-        "--backend",
-        "threads",
-        "--vm",
-        &vm,
-        "--modes",
-        mode,
-        "--state-dir",
-        state,
-    ]);
+    let mut demo = tandem(&format!(
+        "demo --json --seconds 3600 --alone-seconds 0 --backend threads --vm name={name},vcpus=2 --modes \
+         {mode} --state-dir {state}"
+    ));
     let mut demo = demo.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(120);
     while !there() {
@@ -347,24 +258,10 @@ fn next_demo_reverts_a_killed_one() {
     demo.wait().unwrap();
     gone_in_time(|| processes_with("--name killed"));
     assert!(!cgroups_named("killed").is_empty());
-    succeed(&[
-        "demo",
-        "--json",
-        "--seconds",
-        "0.5",
-        "--settle-seconds",
-        "0",
-        "--alone-seconds",
-        "0",
-        "--mix",
-        "1",
-        "--backend",
-        "threads",
-        "--modes",
-        "as-is",
-        "--state-dir",
-        &state,
-    ]);
+    succeed(&format!(
+        "demo --json --seconds 0.5 --settle-seconds 0 --alone-seconds 0 --mix 1 --backend \
+         threads --modes as-is --state-dir {state}"
+    ));
     assert_eq!(cgroups_named("killed"), Vec::<String>::new());
 }
 

@@ -59,7 +59,7 @@ fn printed_daemon_settings_include_options() {
 fn printed_agent_settings_include_options() {
     let printed =
         check_round_trip("guest", &["--retention", "200us", "--vcpus", "all", "--delay", "off"]);
-    for line in ["retention = \"200000ns\"", "vcpus = \"all\""] {
+    for line in ["retention = \"200us\"", "vcpus = \"all\""] {
         assert!(printed.contains(line), "{line} is not in:\n{printed}");
     }
     // The program is not started.

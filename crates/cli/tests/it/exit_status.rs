@@ -160,7 +160,7 @@ fn old_options_print_one_hint() {
     let (code, said) = run(&expert, Stdio::null());
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("set gain, turn_ms in the section [host]"), "{said}");
+    assert!(said.contains("set fair.gain, turns.turn in the section [host]"), "{said}");
 }
 
 #[test]

@@ -34,8 +34,8 @@ fn knobs(config: &HostConfig, policies: PolicySet) -> Vec<String> {
     }
     if has(turns::ENTRY.name) {
         knobs.push(format!(
-            "cpu.idle of its whole cgroup while other VMs have their turns of {} ms each, in which I/O and emulator threads in that cgroup wait too",
-            config.turn_ms
+            "cpu.idle of its whole cgroup while other VMs have their turns of {} each, in which I/O and emulator threads in that cgroup wait too",
+            config.turns.turn.in_whole_units()
         ));
         if config.placement != Placement::Keep {
             knobs.push("affinities of its vCPUs during turns".to_owned());
@@ -106,7 +106,7 @@ mod tests {
         for part in [
             "2 of 3 VMs",
             "the weight of its cgroup",
-            "turns of 20 ms each",
+            "turns of 20ms each",
             "I/O and emulator threads",
             "a cgroup per vCPU",
             "/run/tandem/journal",

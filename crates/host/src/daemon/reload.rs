@@ -124,19 +124,22 @@ fn keep_until_restart(now: &HostConfig, next: &mut HostConfig) -> Vec<&'static s
 
 #[cfg(test)]
 mod tests {
+    use tandem_policy::FlexWConfig;
+
     use super::*;
 
     #[test]
     fn settings_of_open_files_keep_their_value() {
         let now = HostConfig::default();
+        let fair = FlexWConfig { gain: 0.5, ..FlexWConfig::default() };
         let mut next = HostConfig {
-            gain: 0.5,
+            fair: fair.clone(),
             state_dir: "/tmp/x".into(),
             metrics_listen: Some("127.0.0.1:9464".parse().unwrap()),
             dry_run: true,
             ..HostConfig::default()
         };
         assert_eq!(keep_until_restart(&now, &mut next), ["dry_run", "state_dir", "metrics_listen"]);
-        assert_eq!(next, HostConfig { gain: 0.5, ..now });
+        assert_eq!(next, HostConfig { fair, ..now });
     }
 }

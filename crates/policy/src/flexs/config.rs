@@ -32,7 +32,7 @@ settings! {
     /// Tunables of FlexS.
     #[derive(Eq)]
     pub struct FlexSConfig as its {
-        /// Interval between accountings of a running vCPU.
+        /// Interval between accountings of a running vCPU; a live host has the accounting period instead.
         /// Shorter finds spinning sooner and costs more reads of counters.
         pub tick: Nanos = Nanos::from_millis(10), (MIN_INTERVAL, MAX_TICK);
         /// Number of other pCPUs searched for a sibling.
@@ -44,9 +44,9 @@ settings! {
         /// Interval at which extremes and marks are cleared.
         /// Shorter follows a program's phases sooner, but mistakes more work for spinning after each clearing.
         pub fair_window: Nanos = Nanos::from_secs(10), (its.tick, MAX_WINDOW);
-        /// Time by which each failed search advances the next accounting.
+        /// Time by which each failed search advances the next accounting; not on a live host.
         pub earlier: Nanos = Nanos::from_millis(1), (Nanos::ZERO, its.tick);
-        /// Minimum time to the next accounting.
+        /// Minimum time to the next accounting; not on a live host.
         pub floor: Nanos = Nanos::from_millis(1), (MIN_INTERVAL, its.tick);
         /// Samples of a VM in a window before one can count as spinning.
         /// With 1, as in the paper, the first sample is its own extreme and always counts.

@@ -36,7 +36,6 @@ settings! {
     /// Tunables of retention.
     pub struct RetentionConfig {
         /// Measured cost of a halt and its wake-up: the minimum retention.
-        #[serde(alias = "timeout")]
         pub round_trip: Nanos = Nanos(50_000), (Nanos(1), Nanos::from_secs(1));
         /// Whether retention adapts to idle periods, work and stolen time.
         /// False: it is always the cost of a round trip, and the settings below have no effect.

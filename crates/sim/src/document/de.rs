@@ -14,7 +14,7 @@ use serde::de::value::{
 use serde::de::{self, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 use tandem_model::Nanos;
-use tandem_policy::settings::{Settings, Value as Limit};
+use tandem_policy::settings::{Ranged, Settings, Value as Limit};
 use thiserror::Error;
 
 use super::place::LoadError;
@@ -55,30 +55,45 @@ impl<'a> Field<'a> {
 
     /// Reads a table of settings, and checks their ranges.
     pub fn settings<T: Deserialize<'a> + Settings>(&self) -> Result<T, LoadError> {
-        let settings: T = self.parse()?;
+        let settings: T = self.parse().or_else(|error| {
+            // A value of the wrong type: its error has the range.
+            self.check(&T::default())?;
+            Err(error)
+        })?;
         self.check(&settings)?;
         Ok(settings)
     }
 
     /// Reads this value of a key of settings.
     pub fn put(&self, key: &str, settings: &mut impl Settings) -> Result<(), LoadError> {
-        settings.set(key, self.clone()).map_err(|fault| self.located(fault))
+        settings.set(key, self.clone()).or_else(|fault| {
+            let ranged = settings.ranged();
+            ranged.iter().filter(|setting| setting.key == key).try_for_each(|s| self.within(s))?;
+            Err(self.located(fault))
+        })
     }
 
     /// Checks the ranges of settings that this table contains.
     pub fn check(&self, settings: &impl Settings) -> Result<(), LoadError> {
-        settings.check().map_err(|error| {
-            let limit = |limit: Limit| match limit {
-                Limit::Time(time) => units::short(time),
-                other => other.to_string(),
-            };
-            let range = format!("{} … {}", limit(error.least), limit(error.most));
-            let key = error.key.rsplit('.').next().unwrap_or_default();
-            match self.node.get(key) {
-                Some(node) => Field { node, path: format!("{}.{key}", self.path) }.wrong(range),
-                None => self.wrong(format!("{key} is {}: {range}", limit(error.value))),
+        for setting in settings.ranged() {
+            let key = &setting.key;
+            if let Some(node) = self.node.get(key) {
+                Field { node, path: format!("{}.{key}", self.path) }.within(&setting)?;
+            } else if !setting.is_within() {
+                return Err(self.wrong(format!("{key} is {}: {}", setting.value, setting.range())));
             }
-        })
+        }
+        Ok(())
+    }
+
+    /// Checks type and range of the value of a setting.
+    fn within(&self, setting: &Ranged) -> Result<(), LoadError> {
+        match (setting.least, setting.most) {
+            (Limit::Time(least), Limit::Time(most)) => self.time(least, most).map(drop),
+            (Limit::Whole(least), Limit::Whole(most)) => self.integer(least, most).map(drop),
+            (Limit::Real(least), Limit::Real(most)) => self.number(least, most).map(drop),
+            _ => Ok(()),
+        }
     }
 
     fn located(&self, fault: Fault) -> LoadError {
@@ -182,6 +197,8 @@ impl<'a> Deserializer<'a> for Field<'a> {
 
 #[cfg(test)]
 mod tests {
+    use tandem_policy::settings::settings;
+
     use super::super::tree::Node;
     use super::*;
 
@@ -217,6 +234,34 @@ mod tests {
         assert_eq!(read, Table { word: Word::Three, time, part: Some(1.0), needed: true });
         let least = table("a.needed = false").unwrap();
         assert_eq!((least.word, least.part), (Word::OneTwo, None));
+    }
+
+    settings! {
+        /// Settings.
+        pub struct Tunables {
+            /// A part.
+            pub part: f64 = 0.5, (0.0, 1.0);
+            /// A number.
+            pub number: u32 = 2, (1, 9);
+        }
+    }
+
+    #[test]
+    fn errors_of_settings_have_the_range() {
+        for (text, said) in [
+            ("part = \"x\"", "a.part = \"x\" is not possible: a number, 0 … 1, is needed"),
+            ("part = 2", "a.part = 2 is not possible: 0 … 1"),
+            ("number = 2.5", "a.number = 2.5 is not possible: a whole number, 1 … 9, is needed"),
+        ] {
+            let node = Node::parse("x.toml", &format!("[a]\n{text}\n")).unwrap();
+            let field = Field { node: node.get("a").unwrap(), path: "a".to_owned() };
+            let error = field.settings::<Tunables>().unwrap_err().to_string();
+            assert_eq!(error, format!("x.toml:2: {said}"));
+        }
+        let node = Node::parse("x.toml", "part = \"x\"").unwrap();
+        let part = Field { node: node.get("part").unwrap(), path: "part".to_owned() };
+        let error = part.put("part", &mut Tunables::default()).unwrap_err().to_string();
+        assert!(error.ends_with("a number, 0 … 1, is needed"), "{error}");
     }
 
     #[test]
