@@ -297,7 +297,8 @@ impl Plan {
                 let Some(run) = runs.get(at) else { continue };
                 let of_host = self.of_host(pcpus, host, run, alone);
                 let all = f64::from(pcpus) * hosts.len() as f64;
-                let parts = run.vms.iter().flat_map(|vm| &vm.time).filter(|(name, _)| is_used(name));
+                let parts =
+                    run.vms.iter().flat_map(|vm| &vm.time).filter(|(name, _)| is_used(name));
                 for (name, used) in parts {
                     *time.entry(name).or_default() += used / all;
                 }
@@ -399,9 +400,8 @@ impl Run {
                 time: parts.into_iter().chain(states).collect(),
             }
         };
-        let sum = |time: fn(&results::PcpuResults) -> Nanos| {
-            pcpus(results.pcpus.iter().map(time).sum())
-        };
+        let sum =
+            |time: fn(&results::PcpuResults) -> Nanos| pcpus(results.pcpus.iter().map(time).sum());
         Run {
             vms: results.vms.iter().map(outcome).collect(),
             polling: sum(|pcpu| pcpu.polling),
@@ -476,7 +476,8 @@ pub fn geometric_mean_of<'a>(vms: impl Iterator<Item = &'a VmFigures>) -> Option
 
 /// Returns the geometric mean of numbers above 0; `None` if there are none.
 fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value.ln(), count + 1));
+    let (sum, count) =
+        values.fold((0.0, 0u32), |(sum, count), value| (sum + value.ln(), count + 1));
     (count > 0).then(|| (sum / f64::from(count)).exp())
 }
 

@@ -13,6 +13,7 @@
 //! The parts: [`wakefulness`], [`seats`], [`rotation`], [`rotor`], [`sequence`] and [`sleep`]; [`crate::host::turns`] is
 //! the policy made of them. Shares of VMs that sleep are those of [`crate::flexw`].
 
+pub mod blocks;
 mod candidate;
 mod demand;
 pub(crate) mod left_out;

@@ -39,7 +39,12 @@ pub struct MixedArgs {
     #[arg(long, value_name = "N,…", default_value = "1..4")]
     seeds: String,
     /// Policies to compare, such as stock,fair,fair+turns; an unknown one lists all. The first is the baseline of latencies
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "stock,fair+turns+apart")]
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        default_value = "stock,fair+turns+apart"
+    )]
     policies: Vec<String>,
     /// Replace a value of every scenario, such as host.scheduler=cfs, vm.*.spin_locks=queued
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -145,7 +150,11 @@ fn seeds(text: &str) -> anyhow::Result<Vec<u64>> {
     let mut sorted = seeds.clone();
     sorted.sort_unstable();
     sorted.dedup();
-    if sorted.len() == seeds.len() { Ok(seeds) } else { Err(anyhow!("--seeds {text} has a number twice")) }
+    if sorted.len() == seeds.len() {
+        Ok(seeds)
+    } else {
+        Err(anyhow!("--seeds {text} has a number twice"))
+    }
 }
 
 /// Writes a row for each figure of each VM.

@@ -19,9 +19,9 @@ pub fn text(mixed: &Mixed, worst: usize) -> String {
         let Nanos(measured) = mixed.measured;
         let vms = hosts.policies.first().map_or(0, |policy| policy.vms.len());
         text.push_str(&format!(
-            "{}: {vms} VMs on {} hosts, {} each\n\n{}\n\n{}\n\n",
+            "{}: {vms} VMs on {}, {} each\n\n{}\n\n{}\n\n",
             name(hosts),
-            mixed.seeds.len(),
+            number_of_hosts(mixed),
             figure::time(measured as f64),
             policies(hosts),
             programs(hosts),
@@ -31,10 +31,19 @@ pub fn text(mixed: &Mixed, worst: usize) -> String {
         }
         let missing = hosts.policies.iter().map(|policy| policy.all.not_measured).max();
         if let Some(missing) = missing.filter(|missing| *missing > 0) {
-            text.push_str(&format!("Not measured: {missing} VMs that did no work alone, or did not end.\n\n"));
+            text.push_str(&format!(
+                "Not measured: {missing} VMs that did no work alone, or did not end.\n\n"
+            ));
         }
     }
     text.trim_end().to_owned()
+}
+
+fn number_of_hosts(mixed: &Mixed) -> String {
+    match mixed.seeds.len() {
+        1 => "1 host".to_owned(),
+        many => format!("{many} hosts"),
+    }
 }
 
 fn name(hosts: &Hosts) -> String {
@@ -44,7 +53,7 @@ fn name(hosts: &Hosts) -> String {
 /// Returns a row for each policy.
 fn policies(hosts: &Hosts) -> Table {
     let below: Vec<String> = LIMITS.iter().map(|limit| format!("< {limit}")).collect();
-    
+
     let mut headings = vec!["policies", "deserved work"];
     headings.extend(below.iter().map(String::as_str));
     headings.extend(["p99 no worse", "p99 ratio", "useful", "spinning", "exits", "idle"]);
@@ -91,7 +100,6 @@ fn mean(mean: Option<f64>) -> Cell {
 
 /// Returns a row for each class and each of its programs: the geometric mean under each policy.
 fn programs(hosts: &Hosts) -> Table {
-    
     let mut headings = vec!["class", "program", "VMs"];
     headings.extend(hosts.policies.iter().map(|policy| policy.policy.as_str()));
     let mut table = with_numbers(&headings, 2);
@@ -106,11 +114,8 @@ fn programs(hosts: &Hosts) -> Table {
         if vms == 0 {
             continue;
         }
-        let mut cells = vec![
-            Cell::toned(class, Tone::Strong),
-            Cell::default(),
-            Cell::from(vms.to_string()),
-        ];
+        let mut cells =
+            vec![Cell::toned(class, Tone::Strong), Cell::default(), Cell::from(vms.to_string())];
         cells.extend(hosts.policies.iter().map(|policy| mean(own(policy))));
         table.row(cells);
         for (_, program) in programs.iter().filter(|(of, _)| of == class) {
@@ -200,9 +205,8 @@ pub fn picture(mixed: &Mixed) -> String {
     };
     let panels: Vec<Panel> = mixed.hosts.iter().map(panel).collect();
     let Nanos(measured) = mixed.measured;
-    let hosts = mixed.seeds.len();
-    let subtitle =
-        format!("{hosts} simulated hosts per size, {} each", figure::time(measured as f64));
+    let hosts = number_of_hosts(mixed);
+    let subtitle = format!("{hosts} simulated per size, {} each", figure::time(measured as f64));
     picture::svg("Work of VMs relative to what their fair share allows", &subtitle, &panels)
 }
 

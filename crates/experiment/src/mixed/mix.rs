@@ -92,7 +92,9 @@ pub enum MixError {
         form: &'static str,
     },
     /// No VM of the mix fits on the host.
-    #[error("--pcpus {pcpus} with --overcommit {overcommit} has room for {room} vCPUs, but the smallest VM has {smallest}")]
+    #[error(
+        "--pcpus {pcpus} with --overcommit {overcommit} has room for {room} vCPUs, but the smallest VM has {smallest}"
+    )]
     TooSmall {
         /// Number of pCPUs.
         pcpus: u32,
@@ -215,11 +217,9 @@ mod tests {
     #[test]
     fn frequencies_match_probabilities() {
         let mix = default();
-        let vms: Vec<Drawn> =
-            (0..50).flat_map(|seed| mix.draw(256, 2.0, seed).unwrap()).collect();
-        let part = |is: &dyn Fn(&&Drawn) -> bool| {
-            vms.iter().filter(is).count() as f64 / vms.len() as f64
-        };
+        let vms: Vec<Drawn> = (0..50).flat_map(|seed| mix.draw(256, 2.0, seed).unwrap()).collect();
+        let part =
+            |is: &dyn Fn(&&Drawn) -> bool| vms.iter().filter(is).count() as f64 / vms.len() as f64;
         assert!((part(&|vm| vm.vcpus == 2) - 0.30).abs() < 0.02);
         assert!((part(&|vm| vm.class == 0) - 0.45).abs() < 0.02);
         assert!((part(&|vm| vm.program == "web") - 0.35 / 6.0).abs() < 0.01);

@@ -72,9 +72,7 @@ pub fn lay_out(domains: &[Vec<PcpuId>], requests: &[Request]) -> Layout {
     let mut blocks = Blocks { pcpus: &pcpus, free: whole_blocks(domains) };
     let mut order: Vec<&Request> = requests.iter().collect();
     let size = |request: &Request| request.width.next_power_of_two();
-    order.sort_by(|a, b| {
-        size(b).cmp(&size(a)).then(b.part.cmp(&a.part)).then(a.vm.cmp(&b.vm))
-    });
+    order.sort_by(|a, b| size(b).cmp(&size(a)).then(b.part.cmp(&a.part)).then(a.vm.cmp(&b.vm)));
     let mut layout = Layout::default();
     for class in order.chunk_by(|a, b| size(a) == size(b)) {
         blocks.fill(class, &mut layout);

@@ -4,6 +4,7 @@ mod common;
 mod data;
 mod exit_status;
 mod malformed;
+mod mixed;
 mod page;
 mod scalability;
 mod scenario;

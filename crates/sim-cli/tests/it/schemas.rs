@@ -62,6 +62,12 @@ fn scalability_matches_its_schema() {
     check("sim-scalability-1", &output(&args));
 }
 
+#[test]
+fn mixed_hosts_match_their_schema() {
+    let args = ["mixed", "--pcpus", "4", "--seeds", "1..2", "--warmup", "50ms"];
+    check("sim-mixed-1", &output(&[&args[..], &["--duration", "150ms"]].concat()));
+}
+
 /// The tests above and docs/reference/json.md cover every schema.
 #[test]
 fn every_schema_is_listed_and_tested() {
@@ -77,6 +83,6 @@ fn every_schema_is_listed_and_tested() {
             names.insert(name);
         }
     }
-    let tested = ["sim-compare-1", "sim-run-1", "sim-scalability-1"];
+    let tested = ["sim-compare-1", "sim-mixed-1", "sim-run-1", "sim-scalability-1"];
     assert_eq!(names, tested.map(str::to_owned).into());
 }

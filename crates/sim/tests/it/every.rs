@@ -1,6 +1,8 @@
 //! The step `every`: threads whose periods follow the clock, whatever service they get.
 
-use crate::common::{FREE, HOG, near, run};
+use crate::common::{FREE, HOG, near, run, scenario};
+use tandem_model::Nanos;
+use tandem_sim::World;
 
 /// Work per second of a program alone on a pCPU, or next to a VM that always computes.
 fn rate(program: &str, has_neighbour: bool) -> f64 {
@@ -45,4 +47,22 @@ fn missed_periods_are_skipped() {
     );
     // At 105, 110, 120 … 990 ms.
     assert_eq!(run(&text, &[]).vms[0].work, 90);
+}
+
+#[test]
+fn portions_of_a_run_change_nothing() {
+    // No event falls on the end of the warm-up: the only thread sleeps then.
+    let text = "duration = \"60ms\"\nwarmup = \"30ms\"\n[machine]\npcpus = 1
+        [[workload]]\nname = \"timed\"\n[[workload.role]]
+        program = [ { forever = [ { sleep = \"exp(3ms)\" }, { compute = \"70us\" }, \"work\" ] } ]
+        [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"timed\"\n";
+    let scenario = scenario(text, &[]);
+    let whole = World::new(&scenario).run();
+    assert_eq!(whole.measured, Nanos::from_millis(30));
+    let mut world = World::new(&scenario);
+    let mut until = Nanos::ZERO;
+    while !world.run_until(until) {
+        until += Nanos::from_millis(1);
+    }
+    assert_eq!(world.results(), whole);
 }
