@@ -16,8 +16,7 @@ use crate::queue::{EventQueue, Slot};
 use crate::random::Stream;
 use crate::results::{Counts, Histogram, PcpuResults, VcpuResults};
 use crate::scenario::{HostPolicies, MmLock, Mode, Scenario};
-use crate::sched::entity::Entity;
-use crate::sched::fair::FairQueue;
+use crate::sched::fair::FairClass;
 use crate::trace::{ThreadState, VcpuState};
 use crate::workload::{MOST_HELD, MOST_LOOPS, Object as WorkloadObject, Op, Space, Workload};
 use crate::{host, scenario};
@@ -43,7 +42,7 @@ struct Parts {
     vms: Vec<SimulatedVm>,
     vcpus: Vec<Vcpu>,
     threads: Vec<Thread>,
-    entities: Vec<Entity>,
+    fair: FairClass,
     objects: Vec<Object>,
     code: Vec<Instr>,
     roles: Vec<Vec<String>>,
@@ -150,7 +149,7 @@ impl World {
             vms: parts.vms,
             vcpus: parts.vcpus,
             threads: parts.threads,
-            entities: parts.entities,
+            fair: parts.fair,
             objects: parts.objects,
             code: parts.code,
             messages: Vec::new(),
@@ -293,7 +292,7 @@ impl Parts {
                     NONE if vm.guest.per_thread => spread,
                     pin => pin,
                 };
-                self.entities.push(Entity::new(role.weight));
+                self.fair.add_task(role.weight);
                 self.threads.push(Thread {
                     vm: number as u32,
                     role: role_number as u32,
@@ -404,6 +403,7 @@ impl Parts {
             nth.map_or(0, |p| p.0)
         };
         self.allowed.push(allowed);
+        self.fair.add_cpu(vm.guest.scheduler);
         self.vcpus.push(Vcpu {
             vm: number as u32,
             state: VcpuState::Halted,
@@ -422,7 +422,6 @@ impl Parts {
             cold: false,
             fetches: NONE,
             fetches_far: false,
-            queue: FairQueue::new(vm.guest.scheduler, self.vcpus.len() as u32),
             idle: Idle::Halted,
             poll_until: u64::MAX,
             need_resched: false,

@@ -86,7 +86,7 @@ impl World {
                     return Err(format!("thread {} is not of vCPU {v}", vcpu.thread));
                 }
             }
-            for t in vcpu.queue.queued(&self.entities) {
+            for t in self.queued_threads(v as u32) {
                 places[t as usize] += 1;
                 if self.threads[t as usize].vcpu != v as u32 {
                     return Err(format!("thread {t} is queued on vCPU {v}, not its own"));

@@ -129,7 +129,7 @@ impl World {
         }
         match vcpu.thread {
             NONE => {
-                if !vcpu.queue.is_empty() || vcpu.need_resched {
+                if self.runnable_threads(v) > 0 || vcpu.need_resched {
                     self.schedule(v);
                 } else {
                     self.plan(v);

@@ -81,12 +81,9 @@ impl World {
 
     /// The exit of HLT is done: the vCPU leaves its pCPU unless work has arrived.
     pub(crate) fn halt(&mut self, v: u32) {
+        let is_runnable = self.runnable_threads(v) > 0;
         let vcpu = &mut self.vcpus[v as usize];
-        if !vcpu.queue.is_empty()
-            || vcpu.need_resched
-            || vcpu.resched_pending
-            || !vcpu.due.is_empty()
-        {
+        if is_runnable || vcpu.need_resched || vcpu.resched_pending || !vcpu.due.is_empty() {
             // It stays idle until a thread arrives, which ends the idle time and starts the tick.
             self.owe(v, EXITS, self.costs.vm_exit);
             self.handle_pending(v);

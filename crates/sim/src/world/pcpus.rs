@@ -7,7 +7,7 @@
 
 use tandem_kpolicy::Cause;
 
-use crate::host::{Arrival, Move, PauseLoop, Scheduler, Ticks};
+use crate::host::{Move, PauseLoop, Scheduler, Ticks};
 use crate::queue::Slot;
 use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
@@ -32,7 +32,7 @@ impl World {
             (vm.first_vcpu, vm.vcpus)
         };
         for v in first..first + count {
-            if !self.vcpus[v as usize].queue.is_empty() {
+            if self.runnable_threads(v) > 0 {
                 self.vcpus[v as usize].need_resched = true;
                 self.wake_vcpu(v);
             }
@@ -79,7 +79,7 @@ impl World {
         if current != NONE {
             self.host_account(current);
         }
-        self.host.enqueue(v, p, Arrival::Wakeup, self.now);
+        self.host.enqueue(v, p, Enqueue::Wakeup, self.now);
         self.newcomer(v, p);
     }
 
@@ -198,7 +198,7 @@ impl World {
             }
         }
         self.host.dequeue(moved.vcpu, moved.from, false, self.now);
-        self.host.enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
+        self.host.enqueue(moved.vcpu, moved.to, Enqueue::Migrated, self.now);
         self.end_pcpu_wait(moved.vcpu);
         self.vcpus[moved.vcpu as usize].pcpu = moved.to;
         self.begin_pcpu_wait(moved.vcpu, moved.to);

@@ -13,8 +13,9 @@ use tandem_policy::host::{Host, HostObservation, IdleTimes, Knobs, Policy};
 use tandem_policy::turns::Rotation;
 use tandem_policy::vm_cpu::steps;
 
-use crate::host::{Arrival, Scheduler};
+use crate::host::Scheduler;
 use crate::queue::Slot;
+use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
 
 use super::simulation::World;
@@ -186,7 +187,7 @@ impl World {
         self.vcpus[v as usize].pcpu = to;
         self.vcpus[v as usize].queued = true;
         self.begin_pcpu_wait(v, to);
-        self.host.enqueue(v, to, Arrival::Migrated, self.now);
+        self.host.enqueue(v, to, Enqueue::Migrated, self.now);
         if self.pcpus[to as usize].current == NONE {
             self.work.push(Work::Pcpu(to));
         }

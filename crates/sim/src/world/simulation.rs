@@ -9,7 +9,7 @@ use crate::host::{AnyScheduler, HostConfig};
 use crate::machine::{Costs, TimerSteals};
 use crate::queue::EventQueue;
 use crate::random::Stream;
-use crate::sched::entity::Entity;
+use crate::sched::fair::FairClass;
 
 use super::agent::SimulatedAgent;
 use super::code::Instr;
@@ -47,7 +47,8 @@ pub struct World {
     pub(super) vms: Vec<SimulatedVm>,
     pub(super) vcpus: Vec<Vcpu>,
     pub(super) threads: Vec<Thread>,
-    pub(super) entities: Vec<Entity>,
+    /// The fair queues of the guests: tasks are threads, and queues are the vCPUs', by number.
+    pub(super) fair: FairClass,
     pub(super) objects: Vec<Object>,
     pub(super) code: Vec<Instr>,
     pub(super) messages: Vec<Message>,

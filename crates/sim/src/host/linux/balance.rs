@@ -8,33 +8,32 @@ use super::domain::Domain;
 use crate::bits::next_bit;
 use crate::host::Move;
 use crate::sched::fair::Discipline;
+use crate::sched::ids::{EntityId, QueueId};
 
 impl LinuxHost {
     /// A queued vCPU on `from` that may be moved to `to`, from a group whose weight per vCPU is in `least` … `most`.
     /// With EEVDF it is the least recently enqueued or picked vCPU, with CFS the first in queue order.
     /// Since 4.16, detach_tasks takes the tail of a list that enqueued and picked tasks enter at the head.
     pub(super) fn movable(&self, from: u32, to: u32, least: u64, most: u64) -> Option<u32> {
-        let entities = &self.group_entities;
-        let root = &self.roots[from as usize];
+        let (fair, root) = (&self.fair, QueueId(from));
         // The current vCPU's group is out of the tree, but may have waiting vCPUs.
-        let groups = root.queued(entities).chain(root.current());
-        let fits = |group: &u32| {
-            let queue = &self.groups[*group as usize].vcpus;
-            let weight = entities[*group as usize].weight()
-                / u64::from((queue.len() + queue.sleepers()).max(1));
-            (least..=most).contains(&weight)
-        };
+        let groups = fair.queued(root).chain(fair.queue(root).curr()).map(|id| fair.entity(id));
         let mut vcpus = groups
-            .filter(fits)
-            .flat_map(|group| {
-                let queue = &self.groups[group as usize].vcpus;
-                queue.queued(&self.vcpu_entities)
+            .filter_map(|group| {
+                let members = fair.queue(group.my_q()).h_nr_queued();
+                let weight = group.weight() / u64::from(members.max(1));
+                (least..=most).contains(&weight).then_some(group.my_q())
             })
+            .flat_map(|rq| fair.queued(rq).map(|EntityId(v)| v))
             .filter(|&v| self.may_be_on(v, to));
         match self.discipline {
             Discipline::Eevdf { .. } => vcpus.min_by_key(|&v| self.touched[v as usize]),
             Discipline::Cfs { .. } => vcpus.next(),
         }
+    }
+
+    pub(super) fn load(&self, p: u32) -> u64 {
+        self.fair.queue(QueueId(p)).load()
     }
 
     /// The pCPU with the largest load among those with more than one vCPU, except `p`.
@@ -47,7 +46,7 @@ impl LinuxHost {
             }
             at = q + 1;
             if q != p && (!near || self.llc(q) == self.llc(p)) {
-                let load = self.roots[q as usize].load();
+                let load = self.load(q);
                 if best.is_none_or(|(most, _)| load > most) {
                     best = Some((load, q));
                 }
@@ -68,7 +67,7 @@ impl LinuxHost {
             && from >= at
         {
             at = from + 1;
-            let load = self.roots[from as usize].load();
+            let load = self.load(from);
             let is_candidate = from != p
                 && (!near || self.llc(from) == self.llc(p))
                 && best.is_none_or(|(most, _)| load > most);
@@ -82,7 +81,7 @@ impl LinuxHost {
     /// The move to a busy pCPU that reduces the larger load, if there is one.
     fn balancing_move(&self, p: u32, near: bool) -> Option<Move> {
         let from = self.busiest(p, near)?;
-        let (more, less) = (self.roots[from as usize].load(), self.roots[p as usize].load());
+        let (more, less) = (self.load(from), self.load(p));
         if more <= less + less / 4 {
             return None;
         }
