@@ -15,10 +15,10 @@
 use tandem_model::Nanos;
 use tandem_policy::gleaner::{Observation, VcpuPeriod};
 
-use crate::queue::Slot;
 use crate::results::{AgentChoice, VcpuTime};
 
 use super::agent::{Seen, SimulatedAgent};
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::{NONE, Work};
 
@@ -31,8 +31,7 @@ impl World {
         let Some(mut agent) = self.agents[vm as usize].take() else {
             return;
         };
-        let slot = Slot(self.slots.agents + vm);
-        self.queue.set(slot, self.now + agent.period);
+        self.calendar.set(Event::Agent, vm, self.now + agent.period);
         if self.vms[vm as usize].started <= self.now && self.vms[vm as usize].alive > 0 {
             let observed = self.observe_guest(vm, &mut agent);
             let state = &self.vms[vm as usize];

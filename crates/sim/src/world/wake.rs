@@ -15,6 +15,7 @@ use crate::sched::fair::Enqueue;
 use crate::sched::ids::{EntityId, QueueId};
 use crate::trace::{ThreadState, TraceEvent, VcpuState};
 
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::{Doing, Idle, KERNEL, NONE, Work};
 
@@ -335,8 +336,7 @@ impl World {
         vcpu.tick_due = self.now + tick;
         vcpu.ticks = vcpu.ticks.wrapping_add(1);
         let ticks = vcpu.ticks;
-        let slot = self.guest_tick_slot(v);
-        self.queue.set(slot, self.now + tick);
+        self.calendar.set(Event::GuestTick, v, self.now + tick);
         self.exit(v, crate::trace::ExitReason::Timer, self.costs.timer_exit);
         self.owe(v, KERNEL, self.costs.tick_work);
         self.guest_account(v);
