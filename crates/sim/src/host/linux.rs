@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use tandem_model::{PcpuId, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
+use self::domain::Domain;
 use super::{Enqueue, Move, Placement, Scheduler, Shape};
 use crate::bits::set_bit;
 use crate::sched::fair::{Discipline, FairClass, Reweight};
@@ -63,7 +64,7 @@ impl LinuxHost {
             ),
             group_of: shape.vm_of.iter().map(|&vm| GroupId(vm)).collect(),
             overloaded: vec![0; pcpus.div_ceil(64)],
-            balance_due: vec![domain::intervals(&shape); pcpus],
+            balance_due: vec![Domain::ALL.map(|domain| domain.interval(&shape)); pcpus],
             own_groups: BTreeMap::new(),
             touched: vec![0; shape.vm_of.len()],
             touches: 0,
@@ -75,8 +76,8 @@ impl LinuxHost {
     /// Whether all runnable groups on a pCPU are in the idle class (sched_idle_cpu).
     fn only_idle_class(&self, p: u32) -> bool {
         let root = QueueId(p);
-        let mut groups = self.fair.queued(root).chain(self.fair.queue(root).curr());
-        groups.all(|group| self.fair.entity(group).is_idle())
+        let mut groups = self.fair.queued(root).chain(self.fair.queue(root).curr.get());
+        groups.all(|group| self.fair.entity(group).idle)
     }
 
     fn is_current(&self, v: u32, p: u32) -> bool {
@@ -160,7 +161,7 @@ impl Scheduler for LinuxHost {
     }
 
     fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
-        if self.fair.entity(EntityId(v)).is_delayed() && self.may_be_on(v, last) {
+        if self.fair.entity(EntityId(v)).sched_delayed && self.may_be_on(v, last) {
             // It is still queued and wakes in place (ttwu_runnable).
             return last;
         }

@@ -33,7 +33,8 @@ pub const FINE: u64 = 1024;
 /// A scheduling entity.
 #[derive(Clone, Debug)]
 pub struct Entity {
-    pub(super) weight: u64,
+    /// Its weight, in parts of 1 ÷ [`FINE`].
+    pub weight: u64,
     pub(crate) vruntime: i64,
     pub(crate) deadline: i64,
     pub(crate) links: Links,
@@ -48,13 +49,13 @@ pub struct Entity {
     /// The queue in which it is or was last (cfs_rq).
     pub(super) cfs_rq: QueueId,
     /// The queue of a group's members.
-    pub(super) my_q: QueueId,
+    pub my_q: QueueId,
     /// It is in its queue or current, asleep or not.
-    pub(super) on_rq: bool,
+    pub on_rq: bool,
     /// It sleeps with negative lag and is still queued (sched_delayed).
-    pub(super) sched_delayed: bool,
+    pub sched_delayed: bool,
     /// It is in the idle class (SCHED_IDLE, `cpu.idle`).
-    pub(super) idle: bool,
+    pub idle: bool,
 }
 
 impl Entity {
@@ -75,31 +76,6 @@ impl Entity {
             sched_delayed: false,
             idle: false,
         }
-    }
-
-    /// Its weight, in parts of 1 ÷ [`FINE`].
-    pub fn weight(&self) -> u64 {
-        self.weight
-    }
-
-    /// Whether it is in the idle class.
-    pub fn is_idle(&self) -> bool {
-        self.idle
-    }
-
-    /// Whether it is queued or current, asleep or not.
-    pub fn is_on_rq(&self) -> bool {
-        self.on_rq
-    }
-
-    /// The queue of a group's members.
-    pub fn my_q(&self) -> QueueId {
-        self.my_q
-    }
-
-    /// Whether it sleeps and is still queued.
-    pub fn is_delayed(&self) -> bool {
-        self.sched_delayed
     }
 
     /// Virtual time of a run time (calc_delta_fair).

@@ -79,12 +79,6 @@ impl FairClass {
         &self.queues[rq]
     }
 
-    /// All entities.
-    #[inline]
-    pub fn entities(&self) -> &Entities {
-        &self.entities
-    }
-
     /// An entity.
     #[inline]
     pub fn entity(&self, se: EntityId) -> &Entity {
@@ -94,6 +88,11 @@ impl FairClass {
     /// The queued entities of a queue in order, without the current one and sleepers.
     pub fn queued(&self, rq: QueueId) -> impl Iterator<Item = EntityId> {
         self.queues[rq].queued(&self.entities)
+    }
+
+    /// Lag of an entity that is queued or current, V − v: the service that it is owed, scaled by its weight.
+    pub fn lag(&self, se: EntityId) -> i64 {
+        self.queues[self.entities[se].cfs_rq].lag(&self.entities, se)
     }
 
     /// Number of runnable tasks of a CPU, the current one included.

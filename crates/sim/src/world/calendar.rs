@@ -8,9 +8,21 @@ use crate::queue::{EventQueue, Slot};
 
 use super::simulation::World;
 
-/// Kinds of events, in the order of their slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+macro_rules! events {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Kinds of events, in the order of their slots.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Event {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Event {
+            const ALL: [Event; [$(Event::$name),*].len()] = [$(Event::$name),*];
+        }
+    };
+}
+
+events! {
     /// A vCPU's own next event.
     Execution,
     /// Tick of a vCPU's guest.
@@ -45,28 +57,6 @@ pub(super) enum Event {
     SecondLook,
     /// Arrival of a message.
     Message,
-}
-
-impl Event {
-    const ALL: [Event; 17] = [
-        Event::Execution,
-        Event::GuestTick,
-        Event::Timer,
-        Event::HostTick,
-        Event::PollEnd,
-        Event::Start,
-        Event::Quota,
-        Event::CapPeriod,
-        Event::Policies,
-        Event::Turn,
-        Event::Hotplug,
-        Event::FlexS,
-        Event::Agent,
-        Event::Reschedule,
-        Event::DelayEnd,
-        Event::SecondLook,
-        Event::Message,
-    ];
 }
 
 /// The pending events.

@@ -111,7 +111,7 @@ impl World {
     /// Whether a sleeping thread is still queued on its vCPU, and wakes there (ttwu_runnable).
     /// A thread that may not stay on its vCPU is dequeued first.
     fn is_queued_still(&mut self, t: u32) -> bool {
-        if !self.fair.entity(EntityId(t)).is_delayed() {
+        if !self.fair.entity(EntityId(t)).sched_delayed {
             return false;
         }
         let thread = &self.threads[t as usize];

@@ -82,16 +82,16 @@ impl Cpu {
     }
 
     fn is_delayed(&self, id: u32) -> bool {
-        self.fair.entity(EntityId(id)).is_delayed()
+        self.fair.entity(EntityId(id)).sched_delayed
     }
 
     fn load(&self) -> u64 {
-        self.fair.queue(CPU).load()
+        self.fair.queue(CPU).load
     }
 
     /// Lag V − v.
     fn scaled_lag(&self, id: u32) -> i64 {
-        self.fair.queue(CPU).lag(self.fair.entities(), EntityId(id))
+        self.fair.lag(EntityId(id))
     }
 
     fn start(&mut self, id: u32, how: Enqueue) {
@@ -120,7 +120,7 @@ impl Cpu {
 
     /// Lag V − v, in ns of the entity's own run time.
     fn lag(&self, id: u32) -> f64 {
-        let weight = self.fair.entity(EntityId(id)).weight() as f64 / FINE as f64;
+        let weight = self.fair.entity(EntityId(id)).weight as f64 / FINE as f64;
         self.scaled_lag(id) as f64 * weight / 1024.0
     }
 }
@@ -288,7 +288,7 @@ fn after_a_deadline(reweight: Reweight, others: u32) -> (Cpu, bool) {
     assert_eq!(cpu.pick(), Some(0));
     cpu.account(3 * MS / 2 + 1000);
     cpu.enqueue(2, Enqueue::Wakeup);
-    let resched = cpu.fair.queue(CPU).need_resched();
+    let resched = cpu.fair.queue(CPU).resched;
     (cpu, resched)
 }
 

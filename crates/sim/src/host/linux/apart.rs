@@ -38,7 +38,7 @@ impl LinuxHost {
             return;
         };
         self.fair.dequeue_delayed(task, now);
-        let is_queued = self.fair.entity(task).is_on_rq();
+        let is_queued = self.fair.entity(task).on_rq;
         let is_current = self.is_current(v, p);
         if is_queued {
             self.dequeue(v, p, false, now);

@@ -55,7 +55,7 @@ impl LinuxHost {
     /// The group of a vCPU on a pCPU where it has been queued.
     fn group_at(&self, p: u32, v: u32) -> EntityId {
         let rq = self.fair.group_queue(p, self.group_of[v as usize]).unwrap();
-        self.fair.queue(rq).owner().unwrap()
+        self.fair.queue(rq).owner.get().unwrap()
     }
 
     /// The entity of a vCPU's group on a pCPU where it has been queued.
@@ -69,7 +69,7 @@ impl LinuxHost {
     }
 
     fn is_delayed(&self, v: u32) -> bool {
-        self.fair.entity(EntityId(v)).is_delayed()
+        self.fair.entity(EntityId(v)).sched_delayed
     }
 
     /// Makes a vCPU current on the first pCPU.
@@ -80,7 +80,7 @@ impl LinuxHost {
 }
 
 fn weight(host: &LinuxHost, p: u32) -> f64 {
-    host.group(p, p).weight() as f64 / FINE as f64
+    host.group(p, p).weight as f64 / FINE as f64
 }
 
 #[test]
@@ -163,7 +163,7 @@ struct QueueState {
 fn queue_state(host: &LinuxHost) -> QueueState {
     let vcpu = |v: u32| {
         let entity = host.group(v % 2, v);
-        (host.group_of[v as usize], entity.weight(), entity.is_idle())
+        (host.group_of[v as usize], entity.weight, entity.idle)
     };
     let pcpu = |p: u32| (host.load(p), host.queued(p), host.fair.current(QueueId(p)));
     QueueState {
@@ -302,11 +302,11 @@ fn uneven(pcpus: u32, pcpus_per_llc: u32, busy_factor: u32, crowded: u32) -> Lin
 #[test]
 fn busy_group_weight_is_constant() {
     let mut host = host(Discipline::eevdf(2));
-    let before = [0, 1].map(|p| host.group(p, p).weight());
+    let before = [0, 1].map(|p| host.group(p, p).weight);
     for ms in (1..4000).step_by(3) {
         let now = ms * 1_000_003;
         host.tick((ms % 2) as u32, now);
-        let after = [0, 1].map(|p| host.group(p, p).weight());
+        let after = [0, 1].map(|p| host.group(p, p).weight);
         assert_eq!(after, before, "at {now} ns");
     }
 }
@@ -550,7 +550,7 @@ fn moving_a_delayed_vcpu_dequeues_it() {
     let before = host.fair.group_queue(0, GroupId(0)).unwrap();
     host.set_own_group(0, Some(512.0), 1_000_000);
     assert!(!host.is_delayed(0));
-    assert_eq!(host.fair.queue(before).load(), 1024 * FINE);
+    assert_eq!(host.fair.queue(before).load, 1024 * FINE);
     let mut host = ahead_and_asleep();
     host.set_affinity(0, &"1".parse().unwrap());
     assert_eq!(host.select(0, 0, &"1".parse().unwrap(), 1_100_000), 1);

@@ -38,11 +38,12 @@ impl Buddy {
 pub struct CfsRq {
     pub(super) discipline: Discipline,
     /// The group on this CPU that the queue belongs to; none: it is the CPU's own.
-    pub(super) owner: EntityId,
+    pub owner: EntityId,
     pub(super) order: Order,
-    pub(super) curr: EntityId,
+    /// The current entity.
+    pub curr: EntityId,
     /// Sum of the weights of all entities that are queued, the current one and those that sleep included.
-    pub(super) load: u64,
+    pub load: u64,
     /// Sum of weight × virtual time of the queued entities, the current one not included.
     moment: i128,
     queued_load: u64,
@@ -62,11 +63,11 @@ pub struct CfsRq {
     /// Its deadline has passed since (EEVDF).
     passed: bool,
     /// need_resched: the current entity is to be preempted, regardless of later wake-ups.
-    pub(super) resched: bool,
+    pub resched: bool,
     /// Runnable tasks here and below (h_nr_runnable).
-    pub(super) h_nr_runnable: u32,
+    pub h_nr_runnable: u32,
     /// These and delayed sleepers (h_nr_queued).
-    pub(super) h_nr_queued: u32,
+    pub h_nr_queued: u32,
     /// The group, if this is a group's queue.
     pub(super) group: GroupId,
     /// Average load of the members that were last queued here (of a group's queue).
@@ -103,30 +104,9 @@ impl CfsRq {
         }
     }
 
-    /// Number of runnable tasks, the current one and those in groups included.
-    #[inline]
-    pub fn h_nr_runnable(&self) -> u32 {
-        self.h_nr_runnable
-    }
-
-    /// Number of runnable tasks and delayed sleepers, the current one and those in groups included.
-    pub fn h_nr_queued(&self) -> u32 {
-        self.h_nr_queued
-    }
-
     /// Number of entities in the queue, the current one and sleepers included (nr_queued).
     pub fn nr_queued(&self) -> u32 {
         self.order.len() + u32::from(self.curr != NIL)
-    }
-
-    /// Sum of the weights of all queued entities, the current one and sleepers included, in parts of 1 ÷ `FINE`.
-    pub fn load(&self) -> u64 {
-        self.load
-    }
-
-    /// The current entity.
-    pub fn curr(&self) -> Option<EntityId> {
-        self.curr.get()
     }
 
     /// The entity with a buddy role, or none.
@@ -134,22 +114,12 @@ impl CfsRq {
         self.buddies[role as usize].get()
     }
 
-    /// The group on this CPU that the queue belongs to.
-    pub fn owner(&self) -> Option<EntityId> {
-        self.owner.get()
-    }
-
-    /// Whether need_resched is set: the current entity's slice is over, or a wake-up has preempted it.
-    pub fn need_resched(&self) -> bool {
-        self.resched
-    }
-
     /// All queued entities, the current one and sleepers included.
     pub(super) fn members<'a>(
         &'a self,
         entities: &'a Entities,
     ) -> impl Iterator<Item = EntityId> + 'a {
-        self.order.iter(entities).chain(self.curr())
+        self.order.iter(entities).chain(self.curr.get())
     }
 
     /// The queued entities in order, without the current one and sleepers.
@@ -185,8 +155,8 @@ impl CfsRq {
         }
     }
 
-    /// Lag of an entity of this queue, V − v: the service that it is owed, scaled by its weight.
-    pub fn lag(&self, entities: &Entities, id: EntityId) -> i64 {
+    /// Lag of an entity of this queue, V − v.
+    pub(super) fn lag(&self, entities: &Entities, id: EntityId) -> i64 {
         self.avg_vruntime(entities) - entities[id].vruntime
     }
 
@@ -232,7 +202,7 @@ impl CfsRq {
             return;
         }
         let first = self.order.first(entities).map(|id| entities[id].vruntime);
-        let curr = self.curr().map(|id| entities[id].vruntime);
+        let curr = self.curr.get().map(|id| entities[id].vruntime);
         let least = match (first, curr) {
             (Some(first), Some(curr)) => first.min(curr),
             (Some(time), None) | (None, Some(time)) => time,
@@ -285,12 +255,7 @@ impl CfsRq {
         is_home: bool,
         slice: u64,
     ) {
-        match self.discipline {
-            Discipline::Cfs { latency, .. } => {
-                self.place_cfs(&mut entities[id], how, is_home, latency.0, slice);
-            }
-            Discipline::Eevdf { .. } => self.place_eevdf(entities, id, how),
-        }
+        self.place_entity(entities, id, how, is_home, slice);
         let entity = &mut entities[id];
         entity.on_rq = true;
         self.load += entity.weight;
@@ -298,30 +263,27 @@ impl CfsRq {
         self.update_min_vruntime(entities);
     }
 
-    /// place_entity of 3.19.
-    fn place_cfs(
+    /// Sets the virtual time of an entity that is about to be queued, and its deadline under EEVDF.
+    fn place_entity(
         &self,
-        entity: &mut Entity,
+        entities: &mut Entities,
+        id: EntityId,
         how: Enqueue,
         is_home: bool,
-        latency: u64,
         slice: u64,
     ) {
-        let place = self.min_vruntime;
-        match how {
-            Enqueue::New => entity.vruntime = place + entity.scaled(slice),
-            Enqueue::Wakeup => {
-                if !is_home {
-                    entity.vruntime = place + entity.offset;
+        if let Discipline::Cfs { latency, .. } = self.discipline {
+            let (entity, place) = (&mut entities[id], self.min_vruntime);
+            entity.vruntime = match how {
+                Enqueue::New => place + entity.scaled(slice),
+                Enqueue::Wakeup => {
+                    let kept = if is_home { entity.vruntime } else { place + entity.offset };
+                    kept.max(place - (latency.0 / 2) as i64)
                 }
-                entity.vruntime = entity.vruntime.max(place - (latency / 2) as i64);
-            }
-            Enqueue::Migrated => entity.vruntime = place + entity.offset,
+                Enqueue::Migrated => place + entity.offset,
+            };
+            return;
         }
-    }
-
-    /// place_entity of 6.12.
-    fn place_eevdf(&mut self, entities: &mut Entities, id: EntityId, how: Enqueue) {
         let average = self.avg_vruntime(entities);
         let entity = &mut entities[id];
         let mut lag = 0;
@@ -569,13 +531,12 @@ impl CfsRq {
     /// Period in which `running` entities run once, under CFS (__sched_period).
     pub(super) fn sched_period(&self, running: u64) -> u64 {
         match self.discipline {
-            Discipline::Cfs { latency, min_granularity, .. } => {
-                if running > u64::from(self.discipline.many()) {
-                    running * min_granularity.0
-                } else {
-                    latency.0
-                }
+            Discipline::Cfs { min_granularity, .. }
+                if running > u64::from(self.discipline.many()) =>
+            {
+                running * min_granularity.0
             }
+            Discipline::Cfs { latency, .. } => latency.0,
             Discipline::Eevdf { .. } => 0,
         }
     }
