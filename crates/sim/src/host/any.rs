@@ -9,10 +9,6 @@ use super::{Enqueue, HostScheduler, Move, Scheduler, Shape};
 
 /// A host scheduler.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a world has one, and calls it at every switch: a box would add an indirection"
-)]
 pub enum AnyScheduler {
     /// Linux.
     Linux(LinuxHost),

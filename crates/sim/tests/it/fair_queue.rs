@@ -45,6 +45,13 @@ impl Cpu {
         Cpu { fair, ran: vec![0; weights.len()] }
     }
 
+    /// A CPU whose entities are new.
+    fn started(discipline: Discipline, weights: &[u32]) -> Cpu {
+        let mut cpu = Cpu::new(discipline, weights);
+        (0..weights.len() as u32).for_each(|id| cpu.start(id, Enqueue::New));
+        cpu
+    }
+
     fn enqueue(&mut self, id: u32, how: Enqueue) {
         self.fair.enqueue_task(EntityId(id), CPU, how, 0);
     }
@@ -134,10 +141,7 @@ fn runnable_entities_share_by_weight() {
     for discipline in disciplines() {
         for tick in [MS, 4 * MS] {
             let weights = [1024, 2048, 512, 3072, 1024, 335];
-            let mut cpu = Cpu::new(discipline, &weights);
-            for id in 0..weights.len() as u32 {
-                cpu.start(id, Enqueue::New);
-            }
+            let mut cpu = Cpu::started(discipline, &weights);
             let total = 120_000 * MS;
             for _ in 0..total / tick {
                 cpu.tick(tick);
@@ -158,9 +162,7 @@ fn runnable_entities_share_by_weight() {
 #[test]
 fn long_sleeper_does_not_starve_others() {
     for discipline in disciplines() {
-        let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-        cpu.start(0, Enqueue::New);
-        cpu.start(1, Enqueue::New);
+        let mut cpu = Cpu::started(discipline, &[1024, 1024]);
         cpu.tick(MS);
         let sleeper = 1 - cpu.current().unwrap_or(0);
         cpu.sleep(sleeper);
@@ -201,9 +203,7 @@ fn new_entity_does_not_pass_waiters() {
 #[test]
 fn woken_sleeper_preempts_only_under_cfs() {
     let woken = |discipline| {
-        let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-        cpu.start(0, Enqueue::New);
-        cpu.start(1, Enqueue::New);
+        let mut cpu = Cpu::started(discipline, &[1024, 1024]);
         cpu.pick();
         let current = cpu.current().unwrap();
         cpu.sleep(1 - current);
@@ -223,9 +223,7 @@ fn woken_sleeper_preempts_only_under_cfs() {
 fn wake_after_sleep_ahead(ran_first: u64, ticks_after: Option<u64>) -> (u32, i64) {
     let slice = 100 * MS;
     let discipline = Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept };
-    let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
+    let mut cpu = Cpu::started(discipline, &[1024, 1024]);
     cpu.pick();
     cpu.account(ran_first);
     cpu.sleep(0);
@@ -256,9 +254,7 @@ fn delayed_entity_wakes_with_last_updated_lag() {
 
 #[test]
 fn picked_delayed_entity_leaves_without_lag() {
-    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
+    let mut cpu = Cpu::started(Discipline::eevdf(1), &[1024, 1024]);
     cpu.pick();
     cpu.account(MS / 2);
     cpu.sleep(0);
@@ -310,9 +306,7 @@ fn passed_deadline_sets_need_resched_with_waiters() {
 
 #[test]
 fn delayed_entity_counts_as_waiter() {
-    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
+    let mut cpu = Cpu::started(Discipline::eevdf(1), &[1024, 1024]);
     cpu.pick();
     cpu.account(MS / 2);
     cpu.sleep(0);
@@ -356,10 +350,7 @@ fn requeue_keeps_slice_protection() {
 
 #[test]
 fn ineligible_buddy_stays_buddy() {
-    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024, 1024]);
-    for id in 0..3 {
-        cpu.start(id, Enqueue::New);
-    }
+    let mut cpu = Cpu::started(Discipline::eevdf(1), &[1024, 1024, 1024]);
     assert_eq!(cpu.pick(), Some(0));
     cpu.account(3 * MS);
     cpu.put_back();
@@ -493,9 +484,7 @@ fn first_preemptor_stays_buddy_under_need_resched() {
 
 #[test]
 fn queue_of_sleepers_is_empty() {
-    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
+    let mut cpu = Cpu::started(Discipline::eevdf(1), &[1024, 1024]);
     cpu.pick();
     cpu.account(MS);
     cpu.sleep(0);
@@ -522,10 +511,7 @@ fn shorter_slice_preempts_under_eevdf() {
 #[test]
 fn next_buddy_precedes_yielder() {
     for discipline in disciplines() {
-        let mut cpu = Cpu::new(discipline, &[1024; 4]);
-        for id in 0..4 {
-            cpu.start(id, Enqueue::New);
-        }
+        let mut cpu = Cpu::started(discipline, &[1024; 4]);
         for _ in 0..400 {
             cpu.tick(MS);
         }
@@ -543,9 +529,7 @@ fn next_buddy_precedes_yielder() {
 #[test]
 fn weight_change_bounds_lag_and_changes_shares() {
     for discipline in disciplines() {
-        let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-        cpu.start(0, Enqueue::New);
-        cpu.start(1, Enqueue::New);
+        let mut cpu = Cpu::started(discipline, &[1024, 1024]);
         for _ in 0..1000 {
             cpu.tick(MS);
         }
@@ -573,9 +557,7 @@ fn weight_change_bounds_lag_and_changes_shares() {
 fn lag_after_reweighting(reweight: Reweight, id: u32) -> [i64; 3] {
     let base_slice = Nanos(3 * MS);
     let discipline = Discipline::Eevdf { base_slice, reweight };
-    let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
+    let mut cpu = Cpu::started(discipline, &[1024, 1024]);
     cpu.tick(MS);
     assert_eq!(cpu.current(), Some(0));
     let lag = |cpu: &Cpu| (cpu.lag(id) / 1000.0).round() as i64;
@@ -632,10 +614,7 @@ proptest! {
     ) {
         const STEP: u64 = 50_000;
         let slice = slice_ms * MS;
-        let mut cpu = Cpu::new(Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept }, &weights);
-        for id in 0..weights.len() as u32 {
-            cpu.start(id, Enqueue::New);
-        }
+        let mut cpu = Cpu::started(Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept }, &weights);
         for _ in 0..4000 {
             cpu.tick(STEP);
             for id in 0..weights.len() as u32 {

@@ -28,20 +28,7 @@ pub(super) fn shape(pcpus: u32, vm_of: &[u32]) -> Shape {
 
 /// One VM of weight 1024 with two running vCPUs, one on each of two pCPUs.
 fn host(discipline: Discipline) -> LinuxHost {
-    let pcpus: PcpuSet = "0-1".parse().unwrap();
-    let mut host = LinuxHost::new(
-        discipline,
-        Shape {
-            pcpus: 2,
-            pcpus_per_llc: 2,
-            vm_of: vec![0, 0],
-            weights: vec![1024.0],
-            vcpu_weights: vec![1024; 2],
-            allowed: vec![pcpus; 2],
-            placement: Placement::LoadBalancing,
-            busy_factor: BUSY_FACTOR,
-        },
-    );
+    let mut host = LinuxHost::new(discipline, shape(2, &[0, 0]));
     for v in 0..2 {
         host.enqueue(v, v, Enqueue::New, 0);
         host.pick(v, 0);
@@ -129,19 +116,8 @@ fn migrated_vcpu_keeps_load_average() {
 
 #[test]
 fn heavier_vcpu_gets_larger_group_weight() {
-    let mut host = LinuxHost::new(
-        Discipline::cfs(2),
-        Shape {
-            pcpus: 2,
-            pcpus_per_llc: 2,
-            vm_of: vec![0, 0],
-            weights: vec![1024.0],
-            vcpu_weights: vec![3072, 1024],
-            allowed: vec!["0-1".parse().unwrap(); 2],
-            placement: Placement::LoadBalancing,
-            busy_factor: BUSY_FACTOR,
-        },
-    );
+    let shape = Shape { vcpu_weights: vec![3072, 1024], ..shape(2, &[0, 0]) };
+    let mut host = LinuxHost::new(Discipline::cfs(2), shape);
     for v in 0..2 {
         host.enqueue(v, v, Enqueue::New, 0);
         host.pick(v, 0);
@@ -176,19 +152,7 @@ fn queue_state(host: &LinuxHost) -> QueueState {
 /// One VM of weight 1024 with two vCPUs on each of two pCPUs.
 /// One runs on each pCPU; the second vCPU waits on pCPU 0 and sleeps on pCPU 1.
 fn crowded(discipline: Discipline, placement: Placement) -> LinuxHost {
-    let mut host = LinuxHost::new(
-        discipline,
-        Shape {
-            pcpus: 2,
-            pcpus_per_llc: 2,
-            vm_of: vec![0; 4],
-            weights: vec![1024.0],
-            vcpu_weights: vec![1024; 4],
-            allowed: vec!["0-1".parse().unwrap(); 4],
-            placement,
-            busy_factor: BUSY_FACTOR,
-        },
-    );
+    let mut host = LinuxHost::new(discipline, Shape { placement, ..shape(2, &[0; 4]) });
     for v in 0..4 {
         host.enqueue(v, v % 2, Enqueue::New, 0);
     }
@@ -276,20 +240,8 @@ fn no_stacking_counts_siblings_apart() {
 
 /// Four VMs of one vCPU each: the first on pCPU 0, the others on pCPU `crowded`.
 fn uneven(pcpus: u32, pcpus_per_llc: u32, busy_factor: u32, crowded: u32) -> LinuxHost {
-    let allowed: PcpuSet = (0..pcpus).map(PcpuId).collect();
-    let mut host = LinuxHost::new(
-        Discipline::cfs(pcpus),
-        Shape {
-            pcpus,
-            pcpus_per_llc,
-            vm_of: vec![0, 1, 2, 3],
-            weights: vec![1024.0; 4],
-            vcpu_weights: vec![1024; 4],
-            allowed: vec![allowed; 4],
-            placement: Placement::LoadBalancing,
-            busy_factor,
-        },
-    );
+    let shape = Shape { pcpus_per_llc, busy_factor, ..shape(pcpus, &[0, 1, 2, 3]) };
+    let mut host = LinuxHost::new(Discipline::cfs(pcpus), shape);
     for v in 0..4 {
         let p = if v == 0 { 0 } else { crowded };
         host.enqueue(v, p, Enqueue::New, 0);
@@ -330,22 +282,9 @@ fn remote_load_changes_in_coarse_steps() {
 
 #[test]
 fn eevdf_moves_least_recently_run_vcpu() {
-    let pcpus: PcpuSet = "0-1".parse().unwrap();
     for (discipline, wanted) in [(Discipline::eevdf(2), 2), (Discipline::cfs(2), 0)] {
         // Two vCPUs of one VM and one of another on pCPU 0.
-        let mut host = LinuxHost::new(
-            discipline,
-            Shape {
-                pcpus: 2,
-                pcpus_per_llc: 2,
-                vm_of: vec![0, 0, 1],
-                weights: vec![1024.0; 2],
-                vcpu_weights: vec![1024; 3],
-                allowed: vec![pcpus.clone(); 3],
-                placement: Placement::LoadBalancing,
-                busy_factor: BUSY_FACTOR,
-            },
-        );
+        let mut host = LinuxHost::new(discipline, shape(2, &[0, 0, 1]));
         for v in [0, 1, 2] {
             host.enqueue(v, 0, Enqueue::New, 0);
         }
