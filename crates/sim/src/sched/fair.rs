@@ -295,7 +295,10 @@ impl FairClass {
                     // The sleeper has not used up its group's slice ("bias pick_next" since 3.0).
                     self.set_next_buddy(parent);
                 }
-                self.update_cfs_group(parent, now);
+                self.for_each_sched_entity(Some(parent), |fair, se| {
+                    fair.update_slice(se);
+                    fair.update_cfs_group(se, now);
+                });
                 break;
             }
             // For the group this is a sleep, even if its last task migrates.

@@ -13,7 +13,10 @@ impl LinuxHost {
     pub(super) fn divide(&mut self, v: u32, weight: Option<f64>, now: u64) {
         let mut group = GroupId(self.shape.vm_of[v as usize]);
         if let Some(weight) = weight {
-            group = *self.own_groups.entry(v).or_insert_with(|| self.fair.add_group(weight));
+            group = *self
+                .own_groups
+                .entry(v)
+                .or_insert_with(|| self.fair.add_group(weight, GroupId::NIL));
             self.fair.set_group_weight(group, weight);
         }
         if self.group_of[v as usize] == group {

@@ -7,7 +7,8 @@
 //! As in the kernel, a group's weight on a CPU is updated by changes there and at the tick.
 //! With EEVDF, loads are integers and remote load has a resolution of one part in 64, so a group whose tasks always run keeps its weight.
 //!
-//! Load averages of tasks outside groups are not kept.
+//! A group may be in another.
+//! Load averages of entities outside groups are not kept.
 
 use super::load_average::{Average, Decay};
 use super::{CfsRq, Discipline, Enqueue, FairClass};
@@ -25,6 +26,8 @@ const IDLE_WEIGHT: u32 = 3;
 /// A group on all CPUs.
 #[derive(Clone, Debug)]
 struct TaskGroup {
+    /// The group that contains it, or none.
+    parent: GroupId,
     weight: f64,
     /// It is in the idle class (`cpu.idle`).
     idle: bool,
@@ -34,12 +37,17 @@ struct TaskGroup {
     average: Average,
 }
 
-/// Load average of a member of a group.
+/// Load average of a member of a group, which is a task or another group.
 #[derive(Clone, Copy, Debug)]
 struct MemberLoad {
     average: Average,
     /// The queue whose average it is part of.
     home: QueueId,
+}
+
+impl MemberLoad {
+    /// Load of a member that was never queued.
+    const NEW: MemberLoad = MemberLoad { average: Average::ZERO, home: QueueId::NIL };
 }
 
 /// The groups of a [`FairClass`].
@@ -70,19 +78,20 @@ impl FairClass {
         class.groups.decay = Decay::new();
         for &weight in tasks {
             class.add_task(weight);
-            class.groups.members.push(MemberLoad { average: Average::ZERO, home: QueueId::NIL });
+            class.groups.members.push(MemberLoad::NEW);
         }
         for &weight in weights {
-            class.add_group(weight);
+            class.add_group(weight, GroupId::NIL);
         }
         class
     }
 
-    /// Adds a group.
-    pub fn add_group(&mut self, weight: f64) -> GroupId {
+    /// Adds a group, perhaps within another.
+    pub fn add_group(&mut self, weight: f64, parent: GroupId) -> GroupId {
         let groups = &mut self.groups;
         groups.queues.resize(groups.queues.len() + groups.cpus as usize, QueueId::NIL);
-        groups.groups.push(TaskGroup { weight, idle: false, load: 0, average: Average::ZERO })
+        let average = Average::ZERO;
+        groups.groups.push(TaskGroup { parent, weight, idle: false, load: 0, average })
     }
 
     /// A group's queue on a CPU, if it was ever used.
@@ -95,13 +104,18 @@ impl FairClass {
         if let Some(rq) = self.group_queue(cpu, group) {
             return rq;
         }
-        let root = QueueId(cpu);
+        let TaskGroup { parent, idle, .. } = self.groups.groups[group];
+        let within = match parent {
+            GroupId::NIL => QueueId(cpu),
+            parent => self.group_queue_or_new(cpu, parent),
+        };
         let mut entity = Entity::new(1024);
-        entity.cfs_rq = root;
+        entity.cfs_rq = within;
         entity.my_q = QueueId(self.queues.len());
-        entity.idle = self.groups.groups[group].idle;
+        entity.idle = idle;
         let owner = self.entities.push(entity);
-        let rq = self.queues.push(CfsRq::new(self.queues[root].discipline, owner, group));
+        self.groups.members.push(MemberLoad::NEW);
+        let rq = self.queues.push(CfsRq::new(self.queues[within].discipline, owner, group));
         self.groups.queues[(group.0 * self.groups.cpus + cpu) as usize] = rq;
         rq
     }
@@ -151,19 +165,26 @@ impl FairClass {
     #[inline]
     pub(super) fn update_cfs_group(&mut self, se: EntityId, now: u64) {
         if let Some(my_q) = self.entities[se].my_q.get() {
-            let weight = self.calc_group_shares(my_q, now);
-            self.reweight_entity(se, self.entities[se].cfs_rq, weight);
+            let (rq, weight) = (self.entities[se].cfs_rq, self.calc_group_shares(my_q, now));
+            self.update_load_avg(se, rq, now);
+            self.reweight_entity(se, rq, weight);
         }
     }
 
     /// Sets the weight of an entity in a queue, in parts of 1 ÷ [`FINE`].
     pub fn reweight_entity(&mut self, se: EntityId, rq: QueueId, weight: u64) {
         let weight = weight.max(2 * FINE);
-        if self.entities[se].weight != weight {
-            if self.entities[se].on_rq {
-                self.update_curr(rq);
-            }
-            self.queues[rq].reweight_entity(&mut self.entities, se, weight);
+        let Entity { weight: before, on_rq, .. } = self.entities[se];
+        if before == weight {
+            return;
+        }
+        if on_rq {
+            self.update_curr(rq);
+            self.add_load(se, false);
+        }
+        self.queues[rq].reweight_entity(&mut self.entities, se, weight);
+        if on_rq {
+            self.add_load(se, true);
         }
     }
 
@@ -289,13 +310,8 @@ impl FairClass {
             return;
         };
         self.update_load_avg(task, home, now);
-        let is_queued = self.entities[task].on_rq;
-        if is_queued {
-            self.add_load(task, false);
-        }
         self.reweight_entity(task, home, weight);
-        if is_queued {
-            self.add_load(task, true);
+        if self.entities[task].on_rq {
             self.update_group(self.queues[home].group, now);
         }
     }

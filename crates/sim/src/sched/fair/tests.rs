@@ -142,6 +142,37 @@ fn idle_class_entities_are_no_buddies() {
 }
 
 #[test]
+fn nested_groups_divide_their_parents_time() {
+    for discipline in [Discipline::cfs(1), Discipline::eevdf(1)] {
+        // Group 1 contains task 1 and group 2.
+        let mut fair = FairClass::with_groups(discipline, 1, &[1024; 3], &[1024.0; 2]);
+        let nested = fair.add_group(1024.0, GroupId(1));
+        for (id, group) in (0..).map(EntityId).zip([GroupId(0), GroupId(1), nested]) {
+            let rq = fair.group_queue_or_new(0, group);
+            fair.enqueue_task(id, rq, Enqueue::New, 0);
+        }
+        let mut ran = [0.0_f64; 3];
+        for ms in 0..8000 {
+            let task = fair.current(CPU).or_else(|| fair.pick_next_task(CPU, ms * MS)).unwrap();
+            fair.account(CPU, MS);
+            ran[task.0 as usize] += 1.0 / 8000.0;
+            if fair.task_tick(CPU, ms * MS) {
+                fair.put_prev_task(CPU);
+            }
+            if ms % 100 == 50 {
+                // A short sleep of the task in the nested group.
+                fair.dequeue_task(EntityId(2), true, ms * MS);
+                let rq = fair.group_queue_or_new(0, nested);
+                fair.enqueue_task(EntityId(2), rq, Enqueue::Wakeup, ms * MS);
+            }
+        }
+        for (ran, share) in ran.into_iter().zip([0.5, 0.25, 0.25]) {
+            assert!((ran - share).abs() < 0.03, "{discipline:?}: {ran} for {share}");
+        }
+    }
+}
+
+#[test]
 fn lone_entity_is_never_preempted() {
     for discipline in [cfs(CfsAge::KeptBuddies), Discipline::eevdf(1)] {
         let mut fair = cpu(discipline, 1);
