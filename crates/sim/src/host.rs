@@ -13,7 +13,7 @@ use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 use tandem_policy::settings::settings;
 
-use crate::sched::fair::Discipline;
+use crate::sched::fair::{Discipline, Enqueue};
 
 mod any;
 pub mod credit;
@@ -23,17 +23,6 @@ pub mod starts;
 mod tests;
 
 pub use any::{AnyScheduler, build};
-
-/// Why a vCPU becomes runnable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// It starts.
-    New,
-    /// It was halted and is woken.
-    Wakeup,
-    /// It migrates from another pCPU.
-    Migrated,
-}
 
 /// Which scheduler the host runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -283,7 +272,7 @@ pub struct Move {
 /// Until then, the picked vCPU is the pCPU's current one.
 pub trait Scheduler {
     /// The vCPU becomes runnable on `pcpu`.
-    fn enqueue(&mut self, vcpu: u32, pcpu: u32, arrival: Arrival, now: u64);
+    fn enqueue(&mut self, vcpu: u32, pcpu: u32, how: Enqueue, now: u64);
 
     /// The vCPU, queued or current on `pcpu`, halts (`sleeps`) or migrates.
     /// The caller has accounted the run time of a current vCPU before.
@@ -341,8 +330,8 @@ pub trait Scheduler {
     /// `queued` becomes the next on `pcpu`.
     fn exchange(&mut self, left: u32, pcpu: u32, queued: u32, other: u32, now: u64) {
         self.dequeue(queued, other, false, now);
-        self.enqueue(left, other, Arrival::Migrated, now);
-        self.enqueue(queued, pcpu, Arrival::Migrated, now);
+        self.enqueue(left, other, Enqueue::Migrated, now);
+        self.enqueue(queued, pcpu, Enqueue::Migrated, now);
         self.boost(queued, pcpu, now);
     }
 

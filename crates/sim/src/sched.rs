@@ -1,6 +1,7 @@
-//! Fair scheduling of entities on one CPU, for VMs and vCPUs on the host and for threads in the guest.
+//! Fair scheduling of entities: VMs and vCPUs on the host, threads in the guest.
 
 pub mod entity;
 pub mod fair;
+pub mod ids;
 mod order;
 mod tree;

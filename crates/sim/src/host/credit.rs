@@ -34,7 +34,7 @@ use std::collections::VecDeque;
 use tandem_model::{Nanos, PcpuId, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
-use super::{Arrival, CreditAge, CreditConfig, Move, Placement, Scheduler, Shape, Starts};
+use super::{CreditAge, CreditConfig, Enqueue, Move, Placement, Scheduler, Shape, Starts};
 
 /// No pCPU.
 const NONE: u32 = u32::MAX;
@@ -260,9 +260,9 @@ impl CreditHost {
 }
 
 impl Scheduler for CreditHost {
-    fn enqueue(&mut self, v: u32, p: u32, arrival: Arrival, _now: u64) {
+    fn enqueue(&mut self, v: u32, p: u32, how: Enqueue, _now: u64) {
         let vcpu = &mut self.vcpus[v as usize];
-        if arrival == Arrival::Wakeup && vcpu.class == UNDER {
+        if how == Enqueue::Wakeup && vcpu.class == UNDER {
             vcpu.class = BOOST;
         }
         self.push(v, p);

@@ -69,7 +69,7 @@ impl TestHost {
 
     fn start(mut self, queued: &[(u32, u32)]) -> TestHost {
         for &(v, p) in queued {
-            self.host.enqueue(v, p, Arrival::New, 0);
+            self.host.enqueue(v, p, Enqueue::New, 0);
         }
         self
     }
@@ -90,7 +90,7 @@ impl TestHost {
     fn carry_out(&mut self, moved: Move) {
         assert_ne!(self.current[moved.from as usize], Some(moved.vcpu));
         self.host.dequeue(moved.vcpu, moved.from, false, self.now);
-        self.host.enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
+        self.host.enqueue(moved.vcpu, moved.to, Enqueue::Migrated, self.now);
     }
 
     fn step(&mut self) {
@@ -235,7 +235,7 @@ fn credit_boosts_woken_vcpu() {
     let mut host =
         TestHost::new(&credit(), 1, &[(1024.0, one); 4]).start(&[(1, 0), (2, 0), (3, 0)]);
     host.run(500);
-    host.host.enqueue(0, 0, Arrival::Wakeup, host.now);
+    host.host.enqueue(0, 0, Enqueue::Wakeup, host.now);
     assert!(host.host.preempts(0, 0, host.now));
     host.choose(0);
     assert_eq!(host.current[0], Some(0));
@@ -243,7 +243,7 @@ fn credit_boosts_woken_vcpu() {
     host.run(11);
     host.sleep(0, 0);
     host.choose(0);
-    host.host.enqueue(0, 0, Arrival::Wakeup, host.now);
+    host.host.enqueue(0, 0, Enqueue::Wakeup, host.now);
     host.received.fill(0);
     host.run(4000);
     assert!(host.received[0] < 1100 * MS, "{:?}", host.received);
@@ -256,7 +256,7 @@ fn rate_limit_only_delays_boosted_vcpu() {
     host.run(500);
     host.choose(0);
     assert_eq!(host.current[0].map(|v| v > 0), Some(true));
-    host.host.enqueue(0, 0, Arrival::Wakeup, host.now);
+    host.host.enqueue(0, 0, Enqueue::Wakeup, host.now);
     assert!(!host.host.preempts(0, 0, host.now), "within the rate limit");
     let limit = CreditConfig::default().ratelimit.0;
     assert_eq!(host.host.looks_again_after(0), Some(limit));
@@ -295,8 +295,8 @@ fn directed_yield_needs_a_waiting_candidate() {
         let all: &[&[u32]] = &[&[0], &[0]];
         let mut host = TestHost::new(&scheduler, 1, &[(1024.0, all)]);
         // As wake-ups: CFS places new entities too far apart for a buddy.
-        host.host.enqueue(0, 0, Arrival::Wakeup, 0);
-        host.host.enqueue(1, 0, Arrival::Wakeup, 0);
+        host.host.enqueue(0, 0, Enqueue::Wakeup, 0);
+        host.host.enqueue(1, 0, Enqueue::Wakeup, 0);
         host.run(1);
         let from = host.current[0].unwrap();
         let to = 1 - from;

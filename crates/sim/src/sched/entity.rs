@@ -1,17 +1,22 @@
 //! Scheduling entities (sched_entity): a weight, and the state that the run queue keeps for it.
 //!
-//! The owner keeps entities in a vector; their index identifies them.
+//! An entity is a task (a vCPU on the host, a thread in a guest) or a group of tasks on one CPU, which has its own run queue.
 //! Virtual time is ns of run time scaled by 1024 ÷ weight.
 //! A long queue keeps its entities in a tree; an entity holds its own links, so queueing needs no allocation.
 
+use super::ids::{EntityId, QueueId, Table};
+
+/// All entities that share a set of run queues.
+pub type Entities = Table<EntityId, Entity>;
+
 /// No entity.
-pub(crate) const NIL: u32 = u32::MAX;
+pub(crate) const NIL: EntityId = EntityId::NIL;
 
 /// An entity's links in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Links {
-    pub left: u32,
-    pub right: u32,
+    pub left: EntityId,
+    pub right: EntityId,
     /// Earliest deadline in the subtree rooted at this entity.
     pub least: i64,
 }
@@ -28,7 +33,8 @@ pub const FINE: u64 = 1024;
 /// A scheduling entity.
 #[derive(Clone, Debug)]
 pub struct Entity {
-    pub(super) weight: u64,
+    /// Its weight, in parts of 1 ÷ [`FINE`].
+    pub weight: u64,
     pub(crate) vruntime: i64,
     pub(crate) deadline: i64,
     pub(crate) links: Links,
@@ -40,12 +46,16 @@ pub struct Entity {
     pub(super) offset: i64,
     /// Deadline relative to the virtual time, kept while it is not queued.
     pub(super) distance: i64,
-    /// The queue in which it was last.
-    pub(super) home: u32,
+    /// The queue in which it is or was last (cfs_rq).
+    pub(super) cfs_rq: QueueId,
+    /// The queue of a group's members.
+    pub my_q: QueueId,
+    /// It is in its queue or current, asleep or not.
+    pub on_rq: bool,
     /// It sleeps with negative lag and is still queued (sched_delayed).
-    pub(super) delayed: bool,
+    pub sched_delayed: bool,
     /// It is in the idle class (SCHED_IDLE, `cpu.idle`).
-    idle: bool,
+    pub idle: bool,
 }
 
 impl Entity {
@@ -60,40 +70,12 @@ impl Entity {
             lag: 0,
             offset: 0,
             distance: 0,
-            home: NIL,
-            delayed: false,
+            cfs_rq: QueueId::NIL,
+            my_q: QueueId::NIL,
+            on_rq: false,
+            sched_delayed: false,
             idle: false,
         }
-    }
-
-    /// Its weight, in parts of 1 ÷ [`FINE`].
-    pub fn weight(&self) -> u64 {
-        self.weight
-    }
-
-    /// Sets the weight of an entity that was never queued, in parts of 1 ÷ [`FINE`].
-    pub fn set_weight(&mut self, weight: u64) {
-        self.weight = weight;
-    }
-
-    /// Whether it is in the idle class.
-    pub fn is_idle(&self) -> bool {
-        self.idle
-    }
-
-    /// Sets its membership of the idle class; the caller sets the weight.
-    pub fn set_idle(&mut self, idle: bool) {
-        self.idle = idle;
-    }
-
-    /// Sets a custom slice in ns (sched_setattr of EEVDF); 0: the discipline's.
-    pub fn set_slice(&mut self, slice: u64) {
-        self.slice = slice;
-    }
-
-    /// Its custom slice in ns; 0: the discipline's.
-    pub fn slice(&self) -> u64 {
-        self.slice
     }
 
     /// Virtual time of a run time (calc_delta_fair).

@@ -1,9 +1,10 @@
-//! One CPU's fair run queue: CFS as of Linux 3.15 … 6.1 (see [`CfsAge`]) or EEVDF as of 6.12.
+//! The fair class: CFS as of Linux 3.15 … 6.1 (see [`CfsAge`]) or EEVDF as of 6.12.
 //! The host uses it for VMs and vCPUs, the guest for threads.
 //!
-//! Source: kernel/sched/fair.c of those versions.
-//! Virtual time is ns of run time scaled by 1024 ÷ weight; an [`Entity`] is anything with a weight that is queued.
-//! The queue holds the runnable entities; the current one is out of their order, as in the kernel.
+//! Source: kernel/sched/fair.c of those versions, whose names the functions have.
+//! An [`Entity`] is a task or a group; a group has a run queue of its own ([`CfsRq`]) on each CPU.
+//! The functions here walk the levels of a CPU's hierarchy (for_each_sched_entity); those of [`CfsRq`] concern one level.
+//! Virtual time is ns of run time scaled by 1024 ÷ weight.
 //!
 //! CFS picks the entity with the least virtual time.
 //! The entity runs until its part of the latency (or the minimum granularity) is over, or a woken entity is behind by the wake-up granularity.
@@ -19,22 +20,26 @@
 //! The current entity keeps the CPU until its slice is used up (RUN_TO_PARITY), unless the woken one's slice is shorter (PREEMPT_SHORT).
 //! An eligible next buddy is picked first (PICK_BUDDY, in the stable series of 6.12).
 //!
-//! A sleeper with negative lag stays queued until V has caught up with it (see `delayed`).
+//! Delayed dequeue (DELAY_DEQUEUE and DELAY_ZERO of Linux 6.12): a sleeper with negative lag stays queued until it would be picked.
+//! It counts in V and in the load, but not as runnable.
+//! While queued, it works off its negative lag as the others run; when it is picked, it is dequeued with lag 0.
+//! If it wakes before, it is requeued in place.
+//! If it is still ahead, it keeps its deadline; otherwise it is placed at V with a new deadline.
+//! That V is as of the last update_curr (the last tick, switch or wake-up), because this path does not call it.
+//! V has advanced since, and the difference is positive lag for the woken entity, which decides many wake-ups.
+//! A BPF program on sched_wakeup and sched_switch showed this for a sleeper next to a CPU-bound thread
+//! (`research/docs/kernel-comparison.md`).
 
-mod above;
-mod buddies;
-mod delayed;
+mod cfs_rq;
 mod discipline;
-mod reweight;
-mod slices;
+mod group;
+mod load_average;
 
-use super::entity::{Entity, FINE, NIL};
-use super::order::Order;
-pub use above::Above;
+use super::entity::{Entities, Entity, NIL};
+use super::ids::{EntityId, GroupId, QueueId, Table};
+pub use cfs_rq::{Buddy, CfsRq};
 pub use discipline::{CfsAge, Discipline, Reweight};
-
-/// TICK_NSEC at 250 Hz.
-const TICK: u64 = 4_000_000;
+use group::Groups;
 
 /// How an entity comes into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,550 +52,472 @@ pub enum Enqueue {
     Migrated,
 }
 
-/// A run queue.
-#[derive(Clone, Debug)]
-pub struct FairQueue {
-    discipline: Discipline,
-    /// Identifies the queue.
-    number: u32,
-    order: Order,
-    current: u32,
-    /// Sum of the weights of all entities that are queued, the current one and those that sleep included.
-    load: u64,
-    /// Number of delayed sleepers among them.
-    delayed: u32,
-    /// Sum of weight × virtual time of the queued entities, the current one not included.
-    moment: i128,
-    queued_load: u64,
-    /// Monotonic.
-    min_vruntime: i64,
-    next: u32,
-    skip: u32,
-    last: u32,
-    /// The entity to pick next, regardless of fairness (co-scheduling).
-    first: u32,
-    /// The entity whose wake-up preempted the current one, until the next pick (EEVDF).
-    woken: u32,
-    /// Run time of the current entity since it was picked, ns.
-    ran: u64,
-    /// The current entity keeps the CPU until its slice is over (RUN_TO_PARITY).
-    protected: bool,
-    /// The entity last returned to the queue; in the kernel it stays current until another is picked.
-    kept: u32,
-    /// The current entity's virtual time as of the last update_curr (EEVDF).
-    seen: i64,
-    /// Its deadline has passed since (EEVDF).
-    passed: bool,
-    /// need_resched: the current entity is to be preempted, regardless of later wake-ups.
-    resched: bool,
-    /// Entities are groups of a host.
-    of_groups: bool,
+/// The run queues of some CPUs, and their entities.
+#[derive(Clone, Debug, Default)]
+pub struct FairClass {
+    entities: Entities,
+    queues: Table<QueueId, CfsRq>,
+    groups: Groups,
+    /// Whether any task ever had a custom slice.
+    has_slices: bool,
 }
 
-impl FairQueue {
-    /// An empty queue; `number` identifies it among the queues that share its entities.
-    pub fn new(discipline: Discipline, number: u32) -> FairQueue {
-        FairQueue {
-            discipline,
-            number,
-            order: Order::EMPTY,
-            current: NIL,
-            load: 0,
-            delayed: 0,
-            moment: 0,
-            queued_load: 0,
-            min_vruntime: 0,
-            next: NIL,
-            skip: NIL,
-            last: NIL,
-            first: NIL,
-            woken: NIL,
-            ran: 0,
-            protected: false,
-            kept: NIL,
-            seen: 0,
-            passed: false,
-            resched: false,
-            of_groups: false,
-        }
+impl FairClass {
+    /// Adds a CPU's own queue.
+    pub fn add_cpu(&mut self, discipline: Discipline) -> QueueId {
+        self.queues.push(CfsRq::new(discipline, NIL, GroupId::NIL))
     }
 
-    /// Marks the entities as groups, which have no last buddy of their own.
-    pub fn of_groups(self) -> FairQueue {
-        FairQueue { of_groups: true, ..self }
+    /// Adds a task.
+    pub fn add_task(&mut self, weight: u32) -> EntityId {
+        self.entities.push(Entity::new(weight))
     }
 
-    /// Number of runnable entities, the current one included.
+    /// A run queue.
     #[inline]
-    pub fn len(&self) -> u32 {
-        self.order.len() - self.delayed + u32::from(self.current != NIL)
+    pub fn queue(&self, rq: QueueId) -> &CfsRq {
+        &self.queues[rq]
     }
 
-    /// Whether nothing is runnable.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// An entity.
+    #[inline]
+    pub fn entity(&self, se: EntityId) -> &Entity {
+        &self.entities[se]
     }
 
-    /// Sum of the weights of all queued entities, the current one and sleepers included, in parts of 1 ÷ [`FINE`].
-    pub fn load(&self) -> u64 {
-        self.load
+    /// The queued entities of a queue in order, without the current one and sleepers.
+    pub fn queued(&self, rq: QueueId) -> impl Iterator<Item = EntityId> {
+        self.queues[rq].queued(&self.entities)
     }
 
-    /// Whether only the current entity is queued, without sleepers.
-    pub fn is_alone(&self) -> bool {
-        self.current != NIL && self.order.len() == 0
+    /// Lag of an entity that is queued or current, V − v: the service that it is owed, scaled by its weight.
+    pub fn lag(&self, se: EntityId) -> i64 {
+        self.queues[self.entities[se].cfs_rq].lag(&self.entities, se)
     }
 
-    /// Whether any entity is queued or current, asleep or not.
-    pub fn has_queued(&self) -> bool {
-        self.order.len() > 0 || self.current != NIL
+    /// Number of runnable tasks of a CPU, the current one included.
+    #[inline]
+    pub fn nr_running(&self, rq: QueueId) -> u32 {
+        self.queues[rq].h_nr_runnable
     }
 
-    /// The current entity.
-    pub fn current(&self) -> Option<u32> {
-        (self.current != NIL).then_some(self.current)
+    /// The group in whose queue an entity is.
+    #[inline]
+    fn parent(&self, se: EntityId) -> Option<EntityId> {
+        self.queues[self.entities[se].cfs_rq].owner.get()
     }
 
-    /// Number of queued sleepers.
-    pub fn sleepers(&self) -> u32 {
-        self.delayed
-    }
-
-    /// All queued entities, the current one and sleepers included.
-    pub fn members<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
-        self.order.iter(entities).chain(self.current())
-    }
-
-    /// The queued entities in order, without the current one and sleepers.
-    pub fn queued<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
-        let queued = self.order.iter(entities);
-        queued.filter(|&id| !entities[id as usize].delayed)
-    }
-
-    fn is_eevdf(&self) -> bool {
-        matches!(self.discipline, Discipline::Eevdf { .. })
-    }
-
-    /// EEVDF as of 6.13 … 6.18.
-    fn places_on_reweight(&self) -> bool {
-        matches!(self.discipline, Discipline::Eevdf { reweight: Reweight::Placed, .. })
-    }
-
-    /// Weighted sum of virtual times and of weights, the current one included.
-    fn sums(&self, entities: &[Entity]) -> (i128, i128) {
-        let (mut moment, mut load) = (self.moment, i128::from(self.queued_load));
-        if self.current != NIL {
-            let current = &entities[self.current as usize];
-            moment += i128::from(current.weight) * i128::from(current.vruntime);
-            load += i128::from(current.weight);
+    /// The CPU's own queue above a queue.
+    pub fn root(&self, mut rq: QueueId) -> QueueId {
+        while let Some(owner) = self.queues[rq].owner.get() {
+            rq = self.entities[owner].cfs_rq;
         }
-        (moment, load)
+        rq
     }
 
-    /// V, the average virtual time; the least virtual time seen if nothing is runnable.
-    fn average(&self, entities: &[Entity]) -> i64 {
-        match self.sums(entities) {
-            (_, 0) => self.min_vruntime,
-            (moment, load) => moment.div_euclid(load) as i64,
+    /// The current task of a CPU.
+    pub fn current(&self, rq: QueueId) -> Option<EntityId> {
+        let mut curr = self.queues[rq].curr.get()?;
+        while let Some(my_q) = self.entities[curr].my_q.get() {
+            curr = self.queues[my_q].curr.get()?;
+        }
+        Some(curr)
+    }
+
+    /// Takes a step for an entity and then for each of its groups, up to the CPU's own queue.
+    #[inline]
+    fn for_each_sched_entity(
+        &mut self,
+        mut level: Option<EntityId>,
+        mut step: impl FnMut(&mut FairClass, EntityId),
+    ) {
+        while let Some(se) = level {
+            step(self, se);
+            level = self.parent(se);
         }
     }
 
-    /// Lag of an entity of this queue, V − v: the service that it is owed, scaled by its weight.
-    pub fn lag(&self, entities: &[Entity], id: u32) -> i64 {
-        self.average(entities) - entities[id as usize].vruntime
-    }
-
-    fn link(&mut self, entities: &mut [Entity], id: u32) {
-        let entity = &entities[id as usize];
-        self.moment += i128::from(entity.weight) * i128::from(entity.vruntime);
-        self.queued_load += entity.weight;
-        self.order.insert(entities, id);
-    }
-
-    fn unlink(&mut self, entities: &mut [Entity], id: u32) {
-        self.order.remove(entities, id);
-        let entity = &entities[id as usize];
-        self.moment -= i128::from(entity.weight) * i128::from(entity.vruntime);
-        self.queued_load -= entity.weight;
-    }
-
-    /// EEVDF uses the minimum only for an empty queue, where any value will do.
-    fn advance_min(&mut self, entities: &[Entity]) {
-        if self.is_eevdf() {
-            return;
-        }
-        let first = self.order.first(entities).map(|id| entities[id as usize].vruntime);
-        let current = self.current().map(|id| entities[id as usize].vruntime);
-        let least = match (first, current) {
-            (Some(first), Some(current)) => first.min(current),
-            (Some(time), None) | (None, Some(time)) => time,
-            (None, None) => return,
-        };
-        self.min_vruntime = self.min_vruntime.max(least);
-    }
-
-    /// Enqueues an entity in the CPU's own queue.
-    pub fn enqueue(&mut self, entities: &mut [Entity], id: u32, how: Enqueue) {
-        self.enqueue_within(entities, id, how, Above::none(self.len()));
-    }
-
-    /// Enqueues an entity in a group's queue: CFS places a new one by its slice in the group.
-    pub fn enqueue_within(&mut self, entities: &mut [Entity], id: u32, how: Enqueue, above: Above) {
-        let entity = &entities[id as usize];
-        if entity.delayed {
-            debug_assert_eq!(entity.home, self.number, "sleeps in another queue");
-            return self.requeue(entities, id);
-        }
-        self.update(entities);
-        match self.discipline {
-            Discipline::Cfs { latency, .. } => {
-                let entity = &mut entities[id as usize];
-                self.place_cfs(entity, how, latency.0, above)
-            }
-            Discipline::Eevdf { .. } => self.place_eevdf(entities, id, how),
-        }
-        let entity = &mut entities[id as usize];
-        entity.home = self.number;
-        self.load += entity.weight;
-        self.link(entities, id);
-        self.advance_min(entities);
-    }
-
-    /// place_entity of 3.19.
-    fn place_cfs(&self, entity: &mut Entity, how: Enqueue, latency: u64, above: Above) {
-        let mut place = self.min_vruntime;
-        match how {
-            Enqueue::New => {
-                let slice = self.cfs_slice(entity, false, above);
-                entity.vruntime = place + entity.scaled(slice);
-            }
-            Enqueue::Wakeup => {
-                // A group that was never queued has no virtual time to keep.
-                if entity.home != self.number && entity.home != NIL {
-                    entity.vruntime = self.min_vruntime + entity.offset;
-                }
-                place -= (latency / 2) as i64;
-                entity.vruntime = entity.vruntime.max(place);
-            }
-            Enqueue::Migrated => entity.vruntime = self.min_vruntime + entity.offset,
-        }
-    }
-
-    /// place_entity of 6.12.
-    fn place_eevdf(&mut self, entities: &mut [Entity], id: u32, how: Enqueue) {
-        let average = self.average(entities);
-        let entity = &entities[id as usize];
-        let mut lag = match how {
-            Enqueue::New => 0,
-            Enqueue::Wakeup | Enqueue::Migrated => entity.lag,
-        };
-        if self.load > 0 {
-            let (load, weight) = (i128::from(self.load), i128::from(entity.weight));
-            lag = (i128::from(lag) * (load + weight) / load) as i64;
-        } else {
-            lag = 0;
-        }
-        let mut slice = entity.scaled(self.slice_of(entity));
-        if how == Enqueue::New {
-            slice /= 2;
-        }
-        let entity = &mut entities[id as usize];
-        entity.vruntime = average - lag;
-        let distance = match how {
-            Enqueue::Migrated => entity.distance,
-            _ => slice,
-        };
-        entity.deadline = entity.vruntime + distance;
-    }
-
-    /// Maximum absolute lag that an entity keeps, scaled by its weight (update_entity_lag).
-    /// It is two slices or a tick in 6.12, and a slice plus a tick in 6.18.44 (measured there with BPF: 5.4 ms on two CPUs).
-    fn max_lag(&self, entity: &Entity) -> i64 {
-        let slice = self.slice_of(entity);
-        entity.scaled(if self.places_on_reweight() { slice + TICK } else { (2 * slice).max(TICK) })
-    }
-
-    /// Dequeues an entity, queued or current, that sleeps or migrates; with EEVDF a sleeper may stay queued.
-    pub fn dequeue(&mut self, entities: &mut [Entity], id: u32, sleeps: bool) {
-        self.update(entities);
-        for buddy in [
-            &mut self.next,
-            &mut self.skip,
-            &mut self.last,
-            &mut self.first,
-            &mut self.woken,
-            &mut self.kept,
-        ] {
-            if *buddy == id {
-                *buddy = NIL;
-            }
-        }
-        // CFS keeps no lag, a lone entity has none, and computing it takes two long divisions.
-        let has_lag = self.is_eevdf() && !(self.current == id && self.is_alone());
-        if sleeps && has_lag && !self.is_eligible(entities, id) {
-            return self.delay(entities, id);
-        }
-        let lag = has_lag.then(|| {
-            let limit = self.max_lag(&entities[id as usize]);
-            self.lag(entities, id).clamp(-limit, limit)
-        });
-        if self.current == id {
-            self.current = NIL;
-        } else {
-            self.unlink(entities, id);
-        }
-        let entity = &mut entities[id as usize];
-        self.load -= entity.weight;
-        entity.lag = lag.unwrap_or(0);
-        entity.offset = entity.vruntime - self.min_vruntime;
-        entity.distance = entity.deadline - entity.vruntime;
-        self.advance_min(entities);
-    }
-
-    /// Picks the next entity and makes it current; there must be no current entity.
-    pub fn pick(&mut self, entities: &mut [Entity]) -> Option<u32> {
-        let id = self.choose(entities)?;
-        self.take(entities, id);
-        Some(id)
-    }
-
-    /// Chooses the next entity, and dequeues sleepers found first; there must be no current entity.
-    pub fn choose(&mut self, entities: &mut [Entity]) -> Option<u32> {
-        debug_assert_eq!(self.current, NIL, "there is a current entity");
+    /// Adds to the numbers of runnable and queued tasks of a queue and those above.
+    fn count(&mut self, mut rq: QueueId, runnable: i32, queued: i32) {
         loop {
-            let id = match self.discipline {
-                _ if self.first != NIL => Some(self.first),
-                Discipline::Cfs { .. } => self.pick_cfs(entities),
-                Discipline::Eevdf { .. } => self.pick_eevdf(entities),
-            }?;
-            if !entities[id as usize].delayed {
-                return Some(id);
-            }
-            self.forget(entities, id);
+            let queue = &mut self.queues[rq];
+            queue.h_nr_runnable = queue.h_nr_runnable.wrapping_add_signed(runnable);
+            queue.h_nr_queued = queue.h_nr_queued.wrapping_add_signed(queued);
+            let Some(owner) = queue.owner.get() else {
+                return;
+            };
+            rq = self.entities[owner].cfs_rq;
         }
     }
 
-    /// Makes a queued entity current (set_next_entity).
-    pub fn take(&mut self, entities: &mut [Entity], id: u32) {
-        self.unlink(entities, id);
-        self.current = id;
-        // A buddy that is not picked keeps its role (clear_buddies).
-        if self.kept != id || !self.discipline.keeps_buddies() {
-            self.forget_buddies(id);
-        }
-        (self.first, self.woken) = (NIL, NIL);
-        // An entity picked again keeps its slice and its protection state (pick_next_task_fair since 3.15).
-        if self.kept != id {
-            (self.ran, self.protected) = (0, true);
-        }
-        self.kept = NIL;
-        self.seen = entities[id as usize].vruntime;
-        (self.passed, self.resched) = (false, false);
-    }
-
-    fn pick_cfs(&self, entities: &[Entity]) -> Option<u32> {
-        let first = self.order.first(entities)?;
-        let mut chosen = first;
-        if first == self.skip
-            && let Some(second) = self.order.after(entities, first)
-            && !self.is_behind(entities, first, second)
-        {
-            chosen = second;
-        }
-        for buddy in [self.last, self.next] {
-            if buddy != NIL && !self.is_behind(entities, first, buddy) {
-                chosen = buddy;
+    /// Clears buddy roles of an entity and those that its groups have for it (__clear_buddies_next, _skip and _last).
+    fn clear_buddies(&mut self, se: EntityId, roles: &[Buddy]) {
+        for &role in roles {
+            let mut level = Some(se);
+            while let Some(se) = level {
+                let buddy = &mut self.queues[self.entities[se].cfs_rq].buddies[role as usize];
+                if *buddy != se {
+                    break;
+                }
+                *buddy = NIL;
+                level = self.parent(se);
             }
         }
-        Some(chosen)
     }
 
-    /// Whether `one` is behind `other` by more than the wake-up granularity
-    /// (wakeup_preempt_entity(other, one) = 1).
-    fn is_behind(&self, entities: &[Entity], one: u32, other: u32) -> bool {
-        let Discipline::Cfs { wakeup_granularity, own_granularity, .. } = self.discipline else {
-            return false;
-        };
-        let (one, other) = (&entities[one as usize], &entities[other as usize]);
-        let granularity =
-            if own_granularity && one.slice > 0 { one.slice } else { wakeup_granularity.0 };
-        other.vruntime - one.vruntime > one.scaled(granularity)
+    /// Gives an entity and its groups a buddy role (set_next_buddy, set_last_buddy), up to an entity of the idle class.
+    fn set_buddy(&mut self, se: EntityId, role: Buddy) {
+        let mut level = Some(se);
+        while let Some(se) = level.filter(|&se| !self.entities[se].idle) {
+            self.queues[self.entities[se].cfs_rq].buddies[role as usize] = se;
+            level = self.parent(se);
+        }
     }
 
-    fn pick_eevdf(&self, entities: &[Entity]) -> Option<u32> {
-        if self.order.len() == 1 {
-            // The only entity is picked, eligible or not.
-            return self.order.first(entities);
-        }
-        let (moment, load) = self.sums(entities);
-        let is_eligible = |vruntime: i64| i128::from(vruntime) * load <= moment;
-        if self.next != NIL && is_eligible(entities[self.next as usize].vruntime) {
-            return Some(self.next);
-        }
-        if self.kept != NIL && self.protected && is_eligible(entities[self.kept as usize].vruntime)
-        {
-            return Some(self.kept);
-        }
-        let earliest = self.order.earliest(entities, is_eligible);
-        let best = earliest.or_else(|| self.order.first(entities))?;
-        if self.woken != NIL {
-            let (best, woken) = (&entities[best as usize], &entities[self.woken as usize]);
-            if woken.deadline == best.deadline && is_eligible(woken.vruntime) {
-                return Some(self.woken);
+    /// Makes a queued task the next buddy.
+    pub fn set_next_buddy(&mut self, task: EntityId) {
+        self.set_buddy(task, Buddy::Next);
+    }
+
+    /// Makes a queued task the next of its CPU, regardless of fairness; its run time counts as usual.
+    pub fn set_first(&mut self, task: EntityId) {
+        self.for_each_sched_entity(Some(task), |fair, se| {
+            let queue = &mut fair.queues[fair.entities[se].cfs_rq];
+            let mut before = std::mem::replace(queue.first(), se);
+            while before != se
+                && let Some(my_q) = before.get().and_then(|before| fair.entities[before].my_q.get())
+            {
+                before = std::mem::replace(fair.queues[my_q].first(), NIL);
             }
-        }
-        Some(best)
+        });
     }
 
-    /// Returns the current entity to the queue, runnable.
-    pub fn put_back(&mut self, entities: &mut [Entity]) {
-        if self.current != NIL {
-            let id = self.current;
-            self.update(entities);
-            self.current = NIL;
-            self.link(entities, id);
-            self.kept = id;
-        }
-    }
-
-    /// The entity last returned to the queue, which keeps its slice if it is picked next.
-    pub fn kept(&self) -> Option<u32> {
-        (self.kept != NIL).then_some(self.kept)
-    }
-
-    /// Ends the slice of the entity last returned to the queue, because another group got the CPU.
-    pub fn forget_kept(&mut self) {
-        self.kept = NIL;
-    }
-
-    /// Accounts `ran` ns of run time to the current entity.
+    /// Accounts `ran` ns of run time to the current task of a CPU and its groups.
     #[inline]
-    pub fn account(&mut self, entities: &mut [Entity], ran: u64) {
-        if self.current == NIL {
+    pub fn account(&mut self, mut rq: QueueId, ran: u64) {
+        while let Some(curr) = self.queues[rq].curr.get() {
+            self.queues[rq].account(&mut self.entities, ran);
+            rq = match self.entities[curr].my_q.get() {
+                Some(my_q) => my_q,
+                None => return,
+            };
+        }
+    }
+
+    /// Publishes the current entity's virtual time.
+    #[inline]
+    fn update_curr(&mut self, rq: QueueId) {
+        if self.queues[rq].update_curr(&self.entities) {
+            // Otherwise its buddy role would pick it again.
+            self.clear_buddies(self.queues[rq].curr, &Buddy::OF_KERNEL);
+        }
+    }
+
+    /// Slice of an entity that is in a queue or about to be, under CFS.
+    /// At every level it is the entity's part of the slice, and at the lowest level of a period in which all entities run once.
+    fn sched_slice(&self, se: EntityId, rq: QueueId) -> u64 {
+        let queue = &self.queues[rq];
+        let least = queue.min_slice();
+        let running = match least {
+            Some(_) => self.queues[self.root(rq)].h_nr_runnable,
+            None => queue.nr_queued(),
+        };
+        let running = u64::from(running) + u64::from(!self.entities[se].on_rq);
+        let mut slice = u128::from(queue.sched_period(running));
+        let (mut se, mut rq) = (se, rq);
+        loop {
+            let (entity, queue) = (&self.entities[se], &self.queues[rq]);
+            let load = queue.load + if entity.on_rq { 0 } else { entity.weight };
+            slice = slice * u128::from(entity.weight) / u128::from(load.max(1));
+            let Some(owner) = queue.owner.get() else {
+                return (slice as u64).max(least.unwrap_or(0));
+            };
+            (se, rq) = (owner, self.entities[owner].cfs_rq);
+        }
+    }
+
+    /// Enqueues a task that starts, wakes or migrates, in a CPU's own queue or in that of a group (enqueue_task_fair).
+    pub fn enqueue_task(&mut self, task: EntityId, rq: QueueId, how: Enqueue, now: u64) {
+        let entity = &self.entities[task];
+        if entity.sched_delayed && entity.cfs_rq == rq {
+            // Its load never left the group (ENQUEUE_DELAYED).
+            self.queues[rq].requeue_delayed_entity(&mut self.entities, task);
+            self.count(rq, 1, 0);
+            self.update_slice(task);
             return;
         }
-        self.ran += ran;
-        let slice = match self.discipline {
-            Discipline::Eevdf { .. } => self.slice_of(&entities[self.current as usize]),
-            Discipline::Cfs { .. } => 0,
-        };
-        let entity = &mut entities[self.current as usize];
-        entity.vruntime += entity.scaled(ran);
-        if slice > 0 && entity.vruntime >= entity.deadline {
-            entity.deadline = entity.vruntime + entity.scaled(slice);
-            self.protected = false;
-            self.passed = true;
+        self.dequeue_delayed(task, now);
+        self.enqueue_entity(task, rq, how, now);
+        self.count(rq, 1, 1);
+        self.update_slice(task);
+        self.for_each_sched_entity(self.queues[rq].owner.get(), |fair, se| {
+            // For a group this is always a wake-up.
+            fair.enqueue_entity(se, fair.entities[se].cfs_rq, Enqueue::Wakeup, now);
+            fair.update_slice(se);
+        });
+    }
+
+    /// Enqueues an entity; one that is queued already is requeued if it sleeps, and its weight is updated.
+    fn enqueue_entity(&mut self, se: EntityId, rq: QueueId, how: Enqueue, now: u64) {
+        let Entity { on_rq, sched_delayed, cfs_rq, .. } = self.entities[se];
+        if sched_delayed {
+            self.queues[rq].requeue_delayed_entity(&mut self.entities, se);
         }
-        self.advance_min(entities);
+        if !on_rq {
+            self.attach_load(se, rq, how, now);
+        }
+        self.update_cfs_group(se, now);
+        if on_rq {
+            return;
+        }
+        self.update_curr(rq);
+        let slice = if how == Enqueue::New { self.sched_slice(se, rq) } else { 0 };
+        // A task that was never queued has no virtual time to keep.
+        let is_home = cfs_rq == rq || cfs_rq == QueueId::NIL;
+        self.entities[se].cfs_rq = rq;
+        self.queues[rq].enqueue_entity(&mut self.entities, se, how, is_home, slice);
+        self.add_load(se, true);
     }
 
-    /// Whether a clock tick preempts the current entity, in the CPU's own queue.
-    pub fn tick_preempts(&mut self, entities: &[Entity]) -> bool {
-        self.tick_preempts_within(entities, Above::none(self.len()))
+    /// Dequeues a task, queued or current, that sleeps or migrates (dequeue_entities).
+    /// With EEVDF a sleeper may stay queued; a delayed task or group is finally dequeued.
+    pub fn dequeue_task(&mut self, task: EntityId, sleeps: bool, now: u64) {
+        let rq = self.entities[task].cfs_rq;
+        let was_runnable = !self.entities[task].sched_delayed;
+        let was_current = self.queues[rq].curr == task;
+        let (mut se, mut sleeps) = (task, sleeps);
+        while self.dequeue_entity(se, sleeps, now)
+            && let Some(parent) = self.parent(se)
+        {
+            if self.queues[self.entities[se].cfs_rq].nr_queued() > 0 {
+                self.update_slice(se);
+                if sleeps {
+                    // The sleeper has not used up its group's slice ("bias pick_next" since 3.0).
+                    self.set_next_buddy(parent);
+                }
+                self.for_each_sched_entity(Some(parent), |fair, se| {
+                    fair.update_slice(se);
+                    fair.update_cfs_group(se, now);
+                });
+                break;
+            }
+            // For the group this is a sleep, even if its last task migrates.
+            (se, sleeps) = (parent, true);
+        }
+        if self.entities[task].my_q == QueueId::NIL {
+            let is_gone = !self.entities[task].on_rq;
+            self.count(rq, -i32::from(was_runnable), -i32::from(is_gone));
+        }
+        if was_current {
+            // In the kernel the groups stay current until others are picked.
+            self.for_each_sched_entity(self.parent(task), FairClass::put_prev_entity);
+        }
     }
 
-    /// Whether a clock tick preempts the current entity, in a group's queue: CFS scales the slice by the group's share.
-    pub fn tick_preempts_within(&mut self, entities: &[Entity], above: Above) -> bool {
-        self.update(entities);
-        if self.order.len() == 0 || self.current == NIL {
+    fn dequeue_entity(&mut self, se: EntityId, sleeps: bool, now: u64) -> bool {
+        let rq = self.entities[se].cfs_rq;
+        self.update_load_avg(se, rq, now);
+        if !self.entities[se].sched_delayed {
+            self.update_curr(rq);
+            self.clear_buddies(se, &Buddy::ALL);
+        }
+        let is_gone = self.queues[rq].dequeue_entity(&mut self.entities, se, sleeps);
+        if is_gone {
+            self.add_load(se, false);
+        }
+        is_gone
+    }
+
+    /// Dequeues a task with delayed dequeue; no effect on others.
+    pub fn dequeue_delayed(&mut self, task: EntityId, now: u64) {
+        if self.entities[task].sched_delayed {
+            self.dequeue_task(task, true, now);
+        }
+    }
+
+    /// Picks the next task of a CPU without a current one, and makes it current (pick_next_task_fair).
+    /// Sleepers that are found first are dequeued.
+    pub fn pick_next_task(&mut self, cpu: QueueId, now: u64) -> Option<EntityId> {
+        let mut rq = cpu;
+        let task = loop {
+            let se = self.queues[rq].pick_next_entity(&self.entities)?;
+            if self.entities[se].sched_delayed {
+                self.dequeue_task(se, true, now);
+                rq = cpu;
+            } else if let Some(my_q) = self.entities[se].my_q.get() {
+                rq = my_q;
+            } else {
+                break se;
+            }
+        };
+        self.for_each_sched_entity(Some(task), FairClass::set_next_entity);
+        Some(task)
+    }
+
+    fn set_next_entity(&mut self, se: EntityId) {
+        let rq = self.entities[se].cfs_rq;
+        let mut kept = self.queues[rq].kept;
+        // A buddy that is not picked keeps its role.
+        if kept != se || !self.queues[rq].discipline.keeps_buddies() {
+            self.clear_buddies(se, &Buddy::OF_KERNEL);
+        }
+        if kept != se {
+            // A task that ran in another group is no longer current there, either (put_prev_entity).
+            while let Some(my_q) = kept.get().and_then(|se| self.entities[se].my_q.get()) {
+                kept = std::mem::replace(&mut self.queues[my_q].kept, NIL);
+            }
+        }
+        self.queues[rq].set_next_entity(&mut self.entities, se);
+    }
+
+    /// Returns the current task of a CPU to the queue, runnable (put_prev_task_fair).
+    pub fn put_prev_task(&mut self, cpu: QueueId) {
+        self.for_each_sched_entity(self.current(cpu), FairClass::put_prev_entity);
+    }
+
+    fn put_prev_entity(&mut self, se: EntityId) {
+        let rq = self.entities[se].cfs_rq;
+        if self.queues[rq].curr == se {
+            self.update_curr(rq);
+            self.queues[rq].put_prev_entity(&mut self.entities);
+        }
+    }
+
+    /// Whether a clock tick preempts the current task of a CPU (task_tick_fair).
+    pub fn task_tick(&mut self, cpu: QueueId, now: u64) -> bool {
+        let task = self.current(cpu);
+        self.for_each_sched_entity(task, |fair, se| fair.update_cfs_group(se, now));
+        let mut preempts = false;
+        self.for_each_sched_entity(task, |fair, se| preempts |= fair.entity_tick(se));
+        preempts
+    }
+
+    fn entity_tick(&mut self, se: EntityId) -> bool {
+        let rq = self.entities[se].cfs_rq;
+        self.update_curr(rq);
+        if self.queues[rq].order.len() == 0 {
             return false;
         }
-        let Discipline::Cfs { min_granularity, .. } = self.discipline else {
-            return self.resched;
-        };
-        let current = &entities[self.current as usize];
-        let ideal = self.cfs_slice(current, true, above);
-        if self.ran > ideal {
-            // Otherwise its buddy role would pick it again (check_preempt_tick).
-            self.forget_buddies(self.current);
-            self.resched = true;
-        } else if self.ran >= min_granularity.0
-            && let Some(first) = self.order.first(entities)
-        {
-            self.resched |= current.vruntime - entities[first as usize].vruntime > ideal as i64;
+        if !self.queues[rq].is_eevdf() {
+            let ideal = self.sched_slice(se, rq);
+            if self.queues[rq].check_preempt_tick(&self.entities, ideal) {
+                // Otherwise its buddy role would pick it again.
+                self.clear_buddies(se, &Buddy::OF_KERNEL);
+            }
         }
-        self.resched
+        self.queues[rq].resched
     }
 
-    /// Whether an entity that was just enqueued preempts the current one.
-    pub fn wakeup_preempts(&mut self, entities: &[Entity], woken: u32) -> bool {
-        if self.current == NIL {
-            return true;
-        }
-        if self.resched {
-            return true;
-        }
-        let of_current = entities[self.current as usize].is_idle();
-        if of_current != entities[woken as usize].is_idle() {
-            self.resched |= of_current;
-            return of_current;
-        }
-        if self.is_eevdf() {
-            self.update(entities);
-            if self.resched {
+    /// Whether a task that was just enqueued preempts the current one of its CPU (check_preempt_wakeup_fair).
+    pub fn check_preempt(&mut self, cpu: QueueId, woken: EntityId) -> bool {
+        // A CPU has one flag for all its queues (TIF_NEED_RESCHED).
+        let mut level = Some(cpu);
+        while let Some(rq) = level {
+            let queue = &self.queues[rq];
+            if queue.curr == NIL || queue.resched {
                 return true;
             }
+            level = self.entities[queue.curr].my_q.get();
         }
-        if !self.is_eevdf() {
-            self.resched = self.is_behind(entities, woken, self.current);
-            if self.resched {
-                self.nominate(entities, woken);
-            }
-            return self.resched;
+        // Only the queues of the current task and its groups have a current entity (find_matching_se).
+        let mut pse = woken;
+        while self.queues[self.entities[pse].cfs_rq].curr == NIL
+            && let Some(parent) = self.parent(pse)
+        {
+            pse = parent;
         }
-        let (moment, load) = self.sums(entities);
-        let is_eligible = |vruntime: i64| i128::from(vruntime) * load <= moment;
-        let (pse, se) = (&entities[woken as usize], &entities[self.current as usize]);
-        let is_short = self.slice_of(pse) < self.slice_of(se)
-            && is_eligible(pse.vruntime)
-            && (pse.deadline < se.deadline || !is_eligible(se.vruntime));
-        if is_short {
-            self.protected = false;
+        let rq = self.entities[pse].cfs_rq;
+        let se = self.queues[rq].curr;
+        let of_current = self.entities[se].idle;
+        if of_current != self.entities[pse].idle {
+            self.queues[rq].resched |= of_current;
+            return of_current;
         }
-        let current_stays = is_eligible(se.vruntime);
-        if self.protected && current_stays {
+        if self.queues[rq].is_eevdf() {
+            self.update_curr(rq);
+            let queue = &mut self.queues[rq];
+            return queue.resched || queue.eevdf_preempts(&self.entities, pse);
+        }
+        let queue = &mut self.queues[rq];
+        queue.resched = queue.wakeup_preempt_entity(&self.entities, se, pse);
+        if !queue.resched {
             return false;
         }
-        match self.order.earliest(entities, is_eligible) {
-            // On equal deadlines the woken entity wins (entity_before in pick_eevdf).
-            Some(best) if best == woken && (!current_stays || pse.deadline <= se.deadline) => {
-                self.woken = woken;
-                true
-            }
-            _ => false,
+        let is_crowded = queue.nr_queued() >= queue.discipline.many();
+        self.set_next_buddy(pse);
+        // Groups have no last buddy of their own.
+        if is_crowded && self.entities[se].my_q == QueueId::NIL {
+            self.set_buddy(se, Buddy::Last);
         }
+        true
     }
 
-    /// Yields the CPU (sched_yield).
-    pub fn yield_current(&mut self, entities: &mut [Entity]) {
-        if self.current == NIL {
+    /// The current task of a CPU yields (yield_task_fair); a lone task loses nothing.
+    pub fn yield_task(&mut self, cpu: QueueId) {
+        let Some(task) = self.current(cpu) else {
+            return;
+        };
+        if self.queues[cpu].h_nr_queued == 1 {
             return;
         }
-        self.forget_buddies(self.current);
-        self.update(entities);
-        if self.is_eevdf() {
-            let slice = self.slice_of(&entities[self.current as usize]);
-            let entity = &mut entities[self.current as usize];
-            entity.deadline += entity.scaled(slice);
-            self.protected = false;
-        } else {
-            self.skip = self.current;
+        self.clear_buddies(task, &Buddy::OF_KERNEL);
+        let rq = self.entities[task].cfs_rq;
+        self.update_curr(rq);
+        if self.queues[rq].is_eevdf() {
+            self.queues[rq].postpone(&mut self.entities);
+            return;
         }
+        self.for_each_sched_entity(Some(task), |fair, se| {
+            fair.queues[fair.entities[se].cfs_rq].buddies[Buddy::Skip as usize] = se;
+        });
     }
 
-    /// Sets need_resched, if there is a current entity.
-    pub fn set_resched(&mut self) {
-        self.resched = self.current != NIL;
+    /// The current task of a CPU yields to a task that waits on the same or another CPU (yield_to).
+    /// Returns false if it has no effect.
+    pub fn yield_to(&mut self, cpu: QueueId, to_cpu: QueueId, to: EntityId) -> bool {
+        if [cpu, to_cpu].iter().all(|&rq| self.queues[rq].h_nr_queued == 1) {
+            // Both CPUs have a single task.
+            return false;
+        }
+        self.set_next_buddy(to);
+        if cpu != to_cpu {
+            // Later wake-ups there do not preempt: a reschedule is pending (resched_curr in yield_to).
+            self.set_resched(to_cpu);
+        }
+        self.yield_task(cpu);
+        true
     }
 
-    /// Clears the entity set by [`FairQueue::set_first`].
-    pub fn forget_first(&mut self) {
-        self.first = NIL;
+    /// Sets need_resched, if there is a current task.
+    pub fn set_resched(&mut self, cpu: QueueId) {
+        let queue = &mut self.queues[cpu];
+        queue.resched = queue.curr != NIL;
     }
 
-    /// Makes a queued entity the next, regardless of fairness; its run time counts as usual.
-    pub fn set_first(&mut self, id: u32) {
-        self.first = id;
+    /// Sets a task's custom slice in ns (sched_setattr of EEVDF); 0: the discipline's.
+    pub fn set_slice(&mut self, task: EntityId, slice: u64) {
+        self.has_slices |= slice > 0;
+        self.entities[task].slice = slice;
+        self.update_slice(task);
+    }
+
+    /// Sets the slice of the group of an entity.
+    /// Under EEVDF it is the shortest slice of the queued members, asleep or not (cfs_rq_min_slice of 6.12).
+    /// Under CFS, in the prototype with wake-up granularities, it is the slice of this entity.
+    fn update_slice(&mut self, se: EntityId) {
+        let rq = self.entities[se].cfs_rq;
+        if !self.has_slices || rq == QueueId::NIL {
+            return;
+        }
+        let queue = &self.queues[rq];
+        if let Some(owner) = queue.owner.get() {
+            self.entities[owner].slice = if queue.is_eevdf() {
+                let members = queue.members(&self.entities);
+                members.map(|id| queue.slice_of(&self.entities[id])).min().unwrap_or(0)
+            } else {
+                self.entities[se].slice
+            };
+        }
     }
 }
 

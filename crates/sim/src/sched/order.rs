@@ -11,7 +11,8 @@
 //! An entity's virtual time and deadline must not change while it is in here.
 //! The row never shrinks its allocation.
 
-use super::entity::{Entity, NIL};
+use super::entity::{Entities, Entity, NIL};
+use super::ids::EntityId;
 use super::tree::Tree;
 
 /// Maximum number of entities in a row.
@@ -22,7 +23,7 @@ const MAX_ROW: usize = 32;
 struct RowEntry {
     vruntime: i64,
     deadline: i64,
-    id: u32,
+    id: EntityId,
 }
 
 /// Entities in order.
@@ -45,9 +46,9 @@ impl Order {
 
     /// Inserts an entity.
     #[inline]
-    pub fn insert(&mut self, entities: &mut [Entity], id: u32) {
+    pub fn insert(&mut self, entities: &mut Entities, id: EntityId) {
         if self.row.len() < MAX_ROW && self.tree.len() == 0 {
-            let Entity { vruntime, deadline, .. } = entities[id as usize];
+            let Entity { vruntime, deadline, .. } = entities[id];
             let is_before = |other: &RowEntry| (other.vruntime, other.id) < (vruntime, id);
             let at = self.row.partition_point(is_before);
             let place = RowEntry { vruntime, deadline, id };
@@ -58,7 +59,7 @@ impl Order {
     }
 
     #[cold]
-    fn insert_into_tree(&mut self, entities: &mut [Entity], id: u32) {
+    fn insert_into_tree(&mut self, entities: &mut Entities, id: EntityId) {
         for place in self.row.drain(..) {
             self.tree.insert(entities, place.id);
         }
@@ -67,7 +68,7 @@ impl Order {
 
     /// Removes an entity that is in here.
     #[inline]
-    pub fn remove(&mut self, entities: &mut [Entity], id: u32) {
+    pub fn remove(&mut self, entities: &mut Entities, id: EntityId) {
         match self.row.iter().position(|place| place.id == id) {
             Some(at) => {
                 self.row.remove(at);
@@ -78,7 +79,7 @@ impl Order {
 
     /// The entity with the least virtual time.
     #[inline]
-    pub fn first(&self, entities: &[Entity]) -> Option<u32> {
+    pub fn first(&self, entities: &Entities) -> Option<EntityId> {
         match self.row.first() {
             Some(place) => Some(place.id),
             None => self.tree.first(entities),
@@ -86,7 +87,7 @@ impl Order {
     }
 
     /// The entity after `id`, which is in here.
-    pub fn after(&self, entities: &[Entity], id: u32) -> Option<u32> {
+    pub fn after(&self, entities: &Entities, id: EntityId) -> Option<EntityId> {
         match self.row.iter().position(|place| place.id == id) {
             Some(at) => self.row.get(at + 1).map(|place| place.id),
             None => self.tree.after(entities, id),
@@ -95,7 +96,11 @@ impl Order {
 
     /// The eligible entity with the earliest deadline, on a tie the one with less virtual time.
     /// Eligible must be all entities up to some virtual time.
-    pub fn earliest(&self, entities: &[Entity], is_eligible: impl Fn(i64) -> bool) -> Option<u32> {
+    pub fn earliest(
+        &self,
+        entities: &Entities,
+        is_eligible: impl Fn(i64) -> bool,
+    ) -> Option<EntityId> {
         if self.row.is_empty() {
             return self.tree.earliest(entities, is_eligible);
         }
@@ -110,7 +115,7 @@ impl Order {
     }
 
     /// The entities in order.
-    pub fn iter<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
+    pub fn iter<'a>(&'a self, entities: &'a Entities) -> impl Iterator<Item = EntityId> + 'a {
         let row = self.row.iter().map(|place| place.id);
         row.chain(self.tree.iter(entities))
     }
@@ -121,7 +126,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn entities(times: &[(i64, i64)]) -> Vec<Entity> {
+    fn entities(times: &[(i64, i64)]) -> Entities {
         let entity = |&(vruntime, deadline): &(i64, i64)| {
             let mut entity = Entity::new(1024);
             (entity.vruntime, entity.deadline) = (vruntime, deadline);
@@ -140,9 +145,9 @@ mod tests {
             let mut entities = entities(&times);
             let mut in_tree = entities.clone();
             let (mut order, mut tree) = (Order::EMPTY, Tree::EMPTY);
-            let mut ids: Vec<u32> = Vec::new();
+            let mut ids: Vec<EntityId> = Vec::new();
             for (index, limit) in steps {
-                let id = index.index(entities.len()) as u32;
+                let id = EntityId(index.index(times.len()) as u32);
                 if ids.contains(&id) {
                     order.remove(&mut entities, id);
                     tree.remove(&mut in_tree, id);
@@ -152,7 +157,7 @@ mod tests {
                     tree.insert(&mut in_tree, id);
                     ids.push(id);
                 }
-                let expected: Vec<u32> = tree.iter(&in_tree).collect();
+                let expected: Vec<EntityId> = tree.iter(&in_tree).collect();
                 prop_assert_eq!(order.iter(&entities).collect::<Vec<_>>(), expected.clone());
                 prop_assert_eq!(order.len() as usize, expected.len());
                 prop_assert_eq!(order.first(&entities), expected.first().copied());
@@ -175,17 +180,17 @@ mod tests {
         let mut entities = entities(&times);
         let mut order = Order::EMPTY;
         for id in 0..most {
-            order.insert(&mut entities, id);
+            order.insert(&mut entities, EntityId(id));
         }
         assert_eq!((order.row.len(), order.tree.len()), (MAX_ROW, 0));
-        order.insert(&mut entities, most);
+        order.insert(&mut entities, EntityId(most));
         assert_eq!((order.row.len(), order.tree.len()), (0, most + 1));
         for id in 0..most {
-            order.remove(&mut entities, id);
+            order.remove(&mut entities, EntityId(id));
         }
         assert_eq!((order.row.len(), order.tree.len()), (0, 1));
-        order.remove(&mut entities, most);
-        order.insert(&mut entities, 0);
+        order.remove(&mut entities, EntityId(most));
+        order.insert(&mut entities, EntityId(0));
         assert_eq!((order.row.len(), order.tree.len()), (1, 0));
     }
 }

@@ -8,113 +8,114 @@
 //! The nodes are in the entities, which the caller owns, so the tree allocates no memory.
 //! An entity is in at most one tree at a time, and its key must not change while it is.
 
-use super::entity::{Entity, Links, NIL};
+use super::entity::{Entities, Links, NIL};
+use super::ids::EntityId;
 
 /// A tree of entities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tree {
-    root: u32,
+    root: EntityId,
     len: u32,
 }
 
 /// Heap priority of an entity: its hashed number (finalizer of MurmurHash3).
-fn priority(id: u32) -> u32 {
-    let mut x = id.wrapping_add(0x9e37_79b9);
+fn priority(id: EntityId) -> u32 {
+    let mut x = id.0.wrapping_add(0x9e37_79b9);
     x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
     x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
     x ^ (x >> 16)
 }
 
-fn key(entities: &[Entity], id: u32) -> (i64, u32) {
-    (entities[id as usize].vruntime, id)
+fn key(entities: &Entities, id: EntityId) -> (i64, EntityId) {
+    (entities[id].vruntime, id)
 }
 
-fn least(entities: &[Entity], id: u32) -> i64 {
+fn least(entities: &Entities, id: EntityId) -> i64 {
     match id {
         NIL => i64::MAX,
-        id => entities[id as usize].links.least,
+        id => entities[id].links.least,
     }
 }
 
 /// Updates a node's earliest deadline from its own and its children's.
-fn update(entities: &mut [Entity], id: u32) {
-    let Links { left, right, .. } = entities[id as usize].links;
+fn update(entities: &mut Entities, id: EntityId) {
+    let Links { left, right, .. } = entities[id].links;
     let below = least(entities, left).min(least(entities, right));
-    let entity = &mut entities[id as usize];
+    let entity = &mut entities[id];
     entity.links.least = below.min(entity.deadline);
 }
 
 /// Splits a subtree into the nodes before `at` and the others.
-fn split(entities: &mut [Entity], node: u32, at: (i64, u32)) -> (u32, u32) {
+fn split(entities: &mut Entities, node: EntityId, at: (i64, EntityId)) -> (EntityId, EntityId) {
     if node == NIL {
         return (NIL, NIL);
     }
-    let Links { left, right, .. } = entities[node as usize].links;
+    let Links { left, right, .. } = entities[node].links;
     if key(entities, node) < at {
         let (before, after) = split(entities, right, at);
-        entities[node as usize].links.right = before;
+        entities[node].links.right = before;
         update(entities, node);
         (node, after)
     } else {
         let (before, after) = split(entities, left, at);
-        entities[node as usize].links.left = after;
+        entities[node].links.left = after;
         update(entities, node);
         (before, node)
     }
 }
 
 /// Merges two subtrees, all of the first before all of the second.
-fn merge(entities: &mut [Entity], first: u32, second: u32) -> u32 {
+fn merge(entities: &mut Entities, first: EntityId, second: EntityId) -> EntityId {
     match (first, second) {
         (NIL, other) | (other, NIL) => other,
         _ if priority(first) > priority(second) => {
-            let right = entities[first as usize].links.right;
-            entities[first as usize].links.right = merge(entities, right, second);
+            let right = entities[first].links.right;
+            entities[first].links.right = merge(entities, right, second);
             update(entities, first);
             first
         }
         _ => {
-            let left = entities[second as usize].links.left;
-            entities[second as usize].links.left = merge(entities, first, left);
+            let left = entities[second].links.left;
+            entities[second].links.left = merge(entities, first, left);
             update(entities, second);
             second
         }
     }
 }
 
-fn insert(entities: &mut [Entity], node: u32, id: u32) -> u32 {
+fn insert(entities: &mut Entities, node: EntityId, id: EntityId) -> EntityId {
     if node == NIL || priority(id) > priority(node) {
         let at = key(entities, id);
         let (left, right) = split(entities, node, at);
-        let links = &mut entities[id as usize].links;
+        let links = &mut entities[id].links;
         (links.left, links.right) = (left, right);
         update(entities, id);
         return id;
     }
     if key(entities, id) < key(entities, node) {
-        let left = entities[node as usize].links.left;
-        entities[node as usize].links.left = insert(entities, left, id);
+        let left = entities[node].links.left;
+        entities[node].links.left = insert(entities, left, id);
     } else {
-        let right = entities[node as usize].links.right;
-        entities[node as usize].links.right = insert(entities, right, id);
+        let right = entities[node].links.right;
+        entities[node].links.right = insert(entities, right, id);
     }
     update(entities, node);
     node
 }
 
-fn remove(entities: &mut [Entity], node: u32, id: u32) -> u32 {
-    debug_assert_ne!(node, NIL, "entity {id} is not in the tree");
+fn remove(entities: &mut Entities, node: EntityId, id: EntityId) -> EntityId {
+    debug_assert_ne!(node, NIL, "entity {id:?} is not in the tree");
     if node == NIL {
         return NIL;
     }
-    let Links { left, right, .. } = entities[node as usize].links;
+    let Links { left, right, .. } = entities[node].links;
     if node == id {
         return merge(entities, left, right);
     }
     if key(entities, id) < key(entities, node) {
-        entities[node as usize].links.left = remove(entities, left, id);
+        entities[node].links.left = remove(entities, left, id);
     } else {
-        entities[node as usize].links.right = remove(entities, right, id);
+        entities[node].links.right = remove(entities, right, id);
     }
     update(entities, node);
     node
@@ -128,38 +129,38 @@ impl Tree {
         self.len
     }
 
-    pub fn insert(&mut self, entities: &mut [Entity], id: u32) {
+    pub fn insert(&mut self, entities: &mut Entities, id: EntityId) {
         self.root = insert(entities, self.root, id);
         self.len += 1;
     }
 
-    pub fn remove(&mut self, entities: &mut [Entity], id: u32) {
+    pub fn remove(&mut self, entities: &mut Entities, id: EntityId) {
         self.root = remove(entities, self.root, id);
         self.len -= 1;
     }
 
     /// The entity with the least virtual time.
-    pub fn first(&self, entities: &[Entity]) -> Option<u32> {
+    pub fn first(&self, entities: &Entities) -> Option<EntityId> {
         let mut at = self.root;
         if at == NIL {
             return None;
         }
-        while entities[at as usize].links.left != NIL {
-            at = entities[at as usize].links.left;
+        while entities[at].links.left != NIL {
+            at = entities[at].links.left;
         }
         Some(at)
     }
 
     /// The entity after `id`.
-    pub fn after(&self, entities: &[Entity], id: u32) -> Option<u32> {
+    pub fn after(&self, entities: &Entities, id: EntityId) -> Option<EntityId> {
         let wanted = key(entities, id);
         let (mut at, mut found) = (self.root, None);
         while at != NIL {
             if key(entities, at) > wanted {
                 found = Some(at);
-                at = entities[at as usize].links.left;
+                at = entities[at].links.left;
             } else {
-                at = entities[at as usize].links.right;
+                at = entities[at].links.right;
             }
         }
         found
@@ -167,13 +168,17 @@ impl Tree {
 
     /// The eligible entity with the earliest deadline, on a tie the one with less virtual time.
     /// Eligible must be all entities up to some virtual time.
-    pub fn earliest(&self, entities: &[Entity], is_eligible: impl Fn(i64) -> bool) -> Option<u32> {
-        let mut best: Option<(i64, u32)> = None;
+    pub fn earliest(
+        &self,
+        entities: &Entities,
+        is_eligible: impl Fn(i64) -> bool,
+    ) -> Option<EntityId> {
+        let mut best: Option<(i64, EntityId)> = None;
         // A left subtree with the best deadline so far, searched at the end.
         let mut subtree = NIL;
         let mut at = self.root;
         while at != NIL {
-            let entity = &entities[at as usize];
+            let entity = &entities[at];
             if !is_eligible(entity.vruntime) {
                 at = entity.links.left;
                 continue;
@@ -197,16 +202,16 @@ impl Tree {
     }
 
     /// The entities in order.
-    pub fn iter<'a>(&self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + use<'a> {
+    pub fn iter<'a>(&self, entities: &'a Entities) -> impl Iterator<Item = EntityId> + use<'a> {
         let tree = *self;
         std::iter::successors(tree.first(entities), move |&id| tree.after(entities, id))
     }
 }
 
 /// The first entity of a subtree with the subtree's earliest deadline.
-fn with_deadline(entities: &[Entity], mut at: u32, deadline: i64) -> u32 {
+fn with_deadline(entities: &Entities, mut at: EntityId, deadline: i64) -> EntityId {
     loop {
-        let entity = &entities[at as usize];
+        let entity = &entities[at];
         if least(entities, entity.links.left) == deadline {
             at = entity.links.left;
         } else if entity.deadline == deadline || entity.links.right == NIL {
@@ -219,10 +224,11 @@ fn with_deadline(entities: &[Entity], mut at: u32, deadline: i64) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entity::Entity;
     use super::*;
     use proptest::prelude::*;
 
-    fn entities(times: &[(i64, i64)]) -> Vec<Entity> {
+    fn entities(times: &[(i64, i64)]) -> Entities {
         times
             .iter()
             .map(|&(vruntime, deadline)| {
@@ -241,9 +247,9 @@ mod tests {
         ) {
             let mut entities = entities(&times);
             let mut tree = Tree::EMPTY;
-            let mut list: Vec<u32> = Vec::new();
+            let mut list: Vec<EntityId> = Vec::new();
             for (index, limit) in steps {
-                let id = index.index(entities.len()) as u32;
+                let id = EntityId(index.index(times.len()) as u32);
                 if list.contains(&id) {
                     tree.remove(&mut entities, id);
                     list.retain(|&other| other != id);
@@ -258,8 +264,8 @@ mod tests {
                 let wanted = list
                     .iter()
                     .copied()
-                    .filter(|&id| entities[id as usize].vruntime <= limit)
-                    .min_by_key(|&id| (entities[id as usize].deadline, key(&entities, id)));
+                    .filter(|&id| entities[id].vruntime <= limit)
+                    .min_by_key(|&id| (entities[id].deadline, key(&entities, id)));
                 prop_assert_eq!(tree.earliest(&entities, |time| time <= limit), wanted);
             }
         }
@@ -271,13 +277,13 @@ mod tests {
         let mut entities = entities(&times);
         let mut tree = Tree::EMPTY;
         for id in 0..1000 {
-            tree.insert(&mut entities, id);
+            tree.insert(&mut entities, EntityId(id));
         }
-        fn depth(entities: &[Entity], at: u32) -> u32 {
+        fn depth(entities: &Entities, at: EntityId) -> u32 {
             match at {
                 NIL => 0,
                 at => {
-                    let Links { left, right, .. } = entities[at as usize].links;
+                    let Links { left, right, .. } = entities[at].links;
                     1 + depth(entities, left).max(depth(entities, right))
                 }
             }

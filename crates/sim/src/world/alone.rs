@@ -5,10 +5,10 @@
 //! The end of a computation is planned at once if no other event of the vCPU may come before it.
 //! Any other operation ends the row: `program` does it and returns here.
 
-use crate::queue::Slot;
 use crate::trace::VcpuState;
 use crate::workload::Pick;
 
+use super::calendar::Event;
 use super::code::{Family, Instr, Turns};
 use super::simulation::World;
 use super::state::{Doing, KERNEL, NONE, Phase, Thread};
@@ -62,7 +62,7 @@ impl World {
                         }
                         debug_assert_eq!(vcpu.synced, self.now, "planned before it was counted");
                         let end = self.now + vcpu.owed() + thread.remaining;
-                        self.queue.set(Slot(v), end);
+                        self.calendar.set(Event::Execution, v, end);
                         return RowEnd::Planned;
                     }
                 }

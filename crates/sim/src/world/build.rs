@@ -12,22 +12,20 @@ use crate::host::{
     Candidate, HostConfig, HostScheduler, PauseLoop, Placement, Shape, Starts, starts,
 };
 use crate::machine::Cache;
-use crate::queue::{EventQueue, Slot};
 use crate::random::Stream;
 use crate::results::{Counts, Histogram, PcpuResults, VcpuResults};
 use crate::scenario::{HostPolicies, MmLock, Mode, Scenario};
-use crate::sched::entity::Entity;
-use crate::sched::fair::FairQueue;
+use crate::sched::fair::FairClass;
 use crate::trace::{ThreadState, VcpuState};
 use crate::workload::{MOST_HELD, MOST_LOOPS, Object as WorkloadObject, Op, Space, Workload};
 use crate::{host, scenario};
 
 use super::agent::SimulatedAgent;
+use super::calendar::{Calendar, Event};
 use super::code::{Instr, compile};
 use super::policy_host::Policies;
 use super::rotation::Turns;
 use super::simulation::World;
-use super::slots::Slots;
 use super::state::{
     Doing, Idle, MmWait, NONE, Object, ObjectKind, Pcpu, PcpuState, Phase, SimulatedVm, Thread,
     Vcpu, Waiters,
@@ -43,7 +41,7 @@ struct Parts {
     vms: Vec<SimulatedVm>,
     vcpus: Vec<Vcpu>,
     threads: Vec<Thread>,
-    entities: Vec<Entity>,
+    fair: FairClass,
     objects: Vec<Object>,
     code: Vec<Instr>,
     roles: Vec<Vec<String>>,
@@ -88,21 +86,21 @@ impl World {
             placement: scenario.host.placement,
             busy_factor: scenario.host.busy_factor,
         };
-        let slots = slots(&parts, pcpus.len());
-        let mut queue = EventQueue::new(slots.messages as usize);
+        let Parts { vms, vcpus, threads, .. } = &parts;
+        let mut calendar = Calendar::new(vms.len(), vcpus.len(), threads.len(), pcpus.len());
         for (number, vm) in scenario.vms.iter().enumerate() {
-            queue.set(Slot(slots.starts + number as u32), vm.starts.0);
+            calendar.set(Event::Start, number as u32, vm.starts.0);
         }
         if scenario.host.cap {
-            queue.set(Slot(slots.cap_period), 0);
+            calendar.set(Event::CapPeriod, 0, 0);
         }
         let policies = policies(scenario, &parts.allowed);
         if let Some(controller) = &policies.controller {
-            queue.set(Slot(slots.policies), controller.config().period.0);
+            calendar.set(Event::Policies, 0, controller.config().period.0);
         }
         for (number, vm) in scenario.vms.iter().enumerate() {
             if let Some(&(at, _)) = vm.hotplug.first() {
-                queue.set(Slot(slots.plugs + number as u32), at.0);
+                calendar.set(Event::Hotplug, number as u32, at.0);
             }
         }
         let flexs = flexs(scenario, &parts);
@@ -110,7 +108,7 @@ impl World {
             for p in 0..pcpus.len() as u64 {
                 // Ticks of the pCPUs are staggered.
                 let first = tick * (p + 1) / pcpus.len() as u64;
-                queue.set(Slot(slots.flexs + p as u32), first.max(1));
+                calendar.set(Event::FlexS, p as u32, first.max(1));
             }
         }
         let agent = |vm: &scenario::Vm| {
@@ -121,7 +119,7 @@ impl World {
         for (number, agent) in agents.iter().enumerate() {
             if let Some(agent) = agent {
                 let begin = scenario.vms[number].starts.0;
-                queue.set(Slot(slots.agents + number as u32), begin + agent.period);
+                calendar.set(Event::Agent, number as u32, begin + agent.period);
             }
         }
         let mut world = World {
@@ -140,9 +138,8 @@ impl World {
             steal_random: Stream::new(scenario.seed, "timer steals", 0),
             config: scenario.host.clone(),
             window_cache: (0, None),
-            queue,
+            calendar,
             turns: Turns::default(),
-            slots,
             host: host::build(&scenario.host.scheduler, shape),
             idle_pcpus: (0..machine.pcpus).map(PcpuId).collect(),
             pcpus,
@@ -150,7 +147,7 @@ impl World {
             vms: parts.vms,
             vcpus: parts.vcpus,
             threads: parts.threads,
-            entities: parts.entities,
+            fair: parts.fair,
             objects: parts.objects,
             code: parts.code,
             messages: Vec::new(),
@@ -193,34 +190,6 @@ fn policies(scenario: &Scenario, allowed: &[PcpuSet]) -> Policies {
 /// Whether the machine has no hypervisor.
 fn is_native(scenario: &Scenario) -> bool {
     scenario.machine.mode == Mode::Native
-}
-
-fn slots(parts: &Parts, pcpus: usize) -> Slots {
-    let mut next = 0;
-    let mut take = |count: usize| {
-        let first = next;
-        next += count as u32;
-        first
-    };
-    let _execution = take(parts.vcpus.len());
-    Slots {
-        guest_ticks: take(parts.vcpus.len()),
-        timers: take(parts.threads.len()),
-        host_ticks: take(pcpus),
-        polls: take(pcpus),
-        starts: take(parts.vms.len()),
-        caps: take(parts.vms.len()),
-        cap_period: take(1),
-        policies: take(1),
-        turns: take(1),
-        plugs: take(parts.vms.len()),
-        flexs: take(pcpus),
-        agents: take(parts.vms.len()),
-        rescheds: take(pcpus),
-        delays: take(parts.vcpus.len()),
-        second_looks: take(pcpus),
-        messages: take(0),
-    }
 }
 
 /// Slowdown of a VM with `vcpus` vCPUs relative to bare metal, in percent.
@@ -293,7 +262,7 @@ impl Parts {
                     NONE if vm.guest.per_thread => spread,
                     pin => pin,
                 };
-                self.entities.push(Entity::new(role.weight));
+                self.fair.add_task(role.weight);
                 self.threads.push(Thread {
                     vm: number as u32,
                     role: role_number as u32,
@@ -404,6 +373,7 @@ impl Parts {
             nth.map_or(0, |p| p.0)
         };
         self.allowed.push(allowed);
+        self.fair.add_cpu(vm.guest.scheduler);
         self.vcpus.push(Vcpu {
             vm: number as u32,
             state: VcpuState::Halted,
@@ -422,7 +392,6 @@ impl Parts {
             cold: false,
             fetches: NONE,
             fetches_far: false,
-            queue: FairQueue::new(vm.guest.scheduler, self.vcpus.len() as u32),
             idle: Idle::Halted,
             poll_until: u64::MAX,
             need_resched: false,

@@ -13,6 +13,7 @@
 use crate::bits::has_bit;
 use crate::trace::VcpuState;
 
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::{Doing, Idle, NONE, ObjectKind, PcpuState};
 
@@ -69,8 +70,8 @@ impl World {
                     vcpu.state, vcpu.idle, vcpu.thread
                 ));
             }
-            let tick = self.guest_tick_slot(v as u32);
-            if vcpu.state == VcpuState::Running && !self.queue.is_set(tick) {
+            let has_tick = self.calendar.is_set(Event::GuestTick, v as u32);
+            if vcpu.state == VcpuState::Running && !has_tick {
                 return Err(format!("vCPU {v} runs thread {} without ticks", vcpu.thread));
             }
         }
@@ -86,7 +87,7 @@ impl World {
                     return Err(format!("thread {} is not of vCPU {v}", vcpu.thread));
                 }
             }
-            for t in vcpu.queue.queued(&self.entities) {
+            for t in self.queued_threads(v as u32) {
                 places[t as usize] += 1;
                 if self.threads[t as usize].vcpu != v as u32 {
                     return Err(format!("thread {t} is queued on vCPU {v}, not its own"));

@@ -12,9 +12,9 @@
 //!
 //! [`Guest::wake_delay`]: crate::scenario::Guest::wake_delay
 
-use crate::queue::Slot;
 use crate::trace::VcpuState;
 
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::Idle;
 
@@ -33,25 +33,20 @@ impl World {
         if !is_halted || vcpu.idle != Idle::Halted {
             return false;
         }
-        let (slot, delay) = (self.delay_slot(v), self.wake_delay(v));
-        if !self.queue.is_set(slot) {
-            self.queue.set(slot, self.now + delay);
+        if !self.calendar.is_set(Event::DelayEnd, v) {
+            let delay = self.wake_delay(v);
+            self.calendar.set(Event::DelayEnd, v, self.now + delay);
         }
         true
     }
 
     /// Ends the delay, as the held interrupts are handled.
     pub(crate) fn end_delay(&mut self, v: u32) {
-        let slot = self.delay_slot(v);
-        self.queue.cancel(slot);
+        self.calendar.cancel(Event::DelayEnd, v);
     }
 
     /// The first held interrupt has reached the maximum delay.
     pub(crate) fn delay_over(&mut self, v: u32) {
         self.wake_vcpu(v);
-    }
-
-    fn delay_slot(&self, v: u32) -> Slot {
-        Slot(self.slots.delays + v)
     }
 }

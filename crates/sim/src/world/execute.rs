@@ -3,14 +3,14 @@
 //! A running vCPU first burns its owed time: the vCPU switch, the guest kernel's own work, exits and cache refills, in this order.
 //! It then runs its thread.
 //! `sync` accounts the time since the last call.
-//! `plan` sets the vCPU's slot to its next own event: the end of owed time that an operation waits for, the end of a computation,
+//! `plan` schedules the vCPU's own next event: the end of owed time that an operation waits for, the end of a computation,
 //! a pause-loop exit, or the end of polling.
 //! A vCPU that spins for ever without hardware detection has no event of its own.
 
 use crate::bits::set_bit;
-use crate::queue::Slot;
 use crate::trace::{ThreadState, TraceEvent, VcpuState};
 
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::{CACHE, Doing, EXITS, Idle, KERNEL, NONE, Phase, SWITCH, Thread, Vcpu, Work};
 
@@ -31,7 +31,7 @@ impl World {
         self.vcpus[v as usize].count(&mut self.threads, self.now);
     }
 
-    /// Sets the vCPU's slot to its next own event.
+    /// Schedules the vCPU's own next event.
     pub(crate) fn plan(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         if vcpu.state != VcpuState::Running {
@@ -42,10 +42,9 @@ impl World {
             self.refill(v);
         }
         let free = self.now + self.owed(v);
-        let slot = Slot(v);
         let vcpu = &self.vcpus[v as usize];
         if vcpu.search != NONE || !vcpu.answers.is_empty() {
-            self.queue.set(slot, free);
+            self.calendar.set(Event::Execution, v, free);
             return;
         }
         let at = match vcpu.thread {
@@ -69,8 +68,8 @@ impl World {
             }
         };
         match at {
-            Some(at) => self.queue.set(slot, at),
-            None => self.queue.cancel(slot),
+            Some(at) => self.calendar.set(Event::Execution, v, at),
+            None => self.calendar.cancel(Event::Execution, v),
         }
     }
 
@@ -129,7 +128,7 @@ impl World {
         }
         match vcpu.thread {
             NONE => {
-                if !vcpu.queue.is_empty() || vcpu.need_resched {
+                if self.runnable_threads(v) > 0 || vcpu.need_resched {
                     self.schedule(v);
                 } else {
                     self.plan(v);

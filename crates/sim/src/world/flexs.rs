@@ -9,9 +9,9 @@ use tandem_model::{Nanos, PcpuId, VcpuId, VmId};
 use tandem_policy::flexs::{SwapAction, VcpuKey};
 
 use crate::host::Scheduler;
-use crate::queue::Slot;
 use crate::trace::VcpuState;
 
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::{EXITS, NONE, Work};
 
@@ -55,8 +55,7 @@ impl World {
             self.plan(v);
         }
         self.flexs = Some(swapper);
-        let slot = Slot(self.slots.flexs + p);
-        self.queue.set(slot, next.max(self.now + 1));
+        self.calendar.set(Event::FlexS, p, next.max(self.now + 1));
         if let Some((sibling, q)) = swap {
             self.exchange(v, p, sibling, q);
         }

@@ -15,10 +15,10 @@
 use tandem_model::Nanos;
 use tandem_policy::gleaner::{Observation, VcpuPeriod};
 
-use crate::queue::Slot;
 use crate::results::{AgentChoice, VcpuTime};
 
 use super::agent::{Seen, SimulatedAgent};
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::{NONE, Work};
 
@@ -31,8 +31,7 @@ impl World {
         let Some(mut agent) = self.agents[vm as usize].take() else {
             return;
         };
-        let slot = Slot(self.slots.agents + vm);
-        self.queue.set(slot, self.now + agent.period);
+        self.calendar.set(Event::Agent, vm, self.now + agent.period);
         if self.vms[vm as usize].started <= self.now && self.vms[vm as usize].alive > 0 {
             let observed = self.observe_guest(vm, &mut agent);
             let state = &self.vms[vm as usize];
@@ -108,7 +107,7 @@ impl World {
         for index in 0..size {
             let v = first + index;
             let vcpu = &self.vcpus[v as usize];
-            let idle = vcpu.idle_since != u64::MAX || vcpu.queue.is_empty();
+            let idle = vcpu.idle_since != u64::MAX || self.runnable_threads(v) == 0;
             self.note_idle(v, idle && vcpu.thread == NONE);
             if index >= active {
                 self.leave_inactive(v, first + index % active);
@@ -118,10 +117,8 @@ impl World {
 
     /// Moves the waiting threads of an inactive vCPU to an active one.
     pub(crate) fn leave_inactive(&mut self, from: u32, to: u32) {
-        let vcpu = &self.vcpus[from as usize];
-        let waiting: Vec<u32> = vcpu
-            .queue
-            .queued(&self.entities)
+        let waiting: Vec<u32> = self
+            .queued_threads(from)
             .filter(|&t| self.threads[t as usize].pin == NONE && !self.is_stuck(t))
             .collect();
         if waiting.is_empty() {
@@ -149,11 +146,8 @@ mod tests {
             [[vm]]\nname = \"a\"\nvcpus = 4\nworkload = \"computes\"\n";
         let mut world = World::new(&load::from_text("s.toml", text).unwrap());
         world.run_until(Nanos::from_millis(10));
-        let waiting = |world: &World| {
-            let queues = world.vcpus.iter().map(|vcpu| &vcpu.queue);
-            let waiting = queues.map(|queue| queue.queued(&world.entities).count());
-            waiting.collect::<Vec<usize>>()
-        };
+        let waiting =
+            |world: &World| (0..4).map(|v| world.queued_threads(v).count()).collect::<Vec<usize>>();
         assert_eq!(waiting(&world), [1, 1, 1, 1]);
         world.set_active(0, 2);
         assert_eq!(waiting(&world), [2, 2, 0, 0]);

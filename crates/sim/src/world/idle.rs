@@ -13,6 +13,7 @@ use tandem_model::PcpuId;
 use crate::scenario::IdleLoop;
 use crate::trace::{ExitReason, VcpuState};
 
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::{EXITS, Idle, KERNEL, NONE, PcpuState, Work};
 
@@ -28,8 +29,7 @@ impl World {
         let vm = self.vcpus[v as usize].vm;
         let idle = self.vms[vm as usize].guest.idle;
         self.note_idle(v, true);
-        let slot = self.guest_tick_slot(v);
-        self.queue.cancel(slot);
+        self.calendar.cancel(Event::GuestTick, v);
         let vm = &self.vms[vm as usize];
         let retention = if v - vm.first_vcpu < vm.active { vm.retention } else { 0 };
         let vcpu = &mut self.vcpus[v as usize];
@@ -81,12 +81,9 @@ impl World {
 
     /// The exit of HLT is done: the vCPU leaves its pCPU unless work has arrived.
     pub(crate) fn halt(&mut self, v: u32) {
+        let is_runnable = self.runnable_threads(v) > 0;
         let vcpu = &mut self.vcpus[v as usize];
-        if !vcpu.queue.is_empty()
-            || vcpu.need_resched
-            || vcpu.resched_pending
-            || !vcpu.due.is_empty()
-        {
+        if is_runnable || vcpu.need_resched || vcpu.resched_pending || !vcpu.due.is_empty() {
             // It stays idle until a thread arrives, which ends the idle time and starts the tick.
             self.owe(v, EXITS, self.costs.vm_exit);
             self.handle_pending(v);
@@ -101,8 +98,7 @@ impl World {
     pub(crate) fn block_vcpu(&mut self, v: u32) {
         self.sync(v);
         let p = self.vcpus[v as usize].pcpu;
-        let slot = self.exec_slot(v);
-        self.queue.cancel(slot);
+        self.calendar.cancel(Event::Execution, v);
         self.vcpus[v as usize].halted_at = self.now;
         if self.native {
             self.vcpu_state(v, VcpuState::Halted);
@@ -113,8 +109,7 @@ impl World {
         if poll > 0 && self.host_queued(p) == 1 {
             self.vcpu_state(v, VcpuState::HaltPolling);
             self.pcpu_state(p, PcpuState::Polling);
-            let slot = self.poll_slot(p);
-            self.queue.set(slot, self.now + poll);
+            self.calendar.set(Event::PollEnd, p, self.now + poll);
             return;
         }
         self.vcpu_state(v, VcpuState::Halted);
@@ -154,8 +149,7 @@ impl World {
         self.adapt_halt_poll(v);
         if state == VcpuState::HaltPolling {
             self.counts(v).halt_polls_hit += 1;
-            let slot = self.poll_slot(p);
-            self.queue.cancel(slot);
+            self.calendar.cancel(Event::PollEnd, p);
             self.owe(v, EXITS, self.costs.halt_poll_wake);
             self.vcpus[v as usize].halting_total += self.costs.halt_poll_wake;
             self.back_on_pcpu(v, p);
@@ -218,8 +212,7 @@ impl World {
         }
         let tick = vm.guest.tick.0;
         vcpu.tick_due = self.now + tick;
-        let slot = self.guest_tick_slot(v);
-        self.queue.set(slot, self.now + tick);
+        self.calendar.set(Event::GuestTick, v, self.now + tick);
     }
 
     /// Changes a pCPU's state, and accounts the time in the old one.

@@ -12,6 +12,7 @@ use crate::random::Dist;
 use crate::scenario::Apic;
 use crate::trace::{ExitReason, IpiKind, ThreadState, TraceEvent, VcpuState};
 
+use super::calendar::Event;
 use super::code::OpOutcome;
 use super::simulation::World;
 use super::state::{EXITS, Idle, KERNEL, Message, NONE, Phase, Work};
@@ -65,12 +66,11 @@ impl World {
             }
             None => {
                 self.messages.push(message);
-                self.queue.add_slot();
+                self.calendar.add_message();
                 self.messages.len() as u32 - 1
             }
         };
-        let slot = crate::queue::Slot(self.slots.messages + number);
-        self.queue.set(slot, at);
+        self.calendar.set(Event::Message, number, at);
         self.sent_ipi(message.from);
     }
 
@@ -324,8 +324,7 @@ impl World {
     }
 
     fn sleep_until(&mut self, t: u32, v: u32, at: u64) -> OpOutcome {
-        let slot = self.timer_slot(t);
-        self.queue.set(slot, at);
+        self.calendar.set(Event::Timer, t, at);
         self.block(t, v, ThreadState::Sleeping);
         OpOutcome::Left
     }

@@ -11,9 +11,9 @@ use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::fair_share::{Claim, fair_shares};
 
 use crate::host::{CoScheduling, Scheduler};
-use crate::queue::Slot;
 use crate::trace::VcpuState;
 
+use super::calendar::Event;
 use super::pause_loop::Happened;
 use super::simulation::World;
 use super::state::{NONE, Work};
@@ -88,7 +88,7 @@ impl World {
     /// Starts a cap period: refills the quotas and resumes throttled VMs.
     pub(crate) fn cap_period(&mut self) {
         let period = self.config.cap_period;
-        self.queue.set(Slot(self.slots.cap_period), self.now + period.0);
+        self.calendar.set(Event::CapPeriod, 0, self.now + period.0);
         for p in 0..self.pcpus.len() {
             let current = self.pcpus[p].current;
             if current != NONE {
@@ -160,7 +160,7 @@ impl World {
         let left = state.quota.saturating_sub(running.sum());
         let most = u64::from(state.vcpus).min(self.pcpus.len() as u64).max(1);
         let at = self.now + (left / most).max(CAP_STEP);
-        self.queue.set(Slot(self.slots.caps + vm), at);
+        self.calendar.set(Event::Quota, vm, at);
     }
 
     /// The VM may have used up its quota: throttles it if so.
@@ -194,8 +194,7 @@ impl World {
                     self.end_pcpu_wait(v);
                 }
                 VcpuState::HaltPolling => {
-                    let slot = self.poll_slot(p);
-                    self.queue.cancel(slot);
+                    self.calendar.cancel(Event::PollEnd, p);
                     self.vcpu_state(v, VcpuState::Halted);
                     self.leave_host(v, p, false);
                     self.work.push(Work::Pcpu(p));

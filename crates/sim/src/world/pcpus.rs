@@ -7,11 +7,11 @@
 
 use tandem_kpolicy::Cause;
 
-use crate::host::{Arrival, Move, PauseLoop, Scheduler, Ticks};
-use crate::queue::Slot;
+use crate::host::{Move, PauseLoop, Scheduler, Ticks};
 use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
 
+use super::calendar::Event;
 use super::pause_loop::Happened;
 use super::simulation::World;
 use super::state::{Doing, NONE, PcpuState, SWITCH, Work};
@@ -32,7 +32,7 @@ impl World {
             (vm.first_vcpu, vm.vcpus)
         };
         for v in first..first + count {
-            if !self.vcpus[v as usize].queue.is_empty() {
+            if self.runnable_threads(v) > 0 {
                 self.vcpus[v as usize].need_resched = true;
                 self.wake_vcpu(v);
             }
@@ -79,7 +79,7 @@ impl World {
         if current != NONE {
             self.host_account(current);
         }
-        self.host.enqueue(v, p, Arrival::Wakeup, self.now);
+        self.host.enqueue(v, p, Enqueue::Wakeup, self.now);
         self.newcomer(v, p);
     }
 
@@ -92,8 +92,7 @@ impl World {
             if self.host.preempts(v, p, self.now) {
                 self.reschedule(p);
             } else if let Some(rest) = self.host.looks_again_after(p) {
-                let slot = Slot(self.slots.second_looks + p);
-                self.queue.set(slot, self.now + rest);
+                self.calendar.set(Event::SecondLook, p, self.now + rest);
             }
         }
     }
@@ -119,15 +118,15 @@ impl World {
     /// Sends an interrupt that makes another pCPU reschedule.
     /// It arrives after a switch in progress, during which that pCPU holds its run queue's lock.
     pub(crate) fn send_host_resched(&mut self, q: u32) {
-        let slot = Slot(self.slots.rescheds + q);
         let current = self.pcpus[q as usize].current;
         if current == NONE || self.costs.ipi_flight == 0 {
             self.reschedule(q);
-        } else if !self.queue.is_set(slot) {
+        } else if !self.calendar.is_set(Event::Reschedule, q) {
             let vcpu = &self.vcpus[current as usize];
             let paid = self.now - vcpu.synced;
             let switching = vcpu.owed[SWITCH].saturating_sub(paid);
-            self.queue.set(slot, self.now + switching + self.costs.ipi_flight);
+            let at = self.now + switching + self.costs.ipi_flight;
+            self.calendar.set(Event::Reschedule, q, at);
         }
     }
 
@@ -143,8 +142,7 @@ impl World {
         let mut current = self.pcpus[p as usize].current;
         if current != NONE {
             if self.vcpus[current as usize].state == VcpuState::HaltPolling {
-                let slot = self.poll_slot(p);
-                self.queue.cancel(slot);
+                self.calendar.cancel(Event::PollEnd, p);
                 self.vcpu_state(current, VcpuState::Halted);
                 self.leave_host(current, p, true);
                 current = NONE;
@@ -179,8 +177,7 @@ impl World {
             Some(v) => self.switch_in(v, p),
             None => {
                 self.pcpu_state(p, PcpuState::Idle);
-                let slot = self.host_tick_slot(p);
-                self.queue.cancel(slot);
+                self.calendar.cancel(Event::HostTick, p);
             }
         }
     }
@@ -198,7 +195,7 @@ impl World {
             }
         }
         self.host.dequeue(moved.vcpu, moved.from, false, self.now);
-        self.host.enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
+        self.host.enqueue(moved.vcpu, moved.to, Enqueue::Migrated, self.now);
         self.end_pcpu_wait(moved.vcpu);
         self.vcpus[moved.vcpu as usize].pcpu = moved.to;
         self.begin_pcpu_wait(moved.vcpu, moved.to);
@@ -219,9 +216,8 @@ impl World {
     pub(crate) fn switch_out(&mut self, v: u32, p: u32, preempted: bool) {
         self.sync(v);
         self.guest_account(v);
-        for slot in [self.exec_slot(v), self.guest_tick_slot(v)] {
-            self.queue.cancel(slot);
-        }
+        self.calendar.cancel(Event::Execution, v);
+        self.calendar.cancel(Event::GuestTick, v);
         self.vcpu_state(v, VcpuState::Ready);
         self.begin_pcpu_wait(v, p);
         self.pcpus[p as usize].current = NONE;
@@ -300,19 +296,17 @@ impl World {
             }
             self.refill_host(v);
         }
-        let slot = self.host_tick_slot(p);
-        if !self.queue.is_set(slot) {
+        if !self.calendar.is_set(Event::HostTick, p) {
             let tick = self.config.tick.0;
             let phase = match self.config.ticks {
                 Ticks::Spread => tick * u64::from(p) / self.pcpus.len() as u64,
                 Ticks::InStep => 0,
             };
             let next = (self.now + tick - phase) / tick * tick + phase;
-            self.queue.set(slot, next.max(self.now + 1));
+            self.calendar.set(Event::HostTick, p, next.max(self.now + 1));
         }
         if t != NONE && tick_due > self.now {
-            let slot = self.guest_tick_slot(v);
-            self.queue.set(slot, tick_due);
+            self.calendar.set(Event::GuestTick, v, tick_due);
         }
         self.note_for_hvs(v, Happened::Running);
         self.scheduled(v, p);
@@ -332,8 +326,7 @@ impl World {
         if v == NONE {
             return;
         }
-        let slot = self.host_tick_slot(p);
-        self.queue.set(slot, self.now + self.config.tick.0);
+        self.calendar.set(Event::HostTick, p, self.now + self.config.tick.0);
         self.host_account(v);
         let is_over = self.host.tick(p, self.now);
         if is_over && self.now >= self.pcpus[p as usize].protected_until {

@@ -13,10 +13,11 @@ use tandem_policy::host::{Host, HostObservation, IdleTimes, Knobs, Policy};
 use tandem_policy::turns::Rotation;
 use tandem_policy::vm_cpu::steps;
 
-use crate::host::{Arrival, Scheduler};
-use crate::queue::Slot;
+use crate::host::Scheduler;
+use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
 
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::{NONE, PcpuState, Work};
 
@@ -58,7 +59,7 @@ impl World {
             return;
         };
         let next = self.now + controller.config().period.0;
-        self.queue.set(Slot(self.slots.policies), next);
+        self.calendar.set(Event::Policies, 0, next);
         let period = controller.period(self);
         if let Some(recording) = &mut self.policies.recording
             && let Some(period) = period
@@ -186,7 +187,7 @@ impl World {
         self.vcpus[v as usize].pcpu = to;
         self.vcpus[v as usize].queued = true;
         self.begin_pcpu_wait(v, to);
-        self.host.enqueue(v, to, Arrival::Migrated, self.now);
+        self.host.enqueue(v, to, Enqueue::Migrated, self.now);
         if self.pcpus[to as usize].current == NONE {
             self.work.push(Work::Pcpu(to));
         }
@@ -201,7 +202,7 @@ impl World {
         state.hotplug.remove(0);
         state.present = vcpus;
         if let Some(&(at, _)) = state.hotplug.first() {
-            self.queue.set(Slot(self.slots.plugs + vm), at.0);
+            self.calendar.set(Event::Hotplug, vm, at.0);
         }
         self.set_active(vm, vcpus);
         let (first, size) = (self.vms[vm as usize].first_vcpu, self.vms[vm as usize].vcpus);

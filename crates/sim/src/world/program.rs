@@ -4,6 +4,7 @@
 //! `go_alone` runs operations that involve no other thread or vCPU, one after the other.
 //! Operations that take a few ns (an atomic on a free lock) add their cost to the vCPU's owed time, without an event of their own.
 
+use crate::sched::ids::QueueId;
 use crate::trace::{ThreadState, VcpuState};
 
 use super::alone::RowEnd;
@@ -145,11 +146,7 @@ impl World {
                     self.threads[t as usize].phase = Phase::Done;
                     self.threads[t as usize].doing = Doing::Go;
                     self.guest_account(v);
-                    let queue = &mut self.vcpus[v as usize].queue;
-                    // A lone thread loses nothing (yield_task_fair).
-                    if !queue.is_alone() {
-                        queue.yield_current(&mut self.entities);
-                    }
+                    self.fair.yield_task(QueueId(v));
                     self.vms[self.threads[t as usize].vm as usize].counts.voluntary_switches += 1;
                     OpOutcome::Left
                 }

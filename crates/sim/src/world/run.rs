@@ -1,6 +1,5 @@
-//! The event loop, and the dispatch of events to their handlers.
+//! The event loop.
 //!
-//! An event is a slot of the queue, whose number tells its kind ([`Slots`](super::slots::Slots)).
 //! Effects of a handler elsewhere go to the list `work`, and are done before the clock moves, first in, first out.
 
 use tandem_model::Nanos;
@@ -24,7 +23,7 @@ impl World {
     pub fn run_until(&mut self, time: Nanos) -> bool {
         let limit = time.0.min(self.end);
         while !self.finished {
-            match self.queue.pop_until(limit) {
+            match self.calendar.pop_until(limit) {
                 Some((time, slot)) => self.step(time, slot),
                 None => {
                     // No event is due until the limit.
@@ -48,7 +47,7 @@ impl World {
 
     /// Number of pending events.
     pub fn pending(&self) -> usize {
-        self.queue.len()
+        self.calendar.len()
     }
 
     /// Disables the invariant checks. For tests that measure the world itself.
@@ -88,55 +87,12 @@ impl World {
         self.end_warmup(time);
         self.now = time;
         self.events += 1;
-        if slot.0 < self.slots.guest_ticks {
-            self.executed(slot.0);
-        } else {
-            self.dispatch(slot.0);
-        }
+        self.handle(slot);
         if !self.work.is_empty() {
             self.drain();
         }
         if self.checks {
             self.check();
-        }
-    }
-
-    /// Calls the handler of a slot that is not a vCPU's own.
-    #[inline(never)]
-    fn dispatch(&mut self, slot: u32) {
-        let s = self.slots;
-        if slot < s.timers {
-            self.guest_tick(slot - s.guest_ticks);
-        } else if slot < s.host_ticks {
-            self.timer(slot - s.timers);
-        } else if slot < s.polls {
-            self.host_tick(slot - s.host_ticks);
-        } else if slot < s.starts {
-            self.halt_poll_over(slot - s.polls);
-        } else if slot < s.caps {
-            self.start_vm(slot - s.starts);
-        } else if slot < s.cap_period {
-            self.cap_used_up(slot - s.caps);
-        } else if slot < s.policies {
-            self.cap_period();
-        } else if slot < s.turns {
-            self.policies();
-        } else if slot < s.plugs {
-            self.turn();
-        } else if slot < s.flexs {
-            self.plug(slot - s.plugs);
-        } else if slot < s.agents {
-            self.flexs_tick(slot - s.flexs);
-        } else if slot < s.rescheds {
-            self.agent(slot - s.agents);
-        } else if slot < s.delays {
-            self.host_resched_arrived(slot - s.rescheds);
-        } else if slot < s.second_looks {
-            self.delay_over(slot - s.delays);
-        } else if slot < s.messages {
-            self.second_look(slot - s.second_looks);
-        } else {
-            self.message(slot - s.messages);
         }
     }
 
@@ -154,32 +110,6 @@ impl World {
         }
         self.work.clear();
         self.work_done = 0;
-    }
-
-    /// The slot of a vCPU's own next event.
-    #[inline]
-    pub(super) fn exec_slot(&self, vcpu: u32) -> Slot {
-        Slot(vcpu)
-    }
-
-    #[inline]
-    pub(super) fn guest_tick_slot(&self, vcpu: u32) -> Slot {
-        Slot(self.slots.guest_ticks + vcpu)
-    }
-
-    #[inline]
-    pub(super) fn timer_slot(&self, thread: u32) -> Slot {
-        Slot(self.slots.timers + thread)
-    }
-
-    #[inline]
-    pub(super) fn host_tick_slot(&self, pcpu: u32) -> Slot {
-        Slot(self.slots.host_ticks + pcpu)
-    }
-
-    #[inline]
-    pub(super) fn poll_slot(&self, pcpu: u32) -> Slot {
-        Slot(self.slots.polls + pcpu)
     }
 
     #[inline]

@@ -7,15 +7,14 @@ use tandem_model::PcpuSet;
 
 use crate::host::{AnyScheduler, HostConfig};
 use crate::machine::{Costs, TimerSteals};
-use crate::queue::EventQueue;
 use crate::random::Stream;
-use crate::sched::entity::Entity;
+use crate::sched::fair::FairClass;
 
 use super::agent::SimulatedAgent;
+use super::calendar::Calendar;
 use super::code::Instr;
 use super::policy_host::Policies;
 use super::rotation::Turns;
-use super::slots::Slots;
 use super::state::{Message, Object, Pcpu, SimulatedVm, Thread, Vcpu, Work};
 use super::swapper::Swapper;
 use super::trace_recorder::TraceRecorder;
@@ -39,15 +38,15 @@ pub struct World {
     pub(super) config: HostConfig,
     /// Last computed pause-loop window: in cycles, and the time in ns until the exit.
     pub(super) window_cache: (u32, Option<u64>),
-    pub(super) queue: EventQueue,
-    pub(super) slots: Slots,
+    pub(super) calendar: Calendar,
     pub(super) host: AnyScheduler,
     pub(super) idle_pcpus: PcpuSet,
     pub(super) pcpus: Vec<Pcpu>,
     pub(super) vms: Vec<SimulatedVm>,
     pub(super) vcpus: Vec<Vcpu>,
     pub(super) threads: Vec<Thread>,
-    pub(super) entities: Vec<Entity>,
+    /// The fair queues of the guests: tasks are threads, and queues are the vCPUs', by number.
+    pub(super) fair: FairClass,
     pub(super) objects: Vec<Object>,
     pub(super) code: Vec<Instr>,
     pub(super) messages: Vec<Message>,

@@ -10,7 +10,6 @@ use crate::machine::Cache;
 use crate::random::Stream;
 use crate::results::{Counts, Histogram, PcpuResults, VcpuResults};
 use crate::scenario::{Guest, MmLock};
-use crate::sched::fair::FairQueue;
 use crate::trace::{IpiKind, ThreadState, VcpuState};
 use crate::workload::{MOST_HELD, MOST_LOOPS, Spin, SpinKind, Wake};
 
@@ -178,7 +177,6 @@ pub(crate) struct Vcpu {
     /// and whether it comes from another last-level cache.
     pub fetches: u32,
     pub fetches_far: bool,
-    pub queue: FairQueue,
     pub poll_until: u64,
     /// Send time and sender of the rescheduling IPI in flight or pending.
     pub resched_sent: u64,

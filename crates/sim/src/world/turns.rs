@@ -11,9 +11,9 @@ use tandem_model::{Nanos, VcpuId, VmId};
 use tandem_policy::turns::{Member, Rotation, sleep};
 use tandem_policy::vm_cpu::VcpuCpu;
 
-use crate::queue::Slot;
 use crate::trace::VcpuState;
 
+use super::calendar::Event;
 use super::policy_host::Group;
 use super::rotation::Turns;
 use super::simulation::World;
@@ -40,10 +40,9 @@ impl World {
                 (vm.first_vcpu..vm.first_vcpu + vm.vcpus).contains(v)
             })
         });
-        let slot = Slot(self.slots.turns);
         match (rotation.is_empty(), was_still) {
-            (true, _) => self.queue.cancel(slot),
-            (false, true) => self.queue.set(slot, self.now),
+            (true, _) => self.calendar.cancel(Event::Turn, 0),
+            (false, true) => self.calendar.set(Event::Turn, 0, self.now),
             (false, false) => {}
         }
     }
@@ -132,7 +131,7 @@ impl World {
         }
         let rotation = turns.sequence.rotation();
         if !rotation.is_empty() {
-            self.queue.set(Slot(self.slots.turns), self.now + rotation.turn.0);
+            self.calendar.set(Event::Turn, 0, self.now + rotation.turn.0);
         }
         self.turns = turns;
         for v in slept {

@@ -12,8 +12,10 @@
 
 use crate::bits::{has_bit, next_bit, set_bit};
 use crate::sched::fair::Enqueue;
+use crate::sched::ids::{EntityId, QueueId};
 use crate::trace::{ThreadState, TraceEvent, VcpuState};
 
+use super::calendar::Event;
 use super::simulation::World;
 use super::state::{Doing, Idle, KERNEL, NONE, Work};
 
@@ -30,16 +32,27 @@ impl World {
         // A guest without a steal clock charges steal time to its thread.
         let counts = vcpu.state == VcpuState::Running || !vcpu.steal_clock;
         if ran > 0 && vcpu.thread != NONE && counts {
-            vcpu.queue.account(&mut self.entities, ran);
+            self.fair.account(QueueId(v), ran);
         }
+    }
+
+    /// Number of runnable threads of a vCPU, the current one included.
+    #[inline]
+    pub(crate) fn runnable_threads(&self, v: u32) -> u32 {
+        self.fair.nr_running(QueueId(v))
+    }
+
+    /// The waiting threads of a vCPU in order.
+    pub(crate) fn queued_threads(&self, v: u32) -> impl Iterator<Item = u32> {
+        self.fair.queued(QueueId(v)).map(|EntityId(t)| t)
     }
 
     /// Updates the VM's set of vCPUs with more than one thread.
     #[inline]
     fn note_load(&mut self, v: u32) {
-        let vcpu = &self.vcpus[v as usize];
-        let vm = &mut self.vms[vcpu.vm as usize];
-        set_bit(&mut vm.overloaded, v - vm.first_vcpu, vcpu.queue.len() > 1);
+        let running = self.runnable_threads(v);
+        let vm = &mut self.vms[self.vcpus[v as usize].vm as usize];
+        set_bit(&mut vm.overloaded, v - vm.first_vcpu, running > 1);
     }
 
     pub(crate) fn note_idle(&mut self, v: u32, idle: bool) {
@@ -52,7 +65,7 @@ impl World {
     pub(crate) fn enter_queue(&mut self, t: u32, how: Enqueue) {
         let v = self.threads[t as usize].vcpu;
         self.guest_account(v);
-        self.vcpus[v as usize].queue.enqueue(&mut self.entities, t, how);
+        self.fair.enqueue_task(EntityId(t), QueueId(v), how, self.now);
         self.thread_state(t, ThreadState::Ready);
         self.note_load(v);
     }
@@ -60,8 +73,8 @@ impl World {
     /// Takes a thread, current or queued, out of its vCPU's queue.
     pub(crate) fn leave_queue(&mut self, t: u32, v: u32, sleeps: bool) {
         self.guest_account(v);
+        self.fair.dequeue_task(EntityId(t), sleeps, self.now);
         let vcpu = &mut self.vcpus[v as usize];
-        vcpu.queue.dequeue(&mut self.entities, t, sleeps);
         if vcpu.thread == t {
             vcpu.thread = NONE;
         }
@@ -98,14 +111,14 @@ impl World {
     /// Whether a sleeping thread is still queued on its vCPU, and wakes there (ttwu_runnable).
     /// A thread that may not stay on its vCPU is dequeued first.
     fn is_queued_still(&mut self, t: u32) -> bool {
-        if !self.entities[t as usize].is_delayed() {
+        if !self.fair.entity(EntityId(t)).sched_delayed {
             return false;
         }
         let thread = &self.threads[t as usize];
         let (v, vm) = (thread.vcpu, &self.vms[thread.vm as usize]);
         let may_stay = v - vm.first_vcpu < vm.active && (thread.pin == NONE || thread.pin == v);
         if !may_stay {
-            self.vcpus[v as usize].queue.forget(&mut self.entities, t);
+            self.fair.dequeue_delayed(EntityId(t), self.now);
         }
         may_stay
     }
@@ -128,8 +141,7 @@ impl World {
             Some(idle) => first + idle,
             // No vCPU is idle: the waker's vCPU if that has fewer threads (wake_affine).
             None if by - first < vm.active
-                && self.vcpus[by as usize].queue.len()
-                    < self.vcpus[before as usize].queue.len() =>
+                && self.runnable_threads(by) < self.runnable_threads(before) =>
             {
                 by
             }
@@ -157,7 +169,7 @@ impl World {
             return;
         }
         // With need_resched set, the kernel sets no buddy and sends no interrupt (test_tsk_need_resched).
-        if !vcpu.need_resched && vcpu.queue.wakeup_preempts(&self.entities, t) {
+        if !vcpu.need_resched && self.fair.check_preempt(QueueId(v), EntityId(t)) {
             vcpu.need_resched = true;
             if v == by { self.work.push(Work::Guest(v)) } else { self.send_reschedule(by, v) }
         }
@@ -187,19 +199,19 @@ impl World {
         self.guest_switches(v, before);
         let vcpu = &mut self.vcpus[v as usize];
         if before != NONE {
-            vcpu.queue.put_back(&mut self.entities);
+            self.fair.put_prev_task(QueueId(v));
             vcpu.thread = NONE;
             if let Some(to) = self.instead_of(v) {
                 self.thread_state(before, ThreadState::Ready);
                 self.leave_inactive(v, to);
             }
         }
-        let mut next = self.vcpus[v as usize].queue.pick(&mut self.entities);
+        let mut next = self.fair.pick_next_task(QueueId(v), self.now);
         if next.is_none() && self.take_thread(v, 2) {
-            next = self.vcpus[v as usize].queue.pick(&mut self.entities);
+            next = self.fair.pick_next_task(QueueId(v), self.now);
         }
         match next {
-            Some(t) => self.switch_to(v, t, before),
+            Some(EntityId(t)) => self.switch_to(v, t, before),
             None => self.begin_idle(v),
         }
     }
@@ -262,7 +274,7 @@ impl World {
             return false;
         }
         let (first, size) = (vm.first_vcpu, vm.vcpus);
-        let own = self.vcpus[v as usize].queue.len();
+        let own = self.runnable_threads(v);
         let mut from = v - first;
         // A few tries: an overloaded vCPU may hold only pinned threads.
         for _ in 0..4 {
@@ -275,12 +287,11 @@ impl World {
             if source == v {
                 return false;
             }
-            let queue = &self.vcpus[source as usize].queue;
-            if queue.len() < own + least {
+            if self.runnable_threads(source) < own + least {
                 continue;
             }
-            let movable = queue
-                .queued(&self.entities)
+            let movable = self
+                .queued_threads(source)
                 .find(|&t| self.threads[t as usize].pin == NONE && !self.is_stuck(t));
             if let Some(t) = movable {
                 self.move_thread(t, source, v);
@@ -325,8 +336,7 @@ impl World {
         vcpu.tick_due = self.now + tick;
         vcpu.ticks = vcpu.ticks.wrapping_add(1);
         let ticks = vcpu.ticks;
-        let slot = self.guest_tick_slot(v);
-        self.queue.set(slot, self.now + tick);
+        self.calendar.set(Event::GuestTick, v, self.now + tick);
         self.exit(v, crate::trace::ExitReason::Timer, self.costs.timer_exit);
         self.owe(v, KERNEL, self.costs.tick_work);
         self.guest_account(v);
@@ -334,13 +344,13 @@ impl World {
         if vcpu.thread == NONE {
             return;
         }
-        if vcpu.queue.tick_preempts(&self.entities) {
+        if self.fair.task_tick(QueueId(v), self.now) {
             vcpu.need_resched = true;
         }
         if !balances {
             return;
         }
-        if vcpu.queue.len() > 1 {
+        if self.fair.nr_running(QueueId(v)) > 1 {
             let vm = &self.vms[vm as usize];
             if let Some(idle) = next_bit(&vm.idle, v - vm.first_vcpu, vm.vcpus) {
                 let target = vm.first_vcpu + idle;

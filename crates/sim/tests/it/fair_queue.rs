@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use tandem_model::Nanos;
-use tandem_sim::sched::entity::{Entity, FINE};
-use tandem_sim::sched::fair::{Above, Discipline, Enqueue, FairQueue, Reweight};
+use tandem_sim::sched::entity::FINE;
+use tandem_sim::sched::fair::{Discipline, Enqueue, FairClass, Reweight};
+use tandem_sim::sched::ids::{EntityId, QueueId};
 
 const MS: u64 = 1_000_000;
 
@@ -14,62 +15,120 @@ fn deadline_tie_favours_woken_entity() {
         // Number 0 runs first, as the queue's order decides between equal entities.
         let mut cpu = Cpu::new(Discipline::eevdf(2), &[1024; 2]);
         cpu.start(0, Enqueue::New);
-        cpu.queue.pick(&mut cpu.entities);
+        cpu.pick();
         // A new entity begins within a slice: that one ends, and the next begins.
-        cpu.queue.account(&mut cpu.entities, slice);
-        cpu.queue.account(&mut cpu.entities, ran);
-        cpu.queue.enqueue(&mut cpu.entities, 1, Enqueue::Wakeup);
-        assert_eq!(cpu.queue.wakeup_preempts(&cpu.entities, 1), preempts, "{ran}");
-        cpu.queue.put_back(&mut cpu.entities);
-        let next = cpu.queue.pick(&mut cpu.entities);
+        cpu.account(slice);
+        cpu.account(ran);
+        cpu.enqueue(1, Enqueue::Wakeup);
+        assert_eq!(cpu.preempts(1), preempts, "{ran}");
+        cpu.put_back();
+        let next = cpu.pick();
         assert_eq!(next, Some(if preempts { 1 } else { 0 }), "{ran}");
     }
 }
 
-/// A CPU with a queue.
+const CPU: QueueId = QueueId(0);
+
+/// A CPU.
 struct Cpu {
-    queue: FairQueue,
-    entities: Vec<Entity>,
+    fair: FairClass,
     ran: Vec<u64>,
 }
 
 impl Cpu {
     fn new(discipline: Discipline, weights: &[u32]) -> Cpu {
-        Cpu {
-            queue: FairQueue::new(discipline, 0),
-            entities: weights.iter().map(|&weight| Entity::new(weight)).collect(),
-            ran: vec![0; weights.len()],
+        let mut fair = FairClass::default();
+        fair.add_cpu(discipline);
+        for &weight in weights {
+            fair.add_task(weight);
         }
+        Cpu { fair, ran: vec![0; weights.len()] }
+    }
+
+    /// A CPU whose entities are new.
+    fn started(discipline: Discipline, weights: &[u32]) -> Cpu {
+        let mut cpu = Cpu::new(discipline, weights);
+        (0..weights.len() as u32).for_each(|id| cpu.start(id, Enqueue::New));
+        cpu
+    }
+
+    fn enqueue(&mut self, id: u32, how: Enqueue) {
+        self.fair.enqueue_task(EntityId(id), CPU, how, 0);
+    }
+
+    fn pick(&mut self) -> Option<u32> {
+        self.fair.pick_next_task(CPU, 0).map(|id| id.0)
+    }
+
+    fn current(&self) -> Option<u32> {
+        self.fair.current(CPU).map(|id| id.0)
+    }
+
+    fn put_back(&mut self) {
+        self.fair.put_prev_task(CPU);
+    }
+
+    fn account(&mut self, ran: u64) {
+        self.fair.account(CPU, ran);
+    }
+
+    fn preempts(&mut self, woken: u32) -> bool {
+        self.fair.check_preempt(CPU, EntityId(woken))
+    }
+
+    fn tick_preempts(&mut self) -> bool {
+        self.fair.task_tick(CPU, 0)
+    }
+
+    fn set_next(&mut self, id: u32) {
+        self.fair.set_next_buddy(EntityId(id));
+    }
+
+    fn set_weight(&mut self, id: u32, weight: u64) {
+        self.fair.reweight_entity(EntityId(id), CPU, weight * FINE);
+    }
+
+    fn is_delayed(&self, id: u32) -> bool {
+        self.fair.entity(EntityId(id)).sched_delayed
+    }
+
+    fn load(&self) -> u64 {
+        self.fair.queue(CPU).load
+    }
+
+    /// Lag V − v.
+    fn scaled_lag(&self, id: u32) -> i64 {
+        self.fair.lag(EntityId(id))
     }
 
     fn start(&mut self, id: u32, how: Enqueue) {
-        self.queue.enqueue(&mut self.entities, id, how);
-        if self.queue.current().is_some() && self.queue.wakeup_preempts(&self.entities, id) {
-            self.queue.put_back(&mut self.entities);
+        self.enqueue(id, how);
+        if self.current().is_some() && self.preempts(id) {
+            self.put_back();
         }
     }
 
     fn sleep(&mut self, id: u32) {
-        self.queue.dequeue(&mut self.entities, id, true);
+        self.fair.dequeue_task(EntityId(id), true, 0);
     }
 
     /// Runs the current entity for one tick.
     fn tick(&mut self, length: u64) {
-        if self.queue.current().is_none() && self.queue.pick(&mut self.entities).is_none() {
+        if self.current().is_none() && self.pick().is_none() {
             return;
         }
-        let id = self.queue.current().unwrap();
-        self.queue.account(&mut self.entities, length);
+        let id = self.current().unwrap();
+        self.account(length);
         self.ran[id as usize] += length;
-        if self.queue.tick_preempts(&self.entities) {
-            self.queue.put_back(&mut self.entities);
+        if self.tick_preempts() {
+            self.put_back();
         }
     }
 
     /// Lag V − v, in ns of the entity's own run time.
     fn lag(&self, id: u32) -> f64 {
-        let weight = self.entities[id as usize].weight() as f64 / FINE as f64;
-        self.queue.lag(&self.entities, id) as f64 * weight / 1024.0
+        let weight = self.fair.entity(EntityId(id)).weight as f64 / FINE as f64;
+        self.scaled_lag(id) as f64 * weight / 1024.0
     }
 }
 
@@ -82,10 +141,7 @@ fn runnable_entities_share_by_weight() {
     for discipline in disciplines() {
         for tick in [MS, 4 * MS] {
             let weights = [1024, 2048, 512, 3072, 1024, 335];
-            let mut cpu = Cpu::new(discipline, &weights);
-            for id in 0..weights.len() as u32 {
-                cpu.start(id, Enqueue::New);
-            }
+            let mut cpu = Cpu::started(discipline, &weights);
             let total = 120_000 * MS;
             for _ in 0..total / tick {
                 cpu.tick(tick);
@@ -106,11 +162,9 @@ fn runnable_entities_share_by_weight() {
 #[test]
 fn long_sleeper_does_not_starve_others() {
     for discipline in disciplines() {
-        let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-        cpu.start(0, Enqueue::New);
-        cpu.start(1, Enqueue::New);
+        let mut cpu = Cpu::started(discipline, &[1024, 1024]);
         cpu.tick(MS);
-        let sleeper = 1 - cpu.queue.current().unwrap_or(0);
+        let sleeper = 1 - cpu.current().unwrap_or(0);
         cpu.sleep(sleeper);
         for _ in 0..10_000 {
             cpu.tick(MS);
@@ -149,18 +203,16 @@ fn new_entity_does_not_pass_waiters() {
 #[test]
 fn woken_sleeper_preempts_only_under_cfs() {
     let woken = |discipline| {
-        let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-        cpu.start(0, Enqueue::New);
-        cpu.start(1, Enqueue::New);
-        cpu.queue.pick(&mut cpu.entities);
-        let current = cpu.queue.current().unwrap();
+        let mut cpu = Cpu::started(discipline, &[1024, 1024]);
+        cpu.pick();
+        let current = cpu.current().unwrap();
         cpu.sleep(1 - current);
-        cpu.queue.account(&mut cpu.entities, 500 * MS);
-        cpu.queue.put_back(&mut cpu.entities);
-        cpu.queue.pick(&mut cpu.entities);
-        cpu.queue.account(&mut cpu.entities, 100_000);
-        cpu.queue.enqueue(&mut cpu.entities, 1 - current, Enqueue::Wakeup);
-        cpu.queue.wakeup_preempts(&cpu.entities, 1 - current)
+        cpu.account(500 * MS);
+        cpu.put_back();
+        cpu.pick();
+        cpu.account(100_000);
+        cpu.enqueue(1 - current, Enqueue::Wakeup);
+        cpu.preempts(1 - current)
     };
     assert!(woken(Discipline::cfs(1)), "half a latency exceeds the granularity");
     assert!(!woken(Discipline::eevdf(1)), "run to parity");
@@ -171,22 +223,20 @@ fn woken_sleeper_preempts_only_under_cfs() {
 fn wake_after_sleep_ahead(ran_first: u64, ticks_after: Option<u64>) -> (u32, i64) {
     let slice = 100 * MS;
     let discipline = Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept };
-    let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
-    cpu.queue.pick(&mut cpu.entities);
-    cpu.queue.account(&mut cpu.entities, ran_first);
+    let mut cpu = Cpu::started(discipline, &[1024, 1024]);
+    cpu.pick();
+    cpu.account(ran_first);
     cpu.sleep(0);
-    let runnable = cpu.queue.len();
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
+    let runnable = cpu.fair.nr_running(CPU);
+    assert_eq!(cpu.pick(), Some(1));
     let before = ticks_after.unwrap_or(0);
-    cpu.queue.account(&mut cpu.entities, before);
+    cpu.account(before);
     if ticks_after.is_some() {
-        assert!(!cpu.queue.tick_preempts(&cpu.entities));
+        assert!(!cpu.tick_preempts());
     }
-    cpu.queue.account(&mut cpu.entities, 3 * MS - before);
-    cpu.queue.enqueue(&mut cpu.entities, 0, Enqueue::Wakeup);
-    (runnable, cpu.queue.lag(&cpu.entities, 0))
+    cpu.account(3 * MS - before);
+    cpu.enqueue(0, Enqueue::Wakeup);
+    (runnable, cpu.scaled_lag(0))
 }
 
 #[test]
@@ -204,25 +254,23 @@ fn delayed_entity_wakes_with_last_updated_lag() {
 
 #[test]
 fn picked_delayed_entity_leaves_without_lag() {
-    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
-    cpu.queue.pick(&mut cpu.entities);
-    cpu.queue.account(&mut cpu.entities, MS / 2);
+    let mut cpu = Cpu::started(Discipline::eevdf(1), &[1024, 1024]);
+    cpu.pick();
+    cpu.account(MS / 2);
     cpu.sleep(0);
-    assert!(cpu.entities[0].is_delayed());
-    let queued: Vec<u32> = cpu.queue.queued(&cpu.entities).collect();
-    assert_eq!((queued, cpu.queue.load()), (vec![1], 2048 * FINE));
-    cpu.queue.pick(&mut cpu.entities);
-    cpu.queue.account(&mut cpu.entities, 20 * MS);
-    assert!(cpu.queue.tick_preempts(&cpu.entities), "the sleeper is still queued");
-    cpu.queue.put_back(&mut cpu.entities);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
-    assert!(!cpu.entities[0].is_delayed());
-    assert_eq!(cpu.queue.load(), 1024 * FINE);
-    cpu.queue.account(&mut cpu.entities, MS);
-    cpu.queue.enqueue(&mut cpu.entities, 0, Enqueue::Wakeup);
-    assert_eq!(cpu.queue.lag(&cpu.entities, 0), 0, "not late by 20 ms");
+    assert!(cpu.is_delayed(0));
+    let queued: Vec<u32> = cpu.fair.queued(CPU).map(|id| id.0).collect();
+    assert_eq!((queued, cpu.load()), (vec![1], 2048 * FINE));
+    cpu.pick();
+    cpu.account(20 * MS);
+    assert!(cpu.tick_preempts(), "the sleeper is still queued");
+    cpu.put_back();
+    assert_eq!(cpu.pick(), Some(1));
+    assert!(!cpu.is_delayed(0));
+    assert_eq!(cpu.load(), 1024 * FINE);
+    cpu.account(MS);
+    cpu.enqueue(0, Enqueue::Wakeup);
+    assert_eq!(cpu.scaled_lag(0), 0, "not late by 20 ms");
 }
 
 /// Number 0 runs for a little longer than its first slice, with `others` waiting entities, and then number 2 wakes.
@@ -233,10 +281,10 @@ fn after_a_deadline(reweight: Reweight, others: u32) -> (Cpu, bool) {
     for id in 0..=others {
         cpu.start(id, Enqueue::New);
     }
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
-    cpu.queue.account(&mut cpu.entities, 3 * MS / 2 + 1000);
-    cpu.queue.enqueue(&mut cpu.entities, 2, Enqueue::Wakeup);
-    let resched = cpu.queue.need_resched();
+    assert_eq!(cpu.pick(), Some(0));
+    cpu.account(3 * MS / 2 + 1000);
+    cpu.enqueue(2, Enqueue::Wakeup);
+    let resched = cpu.fair.queue(CPU).resched;
     (cpu, resched)
 }
 
@@ -245,29 +293,27 @@ fn passed_deadline_sets_need_resched_with_waiters() {
     for reweight in [Reweight::Kept, Reweight::Placed] {
         let (mut cpu, resched) = after_a_deadline(reweight, 1);
         assert!(resched);
-        assert!(cpu.queue.wakeup_preempts(&cpu.entities, 2));
+        assert!(cpu.preempts(2));
     }
     let (_, resched) = after_a_deadline(Reweight::Kept, 0);
     assert!(!resched, "it was alone when its time was counted");
     // 6.18 checks the slice protection at every accounting, 6.12 only for a deadline that has just passed.
     for (reweight, expected) in [(Reweight::Kept, false), (Reweight::Placed, true)] {
         let (mut cpu, _) = after_a_deadline(reweight, 0);
-        assert_eq!(cpu.queue.tick_preempts(&cpu.entities), expected);
+        assert_eq!(cpu.tick_preempts(), expected);
     }
 }
 
 #[test]
 fn delayed_entity_counts_as_waiter() {
-    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
-    cpu.queue.pick(&mut cpu.entities);
-    cpu.queue.account(&mut cpu.entities, MS / 2);
+    let mut cpu = Cpu::started(Discipline::eevdf(1), &[1024, 1024]);
+    cpu.pick();
+    cpu.account(MS / 2);
     cpu.sleep(0);
-    assert!(cpu.entities[0].is_delayed());
-    cpu.queue.pick(&mut cpu.entities);
-    cpu.queue.account(&mut cpu.entities, MS);
-    assert!(cpu.queue.tick_preempts(&cpu.entities));
+    assert!(cpu.is_delayed(0));
+    cpu.pick();
+    cpu.account(MS);
+    assert!(cpu.tick_preempts());
 }
 
 /// Number 1, which is behind and has a long slice, runs for 1 ms and perhaps yields.
@@ -275,24 +321,24 @@ fn delayed_entity_counts_as_waiter() {
 /// Returns the picked entities.
 fn repick_twice(yields: bool) -> [Option<u32>; 2] {
     let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024, 1024]);
-    cpu.entities[1].set_slice(100 * MS);
+    cpu.fair.set_slice(EntityId(1), 100 * MS);
     cpu.start(0, Enqueue::New);
     cpu.start(1, Enqueue::New);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
-    cpu.queue.account(&mut cpu.entities, 10 * MS);
-    cpu.queue.put_back(&mut cpu.entities);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
-    cpu.queue.account(&mut cpu.entities, MS);
+    assert_eq!(cpu.pick(), Some(0));
+    cpu.account(10 * MS);
+    cpu.put_back();
+    assert_eq!(cpu.pick(), Some(1));
+    cpu.account(MS);
     if yields {
-        cpu.queue.yield_current(&mut cpu.entities);
+        cpu.fair.yield_task(CPU);
         // No other entity is eligible, so number 1 continues.
-        cpu.queue.put_back(&mut cpu.entities);
-        assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
+        cpu.put_back();
+        assert_eq!(cpu.pick(), Some(1));
     }
-    cpu.queue.enqueue(&mut cpu.entities, 2, Enqueue::New);
+    cpu.enqueue(2, Enqueue::New);
     [(); 2].map(|()| {
-        cpu.queue.put_back(&mut cpu.entities);
-        cpu.queue.pick(&mut cpu.entities)
+        cpu.put_back();
+        cpu.pick()
     })
 }
 
@@ -304,19 +350,16 @@ fn requeue_keeps_slice_protection() {
 
 #[test]
 fn ineligible_buddy_stays_buddy() {
-    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024, 1024]);
-    for id in 0..3 {
-        cpu.start(id, Enqueue::New);
-    }
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
-    cpu.queue.account(&mut cpu.entities, 3 * MS);
-    cpu.queue.put_back(&mut cpu.entities);
-    cpu.queue.set_next(&cpu.entities, 0);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1), "ahead");
+    let mut cpu = Cpu::started(Discipline::eevdf(1), &[1024, 1024, 1024]);
+    assert_eq!(cpu.pick(), Some(0));
+    cpu.account(3 * MS);
+    cpu.put_back();
+    cpu.set_next(0);
+    assert_eq!(cpu.pick(), Some(1), "ahead");
     // V then exceeds its virtual time, but its deadline is the latest.
-    cpu.queue.account(&mut cpu.entities, 9 * MS);
-    cpu.queue.put_back(&mut cpu.entities);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
+    cpu.account(9 * MS);
+    cpu.put_back();
+    assert_eq!(cpu.pick(), Some(0));
 }
 
 /// CFS with a wake-up granularity of 1 ms: number 0 has run for 3 ms, the others not at all.
@@ -325,37 +368,37 @@ fn one_ahead() -> Cpu {
     for id in 0..3 {
         cpu.start(id, Enqueue::Wakeup);
     }
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
-    cpu.queue.account(&mut cpu.entities, 3 * MS);
+    assert_eq!(cpu.pick(), Some(0));
+    cpu.account(3 * MS);
     cpu
 }
 
 #[test]
 fn unfair_buddy_runs_once_fair() {
     let mut cpu = one_ahead();
-    cpu.queue.put_back(&mut cpu.entities);
-    cpu.queue.set_next(&cpu.entities, 0);
+    cpu.put_back();
+    cpu.set_next(0);
     let picked = [3, 2, 0].map(|ms| {
-        let picked = cpu.queue.pick(&mut cpu.entities);
-        cpu.queue.account(&mut cpu.entities, ms * MS);
-        cpu.queue.put_back(&mut cpu.entities);
+        let picked = cpu.pick();
+        cpu.account(ms * MS);
+        cpu.put_back();
         picked
     });
     // The minimum virtual time is then 2 ms, and 3 ms are within the granularity.
     assert_eq!(picked, [Some(1), Some(2), Some(0)]);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(2), "the buddy is cleared after one pick");
+    assert_eq!(cpu.pick(), Some(2), "the buddy is cleared after one pick");
 }
 
 #[test]
 fn yielder_is_skipped_until_unfair() {
     let mut cpu = one_ahead();
-    cpu.queue.put_back(&mut cpu.entities);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
-    cpu.queue.yield_current(&mut cpu.entities);
+    cpu.put_back();
+    assert_eq!(cpu.pick(), Some(1));
+    cpu.fair.yield_task(CPU);
     let picked = [(); 3].map(|()| {
-        cpu.queue.put_back(&mut cpu.entities);
-        let picked = cpu.queue.pick(&mut cpu.entities);
-        cpu.queue.account(&mut cpu.entities, MS);
+        cpu.put_back();
+        let picked = cpu.pick();
+        cpu.account(MS);
         picked
     });
     // Number 2 is ahead of number 1 by more than the granularity only after 2 ms.
@@ -368,15 +411,15 @@ fn expired_slice_overrides_buddy() {
     for (ran, is_over) in [(1_900_000, false), (2_100_000, true)] {
         let mut cpu = one_ahead();
         for (picked, ran) in [(1, 1_500_000), (2, ran)] {
-            cpu.queue.put_back(&mut cpu.entities);
-            assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(picked));
-            cpu.queue.account(&mut cpu.entities, ran);
+            cpu.put_back();
+            assert_eq!(cpu.pick(), Some(picked));
+            cpu.account(ran);
         }
-        cpu.queue.set_next(&cpu.entities, 2);
-        assert_eq!(cpu.queue.tick_preempts(&cpu.entities), is_over);
-        cpu.queue.put_back(&mut cpu.entities);
+        cpu.set_next(2);
+        assert_eq!(cpu.tick_preempts(), is_over);
+        cpu.put_back();
         let next = if is_over { 1 } else { 2 };
-        assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(next), "{ran}");
+        assert_eq!(cpu.pick(), Some(next), "{ran}");
     }
 }
 
@@ -387,17 +430,17 @@ fn slice_expires(ran: [u64; 2], another: bool) -> bool {
     for id in 0..3 {
         cpu.start(id, Enqueue::Wakeup);
     }
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
-    cpu.queue.account(&mut cpu.entities, ran[0]);
-    cpu.queue.put_back(&mut cpu.entities);
+    assert_eq!(cpu.pick(), Some(0));
+    cpu.account(ran[0]);
+    cpu.put_back();
     if another {
-        assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
-        cpu.queue.put_back(&mut cpu.entities);
+        assert_eq!(cpu.pick(), Some(1));
+        cpu.put_back();
     }
-    cpu.queue.set_first(0);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
-    cpu.queue.account(&mut cpu.entities, ran[1]);
-    cpu.queue.tick_preempts(&cpu.entities)
+    cpu.fair.set_first(EntityId(0));
+    assert_eq!(cpu.pick(), Some(0));
+    cpu.account(ran[1]);
+    cpu.tick_preempts()
 }
 
 #[test]
@@ -408,29 +451,14 @@ fn repicked_entity_keeps_its_slice() {
 }
 
 #[test]
-fn group_divides_its_slice() {
-    for (ran, is_over) in [(900_000, false), (1_100_000, true)] {
-        let mut cpu = Cpu::new(Discipline::cfs(1), &[1024; 3]);
-        for id in 0..3 {
-            cpu.start(id, Enqueue::Wakeup);
-        }
-        cpu.queue.pick(&mut cpu.entities);
-        cpu.queue.account(&mut cpu.entities, ran);
-        // Half of the 2 ms that each of the three has without a group.
-        let half = Above { running: 6, weight: 1024, load: 2048 };
-        assert_eq!(cpu.queue.tick_preempts_within(&cpu.entities, half), is_over);
-    }
-}
-
-#[test]
 fn pick_clears_need_resched() {
     let mut cpu = one_ahead();
-    assert!(cpu.queue.tick_preempts(&cpu.entities));
-    cpu.queue.put_back(&mut cpu.entities);
-    cpu.queue.pick(&mut cpu.entities);
-    assert!(!cpu.queue.tick_preempts(&cpu.entities));
-    cpu.queue.set_resched();
-    assert!(cpu.queue.tick_preempts(&cpu.entities));
+    assert!(cpu.tick_preempts());
+    cpu.put_back();
+    cpu.pick();
+    assert!(!cpu.tick_preempts());
+    cpu.fair.set_resched(CPU);
+    assert!(cpu.tick_preempts());
 }
 
 #[test]
@@ -439,33 +467,31 @@ fn first_preemptor_stays_buddy_under_need_resched() {
     for id in 0..4 {
         cpu.start(id, Enqueue::Wakeup);
     }
-    cpu.queue.pick(&mut cpu.entities);
+    cpu.pick();
     for id in 1..4 {
         cpu.sleep(id);
     }
-    cpu.queue.account(&mut cpu.entities, 20 * MS);
-    cpu.queue.enqueue(&mut cpu.entities, 1, Enqueue::Wakeup);
-    cpu.queue.set_next(&cpu.entities, 1);
+    cpu.account(20 * MS);
+    cpu.enqueue(1, Enqueue::Wakeup);
+    cpu.set_next(1);
     for id in [2, 3] {
-        cpu.queue.enqueue(&mut cpu.entities, id, Enqueue::Wakeup);
-        assert!(cpu.queue.wakeup_preempts(&cpu.entities, id));
+        cpu.enqueue(id, Enqueue::Wakeup);
+        assert!(cpu.preempts(id));
     }
-    cpu.queue.put_back(&mut cpu.entities);
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(2));
+    cpu.put_back();
+    assert_eq!(cpu.pick(), Some(2));
 }
 
 #[test]
 fn queue_of_sleepers_is_empty() {
-    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
-    cpu.queue.pick(&mut cpu.entities);
-    cpu.queue.account(&mut cpu.entities, MS);
+    let mut cpu = Cpu::started(Discipline::eevdf(1), &[1024, 1024]);
+    cpu.pick();
+    cpu.account(MS);
     cpu.sleep(0);
     cpu.sleep(1);
-    assert!(cpu.queue.is_empty());
-    assert_eq!(cpu.queue.pick(&mut cpu.entities), None);
-    assert!(!cpu.entities[0].is_delayed());
+    assert!(cpu.fair.nr_running(CPU) == 0);
+    assert_eq!(cpu.pick(), None);
+    assert!(!cpu.is_delayed(0));
 }
 
 #[test]
@@ -474,53 +500,48 @@ fn shorter_slice_preempts_under_eevdf() {
         Discipline::Eevdf { base_slice: Nanos(3 * MS), reweight: Reweight::Kept },
         &[1024, 1024],
     );
-    cpu.entities[1].set_slice(100_000);
+    cpu.fair.set_slice(EntityId(1), 100_000);
     cpu.start(0, Enqueue::New);
-    cpu.queue.pick(&mut cpu.entities);
-    cpu.queue.account(&mut cpu.entities, MS);
-    cpu.queue.enqueue(&mut cpu.entities, 1, Enqueue::Wakeup);
-    assert!(cpu.queue.wakeup_preempts(&cpu.entities, 1));
+    cpu.pick();
+    cpu.account(MS);
+    cpu.enqueue(1, Enqueue::Wakeup);
+    assert!(cpu.preempts(1));
 }
 
 #[test]
 fn next_buddy_precedes_yielder() {
     for discipline in disciplines() {
-        let mut cpu = Cpu::new(discipline, &[1024; 4]);
-        for id in 0..4 {
-            cpu.start(id, Enqueue::New);
-        }
+        let mut cpu = Cpu::started(discipline, &[1024; 4]);
         for _ in 0..400 {
             cpu.tick(MS);
         }
-        cpu.queue.put_back(&mut cpu.entities);
-        let current = cpu.queue.pick(&mut cpu.entities).unwrap();
-        cpu.queue.account(&mut cpu.entities, 100_000);
+        cpu.put_back();
+        let current = cpu.pick().unwrap();
+        cpu.account(100_000);
         let wanted = (current + 2) % 4;
-        cpu.queue.set_next(&cpu.entities, wanted);
-        cpu.queue.yield_current(&mut cpu.entities);
-        cpu.queue.put_back(&mut cpu.entities);
-        assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(wanted), "{discipline:?}");
+        cpu.set_next(wanted);
+        cpu.fair.yield_task(CPU);
+        cpu.put_back();
+        assert_eq!(cpu.pick(), Some(wanted), "{discipline:?}");
     }
 }
 
 #[test]
 fn weight_change_bounds_lag_and_changes_shares() {
     for discipline in disciplines() {
-        let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-        cpu.start(0, Enqueue::New);
-        cpu.start(1, Enqueue::New);
+        let mut cpu = Cpu::started(discipline, &[1024, 1024]);
         for _ in 0..1000 {
             cpu.tick(MS);
         }
         for id in 0..2 {
             let before = cpu.lag(id);
-            cpu.queue.set_weight(&mut cpu.entities, id, 3072 * FINE, true);
+            cpu.set_weight(id, 3072);
             if matches!(discipline, Discipline::Eevdf { .. }) {
                 let after = cpu.lag(id);
                 assert!((before - after).abs() <= before.abs() * 0.6 + 10.0, "{before} {after}");
             }
         }
-        cpu.queue.set_weight(&mut cpu.entities, 0, 1024 * FINE, true);
+        cpu.set_weight(0, 1024);
         let before = cpu.ran.clone();
         for _ in 0..40_000 {
             cpu.tick(MS);
@@ -536,16 +557,13 @@ fn weight_change_bounds_lag_and_changes_shares() {
 fn lag_after_reweighting(reweight: Reweight, id: u32) -> [i64; 3] {
     let base_slice = Nanos(3 * MS);
     let discipline = Discipline::Eevdf { base_slice, reweight };
-    let mut cpu = Cpu::new(discipline, &[1024, 1024]);
-    cpu.start(0, Enqueue::New);
-    cpu.start(1, Enqueue::New);
+    let mut cpu = Cpu::started(discipline, &[1024, 1024]);
     cpu.tick(MS);
-    assert_eq!(cpu.queue.current(), Some(0));
+    assert_eq!(cpu.current(), Some(0));
     let lag = |cpu: &Cpu| (cpu.lag(id) / 1000.0).round() as i64;
     let mut lags = [lag(&cpu); 3];
     for (at, weight) in [(1, 512), (2, 1024)] {
-        let queue = &mut cpu.queue;
-        queue.set_weight(&mut cpu.entities, id, weight * FINE, true);
+        cpu.set_weight(id, weight);
         lags[at] = lag(&cpu);
     }
     lags
@@ -574,16 +592,14 @@ fn linux_6_13_lag_inflation_is_bounded() {
     let mut cpu = Cpu::new(discipline, &[1024, 1024]);
     cpu.start(0, Enqueue::New);
     cpu.tick(MS);
-    cpu.queue.set_weight(&mut cpu.entities, 0, 512 * FINE, true);
+    cpu.set_weight(0, 512);
     assert_eq!(cpu.lag(0), 0.0);
-    cpu.queue.set_weight(&mut cpu.entities, 0, 1024 * FINE, true);
+    cpu.set_weight(0, 1024);
     cpu.start(1, Enqueue::New);
     cpu.tick(MS);
-    let picked = |cpu: &mut Cpu| cpu.queue.pick(&mut cpu.entities);
-    let id = cpu.queue.current().or_else(|| picked(&mut cpu)).unwrap();
+    let id = cpu.current().or_else(|| cpu.pick()).unwrap();
     for weight in [512, 1024].repeat(50) {
-        let queue = &mut cpu.queue;
-        queue.set_weight(&mut cpu.entities, id, weight * FINE, true);
+        cpu.set_weight(id, weight);
     }
     // Lag is limited to a slice of 3 ms and a tick (update_entity_lag); placement less than doubles it.
     let lag = cpu.lag(id).abs();
@@ -598,10 +614,7 @@ proptest! {
     ) {
         const STEP: u64 = 50_000;
         let slice = slice_ms * MS;
-        let mut cpu = Cpu::new(Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept }, &weights);
-        for id in 0..weights.len() as u32 {
-            cpu.start(id, Enqueue::New);
-        }
+        let mut cpu = Cpu::started(Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept }, &weights);
         for _ in 0..4000 {
             cpu.tick(STEP);
             for id in 0..weights.len() as u32 {
@@ -636,10 +649,10 @@ proptest! {
             runnable[at] = !runnable[at];
             cpu.tick(time);
             let count = runnable.iter().filter(|&&r| r).count() as u32;
-            let is_queued = |n: usize| runnable[n] || cpu.entities[n].is_delayed();
+            let is_queued = |n: usize| runnable[n] || cpu.is_delayed(n as u32);
             let load: u64 = (0..6).filter(|&n| is_queued(n)).map(|n| u64::from(weights[n]) * FINE).sum();
-            prop_assert_eq!(cpu.queue.len(), count);
-            prop_assert_eq!(cpu.queue.load(), load);
+            prop_assert_eq!(cpu.fair.nr_running(CPU), count);
+            prop_assert_eq!(cpu.load(), load);
         }
         // Sleepers leave the queue once the running entities have caught up with them.
         if runnable.contains(&true) {
@@ -647,7 +660,7 @@ proptest! {
                 cpu.tick(1000 * MS);
             }
             let load: u64 = (0..6).filter(|&n| runnable[n]).map(|n| u64::from(weights[n]) * FINE).sum();
-            prop_assert_eq!(cpu.queue.load(), load);
+            prop_assert_eq!(cpu.load(), load);
         }
     }
 }

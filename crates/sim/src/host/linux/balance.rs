@@ -8,28 +8,23 @@ use super::domain::Domain;
 use crate::bits::next_bit;
 use crate::host::Move;
 use crate::sched::fair::Discipline;
+use crate::sched::ids::{EntityId, QueueId};
 
 impl LinuxHost {
     /// A queued vCPU on `from` that may be moved to `to`, from a group whose weight per vCPU is in `least` … `most`.
     /// With EEVDF it is the least recently enqueued or picked vCPU, with CFS the first in queue order.
     /// Since 4.16, detach_tasks takes the tail of a list that enqueued and picked tasks enter at the head.
     pub(super) fn movable(&self, from: u32, to: u32, least: u64, most: u64) -> Option<u32> {
-        let entities = &self.group_entities;
-        let root = &self.roots[from as usize];
+        let (fair, root) = (&self.fair, QueueId(from));
         // The current vCPU's group is out of the tree, but may have waiting vCPUs.
-        let groups = root.queued(entities).chain(root.current());
-        let fits = |group: &u32| {
-            let queue = &self.groups[*group as usize].vcpus;
-            let weight = entities[*group as usize].weight()
-                / u64::from((queue.len() + queue.sleepers()).max(1));
-            (least..=most).contains(&weight)
-        };
+        let groups = fair.queued(root).chain(fair.queue(root).curr.get()).map(|id| fair.entity(id));
         let mut vcpus = groups
-            .filter(fits)
-            .flat_map(|group| {
-                let queue = &self.groups[group as usize].vcpus;
-                queue.queued(&self.vcpu_entities)
+            .filter_map(|group| {
+                let members = fair.queue(group.my_q).h_nr_queued;
+                let weight = group.weight / u64::from(members.max(1));
+                (least..=most).contains(&weight).then_some(group.my_q)
             })
+            .flat_map(|rq| fair.queued(rq).map(|EntityId(v)| v))
             .filter(|&v| self.may_be_on(v, to));
         match self.discipline {
             Discipline::Eevdf { .. } => vcpus.min_by_key(|&v| self.touched[v as usize]),
@@ -37,42 +32,29 @@ impl LinuxHost {
         }
     }
 
-    /// The pCPU with the largest load among those with more than one vCPU, except `p`.
-    fn busiest(&self, p: u32, near: bool) -> Option<u32> {
-        let mut best: Option<(u64, u32)> = None;
-        let mut at = 0;
-        while let Some(q) = next_bit(&self.overloaded, at, self.shape.pcpus) {
-            if q < at {
-                break;
-            }
-            at = q + 1;
-            if q != p && (!near || self.llc(q) == self.llc(p)) {
-                let load = self.roots[q as usize].load();
-                if best.is_none_or(|(most, _)| load > most) {
-                    best = Some((load, q));
-                }
-            }
-            if at >= self.shape.pcpus {
-                break;
-            }
-        }
-        best.map(|(_, q)| q)
+    pub(super) fn load(&self, p: u32) -> u64 {
+        self.fair.queue(QueueId(p)).load
+    }
+
+    /// Load and number of the pCPUs with more than one vCPU, except `p`, in its cache (`near`) or anywhere.
+    fn overloaded(&self, p: u32, near: bool) -> impl Iterator<Item = (u64, u32)> {
+        let pcpus = self.shape.pcpus;
+        let next = move |at: u32| {
+            let next = if at < pcpus { next_bit(&self.overloaded, at, pcpus) } else { None };
+            next.filter(|&q| q >= at)
+        };
+        std::iter::successors(next(0), move |&q| next(q + 1))
+            .filter(move |&q| q != p && (!near || self.llc(q) == self.llc(p)))
+            .map(|q| (self.load(q), q))
     }
 
     /// A waiting vCPU of the busiest pCPU that has a movable one (LBF_ALL_PINNED).
     pub(super) fn take_from_busiest(&self, p: u32, near: bool) -> Option<Move> {
         let mut best: Option<(u64, Move)> = None;
-        let mut at = 0;
-        while at < self.shape.pcpus
-            && let Some(from) = next_bit(&self.overloaded, at, self.shape.pcpus)
-            && from >= at
-        {
-            at = from + 1;
-            let load = self.roots[from as usize].load();
-            let is_candidate = from != p
-                && (!near || self.llc(from) == self.llc(p))
-                && best.is_none_or(|(most, _)| load > most);
-            if is_candidate && let Some(vcpu) = self.movable(from, p, 0, u64::MAX) {
+        for (load, from) in self.overloaded(p, near) {
+            if best.is_none_or(|(most, _)| load > most)
+                && let Some(vcpu) = self.movable(from, p, 0, u64::MAX)
+            {
                 best = Some((load, Move { vcpu, from, to: p }));
             }
         }
@@ -81,8 +63,10 @@ impl LinuxHost {
 
     /// The move to a busy pCPU that reduces the larger load, if there is one.
     fn balancing_move(&self, p: u32, near: bool) -> Option<Move> {
-        let from = self.busiest(p, near)?;
-        let (more, less) = (self.roots[from as usize].load(), self.roots[p as usize].load());
+        let busier =
+            |best: (u64, u32), other: (u64, u32)| if other.0 > best.0 { other } else { best };
+        let (more, from) = self.overloaded(p, near).reduce(busier)?;
+        let less = self.load(p);
         if more <= less + less / 4 {
             return None;
         }

@@ -34,8 +34,3 @@ impl Domain {
         Nanos::from_millis(u64::from(pcpus) * u64::from(shape.busy_factor)).0
     }
 }
-
-/// The intervals of all domains, ns.
-pub(super) fn intervals(shape: &Shape) -> [u64; 2] {
-    Domain::ALL.map(|domain| domain.interval(shape))
-}

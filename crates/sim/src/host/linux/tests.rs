@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::host::BUSY_FACTOR;
-use crate::sched::fair::Reweight;
+use crate::sched::entity::{Entity, FINE};
+use crate::sched::fair::{Buddy, Reweight};
+
+mod buddies;
 
 /// Half-life of a load average, ns.
 const HALF_LIFE: u64 = 1 << 25;
@@ -25,22 +28,9 @@ pub(super) fn shape(pcpus: u32, vm_of: &[u32]) -> Shape {
 
 /// One VM of weight 1024 with two running vCPUs, one on each of two pCPUs.
 fn host(discipline: Discipline) -> LinuxHost {
-    let pcpus: PcpuSet = "0-1".parse().unwrap();
-    let mut host = LinuxHost::new(
-        discipline,
-        Shape {
-            pcpus: 2,
-            pcpus_per_llc: 2,
-            vm_of: vec![0, 0],
-            weights: vec![1024.0],
-            vcpu_weights: vec![1024; 2],
-            allowed: vec![pcpus; 2],
-            placement: Placement::LoadBalancing,
-            busy_factor: BUSY_FACTOR,
-        },
-    );
+    let mut host = LinuxHost::new(discipline, shape(2, &[0, 0]));
     for v in 0..2 {
-        host.enqueue(v, v, Arrival::New, 0);
+        host.enqueue(v, v, Enqueue::New, 0);
         host.pick(v, 0);
     }
     // vCPU 0 was weighed before vCPU 1 was queued.
@@ -49,6 +39,26 @@ fn host(discipline: Discipline) -> LinuxHost {
 }
 
 impl LinuxHost {
+    /// The group of a vCPU on a pCPU where it has been queued.
+    fn group_at(&self, p: u32, v: u32) -> EntityId {
+        let rq = self.fair.group_queue(p, self.group_of[v as usize]).unwrap();
+        self.fair.queue(rq).owner.get().unwrap()
+    }
+
+    /// The entity of a vCPU's group on a pCPU where it has been queued.
+    fn group(&self, p: u32, v: u32) -> &Entity {
+        self.fair.entity(self.group_at(p, v))
+    }
+
+    /// Whether a vCPU's group is the next buddy of a pCPU.
+    fn is_group_next(&self, p: u32, v: u32) -> bool {
+        self.fair.queue(QueueId(p)).buddy(Buddy::Next) == Some(self.group_at(p, v))
+    }
+
+    fn is_delayed(&self, v: u32) -> bool {
+        self.fair.entity(EntityId(v)).sched_delayed
+    }
+
     /// Makes a vCPU current on the first pCPU.
     fn make_current(&mut self, v: u32) {
         self.boost(v, 0, 0);
@@ -57,8 +67,7 @@ impl LinuxHost {
 }
 
 fn weight(host: &LinuxHost, p: u32) -> f64 {
-    let group = host.group_at(p, p).unwrap();
-    host.group_entities[group as usize].weight() as f64 / FINE as f64
+    host.group(p, p).weight as f64 / FINE as f64
 }
 
 #[test]
@@ -85,7 +94,7 @@ fn wakeup_counts_locally_at_once() {
     // Its load average has decayed.
     let late = 100 * HALF_LIFE;
     host.tick(0, late);
-    host.enqueue(1, 1, Arrival::Wakeup, late);
+    host.enqueue(1, 1, Enqueue::Wakeup, late);
     host.tick(0, late);
     assert_eq!([weight(&host, 0), weight(&host, 1)], [1024.0, 512.0]);
     host.tick(0, late + HALF_LIFE);
@@ -97,31 +106,20 @@ fn migrated_vcpu_keeps_load_average() {
     let mut host = host(Discipline::cfs(2));
     host.put_back(1, 1, HALF_LIFE);
     host.dequeue(1, 1, false, HALF_LIFE);
-    host.enqueue(1, 0, Arrival::Migrated, HALF_LIFE);
+    host.enqueue(1, 0, Enqueue::Migrated, HALF_LIFE);
     // All of the VM's load is on pCPU 0, and no average stays on pCPU 1.
     assert_eq!(weight(&host, 0), 1024.0);
-    let (load, all) = host.loads[0];
-    let there = host.groups[0].average.value();
-    assert_eq!((load, all.value()), (2 * 1024 * FINE, there));
+    let vm = GroupId(0);
+    assert_eq!(host.fair.group_load(vm), 2 * 1024 * FINE);
+    assert_eq!(host.fair.group_average(vm), host.fair.local_average(0, vm));
 }
 
 #[test]
 fn heavier_vcpu_gets_larger_group_weight() {
-    let mut host = LinuxHost::new(
-        Discipline::cfs(2),
-        Shape {
-            pcpus: 2,
-            pcpus_per_llc: 2,
-            vm_of: vec![0, 0],
-            weights: vec![1024.0],
-            vcpu_weights: vec![3072, 1024],
-            allowed: vec!["0-1".parse().unwrap(); 2],
-            placement: Placement::LoadBalancing,
-            busy_factor: BUSY_FACTOR,
-        },
-    );
+    let shape = Shape { vcpu_weights: vec![3072, 1024], ..shape(2, &[0, 0]) };
+    let mut host = LinuxHost::new(Discipline::cfs(2), shape);
     for v in 0..2 {
-        host.enqueue(v, v, Arrival::New, 0);
+        host.enqueue(v, v, Enqueue::New, 0);
         host.pick(v, 0);
     }
     host.tick(0, 0);
@@ -129,25 +127,24 @@ fn heavier_vcpu_gets_larger_group_weight() {
 }
 
 /// State of the run queues.
-/// Per vCPU: its family, its group's weight on its pCPU, and whether the group is in the idle class.
+/// Per vCPU: its group, its group's weight on its pCPU, and whether the group is in the idle class.
 /// Per pCPU: its load, the number of queued vCPUs, and the current vCPU.
 #[derive(Debug, PartialEq)]
 struct QueueState {
-    vcpus: Vec<(u32, u64, bool)>,
+    vcpus: Vec<(GroupId, u64, bool)>,
     load: u64,
-    pcpus: Vec<(u64, u32, u32)>,
+    pcpus: Vec<(u64, u32, Option<EntityId>)>,
 }
 
 fn queue_state(host: &LinuxHost) -> QueueState {
     let vcpu = |v: u32| {
-        let group = host.group_at(v % 2, v).unwrap();
-        let entity = &host.group_entities[group as usize];
-        (host.family_of[v as usize], entity.weight(), entity.is_idle())
+        let entity = host.group(v % 2, v);
+        (host.group_of[v as usize], entity.weight, entity.idle)
     };
-    let pcpu = |p: usize| (host.roots[p].load(), host.queued[p], host.current[p]);
+    let pcpu = |p: u32| (host.load(p), host.queued(p), host.fair.current(QueueId(p)));
     QueueState {
         vcpus: (0..4).map(vcpu).collect(),
-        load: host.loads[0].0,
+        load: host.fair.group_load(GroupId(0)),
         pcpus: (0..2).map(pcpu).collect(),
     }
 }
@@ -155,21 +152,9 @@ fn queue_state(host: &LinuxHost) -> QueueState {
 /// One VM of weight 1024 with two vCPUs on each of two pCPUs.
 /// One runs on each pCPU; the second vCPU waits on pCPU 0 and sleeps on pCPU 1.
 fn crowded(discipline: Discipline, placement: Placement) -> LinuxHost {
-    let mut host = LinuxHost::new(
-        discipline,
-        Shape {
-            pcpus: 2,
-            pcpus_per_llc: 2,
-            vm_of: vec![0; 4],
-            weights: vec![1024.0],
-            vcpu_weights: vec![1024; 4],
-            allowed: vec!["0-1".parse().unwrap(); 4],
-            placement,
-            busy_factor: BUSY_FACTOR,
-        },
-    );
+    let mut host = LinuxHost::new(discipline, Shape { placement, ..shape(2, &[0; 4]) });
     for v in 0..4 {
-        host.enqueue(v, v % 2, Arrival::New, 0);
+        host.enqueue(v, v % 2, Enqueue::New, 0);
     }
     host.dequeue(3, 1, true, 0);
     for p in 0..2 {
@@ -185,9 +170,9 @@ fn own_group_weight_applies_and_reverts() {
         let mut host = crowded(discipline, Placement::LoadBalancing);
         let before = queue_state(&host);
         let averages = |host: &LinuxHost| -> Vec<f64> {
-            let groups = host.groups.iter().take(2);
-            let groups = groups.map(|group| group.average.value());
-            groups.chain([host.loads[0].1.value()]).collect()
+            let vm = GroupId(0);
+            let local = [0, 1].map(|p| host.fair.local_average(p, vm));
+            local.into_iter().chain([host.fair.group_average(vm)]).collect()
         };
         let averages_before = averages(&host);
         let weights = [100.0, 200.0, 300.0, 400.0];
@@ -200,13 +185,13 @@ fn own_group_weight_applies_and_reverts() {
         assert_eq!((apart.load, apart.pcpus[0].0 / FINE), (0, 400));
         assert_eq!(apart.pcpus[1].0 / FINE, 200);
         // Running vCPUs keep running; the sleeping vCPU wakes in its own group.
-        assert_eq!([host.current[0], host.current[1]], [0, 1]);
-        host.enqueue(3, 1, Arrival::Wakeup, 0);
-        assert_eq!(host.roots[1].load() / FINE, 600);
+        assert!(host.is_current(0, 0) && host.is_current(1, 1));
+        host.enqueue(3, 1, Enqueue::Wakeup, 0);
+        assert_eq!(host.load(1) / FINE, 600);
         host.dequeue(3, 1, true, 0);
         // The weight changes while they are apart.
         host.set_own_group(0, Some(500.0), 0);
-        assert_eq!(host.roots[0].load() / FINE, 800);
+        assert_eq!(host.load(0) / FINE, 800);
         for v in 0..4 {
             host.set_own_group(v, None, 0);
         }
@@ -218,9 +203,9 @@ fn own_group_weight_applies_and_reverts() {
             assert!((now - before).abs() < 1e-6, "{now}, was {before}");
         }
         // The previous groups are reused.
-        let families = host.loads.len();
+        let groups = apart.vcpus[2].0;
         host.set_own_group(2, Some(64.0), 0);
-        assert_eq!(host.loads.len(), families);
+        assert_eq!(host.group_of[2], groups);
     }
 }
 
@@ -255,23 +240,11 @@ fn no_stacking_counts_siblings_apart() {
 
 /// Four VMs of one vCPU each: the first on pCPU 0, the others on pCPU `crowded`.
 fn uneven(pcpus: u32, pcpus_per_llc: u32, busy_factor: u32, crowded: u32) -> LinuxHost {
-    let allowed: PcpuSet = (0..pcpus).map(PcpuId).collect();
-    let mut host = LinuxHost::new(
-        Discipline::cfs(pcpus),
-        Shape {
-            pcpus,
-            pcpus_per_llc,
-            vm_of: vec![0, 1, 2, 3],
-            weights: vec![1024.0; 4],
-            vcpu_weights: vec![1024; 4],
-            allowed: vec![allowed; 4],
-            placement: Placement::LoadBalancing,
-            busy_factor,
-        },
-    );
+    let shape = Shape { pcpus_per_llc, busy_factor, ..shape(pcpus, &[0, 1, 2, 3]) };
+    let mut host = LinuxHost::new(Discipline::cfs(pcpus), shape);
     for v in 0..4 {
         let p = if v == 0 { 0 } else { crowded };
-        host.enqueue(v, p, Arrival::New, 0);
+        host.enqueue(v, p, Enqueue::New, 0);
     }
     host.pick(0, 0);
     host.pick(crowded, 0);
@@ -281,13 +254,11 @@ fn uneven(pcpus: u32, pcpus_per_llc: u32, busy_factor: u32, crowded: u32) -> Lin
 #[test]
 fn busy_group_weight_is_constant() {
     let mut host = host(Discipline::eevdf(2));
-    let before =
-        [0, 1].map(|p| host.group_entities[host.group_at(p, p).unwrap() as usize].weight());
+    let before = [0, 1].map(|p| host.group(p, p).weight);
     for ms in (1..4000).step_by(3) {
         let now = ms * 1_000_003;
         host.tick((ms % 2) as u32, now);
-        let after =
-            [0, 1].map(|p| host.group_entities[host.group_at(p, p).unwrap() as usize].weight());
+        let after = [0, 1].map(|p| host.group(p, p).weight);
         assert_eq!(after, before, "at {now} ns");
     }
 }
@@ -311,24 +282,11 @@ fn remote_load_changes_in_coarse_steps() {
 
 #[test]
 fn eevdf_moves_least_recently_run_vcpu() {
-    let pcpus: PcpuSet = "0-1".parse().unwrap();
     for (discipline, wanted) in [(Discipline::eevdf(2), 2), (Discipline::cfs(2), 0)] {
         // Two vCPUs of one VM and one of another on pCPU 0.
-        let mut host = LinuxHost::new(
-            discipline,
-            Shape {
-                pcpus: 2,
-                pcpus_per_llc: 2,
-                vm_of: vec![0, 0, 1],
-                weights: vec![1024.0; 2],
-                vcpu_weights: vec![1024; 3],
-                allowed: vec![pcpus.clone(); 3],
-                placement: Placement::LoadBalancing,
-                busy_factor: BUSY_FACTOR,
-            },
-        );
+        let mut host = LinuxHost::new(discipline, shape(2, &[0, 0, 1]));
         for v in [0, 1, 2] {
-            host.enqueue(v, 0, Arrival::New, 0);
+            host.enqueue(v, 0, Enqueue::New, 0);
         }
         // vCPU 0 ran after vCPU 2, and vCPU 1 after both.
         host.touched = vec![2, 3, 1];
@@ -374,12 +332,12 @@ fn balance_interval_scales_with_domain_size() {
 fn ahead_and_asleep() -> LinuxHost {
     let mut host = LinuxHost::new(Discipline::eevdf(2), shape(2, &[0, 0, 1]));
     for v in 0..2 {
-        host.enqueue(v, 0, Arrival::New, 0);
+        host.enqueue(v, 0, Enqueue::New, 0);
     }
     assert_eq!(host.pick(0, 0), Some(0));
     host.account(0, 0, 1_000_000, 1_000_000);
     host.dequeue(0, 0, true, 1_000_000);
-    host.enqueue(2, 0, Arrival::New, 1_000_000);
+    host.enqueue(2, 0, Enqueue::New, 1_000_000);
     host
 }
 
@@ -387,11 +345,11 @@ fn ahead_and_asleep() -> LinuxHost {
 fn delayed_vcpu_counts_and_wakes_in_place() {
     let mut host = ahead_and_asleep();
     let idle: PcpuSet = "1".parse().unwrap();
-    assert!(host.vcpu_entities[0].is_delayed());
-    assert_eq!((host.queued(0), host.loads[0].0), (2, 2048 * FINE));
+    assert!(host.is_delayed(0));
+    assert_eq!((host.queued(0), host.fair.group_load(GroupId(0))), (2, 2048 * FINE));
     assert_eq!(host.select(0, 0, &idle, 1_100_000), 0, "still queued");
-    host.enqueue(0, 0, Arrival::Wakeup, 1_100_000);
-    assert_eq!((host.queued(0), host.loads[0].0), (3, 2048 * FINE));
+    host.enqueue(0, 0, Enqueue::Wakeup, 1_100_000);
+    assert_eq!((host.queued(0), host.fair.group_load(GroupId(0))), (3, 2048 * FINE));
 }
 
 /// One pCPU has vCPUs 0 and 1 of VM 0, vCPU 2 of VM 1 and vCPU 3 of VM 2.
@@ -402,7 +360,7 @@ fn next_after_dequeue(sleeps: bool) -> Option<u32> {
         Discipline::Eevdf { base_slice: tandem_model::Nanos(1_500_000), reweight: Reweight::Kept };
     let mut host = LinuxHost::new(discipline, shape(1, &[0, 0, 1, 2]));
     for v in 0..4 {
-        host.enqueue(v, 0, Arrival::New, 0);
+        host.enqueue(v, 0, Enqueue::New, 0);
     }
     // A new entity's deadline is half a slice after its start, later ones a slice after its run time.
     for (v, ran) in [(0, 800_000), (2, 760_000), (3, 12_000_000)] {
@@ -424,7 +382,7 @@ fn sleeping_vcpu_makes_group_next() {
 fn two_siblings_and_another(pcpus: u32) -> LinuxHost {
     let mut host = LinuxHost::new(Discipline::cfs(1), shape(pcpus, &[0, 0, 1]));
     for v in 0..3 {
-        host.enqueue(v, 0, Arrival::New, 0);
+        host.enqueue(v, 0, Enqueue::New, 0);
     }
     host
 }
@@ -463,16 +421,15 @@ fn cfs_sibling_preemption_nominates_group() {
     let v = run_ahead(&mut host, 500_000);
     // The sibling leaves for long without sleeping, so its group is not nominated.
     host.dequeue(1 - v, 0, false, 0);
-    let group = host.group_at(0, v).unwrap();
-    assert!(!host.roots[0].is_next(group));
+    assert!(!host.is_group_next(0, v));
     host.account(v, 0, 20_000_000, 0);
     host.account(v, 0, 0, 0);
-    host.enqueue(1 - v, 0, Arrival::Wakeup, 0);
+    host.enqueue(1 - v, 0, Enqueue::Wakeup, 0);
     assert!(host.preempts(1 - v, 0, 0));
-    assert!(host.roots[0].is_next(group));
+    assert!(host.is_group_next(0, v));
     // A later wake-up does not change the nomination before the next pick.
     assert!(host.preempts(2, 0, 0));
-    assert!(host.roots[0].is_next(group));
+    assert!(host.is_group_next(0, v));
 }
 
 #[test]
@@ -480,13 +437,12 @@ fn dequeue_clears_next_group() {
     for leaves in [false, true] {
         let mut host = two_siblings_and_another(2);
         host.make_current(2);
-        let group = host.group_at(0, 0).unwrap();
         host.prefer(0, 0);
-        assert!(host.roots[0].is_next(group));
+        assert!(host.is_group_next(0, 0));
         if leaves {
             host.dequeue(0, 0, false, 0);
         }
-        assert_eq!(host.roots[0].is_next(group), !leaves);
+        assert_eq!(host.is_group_next(0, 0), !leaves);
     }
 }
 
@@ -496,14 +452,12 @@ fn idle_class_group_is_no_buddy() {
     host.make_current(2);
     host.set_idle(0, true, 0);
     host.prefer(0, 0);
-    let group = host.group_at(0, 0).unwrap();
-    assert!(!host.roots[0].is_next(group));
+    assert!(!host.is_group_next(0, 0));
 }
 
 #[test]
 fn group_of_sleepers_leaves_at_pick() {
     let mut host = ahead_and_asleep();
-    let group = host.group_at(0, 0).unwrap();
     let mut now = 1_000_000;
     host.make_current(2);
     now += 4_000_000;
@@ -514,17 +468,17 @@ fn group_of_sleepers_leaves_at_pick() {
     now += 500_000;
     host.account(1, 0, 500_000, now);
     host.dequeue(1, 0, true, now);
-    assert!(!host.vcpu_entities[1].is_delayed() && host.vcpu_entities[0].is_delayed());
-    assert!(host.groups[group as usize].vcpus.is_empty());
-    assert_eq!(host.roots[0].len(), 2, "the group is still queued");
+    assert!(!host.is_delayed(1) && host.is_delayed(0));
+    assert!(!host.is_runnable(GroupId(0), 0));
+    assert_eq!(host.fair.queue(QueueId(0)).nr_queued(), 2, "the group is still queued");
     for _ in 0..4 {
         assert_eq!(host.pick(0, now), Some(2));
         now += 4_000_000;
         host.account(2, 0, 4_000_000, now);
         host.put_back(2, 0, now);
     }
-    assert!(!host.vcpu_entities[0].is_delayed());
-    assert_eq!((host.roots[0].len(), host.loads[0].0), (1, 0));
+    assert!(!host.is_delayed(0));
+    assert_eq!((host.fair.queue(QueueId(0)).nr_queued(), host.fair.group_load(GroupId(0))), (1, 0));
     let idle: PcpuSet = "1".parse().unwrap();
     assert_eq!(host.select(0, 0, &idle, now), 1, "it wakes on the idle pCPU");
 }
@@ -532,15 +486,15 @@ fn group_of_sleepers_leaves_at_pick() {
 #[test]
 fn moving_a_delayed_vcpu_dequeues_it() {
     let mut host = ahead_and_asleep();
-    let before = host.group_at(0, 0).unwrap();
+    let before = host.fair.group_queue(0, GroupId(0)).unwrap();
     host.set_own_group(0, Some(512.0), 1_000_000);
-    assert!(!host.vcpu_entities[0].is_delayed());
-    assert_eq!(host.groups[before as usize].vcpus.load(), 1024 * FINE);
+    assert!(!host.is_delayed(0));
+    assert_eq!(host.fair.queue(before).load, 1024 * FINE);
     let mut host = ahead_and_asleep();
     host.set_affinity(0, &"1".parse().unwrap());
     assert_eq!(host.select(0, 0, &"1".parse().unwrap(), 1_100_000), 1);
-    host.enqueue(0, 1, Arrival::Wakeup, 1_100_000);
-    assert!(!host.vcpu_entities[0].is_delayed());
+    host.enqueue(0, 1, Enqueue::Wakeup, 1_100_000);
+    assert!(!host.is_delayed(0));
     assert_eq!((host.queued(0), host.queued(1)), (2, 1));
-    assert_eq!(host.loads[0].0, 2048 * FINE);
+    assert_eq!(host.fair.group_load(GroupId(0)), 2048 * FINE);
 }

@@ -111,9 +111,14 @@ impl Discipline {
         1 + u64::from(cpus.clamp(1, 8).ilog2())
     }
 
-    /// Number of entities with which each gets the minimum granularity in a latency (sched_nr_latency).
-    pub(super) fn many(latency: Nanos, min_granularity: Nanos) -> u64 {
-        latency.0.div_ceil(min_granularity.0.max(1))
+    /// Maximum number of entities that each get the minimum granularity in a latency (sched_nr_latency).
+    pub(super) fn many(&self) -> u32 {
+        match self {
+            Discipline::Cfs { latency, min_granularity, .. } => {
+                latency.0.div_ceil(min_granularity.0.max(1)) as u32
+            }
+            Discipline::Eevdf { .. } => u32::MAX,
+        }
     }
 
     /// Whether an entity that is picked again keeps its buddy role.

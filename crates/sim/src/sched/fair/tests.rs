@@ -15,41 +15,54 @@ fn cfs(age: CfsAge) -> Discipline {
     discipline
 }
 
-/// A queue of `count` entities of the same weight, without a current one.
-fn queue(discipline: Discipline, count: u32) -> (FairQueue, Vec<Entity>) {
-    let mut queue = FairQueue::new(discipline, 0);
-    let mut entities = vec![Entity::new(1024); count as usize];
-    for id in 0..count {
-        queue.enqueue(&mut entities, id, Enqueue::Wakeup);
+const CPU: QueueId = QueueId(0);
+
+/// A CPU with `count` tasks of the same weight, without a current one.
+fn cpu(discipline: Discipline, count: u32) -> FairClass {
+    let mut fair = FairClass::default();
+    fair.add_cpu(discipline);
+    for _ in 0..count {
+        let task = fair.add_task(1024);
+        fair.enqueue_task(task, CPU, Enqueue::Wakeup, 0);
     }
-    (queue, entities)
+    fair
+}
+
+/// A CPU with tasks in these groups, of these weights, without a current one.
+fn groups(discipline: Discipline, group_of: &[u32], weights: &[f64]) -> FairClass {
+    let mut fair = FairClass::with_groups(discipline, 1, &vec![1024; group_of.len()], weights);
+    for (id, &group) in (0..).map(EntityId).zip(group_of) {
+        let rq = fair.group_queue_or_new(0, GroupId(group));
+        fair.enqueue_task(id, rq, Enqueue::Wakeup, 0);
+    }
+    fair
 }
 
 #[test]
 fn alt_period_counts_all_entities_on_cpu() {
-    let half = Above { running: 12, weight: 1024, load: 2048 };
-    let sixteenth = Above { load: 16 * 1024, ..half };
-    for (age, above, wanted) in [
-        (CfsAge::Linux3, half, 1_000_000),
-        (CfsAge::Linux3, sixteenth, 125_000),
+    let group_of = [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+    for (age, others, wanted) in [
+        (CfsAge::Linux3, 1, 1_000_000),
+        (CfsAge::Linux3, 15, 125_000),
         // The period is 12 times 0.75 ms.
-        (CfsAge::AltPeriod, half, 1_500_000),
-        (CfsAge::AltPeriod, sixteenth, 750_000),
-        (CfsAge::KeptBuddies, half, 1_500_000),
+        (CfsAge::AltPeriod, 1, 1_500_000),
+        (CfsAge::AltPeriod, 15, 750_000),
+        (CfsAge::KeptBuddies, 1, 1_500_000),
     ] {
-        let (queue, entities) = queue(cfs(age), 3);
-        assert_eq!(queue.cfs_slice(&entities[0], true, above), wanted, "{age:?}");
+        let fair = groups(cfs(age), &group_of, &[1024.0, 1024.0 * f64::from(others)]);
+        let rq = fair.entities[EntityId(0)].cfs_rq;
+        assert_eq!(fair.sched_slice(EntityId(0), rq), wanted, "{age:?}");
     }
 }
 
 #[test]
 fn new_entity_is_placed_by_group_slice() {
-    let half = Above { running: 3, weight: 1024, load: 2048 };
-    let (mut queue, mut entities) = queue(Discipline::cfs(1), 2);
-    entities.push(Entity::new(1024));
-    queue.enqueue_within(&mut entities, 2, Enqueue::New, half);
+    let mut fair = groups(Discipline::cfs(1), &[0, 0, 1, 0], &[1024.0; 2]);
+    fair.dequeue_task(EntityId(3), false, 0);
+    let rq = fair.entities[EntityId(3)].cfs_rq;
+    fair.enqueue_task(EntityId(3), rq, Enqueue::New, 0);
     // Half of a third of 6 ms.
-    assert_eq!(entities[2].vruntime, MS as i64);
+    assert_eq!(fair.entities[EntityId(3)].vruntime, MS as i64);
 }
 
 #[test]
@@ -60,46 +73,46 @@ fn repicked_entity_stays_buddy_since_5_14() {
         (cfs(CfsAge::KeptBuddies), true),
         (Discipline::eevdf(1), true),
     ] {
-        let (mut queue, mut entities) = queue(discipline, 3);
+        let mut fair = cpu(discipline, 3);
         for _ in 0..2 {
-            queue.pick(&mut entities);
-            queue.account(&mut entities, MS);
-            queue.put_back(&mut entities);
+            fair.pick_next_task(CPU, 0);
+            fair.account(CPU, MS);
+            fair.put_prev_task(CPU);
         }
-        let id = queue.pick(&mut entities).unwrap();
-        queue.account(&mut entities, MS / 2);
-        queue.set_next(&entities, id);
-        queue.put_back(&mut entities);
-        assert_eq!(queue.pick(&mut entities), Some(id));
-        assert_eq!(queue.is_next(id), stays, "{discipline:?}");
-        queue.account(&mut entities, 3 * MS);
-        assert!(queue.tick_preempts(&entities));
-        assert!(!queue.is_next(id), "{discipline:?}");
-        queue.put_back(&mut entities);
-        assert_ne!(queue.pick(&mut entities), Some(id));
+        let id = fair.pick_next_task(CPU, 0).unwrap();
+        fair.account(CPU, MS / 2);
+        fair.set_next_buddy(id);
+        fair.put_prev_task(CPU);
+        assert_eq!(fair.pick_next_task(CPU, 0), Some(id));
+        assert_eq!(fair.queue(CPU).buddy(Buddy::Next) == Some(id), stays, "{discipline:?}");
+        fair.account(CPU, 3 * MS);
+        assert!(fair.task_tick(CPU, 0));
+        assert!(fair.queue(CPU).buddy(Buddy::Next) != Some(id), "{discipline:?}");
+        fair.put_prev_task(CPU);
+        assert_ne!(fair.pick_next_task(CPU, 0), Some(id));
     }
 }
 
 /// Among `count` entities, a long sleeper preempts one that has run 0.5 ms more than the others, and sleeps again.
 /// Returns whether the preempted entity is picked next.
 fn preempted_entity_resumes(count: u32) -> bool {
-    let (mut queue, mut entities) = queue(Discipline::cfs(1), count);
-    let sleeper = count - 1;
-    queue.dequeue(&mut entities, sleeper, true);
-    for _ in 0..sleeper {
-        queue.pick(&mut entities);
-        queue.account(&mut entities, 10 * MS);
-        queue.put_back(&mut entities);
+    let mut fair = cpu(Discipline::cfs(1), count);
+    let sleeper = EntityId(count - 1);
+    fair.dequeue_task(sleeper, true, 0);
+    for _ in 0..count - 1 {
+        fair.pick_next_task(CPU, 0);
+        fair.account(CPU, 10 * MS);
+        fair.put_prev_task(CPU);
     }
-    let current = queue.pick(&mut entities).unwrap();
-    queue.account(&mut entities, MS / 2);
-    queue.enqueue(&mut entities, sleeper, Enqueue::Wakeup);
-    assert!(queue.wakeup_preempts(&entities, sleeper));
-    queue.put_back(&mut entities);
-    assert_eq!(queue.pick(&mut entities), Some(sleeper));
-    queue.account(&mut entities, MS / 10);
-    queue.dequeue(&mut entities, sleeper, true);
-    queue.pick(&mut entities) == Some(current)
+    let current = fair.pick_next_task(CPU, 0).unwrap();
+    fair.account(CPU, MS / 2);
+    fair.enqueue_task(sleeper, CPU, Enqueue::Wakeup, 0);
+    assert!(fair.check_preempt(CPU, sleeper));
+    fair.put_prev_task(CPU);
+    assert_eq!(fair.pick_next_task(CPU, 0), Some(sleeper));
+    fair.account(CPU, MS / 10);
+    fair.dequeue_task(sleeper, true, 0);
+    fair.pick_next_task(CPU, 0) == Some(current)
 }
 
 #[test]
@@ -110,31 +123,61 @@ fn last_buddy_needs_eight_entities() {
 
 #[test]
 fn groups_have_no_last_buddy_of_their_own() {
-    let (queue, mut entities) = queue(Discipline::cfs(1), 8);
-    let mut queue = queue.of_groups();
-    queue.pick(&mut entities);
-    queue.account(&mut entities, 20 * MS);
-    assert!(queue.wakeup_preempts(&entities, 7));
-    assert_eq!(queue.buddies(), [7, NIL, NIL, NIL]);
+    let mut fair = groups(Discipline::cfs(1), &[0, 1, 2, 3, 4, 5, 6, 7], &[1024.0; 8]);
+    fair.pick_next_task(CPU, 0);
+    fair.account(CPU, 20 * MS);
+    assert!(fair.check_preempt(CPU, EntityId(7)));
+    let last = fair.parent(EntityId(7)).unwrap();
+    assert_eq!(fair.queue(CPU).buddies, [last, NIL, NIL, NIL]);
 }
 
 #[test]
 fn idle_class_entities_are_no_buddies() {
-    let (mut queue, mut entities) = queue(Discipline::cfs(1), 2);
-    entities[1].set_idle(true);
-    queue.pick(&mut entities);
-    queue.set_next(&entities, 1);
-    entities[0].set_idle(true);
-    queue.set_last(&entities);
-    assert_eq!(queue.buddies(), [NIL; 4]);
+    let mut fair = cpu(Discipline::cfs(1), 2);
+    for id in [EntityId(0), EntityId(1)] {
+        fair.entities[id].idle = true;
+        fair.set_buddy(id, Buddy::Next);
+    }
+    assert_eq!(fair.queue(CPU).buddies, [NIL; 4]);
+}
+
+#[test]
+fn nested_groups_divide_their_parents_time() {
+    for discipline in [Discipline::cfs(1), Discipline::eevdf(1)] {
+        // Group 1 contains task 1 and group 2.
+        let mut fair = FairClass::with_groups(discipline, 1, &[1024; 3], &[1024.0; 2]);
+        let nested = fair.add_group(1024.0, GroupId(1));
+        for (id, group) in (0..).map(EntityId).zip([GroupId(0), GroupId(1), nested]) {
+            let rq = fair.group_queue_or_new(0, group);
+            fair.enqueue_task(id, rq, Enqueue::New, 0);
+        }
+        let mut ran = [0.0_f64; 3];
+        for ms in 0..8000 {
+            let task = fair.current(CPU).or_else(|| fair.pick_next_task(CPU, ms * MS)).unwrap();
+            fair.account(CPU, MS);
+            ran[task.0 as usize] += 1.0 / 8000.0;
+            if fair.task_tick(CPU, ms * MS) {
+                fair.put_prev_task(CPU);
+            }
+            if ms % 100 == 50 {
+                // A short sleep of the task in the nested group.
+                fair.dequeue_task(EntityId(2), true, ms * MS);
+                let rq = fair.group_queue_or_new(0, nested);
+                fair.enqueue_task(EntityId(2), rq, Enqueue::Wakeup, ms * MS);
+            }
+        }
+        for (ran, share) in ran.into_iter().zip([0.5, 0.25, 0.25]) {
+            assert!((ran - share).abs() < 0.03, "{discipline:?}: {ran} for {share}");
+        }
+    }
 }
 
 #[test]
 fn lone_entity_is_never_preempted() {
     for discipline in [cfs(CfsAge::KeptBuddies), Discipline::eevdf(1)] {
-        let (mut queue, mut entities) = queue(discipline, 1);
-        queue.pick(&mut entities);
-        queue.account(&mut entities, Nanos::from_secs(1).0);
-        assert!(queue.is_alone() && !queue.tick_preempts(&entities));
+        let mut fair = cpu(discipline, 1);
+        fair.pick_next_task(CPU, 0);
+        fair.account(CPU, Nanos::from_secs(1).0);
+        assert!(!fair.task_tick(CPU, 0));
     }
 }

@@ -3,7 +3,7 @@
 //! Linux has kept such averages of runnable load since 3.8 (per-entity load tracking, kernel/sched/fair.c).
 //! Each period of 1,048,576 ns counts y times the next one, with y³² = ½.
 //! A sleeping entity therefore stays in the average of its group for a while.
-//! The weight of a group on one of several CPUs depends on it: see the head of `linux`.
+//! The weight of a group on one of several CPUs depends on it: see `group`.
 //!
 //! Loads are weights, in any unit; times are ns.
 //! Time advances in steps of 32,768 ns, 32 to a kernel period; a step in which the load changes counts with the load at its end.
@@ -17,7 +17,7 @@ const STEP: u32 = 15;
 const HALF: u32 = 10;
 
 /// 2^(−n ÷ 2^HALF) for each n below 2^HALF.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Decay(Vec<f64>);
 
 impl Decay {

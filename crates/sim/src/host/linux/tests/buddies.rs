@@ -1,14 +1,13 @@
 //! Slices over repeated picks, and skip and next buddies, between the groups of a pCPU.
 
-use super::super::tests::shape;
-use super::super::*;
+use super::*;
 
 /// One pCPU, shared equally by VM 0 with two vCPUs and VM 1 with one.
 /// Under CFS a group's slice is 3 ms, and that of a vCPU of VM 0 is 1.5 ms.
 fn two_groups(discipline: Discipline) -> LinuxHost {
     let mut host = LinuxHost::new(discipline, shape(1, &[0, 0, 1]));
     for v in 0..3 {
-        host.enqueue(v, 0, Arrival::Wakeup, 0);
+        host.enqueue(v, 0, Enqueue::Wakeup, 0);
     }
     host
 }
@@ -66,15 +65,16 @@ fn eevdf_protection_ends_after_another_group() {
         // Both are eligible. vCPU 0 is protected, and vCPU 1 has the earlier deadline.
         host.set_slice(1, 400_000);
         for v in 0..3 {
-            host.enqueue(v, 0, Arrival::Wakeup, 0);
+            host.enqueue(v, 0, Enqueue::Wakeup, 0);
         }
         run(&mut host, 1, 50, false);
         run(&mut host, 0, 50, false);
-        let group = host.group_at(0, 0).unwrap();
         if another {
             run(&mut host, 2, 100, false);
         }
-        host.roots[0].set_first(group);
+        // The group alone, not vCPU 0.
+        let group = host.group_at(0, 0);
+        host.fair.set_first(group);
         assert_eq!(host.pick(0, 0), Some(next), "{another}");
     }
 }
@@ -84,7 +84,7 @@ fn eevdf_protection_ends_after_another_group() {
 fn sibling_elsewhere() -> LinuxHost {
     let mut host = LinuxHost::new(Discipline::cfs(1), shape(2, &[0, 0, 1, 0]));
     for (v, p) in [(0, 0), (1, 1), (2, 0), (3, 0)] {
-        host.enqueue(v, p, Arrival::Wakeup, 0);
+        host.enqueue(v, p, Enqueue::Wakeup, 0);
     }
     run(&mut host, 2, 500, false);
     host.boost(0, 0, 0);
@@ -109,10 +109,11 @@ fn remote_yield_skips_own_group() {
 fn dequeue_clears_skipped_group() {
     let mut host = sibling_elsewhere();
     assert!(host.yield_to(0, 0, 1, 1, 0));
-    let group = host.group_at(0, 0).unwrap();
-    assert_eq!(host.roots[0].buddies()[1], group);
+    let skipped = |host: &LinuxHost| host.fair.queue(QueueId(0)).buddy(Buddy::Skip);
+    let group = Some(host.group_at(0, 0));
+    assert_eq!(skipped(&host), group);
     host.dequeue(0, 0, false, 0);
-    assert_ne!(host.roots[0].buddies()[1], group);
+    assert_ne!(skipped(&host), group);
     assert_eq!(host.pick(0, 0), Some(3));
 }
 
@@ -122,16 +123,16 @@ fn lone_vcpu_keeps_deadline_on_directed_yield() {
         // vCPU 0 runs alone; vCPU 1 waits on the other pCPU for vCPU 2.
         let mut host = LinuxHost::new(discipline, shape(2, &[0, 0, 1]));
         for (v, p) in [(0, 0), (1, 1), (2, 1)] {
-            host.enqueue(v, p, Arrival::Wakeup, 0);
+            host.enqueue(v, p, Enqueue::Wakeup, 0);
         }
         host.pick(0, 0);
         host.boost(2, 1, 0);
         host.pick(1, 0);
-        let deadline = host.vcpu_entities[0].deadline;
+        let deadline = host.fair.entity(EntityId(0)).deadline;
         assert!(host.yield_to(0, 0, 1, 1, 0));
-        assert_eq!(host.vcpu_entities[0].deadline, deadline);
-        assert_eq!(host.roots[0].buddies()[1], NONE);
-        assert!(host.roots[1].is_next(host.group_at(1, 1).unwrap()));
+        assert_eq!(host.fair.entity(EntityId(0)).deadline, deadline);
+        assert_eq!(host.fair.queue(QueueId(0)).buddy(Buddy::Skip), None);
+        assert!(host.is_group_next(1, 1));
     }
 }
 
@@ -139,7 +140,7 @@ fn lone_vcpu_keeps_deadline_on_directed_yield() {
 fn lone_vcpus_refuse_directed_yield() {
     let mut host = LinuxHost::new(Discipline::cfs(1), shape(2, &[0, 0]));
     for v in 0..2 {
-        host.enqueue(v, v, Arrival::Wakeup, 0);
+        host.enqueue(v, v, Enqueue::Wakeup, 0);
     }
     host.pick(0, 0);
     assert!(!host.yield_to(0, 0, 1, 1, 0));
@@ -151,11 +152,11 @@ fn idle_class_vcpu_nominates_no_group() {
     run(&mut host, 2, 100, true);
     host.set_vcpu(0, 1024, true, 0);
     host.prefer(0, 0);
-    let group = host.group_at(0, 0).unwrap();
-    assert!(!host.roots[0].is_next(group));
-    assert!(!host.groups[group as usize].vcpus.is_next(0));
+    let rq = host.fair.group_queue(0, GroupId(0)).unwrap();
+    assert!(!host.is_group_next(0, 0));
+    assert_eq!(host.fair.queue(rq).buddy(Buddy::Next), None);
     host.prefer(1, 0);
-    assert!(host.roots[0].is_next(group));
+    assert!(host.is_group_next(0, 0));
 }
 
 #[test]
@@ -164,7 +165,7 @@ fn wakeup_keeps_target_of_remote_yield() {
         // On pCPU 0: vCPU 0 of VM 0, vCPU 2 of VM 1 and vCPU 3 of VM 2. vCPU 1 runs on pCPU 1.
         let mut host = LinuxHost::new(Discipline::cfs(1), shape(2, &[0, 0, 1, 2]));
         for (v, p) in [(0, 0), (1, 1), (2, 0), (3, 0)] {
-            host.enqueue(v, p, Arrival::Wakeup, 0);
+            host.enqueue(v, p, Enqueue::Wakeup, 0);
         }
         host.pick(1, 0);
         run(&mut host, 0, 500, false);
@@ -175,7 +176,7 @@ fn wakeup_keeps_target_of_remote_yield() {
             assert!(host.yield_to(1, 1, 0, 0, 0));
         }
         // vCPU 3 has run as much as VM 0, and is behind the current vCPU by more than the granularity.
-        host.enqueue(3, 0, Arrival::Wakeup, 0);
+        host.enqueue(3, 0, Enqueue::Wakeup, 0);
         assert!(host.preempts(3, 0, 0));
         host.put_back(2, 0, 0);
         assert_eq!(host.pick(0, 0), Some(next), "{yields}");
@@ -207,21 +208,18 @@ fn eevdf_expired_group_is_not_next() {
         assert_eq!(host.pick(0, 0), Some(0));
         host.account(0, 0, micros * 1000, 0);
         host.dequeue(0, 0, true, 0);
-        let group = host.group_at(0, 0).unwrap();
-        assert_eq!(host.roots[0].is_next(group), is_next, "{micros}");
+        assert_eq!(host.is_group_next(0, 0), is_next, "{micros}");
     }
 }
 
 #[test]
 fn cfs_places_new_group_half_latency_behind() {
     let mut host = LinuxHost::new(Discipline::cfs(1), shape(1, &[0, 1]));
-    host.enqueue(0, 0, Arrival::Wakeup, 0);
+    host.enqueue(0, 0, Enqueue::Wakeup, 0);
     host.pick(0, 0);
     host.account(0, 0, 50_000_000, 0);
-    host.enqueue(1, 0, Arrival::New, 0);
-    let [before, new] = [0, 1].map(|v| host.group_at(0, v).unwrap() as usize);
-    let behind = host.group_entities[before].vruntime - host.group_entities[new].vruntime;
-    assert_eq!(behind, 3_000_000);
+    host.enqueue(1, 0, Enqueue::New, 0);
+    assert_eq!(host.group(0, 0).vruntime - host.group(0, 1).vruntime, 3_000_000);
 }
 
 #[test]
@@ -234,8 +232,9 @@ fn group_loses_first_with_its_vcpu() {
         } else {
             host.boost(2, 0, 0);
         }
-        let group = host.group_at(0, 0).unwrap();
-        assert_eq!(host.groups[group as usize].vcpus.buddies()[3], NONE);
-        assert_ne!(host.roots[0].buddies()[3], group);
+        let rq = host.fair.group_queue(0, GroupId(0)).unwrap();
+        assert_eq!(host.fair.queue(rq).buddy(Buddy::First), None);
+        let first = host.fair.queue(QueueId(0)).buddy(Buddy::First);
+        assert_ne!(first, Some(host.group_at(0, 0)));
     }
 }
