@@ -371,6 +371,9 @@ impl Request {
             "name = \"mixed-{pcpus}\"\nseed = {seed}\nduration = \"{duration}ns\"\n\
              warmup = \"{warmup}ns\"\n\n[machine]\npcpus = {pcpus}\n"
         );
+        if let Some(shared) = self.mix.pcpus_per_llc {
+            let _ = writeln!(text, "pcpus_per_llc = {}", shared.min(pcpus));
+        }
         for Drawn { name, program, vcpus, .. } in vms {
             let _ = write!(
                 text,

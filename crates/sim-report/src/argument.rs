@@ -5,6 +5,7 @@ use std::error::Error;
 use tandem_experiment::compare::UnknownMetric;
 use tandem_experiment::figures::NoTable;
 use tandem_experiment::input::InputError;
+use tandem_experiment::mixed::MixedError;
 use tandem_experiment::mixed::mix::MixError;
 use tandem_experiment::policies::PolicyError;
 use tandem_experiment::vary::VaryError;
@@ -14,13 +15,17 @@ use crate::recording::RecordingError;
 
 /// Returns whether an error reports an invalid option; its causes are not considered.
 pub fn is_of_an_argument(error: &(dyn Error + 'static)) -> bool {
+    match error.downcast_ref() {
+        Some(MixedError::Mix(error)) => return matches!(error, MixError::TooSmall { .. }),
+        Some(MixedError::Scenario(error)) => return is_of_an_argument(error),
+        _ => {}
+    }
     let of_setting = match error.downcast_ref() {
         Some(LoadError::Malformed(_)) => true,
         Some(LoadError::Wrong { place, .. }) => matches!(place, Place::Given { .. }),
         _ => false,
     };
     of_setting
-        || matches!(error.downcast_ref(), Some(MixError::TooSmall { .. }))
         || error.is::<InputError>()
         || error.is::<PolicyError>()
         || error.is::<VaryError>()

@@ -17,6 +17,8 @@ const MAX_VMS: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mix {
+    /// pCPUs that share a last-level cache, at most all of a host; absent: all.
+    pub pcpus_per_llc: Option<u32>,
     /// Settings of every scenario, as `KEY=VALUE`.
     #[serde(default)]
     pub set: Vec<String>,
@@ -129,6 +131,9 @@ impl Mix {
         let invalid = |key: &str, form| {
             Err(MixError::Invalid { path: path.to_owned(), key: key.to_owned(), form })
         };
+        if mix.pcpus_per_llc == Some(0) {
+            return invalid("pcpus_per_llc", "a number above 0 is needed");
+        }
         let is_wrong = |probability: f64| !(probability > 0.0 && probability.is_finite());
         if mix.size.is_empty() || mix.size.iter().any(|size| size.vcpus == 0) {
             return invalid("size", "at least one size, of at least one vCPU, is needed");

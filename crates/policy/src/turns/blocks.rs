@@ -8,7 +8,7 @@
 //! continues at the beginning on the next block (McNaughton, "Scheduling with Deadlines and Loss Functions",
 //! Management Science 6(1), 1959).
 //! It thus changes its block once per rotation, and it is never on two blocks at a time.
-//! Of VMs on c blocks of one size, at most c − 1 do so.
+//! On c blocks of one size, at most c − 1 VMs do so.
 //! The rest of a block's time is left to the narrower VMs, on its halves.
 //!
 //! A VM has its part exactly, or no slot.
@@ -201,7 +201,8 @@ mod tests {
     fn slots(pcpus: u32, vms: &[(usize, u64)]) -> Vec<(u64, usize, u64, u64)> {
         let layout = lay_out(&[domain(pcpus)], &requests(vms, pcpus));
         assert_eq!(layout.without, []);
-        let slot = |slot: &Slot| (slot.vm.0, slot.first, slot.from / PART, slot.to.div_ceil(PART));
+        let twelfths = |time: u64| (time + PART / 2) / PART;
+        let slot = |slot: &Slot| (slot.vm.0, slot.first, twelfths(slot.from), twelfths(slot.to));
         layout.slots.iter().map(slot).collect()
     }
 

@@ -23,8 +23,16 @@ fn tables_and_files_have_every_policy() {
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (table, picture, scenarios) = (file("t.parquet"), file("p.svg"), file("hosts"));
     let text = printed(&[
-        "--seeds", "2,5", "--policies", "stock,fair", "--table", &table, "--picture", &picture,
-        "--scenarios", &scenarios,
+        "--seeds",
+        "2,5",
+        "--policies",
+        "stock,fair",
+        "--table",
+        &table,
+        "--picture",
+        &picture,
+        "--scenarios",
+        &scenarios,
     ]);
     assert!(text.starts_with("4 pCPUs, overcommit 2: "), "{text}");
     for word in ["| stock ", "| fair ", "Worst VMs", "service"] {
