@@ -207,7 +207,7 @@ pub fn picture(mixed: &Mixed) -> String {
     let Nanos(measured) = mixed.measured;
     let hosts = number_of_hosts(mixed);
     let subtitle = format!("{hosts} simulated per size, {} each", figure::time(measured as f64));
-    picture::svg("Work of VMs relative to what their fair share allows", &subtitle, &panels)
+    picture::svg("Work of VMs relative to their fair share", &subtitle, &panels)
 }
 
 /// Returns the steps of the cumulative distribution.

@@ -1,3 +1,5 @@
+//! Worked cases of deserved work, and small runs: figures add up and do not depend on the number of workers.
+
 use super::*;
 use crate::policies;
 use crate::progress::Silent;
