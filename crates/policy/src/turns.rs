@@ -47,8 +47,6 @@ settings! {
         pub turn: Nanos = Nanos::from_millis(20), TurnsConfig::TURNS;
         /// Maximum wait of a VM in the rotation for its turn; beyond it, turns are shortened, down to half.
         pub longest_wait: Nanos = Nanos::from_millis(200), (Nanos::from_millis(5), Nanos::from_secs(10));
-        /// A trial setting without effect.
-        pub trial: Nanos = Nanos::from_millis(30), (Nanos::from_millis(1), Nanos::from_secs(1));
         /// Consecutive periods without sleep before a VM joins the rotation.
         pub periods: u32 = 5, (1, 100);
     }
