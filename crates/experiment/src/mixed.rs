@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use tandem_model::averages::geometric_mean;
 use tandem_model::{Nanos, Weight};
 use tandem_policy::fair_share::{Claim, fair_shares};
 use tandem_sim::results::{Results, VmResults};
@@ -467,7 +468,7 @@ impl Requests {
         Some(Requests {
             vms: ratios.len(),
             no_worse: ratios.iter().filter(|&&ratio| ratio <= NO_WORSE).count(),
-            ratio: geometric_mean(ratios.into_iter())?,
+            ratio: geometric_mean(ratios)?,
         })
     }
 }
@@ -475,13 +476,6 @@ impl Requests {
 /// Returns the geometric mean of the deserved work of VMs; `None` if none is measured.
 pub fn geometric_mean_of<'a>(vms: impl Iterator<Item = &'a VmFigures>) -> Option<f64> {
     geometric_mean(vms.filter_map(|vm| vm.deserved).map(|part| part.max(MIN_IN_MEAN)))
-}
-
-/// Returns the geometric mean of numbers above 0; `None` if there are none.
-fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) =
-        values.fold((0.0, 0u32), |(sum, count), value| (sum + value.ln(), count + 1));
-    (count > 0).then(|| (sum / f64::from(count)).exp())
 }
 
 #[cfg(test)]

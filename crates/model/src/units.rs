@@ -256,6 +256,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn times_have_largest_unit_without_fraction() {
+        for (nanos, text) in [(1_500, "1500ns"), (4_000_000, "4ms"), (0, "0ns")] {
+            assert_eq!(Nanos(nanos).in_whole_units(), text);
+        }
+    }
+
+    #[test]
     fn weights_are_finite_and_positive() {
         for none in [0.0, -0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-310] {
             assert_eq!(Weight::new(none), None, "{none}");

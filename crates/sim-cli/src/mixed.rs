@@ -1,7 +1,7 @@
 //! `tandem-sim mixed`: overcommitted hosts with VMs of many sizes and programs under several policies
 //! ([`tandem_experiment::mixed`]).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -50,10 +50,10 @@ pub struct MixedArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// Simulated time of each run, warm-up included
-    #[arg(long, value_name = "TIME", default_value = "6s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "6s", value_parser = time)]
     duration: Nanos,
     /// Time before the measurement starts
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = time)]
     warmup: Nanos,
     /// Number of worst VMs to show for each policy
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -80,10 +80,6 @@ fn overcommit(text: &str) -> Result<f64, String> {
         Ok(number) if number > 0.0 && number <= 16.0 => Ok(number),
         _ => Err("a number above 0 and at most 16, such as 2 or 1.5".to_owned()),
     }
-}
-
-fn duration(text: &str) -> Result<Nanos, String> {
-    time(text)
 }
 
 /// Runs the experiment.
@@ -158,7 +154,7 @@ fn seeds(text: &str) -> anyhow::Result<Vec<u64>> {
 }
 
 /// Writes a row for each figure of each VM.
-fn write_table(path: &std::path::Path, mixed: &Mixed) -> anyhow::Result<()> {
+fn write_table(path: &Path, mixed: &Mixed) -> anyhow::Result<()> {
     let column = |name: &str, kind| Column { name: name.to_owned(), kind };
     let columns = [
         column("pcpus", Kind::Integer),

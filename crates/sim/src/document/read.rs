@@ -197,7 +197,7 @@ impl<'a> Field<'a> {
         if (least..=most).contains(&time) {
             Ok(time)
         } else {
-            Err(self.wrong(format!("{} … {}", units::short(least), units::short(most))))
+            Err(self.wrong(format!("{} … {}", least.in_whole_units(), most.in_whole_units())))
         }
     }
 

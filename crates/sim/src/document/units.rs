@@ -26,18 +26,8 @@ pub fn time(text: &str) -> Result<Nanos, String> {
     if nanos <= MAX_TIME.0 as f64 {
         Ok(Nanos(nanos as u64))
     } else {
-        Err(format!("at most {}", short(MAX_TIME)))
+        Err(format!("at most {}", MAX_TIME.in_whole_units()))
     }
-}
-
-/// Formats a time in the largest unit without a fraction.
-pub fn short(time: Nanos) -> String {
-    for (unit, factor) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)] {
-        if time.0 > 0 && time.0.is_multiple_of(factor) {
-            return format!("{}{unit}", time.0 / factor);
-        }
-    }
-    format!("{}ns", time.0)
 }
 
 /// Parses a distribution; the error describes the valid forms.
@@ -68,8 +58,8 @@ pub fn dist(text: &str) -> Result<Dist, String> {
             } else {
                 Err(format!(
                     "the smaller time comes first: uniform({}, {})",
-                    short(most),
-                    short(least)
+                    most.in_whole_units(),
+                    least.in_whole_units()
                 ))
             }
         }
@@ -136,9 +126,6 @@ mod tests {
             assert!(time(text).unwrap_err().contains("unit"), "{text}");
         }
         assert!(time("1000000s").unwrap_err().contains("at most 4000s"));
-        assert_eq!(short(Nanos(1_500)), "1500ns");
-        assert_eq!(short(Nanos(4_000_000)), "4ms");
-        assert_eq!(short(Nanos(0)), "0ns");
     }
 
     #[test]

@@ -11,7 +11,6 @@ use tandem_model::Nanos;
 
 use crate::document::place::LoadError;
 use crate::document::read::{Field, Table};
-use crate::document::units;
 use crate::host::{
     AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, CreditConfig, HostConfig, HostScheduler,
     PauseLoop, Placement, Ranking, Ticks,
@@ -129,8 +128,8 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
         if min_granularity > latency {
             return Err(table.wrong(format!(
                 "cfs: min_granularity {} is longer than latency {}: give latency at least as much",
-                units::short(*min_granularity),
-                units::short(*latency)
+                min_granularity.in_whole_units(),
+                latency.in_whole_units()
             )));
         }
     }
@@ -165,8 +164,8 @@ fn credit(table: &Table<'_>) -> Result<CreditConfig, LoadError> {
         if config.tick > config.timeslice {
             return Err(credit.wrong(format!(
                 "credit: tick {} is longer than timeslice {}: give tick a part of it",
-                units::short(config.tick),
-                units::short(config.timeslice)
+                config.tick.in_whole_units(),
+                config.timeslice.in_whole_units()
             )));
         }
     }

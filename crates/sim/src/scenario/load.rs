@@ -111,7 +111,7 @@ impl Source {
             } else {
                 Err(field.wrong(format!(
                     "it must be over before the simulation is, after {}",
-                    units::short(duration)
+                    duration.in_whole_units()
                 )))
             }
         })?;
