@@ -375,8 +375,8 @@ impl Daemon {
             "no VMs take turns any more".to_owned()
         } else {
             format!(
-                "VMs {names} never sleep: they take turns of {} ms",
-                rotation.turn.as_secs_f64() * 1e3
+                "VMs {names} never sleep: they take turns in a rotation of {} ms",
+                rotation.length.as_secs_f64() * 1e3
             )
         };
         if self.config.dry_run {

@@ -263,7 +263,7 @@ pub(crate) fn recheck_thread(
         return Ok(());
     };
     let mut foreign: Vec<(Setting, String)> = Vec::new();
-    if allowed != vcpu.allowed && !vcpu.roams {
+    if allowed != vcpu.allowed && vcpu.slots.is_empty() {
         let what = format!("its affinity to {allowed}; it stays there");
         foreign.push((Setting::Affinity, what));
         vcpu.on_affinity(allowed);

@@ -7,30 +7,25 @@
 //! It needs no guest agent, PMU, pause-loop exits or kernel patch, and a VM that only computes loses nothing.
 //!
 //! Source: Ousterhout, "Scheduling Techniques for Concurrent Systems", ICDCS 1982, section 3 (the matrix method): VMs
-//! share a row, with at most one vCPU per pCPU. Rows are not fixed here: the VM that is owed most opens each row
-//! ([`rotor`]), so that shares follow weights.
+//! have slots on the same pCPUs one after the other. Slots are laid out by wrap-around in blocks of pCPUs ([`blocks`]),
+//! so that shares follow weights.
 //!
-//! The parts: [`wakefulness`], [`seats`], [`rotation`], [`rotor`], [`sequence`] and [`sleep`]; [`crate::host::turns`] is
+//! The parts: [`wakefulness`], [`blocks`], [`rotation`], [`sequence`] and [`sleep`]; [`crate::host::turns`] is
 //! the policy made of them. Shares of VMs that sleep are those of [`crate::flexw`].
 
 pub mod blocks;
 mod candidate;
-mod demand;
 pub(crate) mod left_out;
 pub mod member;
-mod packing;
-mod roaming;
 pub mod rotation;
-pub mod rotor;
-pub mod seats;
+mod seats;
 pub mod sequence;
 pub mod sleep;
 pub mod stays;
 pub mod wakefulness;
 
-pub use member::Member;
-pub use rotation::Rotation;
-pub use rotor::Rotor;
+pub use member::{Member, Slot};
+pub use rotation::{Residents, Rotation};
 pub use sequence::{Sequence, Step};
 pub use sleep::SleepWatch;
 
@@ -55,27 +50,4 @@ settings! {
 impl TurnsConfig {
     /// Range of `turn`.
     pub const TURNS: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(100));
-
-    /// Returns the length of turns if a VM waits for `others` rows between its own.
-    pub fn turn_for(&self, others: u32) -> Nanos {
-        let allowed = self.longest_wait.0 / u64::from(others.max(1));
-        let (least, most) = (self.turn.0 / 2, self.turn.0);
-        Nanos(allowed.clamp(least, most)).clamp(TurnsConfig::TURNS.0, TurnsConfig::TURNS.1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_members_shorten_turns() {
-        let config = TurnsConfig::default();
-        assert_eq!(config.turn_for(1), Nanos::from_millis(20));
-        assert_eq!(config.turn_for(10), Nanos::from_millis(20));
-        assert_eq!(config.turn_for(16), Nanos(12_500_000));
-        assert_eq!(config.turn_for(100), Nanos::from_millis(10));
-        let short = TurnsConfig { turn: Nanos::from_millis(5), ..config };
-        assert_eq!(short.turn_for(100), Nanos::from_millis(5));
-    }
 }

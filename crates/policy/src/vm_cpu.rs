@@ -12,7 +12,7 @@
 //! [`VmCpu::reconcile`] makes the changes through [`Knobs`], in order, and reports those that the host refused.
 //! A refused change leaves the VM as it was: a swap is made as a whole or not at all, and a failed division is undone.
 //!
-//! While a VM takes turns, the turn keeper alone switches its idle class and the slots of its roaming vCPUs; this state only records the weight.
+//! While a VM takes turns, the turn keeper alone switches its idle class and the affinities of its vCPUs; this state only records the weight.
 //! A host reports changes by others (foreign weights, moved threads) through the `on_…` methods.
 
 mod division;
@@ -63,12 +63,12 @@ pub struct VcpuCpu<G, V> {
     pub group: Option<G>,
     /// Current values.
     pub settings: VcpuSettings,
-    /// The pCPUs on which it may run; of a roaming one, those on which it may get a slot.
+    /// The pCPUs on which it may run outside its slots.
     pub allowed: PcpuSet,
     /// The operator's affinity, if a policy narrowed it.
     pub granted: Option<PcpuSet>,
-    /// Whether the turn keeper sets its affinity, a slot per turn.
-    pub roams: bool,
+    /// The pCPUs of its slots in turns, where the turn keeper sets its affinity; otherwise empty.
+    pub slots: PcpuSet,
     /// Settings of its thread that a policy changed; a different value there is a foreign change.
     pub ours: BTreeSet<Knob>,
 }
@@ -162,7 +162,7 @@ impl<G, V> VcpuCpu<G, V> {
             settings,
             allowed,
             granted: None,
-            roams: false,
+            slots: PcpuSet::default(),
             ours: BTreeSet::new(),
         }
     }

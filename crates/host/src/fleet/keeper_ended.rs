@@ -38,7 +38,7 @@ impl Fleet {
             let name = managed.vm.name.clone();
             let (cpu, mut knobs) = managed.with_knobs(actuator);
             let mut failed = vec![cpu.recover_from_turns(&mut knobs).err()];
-            for vcpu in cpu.vcpus.iter_mut().filter(|vcpu| vcpu.roams) {
+            for vcpu in cpu.vcpus.iter_mut().filter(|vcpu| !vcpu.slots.is_empty()) {
                 let left = leave_slot(vcpu, &name, &self.sampler, &mut knobs, &mut notes);
                 failed.push(left.err());
             }
@@ -51,7 +51,7 @@ impl Fleet {
     }
 }
 
-/// Restores the affinity of a vCPU that roamed, unless others moved it.
+/// Restores the affinity of a vCPU that had slots, unless others moved it.
 fn leave_slot(
     vcpu: &mut VcpuCpu,
     vm: &str,

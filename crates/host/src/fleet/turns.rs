@@ -6,14 +6,14 @@ use std::process::Command;
 use std::time::Instant;
 
 use tandem_linux::actuator::ActuatorError;
-use tandem_model::VmId;
+use tandem_model::{PcpuSet, VmId};
 use tandem_policy::turns::{Member, Rotation};
 
 use super::{Backend, Fleet};
 use crate::apply::Refused;
 use crate::in_force::shares;
 use crate::managed::recheck_thread;
-use crate::turns::{Player, TurnKeeper, TurnStats, WatchdogStarter};
+use crate::turns::{Player, PlayerVcpu, TurnKeeper, TurnStats, WatchdogStarter};
 use crate::vm_cpu::VcpuCpu;
 
 impl Fleet {
@@ -48,14 +48,16 @@ impl Fleet {
             return;
         };
         let (left, errors) = keeper.news();
-        let (roaming, taken) = (keeper.roaming(), keeper.taken());
+        let (moving, taken) = (keeper.moving(), keeper.taken());
         self.turns.errors.extend(errors);
         self.turns.replace_watchdog();
         for managed in self.vms.values_mut() {
-            for vcpu in managed.cpu.vcpus.iter_mut().filter(|vcpu| vcpu.roams) {
+            for vcpu in managed.cpu.vcpus.iter_mut().filter(|vcpu| !vcpu.slots.is_empty()) {
                 let thread = vcpu.host.thread;
                 let is_taken = taken.contains(&thread);
-                vcpu.roams = !is_taken && roaming.contains(&thread);
+                if is_taken || !moving.contains(&thread) {
+                    vcpu.slots = PcpuSet::default();
+                }
                 if is_taken && let Backend::Live(actuator) = &mut self.backend {
                     let mut notes = Vec::new();
                     let name = &managed.vm.name;
@@ -92,13 +94,13 @@ impl Fleet {
         let Some(switch) = cpu.prepare_turns(member, &mut knobs)? else {
             return Ok(None);
         };
-        let sits = |vcpu: &&VcpuCpu| member.seats.contains_key(&vcpu.id);
-        Ok(Some(Player {
-            vm: member.vm,
-            switch,
-            roams: member.roams.clone(),
-            threads: cpu.vcpus.iter().filter(sits).map(|vcpu| vcpu.host.thread).collect(),
-        }))
+        let slotted = |vcpu: &&VcpuCpu| member.vcpus().any(|id| id == vcpu.id);
+        let vcpus = cpu.vcpus.iter().filter(slotted).map(|vcpu| PlayerVcpu {
+            id: vcpu.id,
+            thread: vcpu.host.thread,
+            home: (!vcpu.slots.is_empty()).then(|| vcpu.allowed.clone()),
+        });
+        Ok(Some(Player { vm: member.vm, switch, vcpus: vcpus.collect() }))
     }
 
     /// Returns the VMs that take turns and are not in this rotation, with the weights at which they leave.
@@ -114,8 +116,7 @@ impl Fleet {
                 Ok(switch) => players.extend(switch.map(|switch| Player {
                     vm: *vm,
                     switch,
-                    roams: None,
-                    threads: Vec::new(),
+                    vcpus: Vec::new(),
                 })),
                 Err(error) if error.is_gone() => {}
                 Err(error) => {

@@ -14,16 +14,19 @@ use tandem_linux::real_time::make_real_time;
 use tandem_linux::sampler::{Sampler, VcpuSample};
 use tandem_linux::thread::ThreadRef;
 use tandem_model::{Nanos, VmId};
-use tandem_policy::turns::sleep::Account;
-use tandem_policy::turns::{Rotation, Sequence, SleepWatch, Step};
+use tandem_policy::turns::sleep::{Account, VmSleep};
+use tandem_policy::turns::{Member, Rotation, Sequence, SleepWatch, Step};
 
+use super::movers::Movers;
 use super::player::Player;
-use super::roamers::Roamers;
 use super::stats::TurnStats;
 use super::watchdog::{MAY_HAVE_ACTED, Watchdog};
 
 /// Maximum time for a VM to leave the rotation.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Time after which a turn that was left out is tried again.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// The state shared by the fleet and the turn thread: requests to the thread, and its news.
 #[derive(Debug, Default)]
@@ -36,7 +39,7 @@ struct Board {
     followed: u64,
     stop: bool,
     left: Vec<VmId>,
-    /// Roaming vCPUs that were moved by others.
+    /// vCPUs in turns that were moved by others.
     taken: Vec<ThreadRef>,
     errors: Vec<String>,
     stats: TurnStats,
@@ -73,7 +76,7 @@ impl Shared {
 }
 
 /// The handle of the turn thread.
-/// On drop, the thread takes every VM out of the idle class, restores the affinities of roaming vCPUs, and ends.
+/// On drop, the thread takes every VM out of the idle class, restores the affinities of vCPUs, and ends.
 #[derive(Debug)]
 pub struct TurnKeeper {
     shared: Arc<Shared>,
@@ -121,7 +124,7 @@ impl TurnKeeper {
 
     /// Returns once the reason why the thread has ended unexpectedly; a panic has also been printed.
     ///
-    /// VMs may be left in the idle class, from which the watchdog takes them, and roaming vCPUs on their slots.
+    /// VMs may be left in the idle class, from which the watchdog takes them, and vCPUs on the pCPUs of their slots.
     pub fn ended(&mut self) -> Option<String> {
         let thread = self.thread.take_if(|thread| thread.is_finished())?;
         let panic = thread.join().err();
@@ -187,15 +190,14 @@ impl TurnKeeper {
         (left, errors)
     }
 
-    /// Returns the roaming vCPUs, whose affinities only the turn thread writes.
-    pub fn roaming(&self) -> BTreeSet<ThreadRef> {
-        let roams =
-            |player: &&Player| player.roams.is_some() && self.said.0.member(player.vm).is_some();
-        let players = self.said.1.iter().filter(roams);
-        players.flat_map(|player| player.threads.clone()).collect()
+    /// Returns the vCPUs that move to their slots, whose affinities only the turn thread writes.
+    pub fn moving(&self) -> BTreeSet<ThreadRef> {
+        let players = self.said.1.iter().filter(|player| self.said.0.member(player.vm).is_some());
+        let vcpus = players.flat_map(|player| &player.vcpus).filter(|vcpu| vcpu.home.is_some());
+        vcpus.map(|vcpu| vcpu.thread).collect()
     }
 
-    /// Returns the roaming vCPUs that were moved by others since the last call.
+    /// Returns the vCPUs in turns that were moved by others since the last call.
     pub fn taken(&mut self) -> Vec<ThreadRef> {
         std::mem::take(&mut self.shared.board().taken)
     }
@@ -287,7 +289,7 @@ struct Rhythm {
     speaker: Speaker,
     sampler: Sampler,
     sequence: Sequence,
-    roamers: Roamers,
+    movers: Movers,
     players: BTreeMap<VmId, Player>,
     watches: HashMap<ThreadRef, SleepWatch>,
     /// The origin of sample times.
@@ -307,7 +309,7 @@ impl Rhythm {
             speaker: Speaker { watchdog, lost: None },
             sampler: Sampler::new(ProcFs::host()),
             sequence: Sequence::default(),
-            roamers: Roamers::new(Box::new(HostThreads::new(ProcFs::host()))),
+            movers: Movers::new(Box::new(HostThreads::new(ProcFs::host()))),
             players: BTreeMap::new(),
             watches: HashMap::new(),
             began: Instant::now(),
@@ -361,11 +363,11 @@ impl Rhythm {
             drop(board);
             let lateness = now - next;
             let begins = self.may_begin();
+            let mut turn = RETRY;
             if begins {
                 let write_all = std::mem::take(&mut self.left_out) || lateness >= MAY_HAVE_ACTED;
-                self.turn(now, write_all);
+                turn = self.turn(now, write_all);
             }
-            let turn = Duration::from_nanos(self.sequence.rotation().turn.0);
             next += turn;
             let end = Instant::now();
             if next < end {
@@ -376,9 +378,9 @@ impl Rhythm {
                 board.stats.count(nanos(lateness), nanos(end - now));
             }
             board.stats.writes = self.writer.writes;
-            board.stats.moves = self.roamers.moves;
-            board.taken.append(&mut self.roamers.taken);
-            board.errors.append(&mut self.roamers.errors);
+            board.stats.moves = self.movers.moves;
+            board.taken.append(&mut self.movers.taken);
+            board.errors.append(&mut self.movers.errors);
             board.left.append(&mut self.left);
             board.remove_departed();
             board.errors.append(&mut self.writer.errors);
@@ -406,9 +408,9 @@ impl Rhythm {
         let members = self.sequence.rotation().members.iter();
         let members: BTreeSet<VmId> = members.map(|member| member.vm).collect();
         self.players.retain(|vm, _| members.contains(vm));
-        self.roamers.follow(self.players.values());
+        self.movers.follow(self.players.values());
         // Threads of VMs that stay may have ended too: a VM ends one vCPU after the other.
-        let threads = self.players.values().flat_map(|player| &player.threads);
+        let threads = self.players.values().flat_map(Player::threads);
         let threads: BTreeSet<ThreadRef> = threads.copied().collect();
         self.watches.retain(|thread, _| threads.contains(thread));
         self.sampler.retain(|thread| threads.contains(thread));
@@ -430,27 +432,26 @@ impl Rhythm {
         !is_behind
     }
 
-    /// Begins a turn.
-    fn turn(&mut self, now: Instant, write_all: bool) {
-        let row = self.sequence.row().to_vec();
-        let slept = row.into_iter().filter(|vm| self.sleeps(*vm, now)).collect();
-        let step = self.sequence.begin_turn(slept);
+    /// Begins a turn and returns its length.
+    fn turn(&mut self, now: Instant, write_all: bool) -> Duration {
+        let ending = self.sequence.ending();
+        let slept = ending.into_iter().filter(|vm| self.sleeps(*vm, now)).collect();
+        let (step, length) = self.sequence.begin_turn(slept);
         for player in step.left.iter().filter_map(|vm| self.players.get(vm)) {
-            for thread in &player.threads {
-                self.roamers.leave(thread);
-            }
+            player.threads().for_each(|thread| self.movers.end(thread));
         }
         self.left.extend(&step.left);
         self.write(if write_all { self.sequence.standing() } else { step });
         self.speaker.tell(Watchdog::beat);
         self.look_again(now);
+        Duration::from_nanos(length.0)
     }
 
     /// Samples the VMs whose turn begins and that seemed to have slept before.
     fn look_again(&mut self, now: Instant) {
         let row = self.sequence.row().iter();
         for player in row.filter_map(|vm| self.players.get(vm)) {
-            for thread in &player.threads {
+            for thread in player.threads() {
                 if let Some(watch) = self.watches.get_mut(thread)
                     && watch.is_suspicious()
                     && let Ok(sample) = self.sampler.sample(thread)
@@ -463,38 +464,46 @@ impl Rhythm {
 
     fn write(&mut self, step: Step) {
         // First, so that no turn begins on another VM's pCPU.
-        for (vm, pcpu) in &step.seats {
-            if let Some(thread) = self.players.get(vm).and_then(|p| p.threads.first()) {
-                self.roamers.sit(thread, *pcpu);
+        for (player, slot) in
+            step.on.iter().filter_map(|(vm, slot)| Some((self.players.get(vm)?, slot)))
+        {
+            for vcpu in &player.vcpus {
+                if let Some(pcpu) = slot.get(&vcpu.id) {
+                    self.movers.sit(&vcpu.thread, *pcpu);
+                }
             }
         }
-        for player in step.on.iter().filter_map(|vm| self.players.get(vm)) {
+        for player in step.on.iter().filter_map(|(vm, _)| self.players.get(vm)) {
             self.writer.on(player);
         }
         for player in step.off.iter().filter_map(|vm| self.players.get(vm)) {
             self.writer.off(player);
+            player.threads().for_each(|thread| self.movers.leave(thread));
         }
     }
 
-    /// Whether a VM slept since the end of its last turn, and so leaves the rotation.
+    /// Whether a VM slept since the end of its last slot, and so leaves the rotation.
     fn sleeps(&mut self, vm: VmId, now: Instant) -> bool {
         let Some(player) = self.players.get(&vm) else {
             return false;
         };
-        let mut sleeps = false;
-        for thread in &player.threads {
+        let Some(turn) = self.sequence.rotation().member(vm).map(Member::length) else {
+            return false;
+        };
+        let mut sleep = VmSleep::default();
+        for thread in player.threads() {
             // The next rotation drops a thread that ended.
             let Ok(sample) = self.sampler.sample(thread) else {
                 continue;
             };
             let watch = self.watches.entry(*thread).or_default();
-            let turn = self.sequence.rotation().turn;
-            sleeps |= watch.look(turn, nanos(now - self.began), account(sample), || {
+            let seen = watch.look(turn, nanos(now - self.began), account(sample), || {
                 let state = self.sampler.read_state(thread);
                 state.is_ok_and(|state| state.is_runnable())
             });
+            seen.into_iter().for_each(|seen| sleep.add(seen));
         }
-        sleeps
+        sleep.ends_turns(turn)
     }
 
     /// Takes every VM out of the idle class and, on success, clears the watchdog's list.
@@ -508,7 +517,7 @@ impl Rhythm {
         if self.writer.errors.len() == errors {
             self.speaker.tell(|watchdog| watchdog.guard(iter::empty()));
         }
-        self.roamers.follow(iter::empty());
+        self.movers.follow(iter::empty());
     }
 }
 
@@ -530,10 +539,10 @@ mod tests {
     use tandem_linux::cgroup::{CgroupPath, Knob, open};
     use tandem_linux::thread::Pid;
     use tandem_model::{PcpuId, VcpuId, Weight};
-    use tandem_policy::turns::Member;
+    use tandem_policy::turns::Slot;
 
     use super::*;
-    use crate::turns::WatchdogStarter;
+    use crate::turns::{PlayerVcpu, WatchdogStarter};
     use tandem_testing::hooked::{Change, Hooked};
 
     fn path(vm: u64) -> CgroupPath {
@@ -569,17 +578,20 @@ mod tests {
     fn two() -> (Rotation, Vec<Player>) {
         let member = |vm: u64| Member {
             vm: VmId(vm),
-            seats: [(VcpuId(0), PcpuId(0))].into(),
-            roams: None,
-            due: 0.5,
+            slots: vec![Slot {
+                from: Nanos::from_millis(5 * (vm - 1)),
+                to: Nanos::from_millis(5 * vm),
+                pcpus: [(VcpuId(0), PcpuId(0))].into(),
+            }],
+            moves: false,
         };
         let player = |vm: u64| Player {
             vm: VmId(vm),
             switch: IdleSwitch::journaled(path(vm), Weight::constant(100.0)),
-            threads: Vec::new(),
-            roams: None,
+            vcpus: Vec::new(),
         };
-        let rotation = Rotation { turn: Nanos::from_millis(5), members: [1, 2].map(member).into() };
+        let rotation =
+            Rotation { length: Nanos::from_millis(10), members: [1, 2].map(member).into() };
         (rotation, [1, 2].map(player).into())
     }
 
@@ -675,11 +687,11 @@ mod tests {
         let mut rhythm = Rhythm::new(controller(root.path(), |_, _, _| {}), None);
         let own = std::process::id();
         let thread = ThreadRef::of_process(&ProcFs::host(), Pid(own)).unwrap();
-        players[0].threads = vec![thread];
+        players[0].vcpus = vec![PlayerVcpu { id: VcpuId(0), thread, home: None }];
         rhythm.follow(rotation.clone(), players.clone());
         rhythm.sleeps(VmId(1), Instant::now());
         assert_eq!((rhythm.watches.len(), rhythm.sampler.open()), (1, 1));
-        players[0].threads.clear();
+        players[0].vcpus.clear();
         rhythm.follow(rotation, players);
         assert_eq!((rhythm.watches.len(), rhythm.sampler.open()), (0, 0));
     }

@@ -316,7 +316,7 @@ mod tests {
     }
 
     fn player(weight: f64) -> Player {
-        Player { roams: None, vm: VmId(1), switch: switch("/a", weight), threads: Vec::new() }
+        Player { vm: VmId(1), switch: switch("/a", weight), vcpus: Vec::new() }
     }
 
     #[test]

@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use tandem_linux::actuator::{Actuator, Slots};
 use tandem_linux::cgroup::Version;
 use tandem_model::decision::Because;
-use tandem_model::{Decision, Knob as Setting, PcpuId, Target, VmId};
-use tandem_policy::turns::Member;
+use tandem_model::{Decision, Knob as Setting, Nanos, PcpuId, PcpuSet, Target, VcpuId, VmId};
+use tandem_policy::turns::{Member, Slot};
 use tandem_policy::vm_cpu::steps;
 use tandem_testing::fake_host::{Crash, Fake, open_on, state_dir};
 use tandem_testing::faulty::{self, Faults};
@@ -43,7 +43,7 @@ enum Event {
     Affinity { vm: usize, vcpu: u32, pcpus: u8 },
     Divide { vm: usize, parts: bool },
     Swap { vm: usize },
-    Rotation { members: [bool; 2], roams: bool },
+    Rotation { members: [bool; 2], moves: bool },
     Turn { on: usize, pcpu: u32 },
     OperatorWeight { weight: u16 },
     OperatorAffinity { vm: usize, vcpu: u32 },
@@ -77,7 +77,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (vm.clone(), any::<bool>()).prop_map(|(vm, parts)| Event::Divide { vm, parts }),
         2 => vm.clone().prop_map(|vm| Event::Swap { vm }),
         4 => (any::<[bool; 2]>(), any::<bool>())
-            .prop_map(|(members, roams)| Event::Rotation { members, roams }),
+            .prop_map(|(members, moves)| Event::Rotation { members, moves }),
         6 => (vm.clone(), 0..4u32).prop_map(|(on, pcpu)| Event::Turn { on, pcpu }),
         1 => (1..5_000u16).prop_map(|half| Event::OperatorWeight { weight: 2 * half - 1 }),
         1 => vcpu.clone().prop_map(|(vm, vcpu)| Event::OperatorAffinity { vm, vcpu }),
@@ -257,7 +257,7 @@ impl World {
                 );
             }
             Event::Swap { vm } => self.swap(vm),
-            Event::Rotation { members, roams } => self.rotate(members, roams),
+            Event::Rotation { members, moves } => self.rotate(members, moves),
             Event::Turn { on, pcpu } => self.turn(on, pcpu),
             Event::OperatorWeight { weight } => {
                 let cpu = &self.vms[1].managed.cpu;
@@ -321,21 +321,29 @@ impl World {
     }
 
     /// Replaces the rotation, as the fleet and the keeper do together.
-    fn rotate(&mut self, members: [bool; 2], roams: bool) {
+    fn rotate(&mut self, members: [bool; 2], moves: bool) {
         (0..2).for_each(|n| self.reread_after_turns(n));
         let keeper = self.host.controller();
         for (n, subject) in self.vms.iter_mut().enumerate() {
             let Subject { managed, switch, slots, had_class } = subject;
             *had_class |= members[n];
             let (cpu, mut knobs) = managed.with_knobs(&mut self.actuator);
-            // Policies let a VM's only vCPU roam on the operator's pCPUs.
-            let first = cpu.vcpus.first();
-            let home = first.map(|vcpu| vcpu.granted.clone().unwrap_or(vcpu.allowed.clone()));
+            // The slots of a VM's first vCPU are on the operator's pCPUs.
+            let first = cpu.vcpus.first().map(|vcpu| (vcpu.id, vcpu.granted.as_ref()));
+            let (id, home) = first.map_or((VcpuId(0), None), |(id, home)| (id, home.cloned()));
+            let allowed = cpu.vcpus.first().map(|vcpu| vcpu.allowed.clone()).unwrap_or_default();
+            let slots_on = home.unwrap_or(allowed);
             let member = Member {
                 vm: VmId(n as u64),
-                seats: cpu.vcpus.iter().take(1).map(|vcpu| (vcpu.id, PcpuId(0))).collect(),
-                roams: home.filter(|_| roams),
-                due: 0.5,
+                slots: (0u64..)
+                    .zip(slots_on.iter())
+                    .map(|(at, pcpu)| Slot {
+                        from: Nanos(10 * at),
+                        to: Nanos(10 * at + 10),
+                        pcpus: [(id, pcpu)].into(),
+                    })
+                    .collect(),
+                moves,
             };
             let joins = members[n].then(|| cpu.prepare_turns(&member, &mut knobs));
             if let Some(Ok(Some(prepared))) = joins {
@@ -344,7 +352,7 @@ impl World {
                 }
                 *switch = Some(prepared);
                 cpu.on_turns();
-                for vcpu in cpu.vcpus.iter().filter(|vcpu| vcpu.roams) {
+                for vcpu in cpu.vcpus.iter().filter(|vcpu| !vcpu.slots.is_empty()) {
                     let thread = vcpu.host.thread;
                     let home = || Slots::journaled(thread, vcpu.allowed.clone());
                     slots.entry(thread).or_insert_with(home);
@@ -357,10 +365,10 @@ impl World {
             if let Some(switch) = switch.take() {
                 let _ = switch.leave(&*keeper).and_then(|()| switch.reweigh(&*keeper));
             }
-            for slots in std::mem::take(slots).into_values() {
+            for mut slots in std::mem::take(slots).into_values() {
                 let _ = slots.leave(&*self.host.threads());
             }
-            cpu.vcpus.iter_mut().for_each(|vcpu| vcpu.roams = false);
+            cpu.vcpus.iter_mut().for_each(|vcpu| vcpu.slots = PcpuSet::default());
             cpu.on_end_of_turns(false);
         }
     }

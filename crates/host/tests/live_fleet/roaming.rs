@@ -1,4 +1,4 @@
-//! A vCPU that roams in turns: it changes slots with the rows, and however that ends, it has its original affinity again.
+//! A vCPU that moves to its slots: it changes pCPUs with them, and however that ends, it has its original affinity again.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -21,7 +21,7 @@ use tandem_linux::thread::{Pid, ThreadRef};
 use tandem_linux::{ProcFs, cgroup};
 use tandem_model::{Nanos, PcpuId, PcpuSet, PolicySet, VcpuId, VmId};
 use tandem_policy::host::{Controller, ControllerConfig, Host, registry};
-use tandem_policy::turns::{Member, Rotation};
+use tandem_policy::turns::{Member, Rotation, Slot};
 
 use crate::harness::{Skip, Test};
 use crate::helper::{Helper, StateDir, number, vcpu_threads, wait_until};
@@ -31,34 +31,41 @@ use crate::subject::{OWNER, SHARED, Subject, describe, describe_process};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
-    ("a_vcpu_that_roams_changes_seats_with_the_rows", changes),
-    ("a_vcpu_that_roams_and_sleeps_may_run_everywhere", sleeps),
-    ("a_vcpu_that_somebody_moves_while_it_roams_stays_there", moved),
-    ("after_kills_a_vcpu_that_roamed_may_run_everywhere", kills),
-    ("a_fleet_that_is_dropped_lets_who_roams_go", dropped),
-    ("the_daemons_policies_let_three_of_four_roam", decided),
+    ("vcpu_moves_with_its_slots", changes),
+    ("sleeping_vcpu_regains_affinity", sleeps),
+    ("foreign_affinity_in_slot_stays", moved),
+    ("kills_in_slots_leave_original_affinity", kills),
+    ("dropped_fleet_restores_affinity", dropped),
+    ("daemon_splits_one_of_four_vms", decided),
 ];
 
 /// Role of the daemon of these tests.
 pub const DAEMON: &str = "roaming-daemon";
 
-/// The first vCPU of one VM roams on these pCPUs; the other VM occupies `taken`.
-fn beside(taken: &[PcpuId], pcpus: &PcpuSet) -> Rotation {
-    let seats = |pcpus: &[PcpuId]| (0..).map(VcpuId).zip(pcpus.iter().copied()).collect();
-    let first: Vec<PcpuId> = pcpus.iter().take(1).collect();
-    let roams = Member { vm: SHARED, seats: seats(&first), roams: Some(pcpus.clone()), due: 0.5 };
-    let sits = Member { vm: OWNER, seats: seats(taken), roams: None, due: 0.5 };
-    Rotation { turn: Nanos::from_millis(20), members: vec![roams, sits] }
+/// A VM with one slot from a quarter of the rotation to another.
+fn member(vm: VmId, (from, to): (u64, u64), pcpus: &[PcpuId]) -> Member {
+    let slot = Slot {
+        from: Nanos::from_millis(10 * from),
+        to: Nanos::from_millis(10 * to),
+        pcpus: (0..).map(VcpuId).zip(pcpus.iter().copied()).collect(),
+    };
+    Member { vm, slots: vec![slot], moves: vm == SHARED }
 }
 
-/// Rotations that each place it elsewhere than the one before, or in which it takes turns with the other VM.
+/// Rotations in which the first vCPU of one VM is on the second pCPU, on the first one, or there in turns with the other VM.
 pub fn rotations(pcpus: &PcpuSet) -> Vec<Rotation> {
     let both: Vec<PcpuId> = pcpus.iter().take(2).collect();
-    let taken = [&both[..1], &both[1..], &both];
-    taken.iter().map(|taken| beside(taken, pcpus)).collect()
+    let (first, second) = (&both[..1], &both[1..]);
+    [
+        [member(SHARED, (0, 4), second), member(OWNER, (0, 4), first)],
+        [member(SHARED, (0, 4), first), member(OWNER, (0, 4), second)],
+        [member(SHARED, (0, 2), first), member(OWNER, (2, 4), &both)],
+    ]
+    .map(|members| Rotation { length: Nanos::from_millis(40), members: members.into() })
+    .into()
 }
 
-/// VMs that never sleep, and the pCPUs of the vCPU that roams.
+/// VMs that never sleep, and the pCPUs of the vCPU that moves.
 pub fn live_host() -> Result<(LiveHost, PcpuSet), Skip> {
     Subject::acting()?.need_idle_class()?;
     let mut live_host = LiveHost::new()?;
@@ -80,7 +87,7 @@ fn now(thread: ThreadRef) -> PcpuSet {
     affinity(thread.tid).expect("it lives")
 }
 
-/// A fleet whose first VM has a roaming vCPU.
+/// A fleet whose first VM has a vCPU that moves.
 /// Also returns its thread, its affinity, and its pCPUs in the first two of [`rotations`].
 fn subject() -> Result<(Subject, ThreadRef, PcpuSet, [PcpuId; 2]), Skip> {
     let (live_host, pcpus) = live_host()?;
@@ -154,9 +161,9 @@ fn moved() -> Result<(), Skip> {
     let mut told = Vec::new();
     wait_until("it is told", || {
         subject.fleet.apply(&[], Some(&rotations[1]));
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(45));
         subject.fleet.apply(&[], Some(&rotations[0]));
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(45));
         subject.observe(SHARED);
         told.extend(subject.fleet.turn_errors());
         !told.is_empty()
@@ -172,7 +179,7 @@ fn moved() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Runs a daemon with a roaming vCPU. Prints `ready`.
+/// Runs a daemon with a vCPU that moves. Prints `ready`.
 pub fn be_a_daemon() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [state_dir, shared, owner] = arguments.as_slice() else {
@@ -260,7 +267,7 @@ fn decide() -> Result<(), Skip> {
     let state_dir = StateDir::new();
     let (actuator, _) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
     go_before_others().expect("a user that may act may do that");
-    // Other load on this machine gets little: fixed slots must leave no room.
+    // Other load on this machine gets little.
     let rule = VmRule { name: Some("*".to_owned()), weight: Some(50.0), ..VmRule::default() };
     let mut fleet = Fleet::new(
         Backend::Live(Box::new(actuator)),
@@ -275,13 +282,13 @@ fn decide() -> Result<(), Skip> {
     controller.begin(&mut fleet);
     let (mut periods, mut received) = (0u32, BTreeMap::new());
     let mut seats: BTreeMap<String, u32> = BTreeMap::new();
-    wait_until("three have roamed for two seconds", || {
+    wait_until("one has had two slots for two seconds", || {
         std::thread::sleep(Duration::from_millis(100));
         let period = controller.period(&mut fleet);
         let rotation = period.as_ref().and_then(|p| p.round.rotation.clone());
         let members = rotation.unwrap_or_default().members;
-        let roaming = members.iter().filter(|member| member.roams.is_some());
-        if (members.len(), roaming.count()) == (4, 3) {
+        let split = members.iter().filter(|member| member.slots.len() == 2);
+        if (members.len(), split.count()) == (4, 1) {
             periods += 1;
             for vm in period.iter().flat_map(|period| &period.observation.vms) {
                 *received.entry(vm.vm).or_insert(Nanos::ZERO) += vm.received();

@@ -13,7 +13,7 @@ use tandem_linux::ProcFs;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup::{CgroupPath, Knob};
 use tandem_linux::thread::ThreadRef;
-use tandem_model::{Nanos, Weight};
+use tandem_model::Weight;
 use tandem_policy::host::Host;
 use tandem_policy::turns::Rotation;
 
@@ -21,7 +21,7 @@ use crate::harness::{Skip, Test};
 use crate::helper::{Helper, StateDir, number, vcpu_threads, wait_until};
 use crate::host::{LiveHost, controller};
 use crate::subject::{OWNER, SHARED, Subject, set_weight, whole};
-use crate::turns_daemon::{TOLD, both};
+use crate::turns_daemon::{TOLD, both, both_for};
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
@@ -316,7 +316,7 @@ fn dropped() -> Result<(), Skip> {
     subject.need_idle_class()?;
     subject.apply(set_weight(whole(OWNER), 700.0));
     // Long enough that no turn ends before the fleet is dropped.
-    let rotation = Rotation { turn: Nanos::from_millis(100), ..both() };
+    let rotation = both_for(100);
     let owner = subject.cgroup(OWNER);
     wait_until("the owner waits for its turn", || {
         subject.observe(OWNER);

@@ -16,7 +16,7 @@ use tandem_linux::thread::Pid;
 use tandem_linux::{ProcFs, cgroup};
 use tandem_model::{Decision, Nanos, PcpuId, PolicySet, VcpuId, VmId};
 use tandem_policy::host::Host;
-use tandem_policy::turns::{Member, Rotation};
+use tandem_policy::turns::{Member, Rotation, Slot};
 
 use crate::apart::divide;
 use crate::helper::{command, number};
@@ -26,13 +26,22 @@ use crate::subject::{
 
 /// Both VMs take turns of 20 ms, with their first two vCPUs on pCPU 0.
 pub fn both() -> Rotation {
-    let member = |vm: VmId| Member {
+    both_for(20)
+}
+
+/// Both VMs take turns of this length in ms.
+pub fn both_for(ms: u64) -> Rotation {
+    let member = |(at, vm): (u64, VmId)| Member {
         vm,
-        seats: (0..2).map(|n| (VcpuId(n), PcpuId(0))).collect(),
-        roams: None,
-        due: 0.5,
+        slots: vec![Slot {
+            from: Nanos::from_millis(ms * at),
+            to: Nanos::from_millis(ms * (at + 1)),
+            pcpus: (0..2).map(|n| (VcpuId(n), PcpuId(0))).collect(),
+        }],
+        moves: false,
     };
-    Rotation { turn: Nanos::from_millis(20), members: vec![member(SHARED), member(OWNER)] }
+    let members = (0..).zip([SHARED, OWNER]).map(member).collect();
+    Rotation { length: Nanos::from_millis(2 * ms), members }
 }
 
 /// File in the state folder for the daemon's errors with turns, and the PIDs of later watchdogs.

@@ -59,7 +59,7 @@ impl IdleSwitch {
     }
 }
 
-/// The slots of a thread: one of some pCPUs in each turn, all of them before and afterwards.
+/// The slots of a thread: a pCPU of its own in each, its home outside them.
 ///
 /// An affinity that others set meanwhile stays.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ impl Slots {
         Slots { thread, home, now: None }
     }
 
-    /// Returns the pCPUs on which the thread may get a slot.
+    /// Returns the pCPUs on which the thread may run outside its slots.
     pub fn home(&self) -> &PcpuSet {
         &self.home
     }
@@ -105,15 +105,16 @@ impl Slots {
         Ok(Moved::Moved)
     }
 
-    /// Restores the thread's affinity.
-    pub fn leave(self, threads: &dyn Threads) -> Result<(), AffinityError> {
+    /// Restores the thread's affinity until the next slot.
+    pub fn leave(&mut self, threads: &dyn Threads) -> Result<(), AffinityError> {
         if self.now.is_some() && threads.is_alive(&self.thread) && self.is_ours(threads)? {
             threads.set_affinity(self.thread.tid, &self.home)?;
         }
+        self.now = None;
         Ok(())
     }
 
-    /// Whether the affinity is the last slot or all pCPUs, so that others have not changed it.
+    /// Whether the affinity is the last slot or the home, so that others have not changed it.
     fn is_ours(&self, threads: &dyn Threads) -> Result<bool, AffinityError> {
         let now = threads.affinity(self.thread.tid)?;
         Ok(now == self.home || self.now.is_some_and(|slot| now == only(slot)))

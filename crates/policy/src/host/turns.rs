@@ -1,12 +1,14 @@
 //! `turns`: VMs that never sleep take turns, each with a pCPU for every vCPU ([`crate::turns`]).
 //!
-//! The policy decides the members, their slots and their parts of all rows; the host keeps the rhythm, because turns are
-//! shorter than accounting periods.
+//! The policy decides the members and their slots; the host keeps the rhythm and moves vCPUs to their pCPUs, because
+//! turns are shorter than accounting periods.
 //! A member's part is its fair share, corrected by a slow integral of what it received.
-//! Weights of members stay as configured; VMs that sleep run in all rows, and `fair` holds them to their share.
+//! VMs that sleep run at all times, and `fair` holds them to their share.
 //!
-//! If containers, services or unselected VMs compete, the members of a row weigh more
-//! ([`Rotation::raise`]), so that the rotation has the pCPU time that its members would have without turns.
+//! Next to such VMs a member weighs [`SLOT_WEIGHT`] per vCPU in its slots: other VMs run on other pCPUs and in the
+//! rest of the rotation.
+//! If containers, services or unselected VMs compete, members weigh more as well
+//! ([`raise`]), so that the rotation has the pCPU time that its members would have without turns.
 //!
 //! Needs the idle class. Without affinities, only VMs whose vCPUs already have a pCPU each take turns.
 
@@ -20,11 +22,11 @@ use crate::flexw::Round;
 use crate::turns::rotation::Candidate;
 use crate::turns::stays::Stays;
 use crate::turns::wakefulness::Wakefulness;
-use crate::turns::{Member, Rotation, TurnsConfig, left_out};
+use crate::turns::{Residents, Rotation, TurnsConfig, left_out};
 use tandem_model::decision::{Because, Decision, Knob, Target};
-use tandem_model::observation::{VcpuObservation, VmObservation};
+use tandem_model::observation::VmObservation;
 use tandem_model::pcpu_set::PcpuSet;
-use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId, Weight};
+use tandem_model::units::{Nanos, VcpuId, VmId};
 
 /// The registry entry.
 pub const ENTRY: Registered = Registered {
@@ -37,26 +39,22 @@ pub const ENTRY: Registered = Registered {
 };
 
 /// Fraction of its lag by which a period corrects a member's share of all rows.
-const CORRECTION: f64 = 0.05;
+const CORRECTION: f64 = 0.02;
 /// Maximum total correction, either way.
 const MAX_CORRECTION: f64 = 1.5;
-/// A member that lags by more than this fraction of its fair share ...
-const NOT_SERVED: f64 = 0.05;
-/// ... for this many periods in a row is not served by rows: resident VMs take time from them
-/// that the trial did not know of.
-const PERIODS_BEHIND: u32 = 50;
-/// A resident VM with this fraction of the candidates' fair shares takes much of the rows ...
-const PRESSES: f64 = 0.1;
-/// ... until its fair share falls below this fraction.
-const STILL_PRESSES: f64 = 0.05;
+/// Weight per vCPU of a member in its slots next to resident VMs, relative to its configured weight.
+/// A larger one delays resident VMs that wake up on its pCPUs; a smaller one leaves spinning vCPUs without their siblings.
+const SLOT_WEIGHT: f64 = 4.0;
+/// Fraction of the rotation's pCPUs to which resident VMs are entitled, from which members weigh more.
+const RESIDENTS: f64 = 0.05;
 /// Tasks that no policy controls count once they take this fraction of the rotation's pCPUs ...
 const OTHERS: f64 = 0.05;
 /// ... until they take less than this fraction.
 const STILL_OTHERS: f64 = 0.025;
 /// Weight of the newest period in the average of their usage, as idle times come in ticks.
 const SMOOTHING: f64 = 0.1;
-/// Factor of change in a fair share from which the rotation is rebuilt.
-const REBUILD: f64 = 1.15;
+/// Factor of change in a part from which the rotation is rebuilt.
+const REBUILD: f64 = 1.02;
 
 #[derive(Debug)]
 struct Turns {
@@ -66,18 +64,12 @@ struct Turns {
     stays: Stays,
     /// VMs that did not sleep as of the last period.
     awake: BTreeSet<VmId>,
-    /// Pinned resident VMs that take much of the rows.
-    pressing: BTreeSet<VmId>,
     /// The rotation, and the candidates from which it was built.
     rotation: Rotation,
-    made_of: Vec<Candidate>,
+    made_of: (Vec<Candidate>, Residents),
     corrections: BTreeMap<VmId, f64>,
     /// Smoothed fraction of the rotation's pCPUs that tasks take that no policy controls; and whether that counts.
     others: (f64, bool),
-    /// Consecutive periods in which a member was behind.
-    behind: BTreeMap<VmId, u32>,
-    /// VMs that have been given slots, until an observation shows that they have the operator's affinity again.
-    seated: BTreeSet<VmId>,
 }
 
 impl Turns {
@@ -88,13 +80,10 @@ impl Turns {
             wakefulness: Wakefulness::new(config.turns.periods),
             stays: Stays::default(),
             awake: BTreeSet::new(),
-            pressing: BTreeSet::new(),
             rotation: Rotation::default(),
-            made_of: Vec::new(),
+            made_of: Default::default(),
             corrections: BTreeMap::new(),
             others: (0.0, false),
-            behind: BTreeMap::new(),
-            seated: BTreeSet::new(),
         }
     }
 
@@ -126,39 +115,34 @@ impl Turns {
         left_out::choose(sets)
     }
 
-    /// Removes pinned candidates that cannot take turns next to pinned resident VMs.
-    /// Such a resident VM has more of its pCPUs in rows that leave some of them to it than in rows that take all.
-    /// So if rows are not equally wide, VMs with narrow rows lack time that no correction of their share finds.
-    fn exclude_next_to_pinned(
-        &mut self,
+    /// Returns the demand of other VMs in scope that are no candidates, on the candidates' pCPUs.
+    fn residents(
         host: &HostObservation,
+        scope: Scope,
         accounts: &BTreeMap<VmId, Assessment>,
-        candidates: &mut Vec<Candidate>,
-    ) {
-        let all: f64 = candidates.iter().map(|candidate| candidate.due).sum();
-        let is_resident = |vm: &&VmObservation| candidates.iter().all(|c| c.vm != vm.vm);
-        let pressing = host.vms.iter().filter(is_resident).filter(|vm| {
-            let due = accounts.get(&vm.vm).map_or(0, |account| account.fair.0);
-            let limit = if self.pressing.contains(&vm.vm) { STILL_PRESSES } else { PRESSES };
-            let is_pinned = vm.vcpus.iter().all(|vcpu| vcpu.home().len() == 1);
-            is_pinned
+        candidates: &[Candidate],
+    ) -> Residents {
+        let mut pcpus = PcpuSet::default();
+        let sets = candidates.iter().flat_map(|candidate| &candidate.vcpus);
+        sets.for_each(|(_, set)| pcpus.extend(set));
+        let is_resident = |vm: &&VmObservation| {
+            scope.includes(vm)
                 && !vm.in_force.idle
-                && due as f64 >= limit * all * host.period.0 as f64
-                && due > 0
-        });
-        let pressing: Vec<&VmObservation> = pressing.collect();
-        self.pressing = pressing.iter().map(|vm| vm.vm).collect();
-        for vm in pressing {
-            let theirs = vm.allowed();
-            let meets = |c: &Candidate| reach(c).overlaps(&theirs);
-            let widths = |list: &[Candidate]| -> BTreeSet<usize> {
-                let pinned = list.iter().filter(|c| is_pinned(c) && meets(c));
-                pinned.map(|c| reach(c).len()).collect()
-            };
-            if widths(candidates).len() > 1 {
-                candidates.retain(|c| !(is_pinned(c) && meets(c)));
+                && candidates.iter().all(|candidate| candidate.vm != vm.vm)
+        };
+        let mut residents = Residents::default();
+        for vm in host.vms.iter().filter(is_resident).filter(|vm| vm.allowed().overlaps(&pcpus)) {
+            let due = accounts.get(&vm.vm).map_or(0, |account| account.fair.0);
+            let due = due as f64 / host.period.0 as f64;
+            residents.due += due;
+            let pins: PcpuSet = vm.vcpus.iter().flat_map(|vcpu| vcpu.home().iter()).collect();
+            if vm.vcpus.iter().all(|vcpu| vcpu.home().len() == 1) {
+                for pcpu in pins.iter() {
+                    *residents.pinned.entry(pcpu).or_default() += due / pins.len() as f64;
+                }
             }
         }
+        residents
     }
 
     /// The permitted placement; without affinities no vCPU may be moved.
@@ -206,52 +190,32 @@ impl Turns {
                 continue;
             };
             let correction = self.corrections.entry(member.vm).or_insert(1.0);
-            let behind = self.behind.entry(member.vm).or_default();
-            *behind = if account.lag > NOT_SERVED { *behind + 1 } else { 0 };
             let step = 1.0 + CORRECTION * account.lag.clamp(-1.0, 1.0);
             *correction = (*correction * step).clamp(1.0 / MAX_CORRECTION, MAX_CORRECTION);
         }
     }
 
-    /// Removes a member that rows do not serve, if others have more slots: the narrowest need co-scheduling least.
-    fn drop_unserved(&mut self) {
-        let seats = |member: &Member| member.seats.len();
-        let widest = self.rotation.members.iter().map(seats).max().unwrap_or(0);
-        let is_behind = |member: &&Member| {
-            let periods = self.behind.get(&member.vm);
-            seats(member) < widest && periods.is_some_and(|periods| *periods >= PERIODS_BEHIND)
-        };
-        let behind = self.rotation.members.iter().filter(is_behind);
-        if let Some(member) = behind.min_by_key(|member| (seats(member), member.vm)) {
-            let vm = member.vm;
-            self.stays.not_served(vm);
-            self.behind.remove(&vm);
-        }
-    }
-
     /// Updates the rotation; it is kept while it serves these candidates, so that slots do not change needlessly.
-    fn rotate(&mut self, candidates: Vec<Candidate>) {
+    fn rotate(&mut self, candidates: Vec<Candidate>, residents: Residents) {
+        let differ = |a: f64, b: f64| a > b * REBUILD || b > a * REBUILD;
+        let (before, next_to) = &self.made_of;
         let is_alike = |(a, b): (&Candidate, &Candidate)| {
-            let change = (a.due / b.due).max(b.due / a.due);
-            a.vm == b.vm && a.vcpus == b.vcpus && change < REBUILD
+            (a.vm, &a.vcpus) == (b.vm, &b.vcpus)
+                && !differ(a.due * a.correction, b.due * b.correction)
         };
-        let serves = self.made_of.len() == candidates.len()
-            && self.made_of.iter().zip(&candidates).all(is_alike);
+        let serves = before.len() == candidates.len()
+            && before.iter().zip(&candidates).all(is_alike)
+            && !differ(next_to.due, residents.due);
         if !serves {
-            self.rotation = Rotation::after(&self.rotation, &self.config, &candidates);
-            self.made_of = candidates;
-            return;
+            self.rotation = Rotation::of(&self.config, &candidates, &residents);
+            self.made_of = (candidates, residents);
         }
-        self.rotation.renew(&candidates);
     }
 
     /// Measures the time of the rotation's pCPUs that is neither idle nor of a VM in scope: that
     /// of tasks no policy controls.
     fn measure_others(&mut self, host: &HostObservation, scope: Scope) {
-        let mut pcpus = PcpuSet::default();
-        for member in &self.rotation.members {
-            pcpus.extend(member.roams.as_ref().unwrap_or(&member.pcpus()));
-        }
+        let pcpus = self.rotation.pcpus();
         let idle: Option<Vec<Nanos>> = pcpus.iter().map(|p| host.idle.get(&p).copied()).collect();
         let Some(idle) = idle.filter(|idle| !idle.is_empty()) else {
             // There is no rotation, or idle times are unknown.
@@ -272,88 +236,39 @@ impl Turns {
         self.others = (part, part > limit);
     }
 
-    /// Decides the changes to a VM.
-    fn settle(
-        &mut self,
-        placement: Placement,
-        raise: f64,
-        vm: &VmObservation,
-        decisions: &mut Vec<Decision>,
-    ) {
+    /// Decides the weight of a VM.
+    fn weigh(&mut self, raise: f64, vm: &VmObservation) -> Option<Decision> {
+        let set =
+            |weight, because| Decision::SetWeight { target: Target::Vm(vm.vm), weight, because };
         let Some(member) = self.rotation.member(vm.vm) else {
-            if let Some(weight) = self.stays.leave(vm) {
-                decisions.push(Decision::SetWeight {
-                    target: Target::Vm(vm.vm),
-                    weight,
-                    because: Because::LeftTurns,
-                });
-            }
-            if self.seated.contains(&vm.vm) {
-                self.unseat(vm, decisions);
-            }
-            return;
+            return self.stays.leave(vm).map(|weight| set(weight, Because::LeftTurns));
         };
         self.stays.join(vm);
-        if placement != Placement::Keep {
-            self.seated.insert(vm.vm);
-            // A vCPU that `fair` moves now has another slot in the next rotation.
-            let is_moved = |decision: &Decision, vcpu: VcpuId| {
-                decision.knob() == Knob::Affinity
-                    && (decision.vm(), decision.vcpu()) == (vm.vm, Some(vcpu))
-            };
-            let seats: Vec<(VcpuId, PcpuId)> = member
-                .seats
-                .iter()
-                // Roaming VMs are moved by the host that keeps the turns.
-                .filter(|_| member.roams.is_none())
-                .map(|(&vcpu, &pcpu)| (vcpu, pcpu))
-                .filter(|(vcpu, _)| !decisions.iter().any(|d| is_moved(d, *vcpu)))
-                .collect();
-            decisions.extend(seats.into_iter().map(|(vcpu, pcpu)| Decision::SetAffinity {
-                vm: vm.vm,
-                vcpu,
-                pcpus: [pcpu].into_iter().collect(),
-                because: Because::Seat,
-            }));
-            // A vCPU that sleeps throughout has no slot.
-            let others = vm.vcpus.iter().filter(|vcpu| !member.seats.contains_key(&vcpu.vcpu));
-            decisions.extend(others.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.home())));
-        }
-        decisions.push(Decision::SetWeight {
-            target: Target::Vm(vm.vm),
-            weight: vm.weight.times(raise),
-            because: Because::TakesTurns { raise },
-        });
-    }
-
-    /// Restores the affinities that the operator allowed for a VM's vCPUs.
-    fn unseat(&mut self, vm: &VmObservation, decisions: &mut Vec<Decision>) {
-        let away = |vcpu: &&VcpuObservation| vcpu.allowed != *vcpu.home();
-        let before = decisions.len();
-        let away = vm.vcpus.iter().filter(away);
-        decisions.extend(away.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.home())));
-        if decisions.len() == before {
-            self.seated.remove(&vm.vm);
-        }
+        let (candidates, next_to) = &self.made_of;
+        let without = candidates.iter().filter(|c| self.rotation.member(c.vm).is_none());
+        let residents = next_to.due + without.map(|candidate| candidate.due).sum::<f64>();
+        let has_residents = residents > RESIDENTS * self.rotation.pcpus().len() as f64;
+        let raise = match has_residents {
+            true => raise.max(SLOT_WEIGHT * member.vcpus().count() as f64),
+            false => raise,
+        };
+        Some(set(vm.weight.times(raise), Because::TakesTurns { raise }))
     }
 }
 
-/// The pCPUs that a candidate's vCPUs may use.
-fn reach(candidate: &Candidate) -> PcpuSet {
-    let mut all = PcpuSet::default();
-    for (_, pcpus) in &candidate.vcpus {
-        all.extend(pcpus);
+/// Returns the total configured weight of the members relative to the average weight of those in their slots; 1 without members.
+/// A member's weight is raised by this factor in its slots.
+/// Next to other tasks, the rotation then gets as much of its pCPUs as its members would without turns.
+///
+/// Example: 4 for four VMs of weight 1 that have a quarter of the rotation each.
+fn raise(rotation: &Rotation, host: &HostObservation) -> f64 {
+    let (mut all, mut in_slots) = (0.0, 0.0);
+    for member in &rotation.members {
+        let weight = host.vm(member.vm).map_or(0.0, |vm| vm.weight.value());
+        all += weight;
+        in_slots += weight * rotation.part(member);
     }
-    all
-}
-
-/// Whether each of its vCPUs may use one pCPU only.
-fn is_pinned(candidate: &Candidate) -> bool {
-    candidate.vcpus.iter().all(|(_, pcpus)| pcpus.len() == 1)
-}
-
-fn back(vm: VmId, vcpu: VcpuId, granted: &PcpuSet) -> Decision {
-    Decision::SetAffinity { vm, vcpu, pcpus: granted.clone(), because: Because::LeftTurns }
+    if in_slots > 0.0 { (all / in_slots).max(1.0) } else { 1.0 }
 }
 
 /// Returns each VM's account: smoothed, from `fair`, or else of this period alone.
@@ -377,30 +292,19 @@ impl Policy for Turns {
             self.wakefulness.slept(vm.vm);
             self.stays.slept(vm.vm);
         }
-        let rotation = &self.rotation;
-        self.behind.retain(|vm, _| rotation.member(*vm).is_some());
         self.corrections.retain(|vm, _| present.contains(vm));
         let accounts = accounts(host, round);
         self.correct(&accounts);
-        self.drop_unserved();
-        let (mut candidates, left_out) = self.candidates(host, scope, &accounts);
+        let (candidates, left_out) = self.candidates(host, scope, &accounts);
         round.left_out_of_turns = left_out;
         self.awake = candidates.iter().map(|candidate| candidate.vm).collect();
-        self.exclude_next_to_pinned(host, &accounts, &mut candidates);
-        self.rotate(candidates);
-        self.seated.retain(|vm| present.contains(vm));
+        let residents = Turns::residents(host, scope, &accounts, &candidates);
+        self.rotate(candidates, residents);
         self.measure_others(host, scope);
-        let raise = match self.others {
-            (_, true) => {
-                let weights: BTreeMap<VmId, Weight> =
-                    host.vms.iter().map(|vm| (vm.vm, vm.weight)).collect();
-                self.rotation.raise(|vm| weights.get(&vm).copied())
-            }
-            (_, false) => 1.0,
-        };
-        let placement = self.placement_on(host);
+        let raise = if self.others.1 { raise(&self.rotation, host) } else { 1.0 };
         for vm in &host.vms {
-            self.settle(placement, raise, vm, &mut round.decisions);
+            let decision = self.weigh(raise, vm);
+            round.decisions.extend(decision);
         }
         round.rotation = Some(self.rotation.clone());
     }
@@ -411,7 +315,9 @@ mod tests {
     use super::*;
     use crate::host::observation::IdleTimes;
     use crate::host::registry;
+    use tandem_model::observation::VcpuObservation;
     use tandem_model::policy_set::PolicySet;
+    use tandem_model::units::{PcpuId, Weight};
 
     /// VMs by their numbers of vCPUs, vCPU i on pCPU i mod 2, each known to be runnable for this many ms of 100.
     fn pinned<const N: usize>(vms: [(u32, u64); N]) -> HostObservation {
@@ -435,45 +341,43 @@ mod tests {
         (Turns::new(&ControllerConfig::new(policies)), Scope(id))
     }
 
-    /// The members of the rotation after some periods, and the number of affinities that `turns`
-    /// sets in the last of them.
-    fn decide(host: &HostObservation) -> (usize, usize) {
+    /// The rotation after some periods.
+    fn decide(host: &HostObservation) -> Rotation {
         let (mut turns, scope) = turns();
-        let mut round = Round::default();
         for _ in 0..8 {
-            round = Round::default();
-            turns.decide(host, scope, &mut round);
+            turns.decide(host, scope, &mut Round::default());
         }
-        let affinities = round.decisions.iter();
-        let affinities = affinities.filter(|decision| decision.knob() == Knob::Affinity);
-        (turns.rotation.members.len(), affinities.count())
+        turns.rotation
     }
 
     #[test]
-    fn unfinished_wait_forms_no_rotation() {
+    fn unfinished_wait_is_no_sleep() {
         let (mut turns, scope) = turns();
-        // VM 3 repeatedly waits for 60 ms beyond a period's end; it never sleeps, so the others alone form no rows.
-        for last in [100, 100, 100, 100, 100, 40, 160, 100, 100, 40, 160, 100] {
-            let mut round = Round::default();
-            let host = pinned([(4, 100), (2, 100), (1, last)]);
-            turns.decide(&host, scope, &mut round);
-            assert!(turns.rotation.is_empty(), "{:?}", turns.rotation);
+        // VM 3 repeatedly waits for 60 ms beyond a period's end.
+        for (period, last) in (1..).zip([100, 100, 100, 100, 100, 40, 160, 100, 100, 40, 160, 100])
+        {
+            let host = pinned([(2, 100), (2, 100), (1, last)]);
+            turns.decide(&host, scope, &mut Round::default());
+            assert_eq!(turns.awake.len(), if period < 5 { 0 } else { 3 }, "period {period}");
         }
     }
 
-    /// The members of a rotation of pinned VMs of 2 and 1 vCPUs that never sleep.
-    /// Next to them is a VM whose four vCPUs could run for `could_run` ms of 100, in the idle class or not.
-    fn members_next_to(could_run: u64, is_idle: bool) -> usize {
-        let mut host = pinned([(2, 100), (1, 100), (4, could_run)]);
+    /// The part of the rotation that slots leave on pCPU 0, in per cent.
+    /// Next to the members is a pinned VM whose two vCPUs could run for `could_run` ms of 100, in the idle class or not.
+    fn rest_for(could_run: u64, is_idle: bool) -> u64 {
+        let mut host = pinned([(2, 100), (2, 100), (2, could_run)]);
         host.vms[2].in_force.idle = is_idle;
-        decide(&host).0
+        let rotation = decide(&host);
+        assert_eq!(rotation.members.len(), 2);
+        let slots: u64 = rotation.members.iter().map(|member| member.length().0).sum();
+        100 - (100 * slots).div_ceil(rotation.length.0)
     }
 
     #[test]
-    fn pinned_resident_vm_needs_equally_wide_rows() {
-        assert_eq!(members_next_to(60, false), 0);
-        assert_eq!(members_next_to(2, false), 2);
-        assert_eq!(members_next_to(60, true), 2, "an idle VM takes nothing");
+    fn pinned_resident_vm_keeps_its_part() {
+        // A third of the 1.73 pCPUs that the three VMs receive.
+        assert_eq!(rest_for(60, false), 28);
+        assert_eq!(rest_for(60, true), 0, "an idle VM takes nothing");
     }
 
     /// The weights of four VMs of two vCPUs that never sleep, on two pCPUs, after `periods` periods.
@@ -531,11 +435,31 @@ mod tests {
     }
 
     #[test]
-    fn no_slots_without_affinity_knob() {
+    fn only_movable_vcpus_move_to_slots() {
         let mut host = pinned([(2, 100), (2, 100)]);
-        assert_eq!(decide(&host), (2, 4));
+        let moves = |host: &HostObservation| -> Vec<bool> {
+            decide(host).members.iter().map(|member| member.moves).collect()
+        };
+        assert_eq!(moves(&host), [false, false]);
+        host.vms[1].vcpus.iter_mut().for_each(|vcpu| vcpu.allowed = "0-1".parse().unwrap());
+        assert_eq!(moves(&host), [false, true]);
         host.knobs.affinity = false;
-        assert_eq!(decide(&host), (2, 0), "they sit already");
+        assert_eq!(moves(&host), [false], "VM 2 has no pCPU for each vCPU");
+    }
+
+    #[test]
+    fn members_weigh_more_next_to_residents() {
+        let (mut turns, scope) = turns();
+        let mut round = Round::default();
+        for _ in 0..8 {
+            round = Round::default();
+            turns.decide(&pinned([(2, 100), (2, 100), (2, 50)]), scope, &mut round);
+        }
+        let weights = round.decisions.iter().filter_map(|decision| match decision {
+            Decision::SetWeight { weight, .. } => Some(weight.value()),
+            _ => None,
+        });
+        assert_eq!(weights.collect::<Vec<_>>(), [8192.0; 2]);
     }
 
     #[test]

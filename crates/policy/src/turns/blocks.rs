@@ -9,10 +9,14 @@
 //! Management Science 6(1), 1959).
 //! It thus changes its block once per rotation, and it is never on two blocks at a time.
 //! On c blocks of one size, at most c − 1 VMs do so.
-//! The rest of a block's time is left to the narrower VMs, on its halves.
+//! The rest of a block's time is left to the narrower VMs, on its halves, and to VMs without slots.
 //!
+//! The fullest block with sufficient time comes first, so that other VMs find pCPUs without slots.
+//! A VM whose vCPUs are pinned has the same pCPUs throughout, in one slot.
 //! A VM has its part exactly, or no slot.
 //! Times are fractions of a rotation, in units of 2⁻³².
+
+use std::collections::BTreeMap;
 
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{PcpuId, VmId};
@@ -23,26 +27,43 @@ pub const WHOLE: u64 = 1 << 32;
 /// Minimum remaining time of a block that is used: a 500th of a rotation.
 const MIN_REST: u64 = WHOLE / 500;
 
+/// The pCPUs for a VM.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// Any block of this many pCPUs, all of them in this set.
+    Block(usize, PcpuSet),
+    /// These pCPUs.
+    Fixed(PcpuSet),
+}
+
+impl Place {
+    /// Number of pCPUs at a time.
+    pub fn width(&self) -> usize {
+        match self {
+            Place::Block(width, _) => *width,
+            Place::Fixed(pcpus) => pcpus.len(),
+        }
+    }
+}
+
 /// A VM that is to have slots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The VM.
     pub vm: VmId,
-    /// Number of pCPUs that it needs at a time.
-    pub width: usize,
+    /// Its pCPUs.
+    pub place: Place,
     /// Its part of the rotation: at most [`WHOLE`].
     pub part: u64,
-    /// The pCPUs where its vCPUs may run.
-    pub allowed: PcpuSet,
 }
 
-/// A time on a block.
+/// A time on some pCPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// The VM.
     pub vm: VmId,
-    /// First of its pCPUs in the topology's order.
-    pub first: usize,
+    /// Its pCPUs, in the topology's order.
+    pub pcpus: Vec<PcpuId>,
     /// Begin in the rotation.
     pub from: u64,
     /// End in the rotation.
@@ -58,21 +79,20 @@ pub struct Layout {
     pub without: Vec<VmId>,
 }
 
-/// A block with the time that is left of it, from `from` to the end of the rotation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Block {
-    first: usize,
-    size: usize,
-    from: u64,
-}
-
 /// Lays out the requests on domains, such as nodes: lists of pCPUs in the order of the topology.
-pub fn lay_out(domains: &[Vec<PcpuId>], requests: &[Request]) -> Layout {
+/// `reserved` is the part of a pCPU that is not for slots.
+pub fn lay_out(
+    domains: &[Vec<PcpuId>],
+    reserved: &BTreeMap<PcpuId, u64>,
+    requests: &[Request],
+) -> Layout {
     let pcpus: Vec<PcpuId> = domains.iter().flatten().copied().collect();
-    let mut blocks = Blocks { pcpus: &pcpus, free: whole_blocks(domains) };
+    let used = pcpus.iter().map(|pcpu| reserved.get(pcpu).copied().unwrap_or(0)).collect();
+    let mut blocks = Blocks { domains, pcpus: &pcpus, used };
     let mut order: Vec<&Request> = requests.iter().collect();
-    let size = |request: &Request| request.width.next_power_of_two();
-    order.sort_by(|a, b| size(b).cmp(&size(a)).then(b.part.cmp(&a.part)).then(a.vm.cmp(&b.vm)));
+    let size = |request: &Request| request.place.width().next_power_of_two();
+    let is_block = |request: &Request| matches!(request.place, Place::Block(..));
+    order.sort_by_key(|r| (std::cmp::Reverse(size(r)), is_block(r), r.vm));
     let mut layout = Layout::default();
     for class in order.chunk_by(|a, b| size(a) == size(b)) {
         blocks.fill(class, &mut layout);
@@ -80,104 +100,86 @@ pub fn lay_out(domains: &[Vec<PcpuId>], requests: &[Request]) -> Layout {
     layout
 }
 
-/// Divides domains into blocks of 2^k pCPUs, the largest first.
-fn whole_blocks(domains: &[Vec<PcpuId>]) -> Vec<Block> {
-    let mut free = Vec::new();
-    let mut first = 0;
-    for domain in domains {
-        let mut left = domain.len();
-        while left > 0 {
-            let size = 1 << left.ilog2();
-            free.push(Block { first, size, from: 0 });
-            first += size;
-            left -= size;
-        }
-    }
-    free
-}
-
 struct Blocks<'a> {
+    domains: &'a [Vec<PcpuId>],
     pcpus: &'a [PcpuId],
-    free: Vec<Block>,
+    /// Per pCPU: the end of its last slot. Earlier time is not used again.
+    used: Vec<u64>,
 }
 
 impl Blocks<'_> {
     /// Gives slots to VMs whose blocks have the same size.
     fn fill(&mut self, class: &[&Request], layout: &mut Layout) {
-        let mut open: Option<Block> = None;
+        // The block that was filled last.
+        let mut open: Option<Vec<usize>> = None;
         for request in class {
-            let fits = |block: &Block| self.may_run(request, block.first);
-            let mut block = match open.take() {
-                Some(block) if fits(&block) => block,
-                other => {
-                    self.free.extend(other);
-                    match self.take(request) {
-                        Some(block) => block,
-                        None => {
-                            layout.without.push(request.vm);
-                            continue;
-                        }
-                    }
+            let choices = self.choices(request);
+            let last = open.take().filter(|last| choices.contains(last));
+            let from = last.as_ref().map_or(WHOLE, |last| self.end(last));
+            let whole = last.as_ref().filter(|_| from + request.part <= WHOLE);
+            if let Some(block) = whole.or(self.fullest(&choices, request.part)).cloned() {
+                // It continues on the block if the last one has no time left that is worth a slot.
+                let is_split = whole.is_none() && from + MIN_REST <= WHOLE;
+                let first = if is_split { WHOLE - from } else { 0 };
+                if let Some(last) = last.filter(|_| is_split) {
+                    layout.slots.push(self.take(request.vm, &last, first));
                 }
-            };
-            let mut slot = |first, from, to| {
-                layout.slots.push(Slot { vm: request.vm, first, from, to });
-            };
-            let end = block.from + request.part;
-            if end <= WHOLE {
-                slot(block.first, block.from, end);
-                block.from = end;
-            } else if let Some(mut next) = self.take(request) {
-                slot(block.first, block.from, WHOLE);
-                let end = next.from + (end - WHOLE);
-                slot(next.first, next.from, end);
-                next.from = end;
-                block = next;
+                layout.slots.push(self.take(request.vm, &block, request.part - first));
+                open = Some(block);
             } else {
                 layout.without.push(request.vm);
+                open = last;
             }
-            open = Some(block).filter(|block| block.from + MIN_REST <= WHOLE);
         }
-        self.free.extend(open);
     }
 
-    fn may_run(&self, request: &Request, first: usize) -> bool {
-        self.pcpus[first..first + request.width].iter().all(|pcpu| request.allowed.contains(*pcpu))
+    /// The possible pCPUs of a request, as indices.
+    fn choices(&self, request: &Request) -> Vec<Vec<usize>> {
+        match &request.place {
+            Place::Fixed(set) => {
+                let all = (0..self.pcpus.len()).filter(|&at| set.contains(self.pcpus[at]));
+                vec![all.collect()]
+            }
+            Place::Block(width, allowed) => {
+                let size = width.next_power_of_two();
+                let mut first = 0;
+                let mut choices = Vec::new();
+                for domain in self.domains {
+                    let starts = (first..first + domain.len()).step_by(size);
+                    let blocks = starts.map(|start| (start..start + width).collect::<Vec<_>>());
+                    first += domain.len();
+                    choices.extend(blocks.filter(|block| {
+                        block.iter().all(|&at| at < first && allowed.contains(self.pcpus[at]))
+                    }));
+                }
+                choices
+            }
+        }
     }
 
-    /// Takes a block for a request: the one with the least sufficient time, of these the smallest, and of these the first.
-    /// A larger block is divided.
-    fn take(&mut self, request: &Request) -> Option<Block> {
-        let size = request.width.next_power_of_two();
-        let halves = |block: &Block| (block.first..block.first + block.size).step_by(size);
-        let best = self
-            .free
-            .iter()
-            .enumerate()
-            .filter(|(_, block)| block.size >= size && block.from + request.part <= WHOLE)
-            .filter_map(|(at, block)| {
-                let first = halves(block).find(|&first| self.may_run(request, first))?;
-                Some((block.from, std::cmp::Reverse((block.size, block.first)), at, first))
-            })
-            .max()?;
-        let (_, _, at, first) = best;
-        let mut block = self.free.swap_remove(at);
-        while block.size > size {
-            block.size /= 2;
-            let mut other = Block { first: block.first + block.size, ..block };
-            if first >= other.first {
-                std::mem::swap(&mut block, &mut other);
-            }
-            self.free.push(other);
-        }
-        Some(block)
+    /// The end of the last slot on a block.
+    fn end(&self, block: &[usize]) -> u64 {
+        block.iter().map(|&at| self.used[at]).max().unwrap_or(WHOLE)
+    }
+
+    /// The block with the least sufficient time.
+    fn fullest<'b>(&self, choices: &'b [Vec<usize>], part: u64) -> Option<&'b Vec<usize>> {
+        let fits = choices.iter().filter(|block| self.end(block) + part <= WHOLE);
+        fits.min_by_key(|block| std::cmp::Reverse(self.end(block)))
+    }
+
+    /// Takes the next part of a block's time.
+    fn take(&mut self, vm: VmId, block: &[usize], part: u64) -> Slot {
+        let from = self.end(block);
+        let to = from + part;
+        block.iter().for_each(|&at| self.used[at] = to);
+        Slot { vm, pcpus: block.iter().map(|&at| self.pcpus[at]).collect(), from, to }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     const PART: u64 = WHOLE / 12;
 
@@ -186,9 +188,8 @@ mod tests {
         let allowed: PcpuSet = (0..pcpus).map(PcpuId).collect();
         let request = |(id, &(width, part)): (u64, &(usize, u64))| Request {
             vm: VmId(id),
-            width,
+            place: Place::Block(width, allowed.clone()),
             part: part * PART,
-            allowed: allowed.clone(),
         };
         (1..).zip(vms).map(request).collect()
     }
@@ -198,11 +199,12 @@ mod tests {
     }
 
     /// Slots as (VM, first pCPU, begin, end), with times in twelfths.
-    fn slots(pcpus: u32, vms: &[(usize, u64)]) -> Vec<(u64, usize, u64, u64)> {
-        let layout = lay_out(&[domain(pcpus)], &requests(vms, pcpus));
+    fn slots(pcpus: u32, vms: &[(usize, u64)]) -> Vec<(u64, u32, u64, u64)> {
+        let layout = lay_out(&[domain(pcpus)], &BTreeMap::new(), &requests(vms, pcpus));
         assert_eq!(layout.without, []);
         let twelfths = |time: u64| (time + PART / 2) / PART;
-        let slot = |slot: &Slot| (slot.vm.0, slot.first, twelfths(slot.from), twelfths(slot.to));
+        let slot =
+            |slot: &Slot| (slot.vm.0, slot.pcpus[0].0, twelfths(slot.from), twelfths(slot.to));
         layout.slots.iter().map(slot).collect()
     }
 
@@ -227,8 +229,9 @@ mod tests {
 
     #[test]
     fn vm_without_room_has_no_slot() {
-        let layout = lay_out(&[domain(4)], &requests(&[(8, 1), (4, 6), (3, 7)], 4));
-        assert_eq!(layout.without, [VmId(1), VmId(2)]);
+        let layout =
+            lay_out(&[domain(4)], &BTreeMap::new(), &requests(&[(8, 1), (4, 6), (3, 7)], 4));
+        assert_eq!(layout.without, [VmId(1), VmId(3)]);
         assert_eq!(layout.slots.len(), 1);
     }
 
@@ -236,10 +239,24 @@ mod tests {
     fn blocks_stay_within_domains_and_allowed_pcpus() {
         let domains = [domain(6), (6..12).map(PcpuId).collect()];
         let mut all = requests(&[(4, 12), (4, 12), (2, 12)], 12);
-        all[2].allowed = "10-11".parse().unwrap();
-        let layout = lay_out(&domains, &all);
-        let firsts: Vec<usize> = layout.slots.iter().map(|slot| slot.first).collect();
+        all[2].place = Place::Block(2, "10-11".parse().unwrap());
+        let layout = lay_out(&domains, &BTreeMap::new(), &all);
+        let firsts: Vec<u32> = layout.slots.iter().map(|slot| slot.pcpus[0].0).collect();
         assert_eq!(firsts, [0, 6, 10]);
+    }
+
+    #[test]
+    fn pinned_vms_share_their_pcpus_in_time() {
+        let pinned = |vm: u64, list: &str, part: u64| Request {
+            vm: VmId(vm),
+            place: Place::Fixed(list.parse().unwrap()),
+            part: part * PART,
+        };
+        let all = [pinned(1, "0,3", 6), pinned(2, "1,3", 6), pinned(3, "3", 1), pinned(4, "2", 9)];
+        let reserved = BTreeMap::from([(PcpuId(2), 3 * PART)]);
+        let layout = lay_out(&[domain(4)], &reserved, &all);
+        let slots: Vec<(u64, u64)> = layout.slots.iter().map(|s| (s.vm.0, s.from / PART)).collect();
+        assert_eq!((slots, layout.without), (vec![(1, 0), (2, 6), (4, 3)], vec![VmId(3)]));
     }
 
     proptest::proptest! {
@@ -248,7 +265,7 @@ mod tests {
             vms in proptest::collection::vec((1usize..=8, 1u64..=12), 1..40),
         ) {
             let all = requests(&vms, 32);
-            let layout = lay_out(&[domain(16), (16..32).map(PcpuId).collect()], &all);
+            let layout = lay_out(&[domain(16), (16..32).map(PcpuId).collect()], &BTreeMap::new(), &all);
             let mut had: BTreeMap<VmId, Vec<&Slot>> = BTreeMap::new();
             for slot in &layout.slots {
                 had.entry(slot.vm).or_default().push(slot);
@@ -264,10 +281,9 @@ mod tests {
                     proptest::prop_assert!(a.to <= b.from || b.to <= a.from);
                 }
             }
-            let width = |vm: VmId| all.iter().find(|request| request.vm == vm).map_or(0, |r| r.width);
             for (at, a) in layout.slots.iter().enumerate() {
                 for b in &layout.slots[at + 1..] {
-                    let meet = a.first < b.first + width(b.vm) && b.first < a.first + width(a.vm);
+                    let meet = a.pcpus.iter().any(|pcpu| b.pcpus.contains(pcpu));
                     proptest::prop_assert!(!meet || a.to <= b.from || b.to <= a.from, "{:?} {:?}", a, b);
                 }
             }

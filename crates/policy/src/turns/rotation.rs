@@ -1,36 +1,50 @@
-//! The rotation: the members, their pCPUs, and their parts of all rows.
+//! The rotation: the VMs that take turns, and their slots.
 //!
-//! A VM with a fair share of x pCPUs on s of them has the part f = x ÷ s of all rows.
-//! Parts are scaled until the pCPU most in demand is in use in every row.
+//! A VM with a fair share of x pCPUs on n of them has the part x ÷ n of each rotation, in which all of its vCPUs run.
+//! Slots are laid out by wrap-around ([`super::blocks`]), so every member gets its part exactly.
+//! Between its slots a member is in the idle class, on any of its pCPUs.
+//! The time that slots leave belongs to resident VMs, in proportion to their fair shares.
+//! If tasks that no policy controls take that time, the parts are extended until they fill it.
 //!
-//! Fixed slots are too tight for some sets: one VM of two vCPUs and three of one on two pCPUs.
-//! Then VMs of one vCPU roam (`super::roaming`) for as long as the members are the same.
-//! Each set is tried out row by row; while a member would fall short by more than [`SHORT`], the VM with the fewest slots
-//! becomes resident; if it is pinned, so do the VMs that share its pCPUs.
-//! The rotation is empty if no two VMs, or none with two slots, remain.
+//! A VM for which no block has sufficient time is resident.
+//! The rotation is empty if no VM of two vCPUs shares its pCPUs with others.
+//! Its length gives the smallest part a turn, within [`TurnsConfig::longest_wait`]; boundaries are whole ms.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::TurnsConfig;
+use super::blocks::{self, Place, Request, WHOLE, lay_out};
 pub use super::candidate::Candidate;
-use super::demand::{add, max_demand, scale};
-use super::member::Member;
-use super::roaming::roam;
-use super::rotor::Rotor;
-use super::seats::{Demand, seat};
+use super::member::{Member, Slot};
+use super::seats::seat;
 use tandem_model::pcpu_set::PcpuSet;
-use tandem_model::units::{Nanos, VmId, Weight};
+use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
 
-/// Tolerated shortfall of a VM in a rotation, relative to its fair share.
-pub const SHORT: f64 = 0.03;
+/// Boundaries between slots are multiples of this.
+const GRID: u64 = Nanos::from_millis(1).0;
+
+/// Maximum part of a rotation that a member needs turns for: above it, the VM has its pCPUs nearly all the time.
+const SHARES: f64 = 0.95;
+
+/// Parts are cut to this fraction so that all VMs have slots.
+const MAX_CUT: f64 = 0.97;
+
+/// Demand of resident VMs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Residents {
+    /// Their fair shares in sum, in pCPUs.
+    pub due: f64,
+    /// The part of each pCPU that belongs to VMs that are pinned to it.
+    pub pinned: BTreeMap<PcpuId, f64>,
+}
 
 /// A set of VMs that take turns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rotation {
-    /// Length of a turn.
-    pub turn: Nanos,
+    /// Its length.
+    pub length: Nanos,
     /// The members, sorted by VM.
     pub members: Vec<Member>,
 }
@@ -46,207 +60,120 @@ impl Rotation {
         self.members.iter().find(|member| member.vm == vm)
     }
 
-    /// Returns the total configured weight of the members relative to the average weight of a row; 1 without members.
-    /// A member's weight is raised by this factor in its rows.
-    /// Next to other VMs, the rotation then gets as much of its pCPUs as its members would without turns.
-    ///
-    /// Example: 4 for four VMs of weight 1 that have a quarter of all rows each.
-    pub fn raise(&self, weight: impl Fn(VmId) -> Option<Weight>) -> f64 {
-        let (mut all, mut of_a_row) = (0.0, 0.0);
-        for member in &self.members {
-            let weight = weight(member.vm).map_or(0.0, Weight::value);
-            all += weight;
-            of_a_row += weight * member.due.min(1.0);
-        }
-        if of_a_row > 0.0 { (all / of_a_row).max(1.0) } else { 1.0 }
+    /// Part of the rotation in which a member's vCPUs run, 0…1.
+    pub fn part(&self, member: &Member) -> f64 {
+        member.length().0 as f64 / self.length.0.max(1) as f64
     }
 
-    /// Whether any member roams.
-    fn roams(&self) -> bool {
-        self.members.iter().any(|member| member.roams.is_some())
+    /// The pCPUs of all slots.
+    pub fn pcpus(&self) -> PcpuSet {
+        let mut pcpus = PcpuSet::default();
+        self.members.iter().for_each(|member| pcpus.extend(&member.pcpus()));
+        pcpus
     }
 
-    /// Updates the members' shares from these candidates; VMs and slots stay.
-    pub fn renew(&mut self, candidates: &[Candidate]) {
-        for member in &mut self.members {
-            let now = candidates.iter().find(|candidate| candidate.vm == member.vm);
-            if let Some(now) = now {
-                member.due = now.due * now.correction / member.pcpus().len().max(1) as f64;
-            }
-        }
-        let most = max_demand(&self.members);
-        scale(&mut self.members, most);
+    /// Returns the first boundary between slots after a time of the rotation: at most its length.
+    pub fn next_boundary(&self, time: Nanos) -> Nanos {
+        let slots = self.members.iter().flat_map(|member| &member.slots);
+        let ends = slots.flat_map(|slot| [slot.from, slot.to]);
+        ends.filter(|end| *end > time).min().unwrap_or(self.length).min(self.length)
     }
 
-    /// Builds the rotation of as many of these VMs as can get their fair shares in rows.
-    pub fn of(config: &TurnsConfig, candidates: &[Candidate]) -> Rotation {
-        Rotation::after(&Rotation::default(), config, candidates)
-    }
-
-    /// Builds the rotation that follows another; VMs that roamed in it continue to roam if the members are the same.
-    pub fn after(before: &Rotation, config: &TurnsConfig, candidates: &[Candidate]) -> Rotation {
-        let made = |members: Vec<Member>, longest_pause: u32| {
-            let mut rotation = Rotation { turn: config.turn_for(longest_pause), members };
-            rotation.renew(candidates);
-            rotation
+    /// Lays out these VMs next to resident VMs.
+    pub fn of(config: &TurnsConfig, candidates: &[Candidate], residents: &Residents) -> Rotation {
+        let mut all = PcpuSet::default();
+        let sets = candidates.iter().flat_map(|c| c.vcpus.iter().map(|(_, pcpus)| pcpus));
+        sets.for_each(|pcpus| all.extend(pcpus));
+        let domain: Vec<PcpuId> = all.iter().collect();
+        let places: Vec<Option<Place>> = candidates.iter().map(Candidate::place).collect();
+        let reserved: BTreeMap<PcpuId, u64> =
+            residents.pinned.iter().map(|(pcpu, part)| (*pcpu, units(*part))).collect();
+        let of = |factor: f64| {
+            let request = |(candidate, place): (&Candidate, &Option<Place>)| {
+                let place = place.clone()?;
+                let part = candidate.due * candidate.correction / place.width().max(1) as f64;
+                Some(Request { vm: candidate.vm, part: units(part * factor), place })
+            };
+            let requests: Vec<Request> =
+                candidates.iter().zip(&places).filter_map(request).collect();
+            (lay_out(std::slice::from_ref(&domain), &reserved, &requests), requests)
         };
-        let mut left: Vec<&Candidate> = candidates.iter().collect();
-        left.sort_by_key(|candidate| candidate.vm);
-        loop {
-            let (members, unseated) = seated(&left);
-            if let Some(vm) = unseated {
-                leave(&mut left, vm, true);
+        let due: f64 =
+            candidates.iter().map(|candidate| candidate.due * candidate.correction).sum();
+        let rest = (domain.len() as f64 - residents.due) / due.max(f64::MIN_POSITIVE);
+        // Fair shares are measured, so they may exceed the pCPUs by a little.
+        let factors = [rest.max(MAX_CUT), 1.0, MAX_CUT];
+        let layouts = factors.into_iter().map(of);
+        let best =
+            layouts.reduce(
+                |best, next| {
+                    if next.0.without.len() < best.0.without.len() { next } else { best }
+                },
+            );
+        let Some((layout, mut requests)) = best else { return Rotation::default() };
+        let slotted: BTreeSet<VmId> = layout.slots.iter().map(|slot| slot.vm).collect();
+        requests.retain(|request| slotted.contains(&request.vm));
+        let is_of_use = |request: &Request| {
+            request.place.width() > 1 && (request.part as f64) < SHARES * WHOLE as f64
+        };
+        if !requests.iter().any(is_of_use) {
+            return Rotation::default();
+        }
+        let length = length(config, requests.iter().map(|request| request.part));
+        let mut members: BTreeMap<VmId, Member> = BTreeMap::new();
+        for slot in &layout.slots {
+            let Some(candidate) = candidates.iter().find(|candidate| candidate.vm == slot.vm)
+            else {
                 continue;
-            }
-            if before.roams()
-                && before.members.len() == members.len()
-                && let Some((members, longest_pause)) = roaming(&members, &left)
-                && before
-                    .members
-                    .iter()
-                    .zip(&members)
-                    .all(|(a, b)| a.vm == b.vm && a.roams == b.roams)
-            {
-                return made(members, longest_pause);
-            }
-            // Co-scheduling needs a VM of two vCPUs, and a VM without competitors needs no turns.
-            let competes = |a: &Member| {
-                let others = members.iter().filter(|b| b.vm != a.vm);
-                others.into_iter().any(|b| b.pcpus().overlaps(&a.pcpus()))
             };
-            let is_of_use = members.iter().any(|m| m.pcpus().len() > 1 && competes(m));
-            if !is_of_use {
-                return Rotation::default();
-            }
-            let alone = members.iter().find(|member| !competes(member));
-            let leaves = match alone {
-                Some(member) => (member.vm, false),
-                None => {
-                    let trial = try_out(&members);
-                    let Some(vm) = trial.too_tight else {
-                        return made(members, trial.longest_pause);
-                    };
-                    if let Some((members, longest_pause)) = roaming(&members, &left) {
-                        return made(members, longest_pause);
-                    }
-                    (vm, true)
-                }
+            let moves = candidate.vcpus.iter().any(|(_, pcpus)| pcpus.len() > 1);
+            let member =
+                members.entry(slot.vm).or_insert(Member { vm: slot.vm, slots: Vec::new(), moves });
+            let at = |part: u64| {
+                let time = u128::from(part) * u128::from(length.0) / u128::from(WHOLE);
+                Nanos((time as u64 + GRID / 2) / GRID * GRID)
             };
-            let (vm, resident) = leaves;
-            leave(&mut left, vm, resident);
+            let (from, to) = (at(slot.from), at(slot.to));
+            if from < to {
+                member.slots.push(Slot { from, to, pcpus: candidate.seats(slot) });
+            }
         }
+        let members = members.into_values().filter(|member| !member.slots.is_empty()).collect();
+        Rotation { length, members }
     }
 }
 
-/// Returns these members with every VM roaming that can, and the longest pause in rows, if all get their fair shares.
-fn roaming(members: &[Member], candidates: &[&Candidate]) -> Option<(Vec<Member>, u32)> {
-    let members = roam(members, candidates)?;
-    let trial = try_out(&members);
-    trial.too_tight.is_none().then_some((members, trial.longest_pause))
+/// A fraction of a rotation in units of [`blocks`].
+fn units(part: f64) -> u64 {
+    (part.clamp(0.0, 1.0) * WHOLE as f64) as u64
 }
 
-/// Removes a VM.
-/// A VM that becomes resident, never sleeps and is pinned takes from some rows more than from others.
-/// All candidates that share its pCPUs then become resident with it.
-/// If it may run on all of their pCPUs, it moves where there is room, and they stay.
-fn leave(candidates: &mut Vec<&Candidate>, vm: VmId, resident: bool) {
-    let sets = |candidate: &Candidate| -> Vec<PcpuSet> {
-        let sets = candidate.vcpus.iter();
-        sets.map(|(_, pcpus)| pcpus.clone()).collect()
-    };
-    let own: Vec<PcpuSet> = candidates
-        .iter()
-        .filter(|candidate| candidate.vm == vm)
-        .flat_map(|candidate| sets(candidate))
-        .collect();
-    let meets = |candidate: &Candidate| {
-        let theirs = sets(candidate);
-        own.iter().any(|pcpus| theirs.iter().any(|other| other.overlaps(pcpus)))
-    };
-    let mut all = PcpuSet::default();
-    for pcpus in candidates.iter().filter(|c| meets(c)).flat_map(|c| sets(c)) {
-        all.extend(&pcpus);
+/// Length of a rotation with members of these parts.
+fn length(config: &TurnsConfig, parts: impl Iterator<Item = u64>) -> Nanos {
+    let least = parts.filter(|part| *part > 0).min().unwrap_or(WHOLE);
+    let for_turn = |turn: u64| turn as f64 * WHOLE as f64 / least as f64;
+    let most = (config.longest_wait + config.turn).0 as f64;
+    let length = for_turn(config.turn.0).min(most).max(for_turn(config.turn.0 / 2));
+    Nanos((length / GRID as f64).round() as u64 * GRID)
+}
+
+impl Candidate {
+    /// Its pCPUs at a time; `None` if a vCPU may run nowhere.
+    fn place(&self) -> Option<Place> {
+        let (_, first) = self.vcpus.first()?;
+        let are_alike = self.vcpus.iter().all(|(_, pcpus)| pcpus == first);
+        if are_alike && self.vcpus.len() <= first.len() && first.len() > 1 {
+            return Some(Place::Block(self.vcpus.len(), first.clone()));
+        }
+        Some(Place::Fixed(seat(&self.vcpus)?.into_values().collect()))
     }
-    let roams = own.iter().all(|pcpus| *pcpus == all);
-    candidates.retain(|candidate| candidate.vm != vm && !(resident && !roams && meets(candidate)));
-}
 
-/// Assigns slots and shares of rows, the largest VM first; also returns the first candidate without slots.
-fn seated(candidates: &[&Candidate]) -> (Vec<Member>, Option<VmId>) {
-    let mut order: Vec<&Candidate> = candidates.to_vec();
-    order.sort_by(|a, b| {
-        let size = b.vcpus.len().cmp(&a.vcpus.len());
-        size.then(b.due.total_cmp(&a.due)).then(a.vm.cmp(&b.vm))
-    });
-    let mut demand = Demand::new();
-    let mut members = Vec::new();
-    let mut unseated = None;
-    for candidate in order {
-        let Some(seats) = seat(&candidate.vcpus, &demand) else {
-            unseated = unseated.or(Some(candidate.vm));
-            continue;
+    /// The pCPU of each vCPU in a slot.
+    fn seats(&self, slot: &blocks::Slot) -> BTreeMap<VcpuId, PcpuId> {
+        let on_slot = |(id, pcpus): &(VcpuId, PcpuSet)| {
+            (*id, pcpus.iter().filter(|pcpu| slot.pcpus.contains(pcpu)).collect())
         };
-        let pcpus: PcpuSet = seats.values().copied().collect();
-        let due = candidate.due / pcpus.len().max(1) as f64;
-        add(&mut demand, &pcpus, due);
-        members.push(Member { vm: candidate.vm, seats, roams: None, due });
+        let vcpus: Vec<(VcpuId, PcpuSet)> = self.vcpus.iter().map(on_slot).collect();
+        seat(&vcpus).unwrap_or_default()
     }
-    // Resident VMs take a part of every row, so the rotation has all of the remaining time of a pCPU.
-    // Demand above that is not scaled down, so that the trial finds the shortfall.
-    let most = max_demand(&members);
-    scale(&mut members, most.min(1.0));
-    members.sort_by_key(|member| member.vm);
-    (members, unseated)
-}
-
-/// Trial rows per member ...
-const ROWS_EACH: usize = 64;
-/// ... and in total, unless that is fewer than [`MIN_ROWS_EACH`] each, as each row sorts the members.
-const MAX_ROWS: usize = 1024;
-/// Minimum trial rows per member: for VMs with equal shares enough to tell a turn from a shortfall.
-const MIN_ROWS_EACH: usize = 8;
-
-/// Number of trial rows for a set of members.
-fn rows_of_trial(members: usize) -> usize {
-    let most = MAX_ROWS.max(MIN_ROWS_EACH * members);
-    (ROWS_EACH * members.max(1)).min(most)
-}
-
-/// Result of a trial.
-struct Trial {
-    /// The VM that is to become resident because a member would fall short.
-    too_tight: Option<VmId>,
-    /// Maximum number of rows that a member waits between its own.
-    longest_pause: u32,
-}
-
-/// Simulates the rotation of these members, row by row.
-fn try_out(members: &[Member]) -> Trial {
-    let rows = rows_of_trial(members.len());
-    let mut rotor = Rotor::default();
-    rotor.follow(members);
-    // Per member: the rows it had, and the rows it has waited.
-    let mut had: BTreeMap<VmId, (usize, u32)> =
-        members.iter().map(|member| (member.vm, (0, 0))).collect();
-    let mut longest_pause = 0;
-    for _ in 0..rows {
-        // Rows and `had` are both sorted by VM.
-        let mut row = rotor.next_row().iter().peekable();
-        for (vm, (rows, wait)) in &mut had {
-            match row.next_if_eq(&vm) {
-                Some(_) => (*rows, *wait) = (*rows + 1, 0),
-                None => *wait += 1,
-            }
-            longest_pause = longest_pause.max(*wait);
-        }
-    }
-    let is_short = members.iter().any(|member| {
-        let had = had.get(&member.vm).map_or(0, |(had, _)| *had) as f64;
-        had < member.due * rows as f64 * (1.0 - SHORT) - 1.0
-    });
-    let narrowest = members.iter().min_by(|a, b| {
-        let size = a.pcpus().len().cmp(&b.pcpus().len());
-        size.then(b.due.total_cmp(&a.due)).then(a.vm.cmp(&b.vm))
-    });
-    Trial { too_tight: narrowest.filter(|_| is_short).map(|member| member.vm), longest_pause }
 }

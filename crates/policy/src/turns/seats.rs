@@ -1,30 +1,18 @@
 //! Slots: a pCPU for each vCPU, its own while its VM has its turn.
 //!
 //! Two vCPUs of a VM share a pCPU only if it has more vCPUs than allowed pCPUs.
-//! A VM takes its least demanded pCPUs, so that VMs that could share a row do not get the same pCPUs.
-//! Slots are a maximum matching of vCPUs and pCPUs (Kuhn, "The Hungarian method for the
-//! assignment problem", 1955), tried in order of demand.
+//! The pCPUs are a maximum matching of vCPUs and pCPUs (Kuhn, "The Hungarian method for the
+//! assignment problem", 1955), tried in order of their numbers, so that VMs of equal size get equal pCPUs.
 
 use std::collections::BTreeMap;
 
 use tandem_model::pcpu_set::PcpuSet;
 use tandem_model::units::{PcpuId, VcpuId};
 
-/// Demand for the time of each pCPU, 1 = all of it.
-pub type Demand = BTreeMap<PcpuId, f64>;
-
 /// Assigns a pCPU to each of a VM's vCPUs; `None` if one of them may run nowhere.
-pub fn seat(vcpus: &[(VcpuId, PcpuSet)], demand: &Demand) -> Option<BTreeMap<VcpuId, PcpuId>> {
-    let demand_of = |pcpu: &PcpuId| demand.get(pcpu).copied().unwrap_or(0.0);
-    let choices: Vec<Vec<PcpuId>> = vcpus
-        .iter()
-        .map(|(_, allowed)| {
-            let mut pcpus: Vec<PcpuId> = allowed.iter().collect();
-            // On a tie the lower number comes first, so that VMs of equal size get equal slots.
-            pcpus.sort_by(|a, b| demand_of(a).total_cmp(&demand_of(b)).then(a.cmp(b)));
-            pcpus
-        })
-        .collect();
+pub(super) fn seat(vcpus: &[(VcpuId, PcpuSet)]) -> Option<BTreeMap<VcpuId, PcpuId>> {
+    let choices: Vec<Vec<PcpuId>> =
+        vcpus.iter().map(|(_, allowed)| allowed.iter().collect()).collect();
     if choices.iter().any(Vec::is_empty) {
         return None;
     }
@@ -75,39 +63,33 @@ fn place(
 mod tests {
     use super::*;
 
-    fn seats(allowed: &[&str], demand: &[f64]) -> Vec<u32> {
+    fn seats(allowed: &[&str]) -> Vec<u32> {
         let vcpus: Vec<(VcpuId, PcpuSet)> =
             (0u32..).zip(allowed).map(|(n, list)| (VcpuId(n), list.parse().unwrap())).collect();
-        let demand = (0u32..).map(PcpuId).zip(demand.iter().copied()).collect();
-        let seats = seat(&vcpus, &demand).unwrap();
+        let seats = seat(&vcpus).unwrap();
         seats.values().map(|pcpu| pcpu.0).collect()
     }
 
     #[test]
     fn vcpus_get_adjacent_slots() {
-        assert_eq!(seats(&["0-3", "0-3"], &[0.0; 4]), [0, 1]);
-    }
-
-    #[test]
-    fn second_vm_takes_unused_pcpus() {
-        assert_eq!(seats(&["0-3", "0-3"], &[0.4, 0.4, 0.0, 0.0]), [2, 3]);
+        assert_eq!(seats(&["0-3", "0-3"]), [0, 1]);
     }
 
     #[test]
     fn flexible_vcpu_yields_to_pinned_vcpu() {
-        assert_eq!(seats(&["0-1", "0"], &[0.0; 2]), [1, 0]);
-        assert_eq!(seats(&["0-1", "1-2", "0"], &[0.0; 3]), [1, 2, 0]);
+        assert_eq!(seats(&["0-1", "0"]), [1, 0]);
+        assert_eq!(seats(&["0-1", "1-2", "0"]), [1, 2, 0]);
     }
 
     #[test]
     fn oversized_vm_shares_pcpus_evenly() {
-        let mut pcpus = seats(&["0-1", "0-1", "0-1", "0-1"], &[0.0; 2]);
+        let mut pcpus = seats(&["0-1", "0-1", "0-1", "0-1"]);
         pcpus.sort_unstable();
         assert_eq!(pcpus, [0, 0, 1, 1]);
     }
 
     #[test]
     fn unplaceable_vcpu_has_no_slot() {
-        assert_eq!(seat(&[(VcpuId(0), PcpuSet::default())], &Demand::new()), None);
+        assert_eq!(seat(&[(VcpuId(0), PcpuSet::default())]), None);
     }
 }

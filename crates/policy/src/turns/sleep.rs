@@ -32,6 +32,52 @@ pub fn has_dozed_off(turn: Nanos, elapsed: Nanos, runnable: Nanos) -> bool {
     elapsed.saturating_sub(runnable).0 as f64 > DOZED_OF_TURN * turn.0 as f64
 }
 
+/// A vCPU since the end of its VM's last slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Time since then.
+    pub elapsed: Nanos,
+    /// For how much of it the vCPU was runnable.
+    pub runnable: Nanos,
+    /// Whether it is now.
+    pub is_runnable: bool,
+}
+
+/// Sleep of a VM's vCPUs since the end of its last slot.
+///
+/// A guest with an operating system sleeps for moments on one vCPU or another, so the mean of the vCPUs counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VmSleep {
+    vcpus: u64,
+    runnable_now: u64,
+    elapsed: u64,
+    runnable: u64,
+}
+
+impl VmSleep {
+    /// Adds a vCPU.
+    pub fn add(&mut self, seen: Seen) {
+        self.vcpus += 1;
+        self.runnable_now += u64::from(seen.is_runnable);
+        self.elapsed += seen.elapsed.0;
+        self.runnable += seen.runnable.0.min(seen.elapsed.0);
+    }
+
+    /// Whether the VM slept so long that it leaves its turns, of this length per rotation.
+    pub fn ends_turns(&self, turn: Nanos) -> bool {
+        if self.vcpus == 0 {
+            return false;
+        }
+        let mean = |sum: u64| Nanos(sum / self.vcpus);
+        let (elapsed, runnable) = (mean(self.elapsed), mean(self.runnable));
+        if self.runnable_now > 0 {
+            is_sleep(turn, elapsed, runnable)
+        } else {
+            has_dozed_off(turn, elapsed, runnable)
+        }
+    }
+}
+
 /// Samples of a vCPU at the ends of its VM's turns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SleepWatch {
@@ -76,15 +122,15 @@ impl SleepWatch {
         }
     }
 
-    /// Samples a vCPU at the end of a turn; returns whether it slept since the end of its VM's previous turn.
-    /// Calls `is_runnable` only if that seems so.
+    /// Samples a vCPU at the end of a slot; `None` for the first one.
+    /// Calls `is_runnable` only if the vCPU seems to have slept.
     pub fn look(
         &mut self,
         turn: Nanos,
         now: Nanos,
         account: Account,
         is_runnable: impl FnOnce() -> bool,
-    ) -> bool {
+    ) -> Option<Seen> {
         let runnable = account.ran + account.waited;
         let begin = Window {
             at: now,
@@ -95,19 +141,18 @@ impl SleepWatch {
             waits_since: now,
             began: None,
         };
-        let Some(mut window) = self.window.replace(begin) else {
-            return false;
-        };
+        let mut window = self.window.replace(begin)?;
         let elapsed = now.saturating_sub(window.at);
         let counted = runnable.saturating_sub(window.runnable);
+        let seen = Seen { elapsed, runnable: counted, is_runnable: true };
         if !has_dozed_off(turn, elapsed, counted) {
-            return false;
+            return Some(seen);
         }
         if !is_runnable() {
-            return true;
+            return Some(Seen { is_runnable: false, ..seen });
         }
         if !is_sleep(turn, elapsed, counted) {
-            return false;
+            return Some(seen);
         }
         if runnable > window.seen {
             window.waits_since = window.sampled;
@@ -119,15 +164,15 @@ impl SleepWatch {
             let ran = account.ran.saturating_sub(had_run);
             waits = waits.min(now.saturating_sub(began).saturating_sub(ran));
         }
-        if is_sleep(turn, elapsed, counted + waits) {
-            return true;
+        let at_most = counted + waits;
+        if !is_sleep(turn, elapsed, at_most) {
+            (window.sampled, window.seen) = (now, runnable);
+            window.samples += 1;
+            if window.samples < MAX_SAMPLES {
+                self.window = Some(window);
+            }
         }
-        (window.sampled, window.seen) = (now, runnable);
-        window.samples += 1;
-        if window.samples < MAX_SAMPLES {
-            self.window = Some(window);
-        }
-        false
+        Some(Seen { runnable: at_most, ..seen })
     }
 }
 
@@ -139,6 +184,13 @@ mod tests {
 
     fn ms(ms: u64) -> Nanos {
         Nanos::from_millis(ms)
+    }
+
+    /// Whether a VM with this vCPU leaves its turns.
+    fn ends(seen: Option<Seen>, turn: Nanos) -> bool {
+        let mut sleep = VmSleep::default();
+        seen.into_iter().for_each(|seen| sleep.add(seen));
+        sleep.ends_turns(turn)
     }
 
     /// Samples a vCPU with these runnable times in ms every `every` ms; returns the first sample
@@ -153,7 +205,8 @@ mod tests {
         counts.into_iter().position(|count| {
             now += ms(every);
             let account = Account { ran: Nanos::ZERO, waited: ms(count) };
-            watch.look(TURN, now, account, || is_runnable)
+            let seen = watch.look(TURN, now, account, || is_runnable);
+            ends(seen, TURN)
         })
     }
 
@@ -195,6 +248,21 @@ mod tests {
     }
 
     #[test]
+    fn mean_of_vcpus_counts() {
+        let vm = |runnable: [u64; 4], now: [bool; 4]| {
+            let mut sleep = VmSleep::default();
+            for (runnable, is_runnable) in runnable.into_iter().zip(now) {
+                sleep.add(Seen { elapsed: ms(40), runnable: ms(runnable), is_runnable });
+            }
+            sleep.ends_turns(TURN)
+        };
+        assert!(!vm([40, 40, 40, 10], [true, true, true, false]), "a quarter of it sleeps");
+        assert!(vm([40, 20, 20, 10], [true; 4]));
+        assert!(vm([37; 4], [false; 4]) && !vm([37; 4], [true, false, false, false]));
+        assert!(!VmSleep::default().ends_turns(TURN));
+    }
+
+    #[test]
     fn running_time_bounds_wait() {
         let account = |ran, waited| Account { ran: ms(ran), waited: ms(waited) };
         // One vCPU slept for 15 ms in each turn of others; the other has waited since it ran 1 ms of its turn.
@@ -202,12 +270,12 @@ mod tests {
         let waiter = [account(5, 40), account(5, 40), account(6, 96)];
         for ([first, begins, last], slept) in [(sleeper, true), (waiter, false)] {
             let mut watch = SleepWatch::default();
-            assert!(!watch.look(TURN, ms(60), account(0, 0), || true));
+            assert_eq!(watch.look(TURN, ms(60), account(0, 0), || true), None);
             assert!(!watch.is_suspicious());
-            assert!(!watch.look(TURN, ms(120), first, || true));
+            assert!(!ends(watch.look(TURN, ms(120), first, || true), TURN));
             assert!(watch.is_suspicious());
             watch.turn_begins(ms(160), begins);
-            assert_eq!(watch.look(TURN, ms(180), last, || true), slept);
+            assert_eq!(ends(watch.look(TURN, ms(180), last, || true), TURN), slept);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! - a VM leaves turns with the weight that it had when it was last out of them;
 //! - a VM that slept within [`QUICK`], or sooner than it was last kept out, is kept out for twice as long, from
 //!   [`FIRST_PAUSE`] to [`MAX_PAUSE`]; a longer stay resets that time;
-//! - its credit in rows ([`super::rotor`]) and the correction of its part wait until it is back.
+//! - the correction of its part waits until it is back.
 //!
 //! Times are those of periods with decisions.
 
@@ -22,11 +22,6 @@ pub const QUICK: Nanos = Nanos::from_secs(2);
 pub const FIRST_PAUSE: Nanos = Nanos::from_millis(500);
 /// Maximum time that a VM is kept out.
 pub const MAX_PAUSE: Nanos = Nanos::from_secs(10);
-/// First time for which rows are not retried with a VM that they did not serve ...
-pub const FIRST_TRIAL: Nanos = Nanos::from_secs(20);
-/// ... and its maximum; it doubles each time.
-pub const LAST_TRIAL: Nanos = Nanos::from_secs(600);
-
 /// One VM.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stay {
@@ -34,8 +29,6 @@ struct Stay {
     joined: Option<Nanos>,
     /// The last time for which it was kept out.
     pause: Nanos,
-    /// The last time for which rows were not retried with it.
-    trial: Nanos,
     /// When it may join again.
     back: Nanos,
     /// Its weight when it was last outside the rotation, relative to the configured one.
@@ -83,14 +76,6 @@ impl Stays {
             Nanos::ZERO
         };
         stay.back = self.now + stay.pause;
-    }
-
-    /// Records that rows do not give a VM its fair share.
-    pub fn not_served(&mut self, vm: VmId) {
-        if let Some(stay) = self.vms.get_mut(&vm) {
-            stay.trial = Nanos(2 * stay.trial.0).clamp(FIRST_TRIAL, LAST_TRIAL);
-            stay.back = self.now + stay.trial;
-        }
     }
 
     /// Records that a VM is outside the rotation, for any reason. A member's new weight is returned.
@@ -145,22 +130,6 @@ mod tests {
         assert_eq!(kept_out(&mut stays, 3900), 8000, "not quite");
         assert_eq!(kept_out(&mut stays, 8000), 0);
         assert_eq!(kept_out(&mut stays, 100), 500);
-    }
-
-    #[test]
-    fn unserved_rows_are_retried_less_often() {
-        let mut stays = Stays::default();
-        let out = [0; 7].map(|_| {
-            stays.join(&vm(1.0, 1.0));
-            stays.not_served(VM);
-            let mut seconds = 0;
-            while !stays.may_join(VM) {
-                stays.observe(Nanos::from_secs(1), &BTreeSet::from([VM]));
-                seconds += 1;
-            }
-            seconds
-        });
-        assert_eq!(out, [20, 40, 80, 160, 320, 600, 600]);
     }
 
     #[test]

@@ -73,6 +73,8 @@ impl Wakefulness {
         let limit = if was_awake { STILL_AWAKE } else { NEVER_SLEEPS };
         let length = period.0 as f64 * window.len() as f64;
         let mut awake = Vec::new();
+        // Time is that of all vCPUs: guests with an operating system sleep for moments.
+        let mut all = 0.0;
         for vcpu in newest.keys() {
             let seen = window.iter().map(|period| period.get(vcpu));
             // A vCPU that was hotplugged within the window is too new to judge.
@@ -83,13 +85,13 @@ impl Wakefulness {
             if part(seen.iter().map(|(_, limited)| *limited).sum()) > THROTTLED {
                 return Vec::new();
             }
-            match part(seen.iter().map(|(runnable, _)| *runnable).sum()) {
-                part if part >= limit => awake.push(*vcpu),
-                part if part < SLEEPS_THROUGHOUT => {}
-                _ => return Vec::new(),
+            let part = part(seen.iter().map(|(runnable, _)| *runnable).sum());
+            if part >= SLEEPS_THROUGHOUT {
+                awake.push(*vcpu);
+                all += part;
             }
         }
-        awake
+        if all >= limit * awake.len() as f64 { awake } else { Vec::new() }
     }
 }
 

@@ -226,7 +226,7 @@ impl<G, V> VcpuCpu<G, V> {
                 now.is_some()
             }
             // The keeper's slots end first.
-            Decision::SetAffinity { .. } if self.roams => false,
+            Decision::SetAffinity { .. } if !self.slots.is_empty() => false,
             Decision::SetAffinity { pcpus, .. } => {
                 let now = knobs.set_affinity(&self.host, pcpus)?;
                 let is_alive = now.is_some();

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use tandem_model::{Because, PcpuId, Target, VmId};
 
 use super::*;
-use crate::turns::Member;
+use crate::turns::{Member, Slot};
 
 type Cpu = VmCpu<String, u32>;
 type Vcpu = VcpuCpu<String, u32>;
@@ -118,7 +118,7 @@ impl Knobs<String, u32> for Log {
     }
 
     fn prepare_slots(&mut self, vcpu: &u32, pcpus: &PcpuSet) -> Result<bool, String> {
-        Ok(self.of_thread(*vcpu, format!("{vcpu} roams {pcpus}"), ())?.is_some())
+        Ok(self.of_thread(*vcpu, format!("{vcpu} slots {pcpus}"), ())?.is_some())
     }
 }
 
@@ -178,14 +178,14 @@ fn swap() -> Vec<Decision> {
     vec![nice(0), nice(1), affinity(0), affinity(1)]
 }
 
-/// Takes turns on pCPU 0; `roams` if vCPU 0 gets a slot on any of the pCPUs 0 and 1.
-fn take_turns(cpu: &mut Cpu, log: &mut Log, roams: bool) {
-    let member = Member {
-        vm: VmId(1),
-        seats: BTreeMap::from([(VcpuId(0), PcpuId(0))]),
-        roams: roams.then(|| [PcpuId(0), PcpuId(1)].into_iter().collect()),
-        due: 0.5,
+/// Takes turns with vCPU 0; if it `moves`, it has a slot on each of the pCPUs 0 and 1.
+fn take_turns(cpu: &mut Cpu, log: &mut Log, moves: bool) {
+    let slot = |n: u32| Slot {
+        from: Nanos(10 * u64::from(n)),
+        to: Nanos(10 * u64::from(n) + 10),
+        pcpus: BTreeMap::from([(VcpuId(0), PcpuId(n))]),
     };
+    let member = Member { vm: VmId(1), slots: vec![slot(0), slot(1)], moves };
     if let Ok(Some(())) = cpu.prepare_turns(&member, log) {
         cpu.on_turns();
     }
@@ -251,7 +251,7 @@ const EVENTS: &[Event] = &[
         log.refuses = Some("vm turns");
         take_turns(cpu, log, false);
     }),
-    ("turns, roaming", |cpu, log| take_turns(cpu, log, true)),
+    ("turns with slots", |cpu, log| take_turns(cpu, log, true)),
     ("turns end", |cpu, log| end_turns(cpu, log, false)),
     ("turns end in sleep", |cpu, log| end_turns(cpu, log, true)),
     ("turn keeper dies", |cpu, log| drop(cpu.recover_from_turns(log))),
@@ -310,24 +310,24 @@ const VCPU_EVENTS: &[Event] = &[
         reconcile(cpu, log, &[affinity(0, 1, Because::Outside)]);
         cpu.vcpus[0].on_affinity([PcpuId(2)].into_iter().collect());
     }),
-    ("affinity, then turns, roaming", |cpu, log| {
+    ("affinity, then turns with slots", |cpu, log| {
         reconcile(cpu, log, &[affinity(0, 1, Because::Outside)]);
         take_turns(cpu, log, true);
     }),
-    ("turns, roaming, then affinity", |cpu, log| {
+    ("turns with slots, then affinity", |cpu, log| {
         take_turns(cpu, log, true);
         reconcile(cpu, log, &[affinity(0, 1, Because::Outside)]);
     }),
-    ("turns, roaming, vCPU 0 ended", |cpu, log| {
+    ("turns with slots, vCPU 0 ended", |cpu, log| {
         log.ended = Some(0);
         take_turns(cpu, log, true);
     }),
-    ("turns, roaming, turn keeper dies in a slot", |cpu, log| {
+    ("turns with slots, turn keeper dies in a slot", |cpu, log| {
         take_turns(cpu, log, true);
         let slot = [PcpuId(0)].into_iter().collect();
         let _ = cpu.vcpus[0].recover_from_slot(&slot, log);
     }),
-    ("turns, roaming, turn keeper dies after foreign affinity", |cpu, log| {
+    ("turns with slots, turn keeper dies after foreign affinity", |cpu, log| {
         take_turns(cpu, log, true);
         let foreign = [PcpuId(3)].into_iter().collect();
         let _ = cpu.vcpus[0].recover_from_slot(&foreign, log);
@@ -382,7 +382,7 @@ fn text(cpu: &Cpu) -> String {
         if now.settings.nice != before.settings.nice {
             parts.push(format!("nice {}", now.settings.nice.0));
         }
-        parts.extend(now.roams.then(|| "roams".to_owned()));
+        parts.extend((!now.slots.is_empty()).then(|| format!("slots {}", now.slots)));
         if !parts.is_empty() {
             let _ = write!(text, "; vCPU {}: {}", now.id, parts.join(", "));
         }

@@ -15,11 +15,12 @@ impl<G, V> VmCpu<G, V> {
     ) -> Result<Option<K::Switch>, K::Error> {
         self.unite(knobs)?;
         let switch = knobs.prepare_turns(&self.group, self.weight, self.takes_turns())?;
-        let Some(pcpus) = &member.roams else {
-            return Ok(Some(switch));
-        };
-        let roamers = self.vcpus.iter_mut();
-        for vcpu in roamers.filter(|vcpu| member.seats.contains_key(&vcpu.id) && !vcpu.roams) {
+        let slotted = self.vcpus.iter_mut().filter(|_| member.moves);
+        for vcpu in slotted {
+            let slots = member.places(vcpu.id);
+            if slots.is_empty() || slots == vcpu.slots {
+                continue;
+            }
             // The keeper takes it over with the operator's affinity.
             if let Some(granted) = &vcpu.granted {
                 let Some(now) = knobs.set_affinity(&vcpu.host, granted)? else {
@@ -27,11 +28,11 @@ impl<G, V> VmCpu<G, V> {
                 };
                 (vcpu.allowed, vcpu.granted) = (now, None);
             }
-            if !knobs.prepare_slots(&vcpu.host, pcpus)? {
+            if !knobs.prepare_slots(&vcpu.host, &slots)? {
                 return Ok(None);
             }
             vcpu.ours.insert(Knob::Affinity);
-            vcpu.roams = true;
+            vcpu.slots = slots;
         }
         Ok(Some(switch))
     }
@@ -84,9 +85,9 @@ impl<G, V> VcpuCpu<G, V> {
         now: &PcpuSet,
         knobs: &mut K,
     ) -> Result<(), K::Error> {
-        self.roams = false;
-        // A slot is a single one of its pCPUs.
-        if now.len() == 1 && now.overlaps(&self.allowed) {
+        let slots = std::mem::take(&mut self.slots);
+        // It has a single pCPU in a slot.
+        if now.len() == 1 && now.overlaps(&slots) {
             knobs.set_affinity(&self.host, &self.allowed)?;
         }
         Ok(())

@@ -80,9 +80,9 @@ fn with_move(vm: u64, vcpu: u32, to: &str) -> Round {
 
 /// A round in which a VM is in the rotation.
 fn with_turns(vm: u64) -> Round {
-    let member = Member { vm: VmId(vm), seats: Default::default(), roams: None, due: 0.5 };
+    let member = Member { vm: VmId(vm), slots: Vec::new(), moves: false };
     Round {
-        rotation: Some(Rotation { turn: Nanos::from_millis(20), members: vec![member] }),
+        rotation: Some(Rotation { length: Nanos::from_millis(40), members: vec![member] }),
         ..Round::default()
     }
 }

@@ -12,7 +12,7 @@ use tandem_model::{
     Decision, Nanos, PcpuId, PcpuSet, VcpuId, VcpuObservation, VmId, VmObservation, Weight,
 };
 use tandem_policy::host::{Controller, ControllerConfig, HostObservation, IdleTimes, registry};
-use tandem_policy::turns::sleep::Account;
+use tandem_policy::turns::sleep::{Account, VmSleep};
 use tandem_policy::turns::{Sequence, SleepWatch};
 
 const STEP: Nanos = Nanos::from_millis(1);
@@ -136,16 +136,20 @@ impl FluidHost {
     }
 
     fn begin_turn(&mut self) {
-        let turn = self.sequence.rotation().turn;
         let mut slept = Vec::new();
-        for vm in self.sequence.row().to_vec() {
-            let vm = &mut self.vms[vm.0 as usize];
+        for id in self.sequence.ending() {
+            let turn = self.sequence.rotation().member(id).unwrap().length();
+            let vm = &mut self.vms[id.0 as usize];
             let account = vm.account();
-            if vm.watch.look(turn, self.now, account, || !vm.asleep) {
-                slept.push(vm.observed.vm);
+            let mut sleep = VmSleep::default();
+            if let Some(seen) = vm.watch.look(turn, self.now, account, || !vm.asleep) {
+                sleep.add(seen);
+            }
+            if sleep.ends_turns(turn) {
+                slept.push(id);
             }
         }
-        let step = self.sequence.begin_turn(slept);
+        let (step, turn) = self.sequence.begin_turn(slept);
         for vm in step.left {
             let vm = &mut self.vms[vm.0 as usize];
             vm.watch = SleepWatch::default();

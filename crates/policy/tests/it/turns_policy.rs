@@ -34,12 +34,6 @@ impl TestHost {
             let vm = vm.unwrap();
             match decision {
                 Decision::SetWeight { weight, .. } => vm.in_force.weight = *weight,
-                Decision::SetAffinity { vcpu, pcpus, .. } => {
-                    let vcpu = vm.vcpus.iter_mut().find(|v| v.vcpu == *vcpu).unwrap();
-                    let granted = vcpu.granted().clone();
-                    vcpu.allowed = pcpus.clone();
-                    vcpu.granted = (granted != *pcpus).then_some(granted);
-                }
                 other => panic!("{other:?}"),
             }
         }
@@ -53,11 +47,6 @@ impl TestHost {
 
     fn periods(&mut self, count: usize) -> Round {
         (0..count).map(|_| self.period()).last().unwrap()
-    }
-
-    fn affinities(&self, at: usize) -> Vec<String> {
-        let vcpus = self.vms[at].vcpus.iter();
-        vcpus.map(|vcpu| vcpu.allowed.to_string()).collect()
     }
 }
 
@@ -84,10 +73,7 @@ fn two_awake_vms_rotate_after_five_periods() {
     assert_eq!(members(&host.periods(4)), [0u64; 0]);
     let round = host.period();
     assert_eq!(members(&round), [1, 2]);
-    let seats = round.decisions.iter().filter(|decision| *decision.because() == Because::Seat);
-    assert_eq!(seats.count(), 4);
-    assert_eq!(host.affinities(0), ["0", "1"]);
-    assert_eq!(host.period().decisions, [], "nothing changes any more");
+    assert_eq!(host.period().decisions, [], "the host moves vCPUs to their slots");
 }
 
 #[test]
@@ -98,27 +84,20 @@ fn throttled_vm_leaves_turns() {
         (vcpu.ran, vcpu.waited) = (Nanos::from_millis(40), Nanos::from_millis(30));
         vcpu.limited = Nanos::from_millis(30);
     }
-    assert_eq!(members(&host.periods(5)), [0u64; 0]);
+    assert_eq!(members(&host.periods(5)), [2]);
 }
 
 #[test]
-fn sleeping_vm_leaves_and_regains_affinity() {
+fn sleeping_vm_leaves_for_a_while() {
     let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
     host.periods(5);
     host.vms[0].in_force.left_turns = true;
     host.vms[0].in_force.rotating = false;
     let round = host.period();
-    assert_eq!(members(&round), [0u64; 0], "one alone takes no turns");
-    assert_eq!(
-        (host.affinities(0), host.affinities(1)),
-        (vec!["0-1".to_owned(); 2], vec!["0-1".to_owned(); 2],)
-    );
-    assert!(
-        round.decisions.iter().any(|decision| *decision.because() == Because::LeftTurns),
-        "{:?}",
-        round.decisions
-    );
-    assert_eq!(members(&host.periods(3)), [0u64; 0]);
+    assert_eq!(members(&round), [2], "the other one has slots next to it");
+    let raised = |decision: &Decision| matches!(decision.because(), Because::TakesTurns { raise } if *raise > 1.0);
+    assert!(round.decisions.iter().any(raised), "{:?}", round.decisions);
+    assert_eq!(members(&host.periods(3)), [2]);
     assert_eq!(members(&host.periods(2)), [1, 2], "five periods later it is back");
 }
 
@@ -133,7 +112,7 @@ fn kept_placement_rotates_only_pinned_vms() {
     let mut host = TestHost::new(Placement::Keep, pinned);
     let round = host.periods(8);
     assert_eq!(members(&round), [1, 2]);
-    assert_eq!(host.affinities(0), ["0", "1"]);
+    assert!(round.rotation.unwrap().members.iter().all(|member| !member.moves));
 }
 
 #[test]
@@ -150,7 +129,7 @@ fn idle_class_and_hard_cap_exclude_vm() {
         let mut vms = vec![busy(1, "0-1"), busy(2, "0-1")];
         change(&mut vms[0]);
         let mut host = TestHost::new(Placement::Turns, vms);
-        assert_eq!(members(&host.periods(8)), [0u64; 0]);
+        assert!(!members(&host.periods(8)).contains(&1));
     }
 }
 
@@ -163,7 +142,7 @@ fn only_siblings_take_turns_together() {
 }
 
 #[test]
-fn lagging_vm_gets_more_rows() {
+fn lagging_vm_gets_longer_slots() {
     let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
     host.periods(5);
     for (vm, ms) in [(0, 45), (1, 55)] {
@@ -172,11 +151,11 @@ fn lagging_vm_gets_more_rows() {
             vcpu.waited = Nanos::from_millis(100 - ms);
         }
     }
-    let round = host.periods(10);
+    let round = host.periods(40);
     let rotation = round.rotation.unwrap();
-    let due: Vec<f64> = rotation.members.iter().map(|member| member.due).collect();
-    assert!(due[0] > 0.51 && due[1] < 0.49, "{due:?}");
-    assert!((due[0] + due[1] - 1.0).abs() < 1e-9);
+    let parts: Vec<f64> = rotation.members.iter().map(|member| rotation.part(member)).collect();
+    assert!(parts[0] > 0.51 && parts[1] < 0.49, "{parts:?}");
+    assert!((parts[0] + parts[1] - 1.0).abs() < 0.03, "{parts:?}");
 }
 
 /// A VM with the running and waiting times of its vCPUs, pinned one to one, in each period, in ms.
@@ -190,28 +169,7 @@ fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
 }
 
 #[test]
-fn lagging_narrow_vm_is_dropped_for_a_while() {
-    // A resident third VM takes the time that VM 1 is short of from VM 1's row.
-    let narrow = pinned(1, &[(50, 50)]);
-    let mut sleeper = pinned(3, &[(32, 20), (32, 20)]);
-    for vcpu in &mut sleeper.vcpus {
-        vcpu.allowed = "0-1".parse().unwrap();
-    }
-    let vms = vec![narrow, pinned(2, &[(38, 62), (38, 62)]), sleeper];
-    let mut host = TestHost::new(Placement::Keep, vms);
-    let mut rotating = |periods: usize| {
-        host.periods(periods);
-        host.vms[0].in_force.rotating
-    };
-    assert!(rotating(20), "first rows are tried");
-    assert!(rotating(30));
-    assert!(!rotating(30), "five seconds behind");
-    assert!(!rotating(100));
-    assert!((0..200).any(|_| rotating(1)), "they are tried again");
-}
-
-#[test]
-fn equally_wide_vms_are_not_dropped() {
+fn members_stay_in_spite_of_lag() {
     let behind = pinned(1, &[(30, 70), (30, 70)]);
     let mut host = TestHost::new(Placement::Keep, vec![behind, pinned(2, &[(70, 30); 2])]);
     host.periods(20);

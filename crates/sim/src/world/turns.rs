@@ -1,13 +1,13 @@
 //! Turns on the simulated host: the same sequence as on a live host, and the same knobs.
 //!
-//! At each turn, the host checks the VMs of the ending row for sleep.
-//! The next row leaves the idle class, and the other VMs enter it.
+//! At each boundary between slots, the host checks the VMs whose slots end for sleep.
+//! VMs whose slots begin move to their pCPUs and leave the idle class; the others enter it, and may run on any pCPU.
 //! Each pCPU follows at its next clock tick, as a kernel does.
 //! Turns start on time, and writing the settings costs nothing.
 
 use std::collections::BTreeSet;
 
-use tandem_model::{Nanos, VcpuId, VmId};
+use tandem_model::{Nanos, PcpuSet, VcpuId, VmId};
 use tandem_policy::turns::{Member, Rotation, sleep};
 use tandem_policy::vm_cpu::VcpuCpu;
 
@@ -15,7 +15,6 @@ use crate::trace::VcpuState;
 
 use super::calendar::Event;
 use super::policy_host::Group;
-use super::rotation::Turns;
 use super::simulation::World;
 
 impl World {
@@ -31,7 +30,7 @@ impl World {
                 None => self.leave_rotation(vm as u32),
             }
         }
-        self.follow_roaming(rotation);
+        self.follow_homes(rotation);
         // Activity outside the rotation tells nothing about sleep within it.
         let vms = &self.vms;
         self.turns.accounts.retain(|v, _| {
@@ -70,22 +69,22 @@ impl World {
         }
     }
 
-    /// Starts the roaming of the rotation's roaming vCPUs, and stops that of the others.
-    fn follow_roaming(&mut self, rotation: &Rotation) {
-        let members = rotation.members.iter().filter(|m| m.roams.is_some());
-        let roaming: BTreeSet<u32> = members
+    /// Notes the affinities of vCPUs that get slots, and restores those of the others.
+    fn follow_homes(&mut self, rotation: &Rotation) {
+        let members = rotation.members.iter().filter(|member| member.moves);
+        let slotted: BTreeSet<u32> = members
             .flat_map(|member| {
                 let first = self.vms[member.vm.0 as usize].first_vcpu;
-                member.seats.keys().map(move |vcpu| first + vcpu.0)
+                member.vcpus().map(move |vcpu| first + vcpu.0)
             })
             .collect();
-        let before: Vec<u32> = self.turns.roaming.keys().copied().collect();
-        for v in before.into_iter().filter(|v| !roaming.contains(v)) {
-            self.stop_roaming(v);
+        let before: Vec<u32> = self.turns.homes.keys().copied().collect();
+        for v in before.into_iter().filter(|v| !slotted.contains(v)) {
+            self.go_home(v);
         }
-        for v in roaming {
+        for v in slotted {
             let home = self.known_vcpu(v).allowed.clone();
-            self.turns.roaming.entry(v).or_insert(home);
+            self.turns.homes.entry(v).or_insert(home);
         }
     }
 
@@ -96,76 +95,77 @@ impl World {
         &mut self.policies.cpu[vm].vcpus[index as usize]
     }
 
-    /// Stops a vCPU's roaming, and reverts its affinity.
-    fn stop_roaming(&mut self, v: u32) {
-        if let Some(home) = self.turns.roaming.remove(&v) {
-            self.known_vcpu(v).roams = false;
+    /// Ends a vCPU's slots, and reverts its affinity.
+    fn go_home(&mut self, v: u32) {
+        if let Some(home) = self.turns.homes.remove(&v) {
+            self.known_vcpu(v).slots = PcpuSet::default();
             self.set_vcpu_affinity(v, &home);
         }
     }
 
+    /// The vCPUs of a VM that have an affinity outside their slots.
+    fn slotted(&self, vm: VmId) -> Vec<u32> {
+        let vm = &self.vms[vm.0 as usize];
+        let (first_vcpu, vcpus) = (vm.first_vcpu, vm.vcpus);
+        self.turns.homes.range(first_vcpu..first_vcpu + vcpus).map(|(v, _)| *v).collect()
+    }
+
     /// Starts a turn.
     pub(crate) fn turn(&mut self) {
-        let mut turns = std::mem::take(&mut self.turns);
-        let row = turns.sequence.row().to_vec();
-        let slept = row.into_iter();
-        let slept = slept.filter(|vm| self.slept_in_turns(&mut turns, *vm));
-        let slept = slept.collect();
-        let step = turns.sequence.begin_turn(slept);
-        let seats = step.seats.into_iter().filter_map(|(vm, pcpu)| {
-            let member = turns.sequence.rotation().member(vm)?;
-            let vcpu = member.seats.keys().next()?;
-            Some((self.vms[vm.0 as usize].first_vcpu + vcpu.0, pcpu))
-        });
-        for (v, pcpu) in seats.collect::<Vec<_>>() {
-            self.set_vcpu_affinity(v, &[pcpu].into_iter().collect());
+        let ending = self.turns.sequence.ending();
+        let slept = ending.into_iter().filter(|vm| self.slept_in_turns(*vm)).collect();
+        let (step, length) = self.turns.sequence.begin_turn(slept);
+        for vm in &step.left {
+            self.slotted(*vm).into_iter().for_each(|v| self.go_home(v));
         }
-        let slept = |v: &u32| step.left.contains(&VmId(self.vcpus[*v as usize].vm.into()));
-        let slept: Vec<u32> = turns.roaming.keys().copied().filter(slept).collect();
-        turns.left.extend(&step.left);
-        for vm in step.on {
+        self.turns.left.extend(&step.left);
+        for (vm, slot) in step.on {
+            let first = self.vms[vm.0 as usize].first_vcpu;
+            for (VcpuId(index), pcpu) in slot {
+                if self.turns.homes.contains_key(&(first + index)) {
+                    self.set_vcpu_affinity(first + index, &[pcpu].into_iter().collect());
+                }
+            }
             self.set_vm_idle(vm.0 as u32, false);
         }
         for vm in step.off {
             self.set_vm_idle(vm.0 as u32, true);
+            for v in self.slotted(vm) {
+                let home = self.turns.homes[&v].clone();
+                self.set_vcpu_affinity(v, &home);
+            }
         }
-        let rotation = turns.sequence.rotation();
-        if !rotation.is_empty() {
-            self.calendar.set(Event::Turn, 0, self.now + rotation.turn.0);
-        }
-        self.turns = turns;
-        for v in slept {
-            self.stop_roaming(v);
+        if !self.turns.sequence.rotation().is_empty() {
+            self.calendar.set(Event::Turn, 0, self.now + length.0);
         }
     }
 
-    /// Whether a VM has slept since the end of its last turn.
-    fn slept_in_turns(&mut self, turns: &mut Turns, vm: VmId) -> bool {
-        let Some(member) = turns.sequence.rotation().member(vm) else {
+    /// Whether a VM has slept since the end of its last slot.
+    fn slept_in_turns(&mut self, vm: VmId) -> bool {
+        let Some(member) = self.turns.sequence.rotation().member(vm) else {
             return false;
         };
         let first = self.vms[vm.0 as usize].first_vcpu;
-        let turn = turns.sequence.rotation().turn;
-        let mut slept = false;
-        for VcpuId(index) in member.seats.keys().copied() {
-            let v = first + index;
-            self.sync(v);
-            let vcpu = &self.vcpus[v as usize];
+        let turn = member.length();
+        let vcpus: Vec<u32> = member.vcpus().map(|VcpuId(index)| first + index).collect();
+        let mut sleep = sleep::VmSleep::default();
+        for v in &vcpus {
+            self.sync(*v);
+            let vcpu = &self.vcpus[*v as usize];
             let runnable = vcpu.ran_total + vcpu.waited_total;
-            if let Some((then, at)) = turns.accounts.insert(v, (runnable, self.now)) {
-                let elapsed = Nanos(self.now - at);
-                let runnable = Nanos(runnable - then);
-                slept |= match vcpu.state {
-                    VcpuState::Running | VcpuState::Ready => {
-                        sleep::is_sleep(turn, elapsed, runnable)
-                    }
-                    _ => sleep::has_dozed_off(turn, elapsed, runnable),
-                };
+            if let Some((then, at)) = self.turns.accounts.insert(*v, (runnable, self.now)) {
+                let is_runnable = matches!(vcpu.state, VcpuState::Running | VcpuState::Ready);
+                sleep.add(sleep::Seen {
+                    elapsed: Nanos(self.now - at),
+                    runnable: Nanos(runnable - then),
+                    is_runnable,
+                });
             }
         }
+        let slept = sleep.ends_turns(turn);
         if slept {
-            for VcpuId(index) in member.seats.keys() {
-                turns.accounts.remove(&(first + index));
+            for v in &vcpus {
+                self.turns.accounts.remove(v);
             }
         }
         slept

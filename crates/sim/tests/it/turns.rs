@@ -242,9 +242,9 @@ fn spinning_vm_gains_on_16_pcpus() {
     let vms = [(16, "spin", 1024), (8, "hog", 1024), (8, "hog", 1024)];
     let work = |head: &str| run(head, 16, EEVDF, &vms).vms[0].work as f64;
     let alone = run(STOCK, 16, EEVDF, &vms[..1]).vms[0].work as f64;
-    // A third of the host is a third of the rows, minus the time until the last of 16 pCPUs has its tick.
+    // A third of the host is a third of the rotation, minus the time until the last of 16 pCPUs has its tick.
     let (turns, stock) = (work(TURNS) / alone, work(STOCK) / alone);
-    assert!(turns > 0.2 && turns > 10.0 * stock, "{turns}, {stock}");
+    assert!(turns > 0.15 && turns > 10.0 * stock, "{turns}, {stock}");
 }
 
 #[test]
@@ -259,18 +259,15 @@ fn affinity_reverts_when_a_vm_leaves() {
         for vm in &host.vms {
             for vcpu in &vm.vcpus {
                 assert_eq!(*vcpu.granted(), everywhere);
-                seen.insert((vm.vm, vm.in_force.rotating, vcpu.allowed.len()));
+                assert_eq!(vcpu.granted, None, "slots are no pins");
+                seen.insert((vm.vm, vm.in_force.rotating));
             }
         }
-        let seats = round.decisions.iter().filter_map(|decision| match decision {
-            Decision::SetAffinity { pcpus, .. } => Some(pcpus.len()),
-            _ => None,
-        });
-        assert!(seats.into_iter().all(|size| size == 1 || size == 2));
+        let mut decisions = round.decisions.iter();
+        assert!(!decisions.any(|decision| matches!(decision, Decision::SetAffinity { .. })));
     }
     let first = VmId(0);
-    // Each vCPU has one pCPU within the rotation, and both pCPUs outside it.
-    assert!(seen.contains(&(first, true, 1)) && seen.contains(&(first, false, 2)), "{seen:?}");
+    assert!(seen.contains(&(first, true)) && seen.contains(&(first, false)), "{seen:?}");
     let last = world.observe(Nanos(1), Nanos(1), true);
     assert!(last[0].vcpus.iter().all(|vcpu| vcpu.allowed == everywhere && vcpu.granted.is_none()));
 }
@@ -297,31 +294,21 @@ fn min_share_in_a_second(head: &str, vms: &[(u32, &str, u32)]) -> f64 {
 }
 
 #[test]
-fn roaming_vms_get_their_fair_shares() {
+fn split_vm_gets_its_fair_share() {
     let mut world = world_of(TURNS, 2, EEVDF, &TIGHT);
     world.record_decisions();
     near(&received(&world.run()), &[0.5; 4], 0.02);
     let decided = world.take_decisions();
     let last = &decided.last().unwrap().1;
     let members = &last.rotation.as_ref().unwrap().members;
-    let roams: Vec<bool> = members.iter().map(|m| m.roams.is_some()).collect();
-    assert_eq!(roams, [false, true, true, true]);
-    // No policy moves them, and their affinities are those that the operator set.
-    let everywhere: PcpuSet = "0-1".parse().unwrap();
-    for (host, round) in &decided[decided.len() / 2..] {
-        let moves = round.decisions.iter();
-        assert!(!moves.into_iter().any(|d| matches!(d, Decision::SetAffinity { .. })));
-        for vm in &host.vms[1..] {
-            assert_eq!(vm.vcpus[0].allowed, everywhere);
-            assert_eq!(vm.vcpus[0].granted, None);
-        }
-    }
+    let slots: Vec<usize> = members.iter().map(|member| member.slots.len()).collect();
+    assert_eq!(slots, [1, 1, 2, 1]);
     let least = min_share_in_a_second(TURNS, &TIGHT);
     assert!(least >= 0.95, "{least}");
 }
 
 #[test]
-fn sleeping_roamer_regains_its_affinity() {
+fn sleeping_vm_regains_its_affinity() {
     let mut vms = TIGHT;
     vms[3].1 = "tires";
     let mut world = world_of(TURNS, 2, EEVDF, &vms);
@@ -330,16 +317,11 @@ fn sleeping_roamer_regains_its_affinity() {
     let decided = world.take_decisions();
     let rotates = |(host, _): &&(HostObservation, Round)| host.vms[3].in_force.rotating;
     assert!(decided.iter().any(|period| rotates(&period)));
-    assert!(!rotates(&decided.last().unwrap()));
-    // The remaining VMs then fit on fixed slots.
     let (host, round) = decided.last().unwrap();
+    assert!(!host.vms[3].in_force.rotating);
     let members = &round.rotation.as_ref().unwrap().members;
-    assert_eq!(members.len(), 3);
-    assert!(members.iter().all(|member| member.roams.is_none()));
-    let seats: Vec<usize> = host.vms.iter().map(|vm| vm.vcpus[0].allowed.len()).collect();
-    assert_eq!(seats, [1, 1, 1, 2]);
-    let granted: Vec<usize> = host.vms.iter().map(|vm| vm.vcpus[0].granted().len()).collect();
-    assert_eq!(granted, [2; 4]);
+    assert!(members.iter().all(|member| member.vm != VmId(3)));
+    assert!(host.vms.iter().all(|vm| vm.vcpus[0].allowed.len() == 2));
 }
 
 #[test]
