@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 use tandem_kpolicy::{ApleConfig, Order};
-use tandem_model::{Nanos, PcpuSet};
+use tandem_model::{Nanos, PcpuSet, Topology};
 use tandem_policy::host::{Knobs, WeightKnob};
 use tandem_policy::settings::settings;
 
@@ -304,8 +304,9 @@ pub trait Scheduler {
     }
 
     /// Selects the pCPU of a vCPU that wakes or starts.
-    /// `idle` holds the pCPUs without a vCPU; the vCPU last ran on `last`.
-    fn select(&mut self, vcpu: u32, last: u32, idle: &PcpuSet, now: u64) -> u32;
+    /// `idle` holds the pCPUs without a vCPU; the vCPU last ran on `last`, and a vCPU on `waker` wakes it.
+    fn select(&mut self, vcpu: u32, last: u32, waker: Option<u32>, idle: &PcpuSet, now: u64)
+    -> u32;
 
     /// Idle balancing: a queued vCPU that an idle pCPU may take from another.
     fn pull(&mut self, pcpu: u32, now: u64) -> Option<Move>;
@@ -313,6 +314,11 @@ pub trait Scheduler {
     /// Periodic balancing of `pcpu`: a vCPU to migrate there, or none.
     /// Called at every tick; the scheduler keeps its own intervals.
     fn balance(&mut self, pcpu: u32, now: u64) -> Option<Move>;
+
+    /// Active balancing at a tick of `pcpu`: the idle pCPU to which its running vCPU moves, or none.
+    fn spread(&mut self, _pcpu: u32, _idle: &PcpuSet, _now: u64) -> Option<u32> {
+        None
+    }
 
     /// Directed yield: `from`, current on `pcpu`, yields to `to`, queued on the same or another pCPU `to_pcpu`.
     /// If the scheduler accepts it, the caller switches out the current vCPU of `to_pcpu`, which may be `from`.
@@ -390,8 +396,10 @@ pub trait Scheduler {
 pub struct Shape {
     /// Number of pCPUs.
     pub pcpus: u32,
-    /// pCPUs per last-level cache.
-    pub pcpus_per_llc: u32,
+    /// Places of the pCPUs.
+    pub topology: Topology,
+    /// Whether the Linux scheduler follows all levels of the topology, instead of the last-level caches alone.
+    pub follows_topology: bool,
     /// Per vCPU: its VM.
     pub vm_of: Vec<u32>,
     /// Per VM: its weight.

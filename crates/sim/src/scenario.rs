@@ -12,7 +12,7 @@ mod tests;
 mod vm;
 
 use serde::{Deserialize, Serialize};
-use tandem_model::{Nanos, PcpuSet, PolicySet, Weight};
+use tandem_model::{Layout, Nanos, PcpuSet, PolicySet, Topology, Weight};
 use tandem_policy::FlexSConfig;
 use tandem_policy::host::{ControllerConfig, WeightKnob};
 
@@ -53,6 +53,9 @@ pub struct Machine {
     pub pcpus: u32,
     /// pCPUs that share a last-level cache.
     pub pcpus_per_llc: u32,
+    /// Sockets, nodes, caches, cores and threads; `None`: caches of [`Machine::pcpus_per_llc`] pCPUs, without SMT and NUMA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Layout>,
     /// Whether VMs run under a hypervisor, or the one "VM" is the machine itself.
     pub mode: Mode,
     /// Costs of operations.
@@ -60,6 +63,16 @@ pub struct Machine {
     /// Measured times of the host's work for timers, in place of [`Costs::timer_steal`]; scenario files have no key for it.
     #[serde(skip_serializing_if = "TimerSteals::is_empty")]
     pub timer_steals: TimerSteals,
+}
+
+impl Machine {
+    /// The place of each pCPU.
+    pub fn topology(&self) -> Topology {
+        match self.layout {
+            Some(layout) => layout.topology(),
+            None => Topology::of_caches(self.pcpus, self.pcpus_per_llc),
+        }
+    }
 }
 
 /// With or without a hypervisor.

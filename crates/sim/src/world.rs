@@ -14,7 +14,7 @@
 //!
 //! - State: `simulation` is the world as data, made of `state`, `slots`, `code`, `swapper`, `agent`, `policy_host`, `rotation`,
 //!   `trace_recorder`, `wait_recorder` and `state_recorder`. `build` creates it, `run` is the event loop.
-//! - Execution: `execute` accounts the time of vCPUs, `program` interprets the threads' programs, and `alone` handles their local operations.
+//! - Execution: `execute` accounts the time of vCPUs, `smt` slows the threads of a core, `program` interprets the threads' programs, and `alone` handles their local operations.
 //! - Guest: `locks`, `blocking`, `address_space` and `flush` are the primitives; `wake`, `delay` and `idle` are the guest's scheduler;
 //!   `interrupts` are IPIs and timers; `caches` refills working sets.
 //! - Host: `pcpus` runs the host's scheduler, `pause_loop` is KVM's handling of spinning, `overlays` are caps and co-scheduling.
@@ -51,6 +51,7 @@ mod program;
 mod rotation;
 mod run;
 mod simulation;
+mod smt;
 mod state;
 mod state_recorder;
 mod states;

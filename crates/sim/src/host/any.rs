@@ -48,9 +48,10 @@ dispatch! {
     fn preempts(self: &mut Self, woken: u32, pcpu: u32, now: u64) -> bool;
     fn looks_again_after(self: &Self, pcpu: u32) -> Option<u64>;
     fn looks_again(self: &mut Self, pcpu: u32) -> bool;
-    fn select(self: &mut Self, vcpu: u32, last: u32, idle: &PcpuSet, now: u64) -> u32;
+    fn select(self: &mut Self, vcpu: u32, last: u32, waker: Option<u32>, idle: &PcpuSet, now: u64) -> u32;
     fn pull(self: &mut Self, pcpu: u32, now: u64) -> Option<Move>;
     fn balance(self: &mut Self, pcpu: u32, now: u64) -> Option<Move>;
+    fn spread(self: &mut Self, pcpu: u32, idle: &PcpuSet, now: u64) -> Option<u32>;
     fn yield_to(self: &mut Self, from: u32, pcpu: u32, to: u32, to_pcpu: u32, now: u64) -> bool;
     fn boost(self: &mut Self, vcpu: u32, pcpu: u32, now: u64);
     fn prefer(self: &mut Self, vcpu: u32, pcpu: u32);

@@ -2,9 +2,10 @@
 //!
 //! A VM is a group of the fair class ([`crate::sched::fair`]), and its vCPUs are the tasks.
 //!
-//! Placement: a woken vCPU goes to its last pCPU if that is idle, else to an idle pCPU of the same last-level cache, else to any idle pCPU,
+//! Placement without a described topology: a woken vCPU goes to its last pCPU if that is idle, else to an idle pCPU of the same last-level cache, else to any idle pCPU,
 //! else to its last pCPU (select_idle_sibling).
-//! A pCPU that becomes idle takes a vCPU from the busiest pCPU, first within its own cache.
+//! With one, `wake` follows the kernel's steps, and a vCPU next to a busy thread moves to an idle core (`balance`).
+//! A pCPU that becomes idle takes a vCPU from the busiest pCPU, first within its innermost domain (sched_balance_newidle).
 //! Busy pCPUs compare loads at intervals (see `balance`).
 //! Cache hotness is not modelled, and searching costs no time.
 //!
@@ -18,13 +19,15 @@
 mod apart;
 mod balance;
 mod domain;
+mod wake;
 
 use std::collections::BTreeMap;
 
-use tandem_model::{PcpuId, PcpuSet};
+use tandem_model::{Level, PcpuId, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
 use self::domain::Domain;
+use self::wake::Wakees;
 use super::{Enqueue, Move, Placement, Scheduler, Shape};
 use crate::bits::set_bit;
 use crate::sched::fair::{Discipline, FairClass, Reweight};
@@ -41,8 +44,17 @@ pub struct LinuxHost {
     group_of: Vec<GroupId>,
     /// pCPUs with more than one runnable vCPU, a bit each.
     overloaded: Vec<u64>,
+    /// Scheduling domains, from the innermost to the outermost.
+    domains: Vec<Domain>,
     /// Per pCPU and scheduling domain: time of the next comparison of loads, ns.
-    balance_due: Vec<[u64; 2]>,
+    balance_due: Vec<u64>,
+    /// Per pCPU: time since which its core has two busy threads while another core is idle; `u64::MAX`: it has not.
+    crowded_since: Vec<u64>,
+    wakees: Wakees,
+    /// Per pCPU: the other thread of its core.
+    siblings: Vec<Option<u32>>,
+    /// pCPUs of a last-level cache (sd_llc_size).
+    cache_size: u32,
     /// Groups of the vCPUs that are or were apart, by vCPU.
     own_groups: BTreeMap<u32, GroupId>,
     /// Per vCPU: the value of `touches` when it was last enqueued or picked.
@@ -55,6 +67,7 @@ impl LinuxHost {
     /// A host with empty run queues.
     pub fn new(discipline: Discipline, shape: Shape) -> LinuxHost {
         let pcpus = shape.pcpus as usize;
+        let domains = Domain::all(&shape);
         LinuxHost {
             fair: FairClass::with_groups(
                 discipline,
@@ -64,7 +77,16 @@ impl LinuxHost {
             ),
             group_of: shape.vm_of.iter().map(|&vm| GroupId(vm)).collect(),
             overloaded: vec![0; pcpus.div_ceil(64)],
-            balance_due: vec![Domain::ALL.map(|domain| domain.interval(&shape)); pcpus],
+            balance_due: domains
+                .iter()
+                .map(|domain| domain.interval)
+                .collect::<Vec<_>>()
+                .repeat(pcpus),
+            domains,
+            crowded_since: vec![u64::MAX; pcpus],
+            wakees: Wakees::new(shape.vm_of.len()),
+            siblings: siblings(&shape),
+            cache_size: shape.topology.span(PcpuId(0), Level::Cache).len() as u32,
             own_groups: BTreeMap::new(),
             touched: vec![0; shape.vm_of.len()],
             touches: 0,
@@ -96,8 +118,9 @@ impl LinuxHost {
         self.touched[v as usize] = self.touches;
     }
 
-    fn llc(&self, p: u32) -> u32 {
-        p / self.shape.pcpus_per_llc.max(1)
+    /// Whether two pCPUs meet at a level of the topology.
+    fn meet(&self, p: u32, q: u32, level: Level) -> bool {
+        self.shape.topology.common(PcpuId(p), PcpuId(q)) <= level
     }
 
     /// Whether a vCPU may be queued on a pCPU.
@@ -123,6 +146,15 @@ impl LinuxHost {
     fn quietest(&self, v: u32) -> Option<u32> {
         (0..self.shape.pcpus).filter(|&p| self.may_be_on(v, p)).min_by_key(|&p| (self.queued(p), p))
     }
+}
+
+/// The other thread of each pCPU's core, if the scheduler follows the topology.
+fn siblings(shape: &Shape) -> Vec<Option<u32>> {
+    if !shape.follows_topology {
+        return vec![None; shape.pcpus as usize];
+    }
+    let sibling = |p: PcpuId| shape.topology.siblings(p).iter().next().map(|sibling| sibling.0);
+    shape.topology.pcpus().map(sibling).collect()
 }
 
 impl Scheduler for LinuxHost {
@@ -160,7 +192,7 @@ impl Scheduler for LinuxHost {
         self.fair.check_preempt(QueueId(p), EntityId(woken))
     }
 
-    fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
+    fn select(&mut self, v: u32, last: u32, waker: Option<u32>, idle: &PcpuSet, now: u64) -> u32 {
         if self.fair.entity(EntityId(v)).sched_delayed && self.may_be_on(v, last) {
             // It is still queued and wakes in place (ttwu_runnable).
             return last;
@@ -173,13 +205,17 @@ impl Scheduler for LinuxHost {
         } else {
             idle
         };
+        if self.shape.follows_topology
+            && let Some(p) = self.select_in_cache(v, last, waker, idle, now)
+        {
+            return p;
+        }
         if idle.contains(PcpuId(last)) && self.may_be_on(v, last) {
             return last;
         }
-        let cache = self.llc(last);
         let mut far = None;
         for p in idle.iter().filter(|p| self.may_be_on(v, p.0)) {
-            if self.llc(p.0) == cache {
+            if self.meet(p.0, last, Level::Cache) {
                 return p.0;
             }
             far = far.or(Some(p.0));
@@ -195,11 +231,15 @@ impl Scheduler for LinuxHost {
     }
 
     fn pull(&mut self, p: u32, _now: u64) -> Option<Move> {
-        self.take_from_busiest(p, true).or_else(|| self.take_from_busiest(p, false))
+        self.domains.iter().find_map(|domain| self.take_from_busiest(p, domain.level))
     }
 
     fn balance(&mut self, p: u32, now: u64) -> Option<Move> {
         self.compare_loads(p, now)
+    }
+
+    fn spread(&mut self, p: u32, idle: &PcpuSet, now: u64) -> Option<u32> {
+        self.move_to_idle_core(p, idle, now)
     }
 
     fn yield_to(&mut self, from: u32, p: u32, to: u32, q: u32, _now: u64) -> bool {

@@ -48,7 +48,8 @@ impl TestHost {
         let vm_of: Vec<u32> = vcpus().map(|(vm, _)| vm as u32).collect();
         let shape = Shape {
             pcpus,
-            pcpus_per_llc: pcpus,
+            topology: Topology::of_caches(pcpus, pcpus),
+            follows_topology: false,
             vm_of: vm_of.clone(),
             weights: vms.iter().map(|&(weight, _)| weight).collect(),
             vcpu_weights: vcpus().map(|_| 1024).collect(),
@@ -312,7 +313,8 @@ fn wakeup_prefers_last_then_near_then_far() {
     for scheduler in [linux(Discipline::cfs(4)), linux(Discipline::eevdf(4))] {
         let shape = Shape {
             pcpus: 4,
-            pcpus_per_llc: 2,
+            topology: Topology::of_caches(4, 2),
+            follows_topology: false,
             vm_of: vec![0],
             weights: vec![1024.0],
             vcpu_weights: vec![1024],
@@ -324,7 +326,7 @@ fn wakeup_prefers_last_then_near_then_far() {
         for (idle, wanted) in
             [(&[1u32, 2, 3][..], 2), (&[0, 1, 2], 2), (&[0, 3], 3), (&[0, 1], 0), (&[], 2)]
         {
-            assert_eq!(host.select(0, 2, &set(idle), 0), wanted, "idle: {idle:?}");
+            assert_eq!(host.select(0, 2, None, &set(idle), 0), wanted, "idle: {idle:?}");
         }
     }
 }

@@ -56,6 +56,18 @@ fn omitted_settings_have_defaults() {
 }
 
 #[test]
+fn topology_sets_pcpus_and_caches() {
+    let text = SMALL.replace("pcpus = 4", "topology = { like = \"epyc-7763\", sockets = 1 }");
+    let read = |text: &str| load::from_text("s.toml", text);
+    let machine = read(&text).unwrap().machine;
+    assert_eq!((machine.pcpus, machine.pcpus_per_llc), (128, 16));
+    assert_eq!(machine.topology().len(), 128);
+    let text = text.replace("[machine]", "[machine]\npcpus = 128\npcpus_per_llc = 16");
+    let error = read(&text).unwrap_err().to_string();
+    assert!(error.contains("s.toml:4") && error.contains("leave it out"), "{error}");
+}
+
+#[test]
 fn values_are_replaced_before_they_are_read() {
     let scenario = with(&[
         "host.scheduler=cfs",
@@ -105,6 +117,20 @@ fn invalid_replacements_name_the_option() {
         ("machine.costs.cycles_per_us=0", "1 … "),
         ("machine.pcpus=0", "1 … 4096"),
         ("machine.pcpus_per_llc=8", "1 … 4"),
+        ("machine.topology={}", "has no `cores_per_cache`"),
+        (
+            "machine.topology={ cores_per_cache = 3 }",
+            "machine.pcpus = 4 is not possible: machine.topology sets it to 3",
+        ),
+        ("machine.topology={ cores_per_cache = 2, threads_per_core = 4 }", "1 … 2"),
+        ("machine.topology={ like = \"epyc-7736\" }", "did you mean \"epyc-7763\"?"),
+        (
+            "machine.topology={ like = \"epyc-7763\", sockets = 64 }",
+            "64:1:8:8:2 are too many pCPUs",
+        ),
+        ("machine.topology={ llcs = 2 }", "`cores_per_cache`"),
+        ("machine.costs.smt_working_percent=0", "1 … 100"),
+        ("machine.costs.remote_memory_percent=99", "100 … "),
         ("machine.mode=native", "leave it out or write 4"),
         ("warmup=1s", "over before"),
         ("warmup=1", "with its unit"),
@@ -177,9 +203,10 @@ fn every_key_is_documented() {
     use crate::workload::parse;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/scenarios.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let lists: [&[&str]; 13] = [
+    let lists: [&[&str]; 14] = [
         &load::KEYS,
         &super::machine::KEYS,
+        &super::machine::TOPOLOGY_KEYS,
         &super::host::KEYS,
         &super::host::PAUSE_LOOP_KEYS,
         &super::host::CFS_KEYS,

@@ -26,6 +26,7 @@ use super::code::{Instr, compile};
 use super::policy_host::Policies;
 use super::rotation::Turns;
 use super::simulation::World;
+use super::smt::{FULL_SPEED, Smt};
 use super::state::{
     Doing, Idle, MmWait, NONE, Object, ObjectKind, Pcpu, PcpuState, Phase, SimulatedVm, Thread,
     Vcpu, Waiters,
@@ -59,12 +60,18 @@ impl World {
             parts.add_vm(scenario, number);
         }
         parts.apply_xen_starts(scenario);
-        let pcpus = (0..machine.pcpus)
-            .map(|p| Pcpu {
+        let topology = machine.topology();
+        let costs = if native { machine.costs.native() } else { machine.costs };
+        let pcpus = topology
+            .places()
+            .zip(0..)
+            .map(|(place, p)| Pcpu {
                 current: if native { p } else { NONE },
                 yielded_over: NONE,
                 warm: if native { p } else { NONE },
                 cache: Cache::default(),
+                llc: place.cache,
+                node: place.node,
                 state: PcpuState::Idle,
                 since: 0,
                 idle_total: 0,
@@ -78,13 +85,14 @@ impl World {
         let weights: Vec<f64> = scenario.vms.iter().map(|vm| vm.weight.value()).collect();
         let shape = Shape {
             pcpus: machine.pcpus,
-            pcpus_per_llc: machine.pcpus_per_llc,
+            follows_topology: machine.layout.is_some(),
             vm_of: parts.vcpus.iter().map(|vcpu| vcpu.vm).collect(),
             weights: weights.clone(),
             vcpu_weights: vcpu_weights(scenario),
             allowed: parts.allowed.clone(),
             placement: scenario.host.placement,
             busy_factor: scenario.host.busy_factor,
+            topology,
         };
         let Parts { vms, vcpus, threads, .. } = &parts;
         let mut calendar = Calendar::new(vms.len(), vcpus.len(), threads.len(), pcpus.len());
@@ -132,8 +140,8 @@ impl World {
             events: 0,
             finished: parts.threads.is_empty(),
             native,
-            pcpus_per_llc: machine.pcpus_per_llc.max(1),
-            costs: if native { machine.costs.native() } else { machine.costs },
+            smt: Smt::new(&shape.topology, &costs),
+            costs,
             timer_steals: machine.timer_steals.clone(),
             steal_random: Stream::new(scenario.seed, "timer steals", 0),
             config: scenario.host.clone(),
@@ -270,6 +278,7 @@ impl Parts {
                     pin,
                     working_set: u64::from(role.working_set_kib),
                     data_at: NONE,
+                    home: None,
                     pc,
                     doing: Doing::Go,
                     phase: Phase::Start,
@@ -388,10 +397,12 @@ impl Parts {
             slower_percent: slower_percent(scenario, vm.vcpus),
             owed: [0; 4],
             thread: NONE,
+            speed: FULL_SPEED,
+            begun: 0,
             warm_thread: NONE,
             cold: false,
             fetches: NONE,
-            fetches_far: false,
+            fetch_per_kib: 0,
             idle: Idle::Halted,
             poll_until: u64::MAX,
             need_resched: false,

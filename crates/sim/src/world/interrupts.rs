@@ -123,7 +123,7 @@ impl World {
             self.ipi_for_preempted(v);
         } else {
             self.halt_ends(v, by);
-            self.wake_vcpu(v);
+            self.wake_vcpu(v, by);
         }
     }
 
@@ -249,7 +249,7 @@ impl World {
             VcpuState::Ready => {}
             VcpuState::Halted | VcpuState::HaltPolling => {
                 let p = self.vcpus[v as usize].pcpu;
-                self.wake_vcpu(v);
+                self.wake_vcpu(v, NONE);
                 self.timer_interrupts(v, p);
             }
         }

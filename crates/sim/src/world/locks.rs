@@ -91,7 +91,7 @@ impl World {
                     self.grant(lock, head);
                 } else if self.vcpus[on as usize].pv_halted {
                     self.exit(v, ExitReason::Hypercall, self.costs.kick_hypercall);
-                    self.wake_vcpu(on);
+                    self.wake_vcpu(on, v);
                 }
             }
         }

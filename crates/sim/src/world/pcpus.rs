@@ -34,7 +34,7 @@ impl World {
         for v in first..first + count {
             if self.runnable_threads(v) > 0 {
                 self.vcpus[v as usize].need_resched = true;
-                self.wake_vcpu(v);
+                self.wake_vcpu(v, NONE);
             }
         }
     }
@@ -59,8 +59,8 @@ impl World {
         }
     }
 
-    /// Queues a runnable vCPU on the host, unless its VM is throttled.
-    pub(crate) fn enter_host(&mut self, v: u32) {
+    /// Queues a runnable vCPU on the host, unless its VM is throttled; vCPU `by`, if any, wakes it.
+    pub(crate) fn enter_host(&mut self, v: u32, by: u32) {
         let vcpu = &self.vcpus[v as usize];
         if self.vms[vcpu.vm as usize].throttled {
             return;
@@ -70,7 +70,9 @@ impl World {
         let p = if vm.is_placed && vm.started == self.now && vcpu.ran_on == NONE {
             last
         } else {
-            self.host.select(v, last, &self.idle_pcpus, self.now)
+            let runs = by != NONE && self.vcpus[by as usize].state == VcpuState::Running;
+            let waker = runs.then(|| self.vcpus[by as usize].pcpu);
+            self.host.select(v, last, waker, &self.idle_pcpus, self.now)
         };
         self.vcpus[v as usize].pcpu = p;
         self.vcpus[v as usize].queued = true;
@@ -124,7 +126,7 @@ impl World {
         } else if !self.calendar.is_set(Event::Reschedule, q) {
             let vcpu = &self.vcpus[current as usize];
             let paid = self.now - vcpu.synced;
-            let switching = vcpu.owed[SWITCH].saturating_sub(paid);
+            let switching = vcpu.lasts(vcpu.owed[SWITCH]).saturating_sub(paid);
             let at = self.now + switching + self.costs.ipi_flight;
             self.calendar.set(Event::Reschedule, q, at);
         }
@@ -212,6 +214,25 @@ impl World {
         self.pcpus[p as usize].current = NONE;
     }
 
+    /// Takes a running vCPU off its pCPU and out of the host's queues, to migrate or throttle it.
+    pub(crate) fn stop_running(&mut self, v: u32, p: u32) {
+        self.switch_out(v, p, true);
+        // Not a sleep: no delayed entity stays queued (DEQUEUE_THROTTLE).
+        self.leave_host(v, p, false);
+        self.work.push(Work::Pcpu(p));
+    }
+
+    /// Queues a runnable vCPU, which is in no queue, on another pCPU.
+    pub(crate) fn migrate(&mut self, v: u32, to: u32) {
+        self.vcpus[v as usize].pcpu = to;
+        self.vcpus[v as usize].queued = true;
+        self.begin_pcpu_wait(v, to);
+        self.host.enqueue(v, to, Enqueue::Migrated, self.now);
+        if self.pcpus[to as usize].current == NONE {
+            self.work.push(Work::Pcpu(to));
+        }
+    }
+
     /// Takes a running vCPU off its pCPU, still runnable.
     pub(crate) fn switch_out(&mut self, v: u32, p: u32, preempted: bool) {
         self.sync(v);
@@ -268,6 +289,9 @@ impl World {
         self.pcpu_state(p, PcpuState::Busy);
         self.vcpu_state(v, VcpuState::Running);
         let ran_on = std::mem::replace(&mut self.vcpus[v as usize].ran_on, p);
+        if let Some(smt) = &self.smt {
+            self.vcpus[v as usize].speed = smt.speed(p);
+        }
         self.skip_stolen_time(v);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.pcpu = p;
@@ -341,6 +365,12 @@ impl World {
             && let Some(idle) = self.idle_pcpus.iter().next()
         {
             self.work.push(Work::Pcpu(idle.0));
+        } else if self.smt.is_some()
+            && self.vcpus[v as usize].state == VcpuState::Running
+            && let Some(to) = self.host.spread(p, &self.idle_pcpus, self.now)
+        {
+            self.stop_running(v, p);
+            self.migrate(v, to);
         }
     }
 }

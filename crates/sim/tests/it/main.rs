@@ -18,6 +18,7 @@ mod scenario_files;
 mod scenario_fuzz;
 mod scenario_mix;
 mod states;
+mod topology;
 mod turns;
 mod waits;
 mod wakeups;

@@ -1,14 +1,22 @@
 //! Load balancing: an idle or busy pCPU takes a waiting vCPU from another pCPU.
 //!
-//! A busy pCPU compares its load with those of its last-level cache and of the machine at the interval of each domain (`domain`).
+//! A busy pCPU compares its load with those of its scheduling domains at their intervals (`domain`).
 //! If the imbalance exceeds 25 %, it takes one vCPU whose move reduces the larger load.
+//!
+//! A core with two busy threads loses one of their vCPUs to an idle core (SD_PREFER_SIBLING, group_smt_balance; active_load_balance_cpu_stop).
+//! The kernel's idle pCPU tries once per interval of the domain, and moves a running task after more than `cache_nice_tries + 2` failures:
+//! here, after that time.
+
+use tandem_model::{Level, PcpuId, PcpuSet};
 
 use super::LinuxHost;
-use super::domain::Domain;
 use crate::bits::next_bit;
 use crate::host::Move;
 use crate::sched::fair::Discipline;
 use crate::sched::ids::{EntityId, QueueId};
+
+/// Failed attempts after which an idle pCPU takes a running task (need_active_balance; cache_nice_tries is 1).
+const TRIES: u64 = 4;
 
 impl LinuxHost {
     /// A queued vCPU on `from` that may be moved to `to`, from a group whose weight per vCPU is in `least` … `most`.
@@ -36,22 +44,22 @@ impl LinuxHost {
         self.fair.queue(QueueId(p)).load
     }
 
-    /// Load and number of the pCPUs with more than one vCPU, except `p`, in its cache (`near`) or anywhere.
-    fn overloaded(&self, p: u32, near: bool) -> impl Iterator<Item = (u64, u32)> {
+    /// Load and number of the pCPUs with more than one vCPU, except `p`, that meet it at a level.
+    fn overloaded(&self, p: u32, level: Level) -> impl Iterator<Item = (u64, u32)> {
         let pcpus = self.shape.pcpus;
         let next = move |at: u32| {
             let next = if at < pcpus { next_bit(&self.overloaded, at, pcpus) } else { None };
             next.filter(|&q| q >= at)
         };
         std::iter::successors(next(0), move |&q| next(q + 1))
-            .filter(move |&q| q != p && (!near || self.llc(q) == self.llc(p)))
+            .filter(move |&q| q != p && (level == Level::Machine || self.meet(p, q, level)))
             .map(|q| (self.load(q), q))
     }
 
     /// A waiting vCPU of the busiest pCPU that has a movable one (LBF_ALL_PINNED).
-    pub(super) fn take_from_busiest(&self, p: u32, near: bool) -> Option<Move> {
+    pub(super) fn take_from_busiest(&self, p: u32, level: Level) -> Option<Move> {
         let mut best: Option<(u64, Move)> = None;
-        for (load, from) in self.overloaded(p, near) {
+        for (load, from) in self.overloaded(p, level) {
             if best.is_none_or(|(most, _)| load > most)
                 && let Some(vcpu) = self.movable(from, p, 0, u64::MAX)
             {
@@ -62,10 +70,10 @@ impl LinuxHost {
     }
 
     /// The move to a busy pCPU that reduces the larger load, if there is one.
-    fn balancing_move(&self, p: u32, near: bool) -> Option<Move> {
+    fn balancing_move(&self, p: u32, level: Level) -> Option<Move> {
         let busier =
             |best: (u64, u32), other: (u64, u32)| if other.0 > best.0 { other } else { best };
-        let (more, from) = self.overloaded(p, near).reduce(busier)?;
+        let (more, from) = self.overloaded(p, level).reduce(busier)?;
         let less = self.load(p);
         if more <= less + less / 4 {
             return None;
@@ -77,21 +85,39 @@ impl LinuxHost {
 
     /// Compares the loads of the domains whose interval has expired, until one has a move.
     pub(super) fn compare_loads(&mut self, p: u32, now: u64) -> Option<Move> {
-        for domain in Domain::ALL {
-            if domain.is_redundant(&self.shape) {
-                continue;
-            }
-            let next = now + domain.interval(&self.shape);
-            let due = &mut self.balance_due[p as usize][domain as usize];
+        let first = p as usize * self.domains.len();
+        for (number, domain) in self.domains.iter().enumerate() {
+            let due = &mut self.balance_due[first + number];
             if now < *due {
                 continue;
             }
-            *due = next;
-            let found = self.balancing_move(p, domain == Domain::Cache);
+            *due = now + domain.interval;
+            let found = self.balancing_move(p, domain.level);
             if found.is_some() {
                 return found;
             }
         }
+        None
+    }
+
+    /// An idle pCPU of an idle core to which the vCPU on `p`, whose core has two busy threads, moves.
+    pub(super) fn move_to_idle_core(&mut self, p: u32, idle: &PcpuSet, now: u64) -> Option<u32> {
+        let since = std::mem::replace(&mut self.crowded_since[p as usize], u64::MAX);
+        let sibling = self.sibling(p)?;
+        if idle.is_empty() || idle.contains(PcpuId(sibling)) {
+            return None;
+        }
+        let v = self.fair.current(QueueId(p))?.0;
+        let idle_core = |domain: &&super::Domain| {
+            let mut near = idle.iter().map(|q| q.0).filter(|&q| self.meet(p, q, domain.level));
+            near.find(|&q| self.is_idle_core(q, idle) && self.may_be_on(v, q))
+        };
+        let (domain, q) = self.domains.iter().find_map(|d| Some((d, idle_core(&d)?)))?;
+        let since = since.min(now);
+        if now - since >= TRIES * domain.idle_interval {
+            return Some(q);
+        }
+        self.crowded_since[p as usize] = since;
         None
     }
 }
