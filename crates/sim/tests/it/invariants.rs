@@ -58,10 +58,19 @@ fn world() -> impl Strategy<Value = (String, Vec<String>)> {
             ]
             .to_vec()
         });
-    (1u32..4, 1u32..4, 1u32..5, program, settings, any::<u32>()).prop_map(
-        |(pcpus, vms, vcpus, program, settings, seed)| {
+    let smt = |(sockets, cores): (u32, u32)| {
+        format!(
+            "topology = {{ sockets = {sockets}, cores_per_cache = {cores}, threads_per_core = 2 }}"
+        )
+    };
+    let machine = prop_oneof![
+        (1u32..4).prop_map(|pcpus| format!("pcpus = {pcpus}")),
+        (1u32..3, 1u32..3).prop_map(smt),
+    ];
+    (machine, 1u32..4, 1u32..5, program, settings, any::<u32>()).prop_map(
+        |(machine, vms, vcpus, program, settings, seed)| {
             let text = format!(
-                "seed = {seed}\nduration = \"60ms\"\n[machine]\npcpus = {pcpus}\n
+                "seed = {seed}\nduration = \"60ms\"\n[machine]\n{machine}\n
                 [[workload]]\nname = \"w\"
                 [workload.objects]
                 spin = {{ kind = \"spin\", lock = \"ticket\", count = 2 }}

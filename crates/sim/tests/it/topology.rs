@@ -48,7 +48,7 @@ const SPINNER: &str = "[[workload]]\nname = \"spinner\"
     [[vm]]\nname = \"b\"\nvcpus = 2\nworkload = \"spinner\"\npins = [\"2\", \"1\"]\n";
 
 #[test]
-fn working_threads_of_a_core_do_more_than_one_alone() {
+fn two_working_threads_outdo_one_alone() {
     let alone = host(1, FREE) + &vm_on("a", "hog", 0);
     assert_eq!(run(&alone, &[]).vms[0].work, 1000);
     let both = alone + &vm_on("b", "hog", 1);

@@ -36,7 +36,7 @@ fn degenerate_levels_have_no_domain() {
 }
 
 #[test]
-fn wakeup_prefers_target_then_last_then_idle_core_then_any() {
+fn wakeup_prefers_idle_target_then_idle_core() {
     // Two caches of four cores: 0-3,8-11 and 4-7,12-15.
     let mut host = host("1:1:2:4:2", &[0, 1]);
     for (last, idle, wanted) in [
