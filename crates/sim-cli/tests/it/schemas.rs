@@ -64,8 +64,10 @@ fn scalability_matches_its_schema() {
 
 #[test]
 fn mixed_hosts_match_their_schema() {
-    let args = ["mixed", "--pcpus", "4", "--seeds", "1..2", "--warmup", "50ms"];
-    check("sim-mixed-1", &output(&[&args[..], &["--duration", "150ms"]].concat()));
+    for hosts in [["--pcpus", "4"], ["--topology", "1:1:1:2:2"]] {
+        let args = ["mixed", "--seeds", "1..2", "--warmup", "50ms", "--duration", "150ms"];
+        check("sim-mixed-1", &output(&[&args[..], &hosts].concat()));
+    }
 }
 
 /// The tests above and docs/reference/json.md cover every schema.
