@@ -101,6 +101,23 @@ pub enum CoScheduling {
     Demand,
 }
 
+/// Core scheduling (`prctl(PR_SCHED_CORE)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cookies {
+    /// No cookies: any vCPUs share a core.
+    #[default]
+    No,
+    /// A cookie per VM: a core runs vCPUs of one VM at a time.
+    Vm,
+}
+
+impl Cookies {
+    fn is_none(&self) -> bool {
+        *self == Cookies::No
+    }
+}
+
 /// Handling of pause-loop exits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -216,6 +233,9 @@ pub struct HostConfig {
     pub busy_factor: u32,
     /// Co-scheduling.
     pub together: CoScheduling,
+    /// Core scheduling.
+    #[serde(skip_serializing_if = "Cookies::is_none")]
+    pub core_scheduling: Cookies,
     /// Whether a VM is throttled for the rest of a `cap_period` after it has used its fair share.
     pub cap: bool,
     /// The period of the cap: 30 ms.
@@ -280,6 +300,12 @@ pub trait Scheduler {
 
     /// Picks the next vCPU for a pCPU without a current one, and makes it current.
     fn pick(&mut self, pcpu: u32, now: u64) -> Option<u32>;
+
+    /// Picks a queued vCPU of a VM for a pCPU without a current one, and makes it current.
+    /// A scheduler without core scheduling finds none.
+    fn pick_of(&mut self, _vm: u32, _pcpu: u32, _now: u64) -> Option<u32> {
+        None
+    }
 
     /// The current vCPU returns to the queue, runnable.
     fn put_back(&mut self, vcpu: u32, pcpu: u32, now: u64);

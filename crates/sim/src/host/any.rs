@@ -42,6 +42,7 @@ dispatch! {
     fn enqueue(self: &mut Self, vcpu: u32, pcpu: u32, how: Enqueue, now: u64);
     fn dequeue(self: &mut Self, vcpu: u32, pcpu: u32, sleeps: bool, now: u64);
     fn pick(self: &mut Self, pcpu: u32, now: u64) -> Option<u32>;
+    fn pick_of(self: &mut Self, vm: u32, pcpu: u32, now: u64) -> Option<u32>;
     fn put_back(self: &mut Self, vcpu: u32, pcpu: u32, now: u64);
     fn account(self: &mut Self, vcpu: u32, pcpu: u32, ran: u64, now: u64);
     fn tick(self: &mut Self, pcpu: u32, now: u64) -> bool;

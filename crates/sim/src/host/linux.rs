@@ -176,6 +176,13 @@ impl Scheduler for LinuxHost {
         Some(v)
     }
 
+    fn pick_of(&mut self, vm: u32, p: u32, now: u64) -> Option<u32> {
+        let rq = self.fair.group_queue(p, GroupId(vm))?;
+        let EntityId(v) = self.fair.queued(rq).find(|&se| !self.fair.entity(se).sched_delayed)?;
+        self.boost(v, p, now);
+        self.pick(p, now)
+    }
+
     fn put_back(&mut self, _v: u32, p: u32, _now: u64) {
         self.fair.put_prev_task(QueueId(p));
     }

@@ -12,12 +12,14 @@ use tandem_model::Nanos;
 use crate::document::place::LoadError;
 use crate::document::read::{Field, Table};
 use crate::host::{
-    AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, CreditConfig, HostConfig, HostScheduler,
-    PauseLoop, Placement, Ranking, Ticks,
+    AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, Cookies, CreditConfig, HostConfig,
+    HostScheduler, PauseLoop, Placement, Ranking, Ticks,
 };
 use crate::sched::fair::Discipline;
 
-pub(super) const KEYS: [&str; 15] = [
+use super::{Machine, Mode};
+
+pub(super) const KEYS: [&str; 16] = [
     "scheduler",
     "cfs",
     "eevdf",
@@ -27,6 +29,7 @@ pub(super) const KEYS: [&str; 15] = [
     "placement",
     "busy_factor",
     "together",
+    "core_scheduling",
     "cap",
     "cap_period",
     "pause_loop",
@@ -61,19 +64,19 @@ pub enum SchedulerName {
     Credit,
 }
 
-/// Reads `[host]` for a machine with `pcpus` pCPUs.
-pub fn read(document: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
+/// Reads `[host]` of a machine.
+pub fn read(document: &Table<'_>, machine: &Machine) -> Result<HostConfig, LoadError> {
     let Some(table) = document.table("host", &KEYS)? else {
         let empty = crate::document::tree::Node::empty(document.place().clone());
-        return settings(&Table::document(&empty, &KEYS)?, pcpus);
+        return settings(&Table::document(&empty, &KEYS)?, machine);
     };
-    settings(&table, pcpus)
+    settings(&table, machine)
 }
 
-fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
+fn settings(table: &Table<'_>, machine: &Machine) -> Result<HostConfig, LoadError> {
     let name = table.or("scheduler", SchedulerName::Eevdf, Field::parse)?;
     let credit = credit(table)?;
-    let fair = fair(table, name, pcpus)?;
+    let fair = fair(table, name, machine.pcpus)?;
     let (pause_loop, pause_filter, candidate) = pause_loop(table)?;
     Ok(HostConfig {
         scheduler: match name {
@@ -86,6 +89,17 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
         busy_factor: table
             .or("busy_factor", BUSY_FACTOR, |field| field.small(1, MAX_BUSY_FACTOR))?,
         together: table.or("together", CoScheduling::No, Field::parse)?,
+        core_scheduling: table.or("core_scheduling", Cookies::No, |field| {
+            let cookies = field.parse()?;
+            let has_smt = machine.layout.is_some_and(|layout| layout.threads_per_core > 1);
+            let is_possible =
+                has_smt && machine.mode == Mode::Virtual && name != SchedulerName::Credit;
+            if cookies == Cookies::No || is_possible {
+                return Ok(cookies);
+            }
+            Err(field
+                .wrong("it needs machine.topology.threads_per_core = 2, VMs, and cfs or eevdf"))
+        })?,
         cap: table.or("cap", false, Field::flag)?,
         cap_period: table.or("cap_period", Nanos::from_millis(30), |field| {
             field.time(Nanos::from_millis(1), MAX_TIME)

@@ -142,6 +142,7 @@ fn invalid_replacements_name_the_option() {
         ("vm.a.pins=\"3-1\"", "backwards"),
         ("vm.a.begins_on=[0]", "1 pCPUs for the 2 vCPUs of `a`"),
         ("vm.a.begins_on=[0, 4]", "0 … 3"),
+        ("host.core_scheduling=vm", "needs machine.topology.threads_per_core = 2"),
         ("host.ticks=together", "\"spread\", \"in-step\""),
         ("vm.a.weight=0", "1 … 262144"),
         ("vm.a.workload=v", "add a [[workload]]"),

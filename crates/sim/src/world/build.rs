@@ -9,7 +9,7 @@ use tandem_policy::FlexS;
 use tandem_policy::host::{Controller, ControllerConfig};
 
 use crate::host::{
-    Candidate, HostConfig, HostScheduler, PauseLoop, Placement, Shape, Starts, starts,
+    Candidate, Cookies, HostConfig, HostScheduler, PauseLoop, Placement, Shape, Starts, starts,
 };
 use crate::machine::Cache;
 use crate::random::Stream;
@@ -23,6 +23,7 @@ use crate::{host, scenario};
 use super::agent::SimulatedAgent;
 use super::calendar::{Calendar, Event};
 use super::code::{Instr, compile};
+use super::core_scheduling::CoreScheduling;
 use super::policy_host::Policies;
 use super::rotation::Turns;
 use super::simulation::World;
@@ -141,6 +142,8 @@ impl World {
             finished: parts.threads.is_empty(),
             native,
             smt: Smt::new(&shape.topology, &costs),
+            core_scheduling: (scenario.host.core_scheduling == Cookies::Vm)
+                .then(|| CoreScheduling::new(pcpus.len())),
             costs,
             timer_steals: machine.timer_steals.clone(),
             steal_random: Stream::new(scenario.seed, "timer steals", 0),

@@ -6,6 +6,7 @@
 //! A vCPU that comes onto a pCPU pays for the switch if another vCPU ran there since, and for its data lost from the cache (see `caches`).
 
 use tandem_kpolicy::Cause;
+use tandem_model::PcpuId;
 
 use crate::host::{Move, PauseLoop, Scheduler, Ticks};
 use crate::sched::fair::Enqueue;
@@ -163,6 +164,7 @@ impl World {
         {
             next = self.host.pick(p, self.now);
         }
+        next = self.match_core(p, next);
         if current != NONE {
             if next == Some(current) {
                 self.pcpus[p as usize].yielded_over = NONE;
@@ -179,9 +181,13 @@ impl World {
             Some(v) => self.switch_in(v, p),
             None => {
                 self.pcpu_state(p, PcpuState::Idle);
+                if self.is_forced_idle(p) {
+                    self.idle_pcpus.remove(PcpuId(p));
+                }
                 self.calendar.cancel(Event::HostTick, p);
             }
         }
+        self.wake_forced_idle(p);
     }
 
     /// Moves a queued vCPU between pCPUs; returns false if it is no longer queued there.
@@ -351,6 +357,7 @@ impl World {
             return;
         }
         self.calendar.set(Event::HostTick, p, self.now + self.config.tick.0);
+        self.wake_forced_idle(p);
         self.host_account(v);
         let is_over = self.host.tick(p, self.now);
         if is_over && self.now >= self.pcpus[p as usize].protected_until {

@@ -13,6 +13,7 @@ use crate::sched::fair::FairClass;
 use super::agent::SimulatedAgent;
 use super::calendar::Calendar;
 use super::code::Instr;
+use super::core_scheduling::CoreScheduling;
 use super::policy_host::Policies;
 use super::rotation::Turns;
 use super::smt::Smt;
@@ -44,6 +45,7 @@ pub struct World {
     pub(super) pcpus: Vec<Pcpu>,
     /// On machines with SMT.
     pub(super) smt: Option<Smt>,
+    pub(super) core_scheduling: Option<CoreScheduling>,
     pub(super) vms: Vec<SimulatedVm>,
     pub(super) vcpus: Vec<Vcpu>,
     pub(super) threads: Vec<Thread>,

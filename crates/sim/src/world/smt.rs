@@ -89,6 +89,11 @@ impl Smt {
         (old != activity).then(|| self.siblings[p as usize])
     }
 
+    /// The other thread of a pCPU's core.
+    pub fn sibling(&self, p: u32) -> u32 {
+        self.siblings[p as usize]
+    }
+
     /// Speed of a vCPU on a pCPU, percent.
     pub fn speed(&self, p: u32) -> u8 {
         match self.activities[self.siblings[p as usize] as usize] {

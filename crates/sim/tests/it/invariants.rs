@@ -68,7 +68,11 @@ fn world() -> impl Strategy<Value = (String, Vec<String>)> {
         (1u32..3, 1u32..3).prop_map(smt),
     ];
     (machine, 1u32..4, 1u32..5, program, settings, any::<u32>()).prop_map(
-        |(machine, vms, vcpus, program, settings, seed)| {
+        |(machine, vms, vcpus, program, mut settings, seed)| {
+            let is_credit = settings.iter().any(|setting| setting.ends_with("credit"));
+            if machine.starts_with("topology") && !is_credit && seed % 2 == 0 {
+                settings.push("host.core_scheduling=vm".to_owned());
+            }
             let text = format!(
                 "seed = {seed}\nduration = \"60ms\"\n[machine]\n{machine}\n
                 [[workload]]\nname = \"w\"
