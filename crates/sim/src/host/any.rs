@@ -9,6 +9,7 @@ use super::{Enqueue, HostScheduler, Move, Scheduler, Shape};
 
 /// A host scheduler.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a world has one")]
 pub enum AnyScheduler {
     /// Linux.
     Linux(LinuxHost),

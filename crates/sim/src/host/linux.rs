@@ -2,8 +2,8 @@
 //!
 //! A VM is a group of the fair class ([`crate::sched::fair`]), and its vCPUs are the tasks.
 //!
-//! Placement without a described topology: a woken vCPU goes to its last pCPU if that is idle, else to an idle pCPU of the same last-level cache, else to any idle pCPU,
-//! else to its last pCPU (select_idle_sibling).
+//! Placement without a described topology: a woken vCPU goes to its last pCPU if that is idle, else to an idle pCPU of the same
+//! last-level cache, else to any idle pCPU, else to its last pCPU (select_idle_sibling).
 //! With one, `wake` follows the kernel's steps, and a vCPU next to a busy thread moves to an idle core (`balance`).
 //! A pCPU that becomes idle takes a vCPU from the busiest pCPU, first within its innermost domain (sched_balance_newidle).
 //! Busy pCPUs compare loads at intervals (see `balance`).
