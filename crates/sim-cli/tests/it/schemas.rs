@@ -32,6 +32,7 @@ fn run_matches_its_schema() {
         ("shootdown-ipi.toml", &[]),
         ("lock-holder-preemption.toml", &["--set", "host.pause_loop.policy=aple"]),
         ("native-locks.toml", &[]),
+        ("two-sockets.toml", &["--set", "host.core_scheduling=vm"]),
     ] {
         let path = scenario(name);
         let args = ["run", &path, "--duration", "120ms", "--set", "warmup=0"];
