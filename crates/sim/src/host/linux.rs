@@ -76,8 +76,8 @@ impl LinuxHost {
     /// Whether all runnable groups on a pCPU are in the idle class (sched_idle_cpu).
     fn only_idle_class(&self, p: u32) -> bool {
         let root = QueueId(p);
-        let mut groups = self.fair.queued(root).chain(self.fair.queue(root).curr.get());
-        groups.all(|group| self.fair.entity(group).idle)
+        let mut entities = self.fair.queued(root).chain(self.fair.queue(root).curr.get());
+        entities.all(|se| self.fair.is_sched_idle(se))
     }
 
     fn is_current(&self, v: u32, p: u32) -> bool {
@@ -158,6 +158,10 @@ impl Scheduler for LinuxHost {
 
     fn preempts(&mut self, woken: u32, p: u32, _now: u64) -> bool {
         self.fair.check_preempt(QueueId(p), EntityId(woken))
+    }
+
+    fn preempts_lazily(&self) -> bool {
+        self.discipline.is_flat()
     }
 
     fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {

@@ -11,6 +11,7 @@ mod delayed;
 mod every;
 mod fair_queue;
 mod gleaner;
+mod linux_7;
 mod invariants;
 mod policies;
 mod recorded;

@@ -16,6 +16,14 @@ impl LinuxHost {
     /// Since 4.16, detach_tasks takes the tail of a list that enqueued and picked tasks enter at the head.
     pub(super) fn movable(&self, from: u32, to: u32, least: u64, most: u64) -> Option<u32> {
         let (fair, root) = (&self.fair, QueueId(from));
+        if self.discipline.is_flat() {
+            return fair
+                .queued_tasks(root)
+                .filter(|(_, weight)| (least..=most).contains(weight))
+                .map(|(EntityId(v), _)| v)
+                .filter(|&v| self.may_be_on(v, to))
+                .min_by_key(|&v| self.touched[v as usize]);
+        }
         // The current vCPU's group is out of the tree, but may have waiting vCPUs.
         let groups = fair.queued(root).chain(fair.queue(root).curr.get()).map(|id| fair.entity(id));
         let mut vcpus = groups
