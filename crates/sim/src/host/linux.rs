@@ -9,6 +9,7 @@
 //! Cache hotness is not modelled, and searching costs no time.
 //!
 //! The idle class (`cpu.idle`, sched_group_set_idle): a group in it weighs 3, never preempts a normal group, and is preempted by one at once.
+//! In Linux 7.3 the wake-up rules do not consider the class (see `flat` in [`crate::sched::fair`]).
 //! A pCPU that runs only the idle class counts as idle for a vCPU that wakes (sched_idle_cpu).
 //! When a group leaves the class, the change takes effect at the next tick or wake-up.
 //!
@@ -43,6 +44,8 @@ pub struct LinuxHost {
     overloaded: Vec<u64>,
     /// Per pCPU and scheduling domain: time of the next comparison of loads, ns.
     balance_due: Vec<[u64; 2]>,
+    /// Per pCPU and scheduling domain: failed attempts to balance since the last move (nr_balance_failed).
+    balance_failed: Vec<[u8; 2]>,
     /// Groups of the vCPUs that are or were apart, by vCPU.
     own_groups: BTreeMap<u32, GroupId>,
     /// Per vCPU: the value of `touches` when it was last enqueued or picked.
@@ -65,6 +68,7 @@ impl LinuxHost {
             group_of: shape.vm_of.iter().map(|&vm| GroupId(vm)).collect(),
             overloaded: vec![0; pcpus.div_ceil(64)],
             balance_due: vec![Domain::ALL.map(|domain| domain.interval(&shape)); pcpus],
+            balance_failed: vec![[0; 2]; pcpus],
             own_groups: BTreeMap::new(),
             touched: vec![0; shape.vm_of.len()],
             touches: 0,

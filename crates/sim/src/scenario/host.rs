@@ -160,7 +160,8 @@ fn eevdf_release(table: &Table<'_>, cpus: u32) -> Result<Discipline, LoadError> 
     }
     let older = |field: &Field<'_>| {
         field.parse::<CgroupMode>()?;
-        Err(field.wrong("needs as_of = \"7.3\": earlier releases have one meaning of group weights"))
+        Err(field
+            .wrong("needs as_of = \"7.3\": earlier releases have one meaning of group weights"))
     };
     table.or("cgroup_mode", Discipline::eevdf(cpus), older)
 }

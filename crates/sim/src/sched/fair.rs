@@ -1,4 +1,4 @@
-//! The fair class: CFS as of Linux 3.15 … 6.1 (see [`CfsAge`]) or EEVDF as of 6.12.
+//! The fair class: CFS as of Linux 3.15 … 6.1 (see [`CfsAge`]) or EEVDF as of 6.12, or of 7.3 (see `flat`, `cgroup_mode`).
 //! The host uses it for VMs and vCPUs, the guest for threads.
 //!
 //! Source: kernel/sched/fair.c of those versions, whose names the functions have.

@@ -170,8 +170,12 @@ fn flat_pick_compares_tasks_of_all_groups() {
 
 #[test]
 fn flat_weight_multiplies_shares_of_all_levels() {
-    let mut fair =
-        FairClass::with_groups(Discipline::eevdf_flat(1, CgroupMode::Smp), 1, &[1024; 3], &[2048.0]);
+    let mut fair = FairClass::with_groups(
+        Discipline::eevdf_flat(1, CgroupMode::Smp),
+        1,
+        &[1024; 3],
+        &[2048.0],
+    );
     let nested = fair.add_group(1024.0, GroupId(0));
     for (id, group) in (0..).map(EntityId).zip([GroupId(0), nested, nested]) {
         let rq = fair.group_queue_or_new(0, group);
