@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use tandem_model::{PcpuId, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
+use self::balance::Attempt;
 use self::domain::Domain;
 use super::{Enqueue, Move, Placement, Scheduler, Shape};
 use crate::bits::set_bit;
@@ -42,10 +43,8 @@ pub struct LinuxHost {
     group_of: Vec<GroupId>,
     /// pCPUs with more than one runnable vCPU, a bit each.
     overloaded: Vec<u64>,
-    /// Per pCPU and scheduling domain: time of the next comparison of loads, ns.
-    balance_due: Vec<[u64; 2]>,
-    /// Per pCPU and scheduling domain: failed attempts to balance since the last move (nr_balance_failed).
-    balance_failed: Vec<[u8; 2]>,
+    /// Per pCPU and scheduling domain: the next comparison of loads.
+    balance_due: Vec<[Attempt; 2]>,
     /// Groups of the vCPUs that are or were apart, by vCPU.
     own_groups: BTreeMap<u32, GroupId>,
     /// Per vCPU: the value of `touches` when it was last enqueued or picked.
@@ -67,8 +66,7 @@ impl LinuxHost {
             ),
             group_of: shape.vm_of.iter().map(|&vm| GroupId(vm)).collect(),
             overloaded: vec![0; pcpus.div_ceil(64)],
-            balance_due: vec![Domain::ALL.map(|domain| domain.interval(&shape)); pcpus],
-            balance_failed: vec![[0; 2]; pcpus],
+            balance_due: vec![Domain::ALL.map(|domain| Attempt::first(domain, &shape)); pcpus],
             own_groups: BTreeMap::new(),
             touched: vec![0; shape.vm_of.len()],
             touches: 0,

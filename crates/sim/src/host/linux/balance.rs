@@ -8,11 +8,27 @@ use super::LinuxHost;
 use super::domain::Domain;
 use crate::bits::next_bit;
 use crate::host::Move;
+use crate::host::Shape;
 use crate::sched::fair::Discipline;
 use crate::sched::ids::{EntityId, QueueId};
 
 /// Failed attempts after which the kernel migrates the running task (need_active_balance: cache_nice_tries + 2), which is left out.
 const MAX_FAILED: u8 = 3;
+
+/// State of a pCPU's balancing within a domain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    /// Time of the next comparison of loads, ns.
+    due: u64,
+    /// Failed attempts since the last move (nr_balance_failed).
+    failed: u8,
+}
+
+impl Attempt {
+    pub(super) fn first(domain: Domain, shape: &Shape) -> Attempt {
+        Attempt { due: domain.interval(shape), failed: 0 }
+    }
+}
 
 impl LinuxHost {
     /// A queued vCPU on `from` that may be moved to `to`, from a group whose weight per vCPU is in `least` … `most`.
@@ -90,10 +106,11 @@ impl LinuxHost {
         // After the move, both loads must be below the larger one of before.
         let mut most = (more - less).saturating_sub(1);
         if self.discipline.is_flat() {
-            most = (more - less) / 2 << self.balance_failed[p as usize][domain as usize];
+            let failed = self.balance_due[p as usize][domain as usize].failed;
+            most = ((more - less) / 2) << failed;
         }
         let found = self.movable(from, p, 1, most);
-        let failed = &mut self.balance_failed[p as usize][domain as usize];
+        let failed = &mut self.balance_due[p as usize][domain as usize].failed;
         *failed = if found.is_some() { 0 } else { (*failed + 1).min(MAX_FAILED) };
         found.map(|vcpu| Move { vcpu, from, to: p })
     }
@@ -105,7 +122,7 @@ impl LinuxHost {
                 continue;
             }
             let next = now + domain.interval(&self.shape);
-            let due = &mut self.balance_due[p as usize][domain as usize];
+            let due = &mut self.balance_due[p as usize][domain as usize].due;
             if now < *due {
                 continue;
             }

@@ -8,7 +8,7 @@
 //! Lag, deadlines, slices and delayed dequeue concern tasks only, and all tasks of the CPU share one V.
 //!
 //! `cpu.idle` of a group is only its small weight: se_is_idle of a task looks at the task's own policy.
-//! So a woken task preempts a task of an idle group by the rules of eligibility and deadlines, not at once.
+//! So a woken task preempts a task of an idle group by eligibility and deadline: usually at once, but not in a protected slice.
 //!
 //! Left out: 7.3 bounds slice protection by shorter slices of waiting tasks (set_protect_slice), bounds lag by the longest queued slice,
 //! ends slices with a timer (HRTICK) rather than at the tick, and makes a woken task that preempts by a shorter slice the next buddy.
