@@ -45,23 +45,24 @@ def main():
             key = tuple(map(int, (large, small, weight))) + (cpus,)
             modes = cases.setdefault(key, {})
             l, s = int(l), int(s)
-            modes.setdefault(mode, {"real": {}, "used": {}})
             scale = seconds * cpus / (l + s)
-            modes[mode]["real"][path.name] = [round(l * scale, 3), round(s * scale, 3)]
-            modes[mode]["used"][path.name] = round((l + s) / 1e6 / (float(end) - float(begin)) / cpus, 3)
+            used = (l + s) / 1e6 / (float(end) - float(begin)) / cpus
+            row = modes.setdefault(mode, {"real": {}})
+            row["real"][path.name] = [round(l * scale, 3), round(s * scale, 3), round(used, 3)]
     for key, modes in cases.items():
         for mode, row in modes.items():
             row["simulated"] = simulate(*key, mode, seconds)
     names = ("large", "small", "weight", "cpus")
-    print(json.dumps({
+    text = json.dumps({
         "command": f"research/lab/weights-by-case VMLINUZ {seconds}",
         "date": datetime.date.today().isoformat(),
-        "evidence": "emulation: a stock Debian kernel in QEMU (TCG), 4 CPUs; two cgroups of busy tasks; CPU seconds of both, scaled to all CPUs; "
-                    "used: part of the CPUs that both used",
+        "evidence": "emulation: a stock Debian kernel in QEMU (TCG), 4 CPUs; two cgroups of busy tasks. CPU seconds of "
+                    "both, scaled to all CPUs, and for the kernel the part of the CPUs that both used",
         "release": release,
         "seconds": seconds,
         "cases": [dict(zip(names, key)) | {"modes": modes} for key, modes in cases.items()],
-    }, indent=1))
+    }, indent=1)
+    print(re.sub(r"\[([\s\d.,]+)\]", lambda numbers: "[" + " ".join(numbers[1].split()) + "]", text))
 
 
 main()
