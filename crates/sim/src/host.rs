@@ -319,6 +319,11 @@ pub trait Scheduler {
     /// Whether a vCPU that was just enqueued preempts the current one.
     fn preempts(&mut self, woken: u32, pcpu: u32, now: u64) -> bool;
 
+    /// Whether a wake-up only marks the current vCPU, which gives way at its next VM exit or tick (PREEMPT_LAZY).
+    fn preempts_lazily(&self) -> bool {
+        false
+    }
+
     /// Delay of the scheduler's own timer in ns after a vCPU was enqueued and did not preempt; `None`: no timer.
     fn looks_again_after(&self, _pcpu: u32) -> Option<u64> {
         None

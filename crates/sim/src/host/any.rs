@@ -48,6 +48,7 @@ dispatch! {
     fn account(self: &mut Self, vcpu: u32, pcpu: u32, ran: u64, now: u64);
     fn tick(self: &mut Self, pcpu: u32, now: u64) -> bool;
     fn preempts(self: &mut Self, woken: u32, pcpu: u32, now: u64) -> bool;
+    fn preempts_lazily(self: &Self) -> bool;
     fn looks_again_after(self: &Self, pcpu: u32) -> Option<u64>;
     fn looks_again(self: &mut Self, pcpu: u32) -> bool;
     fn select(self: &mut Self, vcpu: u32, last: u32, waker: Option<u32>, idle: &PcpuSet, now: u64) -> u32;

@@ -10,6 +10,7 @@
 //! Cache hotness is not modelled, and searching costs no time.
 //!
 //! The idle class (`cpu.idle`, sched_group_set_idle): a group in it weighs 3, never preempts a normal group, and is preempted by one at once.
+//! In Linux 7.3 the wake-up rules do not consider the class (see `flat` in [`crate::sched::fair`]).
 //! A pCPU that runs only the idle class counts as idle for a vCPU that wakes (sched_idle_cpu).
 //! When a group leaves the class, the change takes effect at the next tick or wake-up.
 //!
@@ -26,6 +27,7 @@ use std::collections::BTreeMap;
 use tandem_model::{Level, PcpuId, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
+use self::balance::Attempt;
 use self::domain::Domain;
 use self::wake::Wakees;
 use super::{Enqueue, Move, Placement, Scheduler, Shape};
@@ -46,8 +48,8 @@ pub struct LinuxHost {
     overloaded: Vec<u64>,
     /// Scheduling domains, from the innermost to the outermost.
     domains: Vec<Domain>,
-    /// Per pCPU and scheduling domain: time of the next comparison of loads, ns.
-    balance_due: Vec<u64>,
+    /// Per pCPU and scheduling domain: the comparisons of loads.
+    attempts: Vec<Attempt>,
     /// Per pCPU: time since which its core has two busy threads while another core is idle; `u64::MAX`: it has not.
     crowded_since: Vec<u64>,
     wakees: Wakees,
@@ -77,11 +79,7 @@ impl LinuxHost {
             ),
             group_of: shape.vm_of.iter().map(|&vm| GroupId(vm)).collect(),
             overloaded: vec![0; pcpus.div_ceil(64)],
-            balance_due: domains
-                .iter()
-                .map(|domain| domain.interval)
-                .collect::<Vec<_>>()
-                .repeat(pcpus),
+            attempts: domains.iter().map(Attempt::first).collect::<Vec<_>>().repeat(pcpus),
             domains,
             crowded_since: vec![u64::MAX; pcpus],
             wakees: Wakees::new(shape.vm_of.len()),
@@ -98,8 +96,8 @@ impl LinuxHost {
     /// Whether all runnable groups on a pCPU are in the idle class (sched_idle_cpu).
     fn only_idle_class(&self, p: u32) -> bool {
         let root = QueueId(p);
-        let mut groups = self.fair.queued(root).chain(self.fair.queue(root).curr.get());
-        groups.all(|group| self.fair.entity(group).idle)
+        let mut entities = self.fair.queued(root).chain(self.fair.queue(root).curr.get());
+        entities.all(|se| self.fair.is_sched_idle(se))
     }
 
     fn is_current(&self, v: u32, p: u32) -> bool {
@@ -177,8 +175,9 @@ impl Scheduler for LinuxHost {
     }
 
     fn pick_of(&mut self, vm: u32, p: u32, now: u64) -> Option<u32> {
-        let rq = self.fair.group_queue(p, GroupId(vm))?;
-        let EntityId(v) = self.fair.queued(rq).find(|&se| !self.fair.entity(se).sched_delayed)?;
+        let group = self.fair.group_queue(p, GroupId(vm))?;
+        let rq = if self.discipline.is_flat() { QueueId(p) } else { group };
+        let v = self.fair.queued(rq).find(|&EntityId(v)| self.shape.vm_of[v as usize] == vm)?.0;
         self.boost(v, p, now);
         self.pick(p, now)
     }
@@ -197,6 +196,10 @@ impl Scheduler for LinuxHost {
 
     fn preempts(&mut self, woken: u32, p: u32, _now: u64) -> bool {
         self.fair.check_preempt(QueueId(p), EntityId(woken))
+    }
+
+    fn preempts_lazily(&self) -> bool {
+        self.discipline.is_flat()
     }
 
     fn select(&mut self, v: u32, last: u32, waker: Option<u32>, idle: &PcpuSet, now: u64) -> u32 {

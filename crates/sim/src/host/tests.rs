@@ -7,6 +7,7 @@
 use tandem_model::PcpuId;
 
 use super::*;
+use crate::sched::fair::CgroupMode;
 
 const MS: u64 = 1_000_000;
 
@@ -36,8 +37,12 @@ fn credit_of(age: CreditAge) -> HostScheduler {
     HostScheduler::Credit(CreditConfig::of(age))
 }
 
-fn all() -> [HostScheduler; 3] {
-    [linux(Discipline::cfs(2)), linux(Discipline::eevdf(2)), credit()]
+fn flat(cpus: u32) -> Discipline {
+    Discipline::eevdf_flat(cpus, CgroupMode::Smp)
+}
+
+fn all() -> [HostScheduler; 4] {
+    [linux(Discipline::cfs(2)), linux(Discipline::eevdf(2)), linux(flat(2)), credit()]
 }
 
 impl TestHost {
@@ -212,7 +217,7 @@ fn idle_pcpu_pulls_an_allowed_vcpu() {
 #[test]
 fn spread_vcpus_split_group_weight() {
     // One VM on all four pCPUs competes with one VM on each: 256 against 1024.
-    for discipline in [Discipline::cfs(4), Discipline::eevdf(4)] {
+    for discipline in [Discipline::cfs(4), Discipline::eevdf(4), flat(4)] {
         let mut host = TestHost::new(
             &linux(discipline),
             4,
@@ -310,7 +315,7 @@ fn directed_yield_needs_a_waiting_candidate() {
 
 #[test]
 fn wakeup_prefers_last_then_near_then_far() {
-    for scheduler in [linux(Discipline::cfs(4)), linux(Discipline::eevdf(4))] {
+    for scheduler in [linux(Discipline::cfs(4)), linux(Discipline::eevdf(4)), linux(flat(4))] {
         let shape = Shape {
             pcpus: 4,
             topology: Topology::of_caches(4, 2),

@@ -15,6 +15,7 @@ use crate::host::{
     AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, Cookies, CreditConfig, HostConfig,
     HostScheduler, PauseLoop, Placement, Ranking, Ticks,
 };
+use crate::sched::fair::CgroupMode;
 use crate::sched::fair::Discipline;
 
 use super::{Machine, Mode};
@@ -38,7 +39,7 @@ pub(super) const KEYS: [&str; 16] = [
     "fast_reactivation",
 ];
 
-pub(super) const EEVDF_KEYS: [&str; 2] = ["base_slice", "reweight"];
+pub(super) const EEVDF_KEYS: [&str; 4] = ["as_of", "cgroup_mode", "base_slice", "reweight"];
 
 /// Minimum of a scheduler's times: below it, switching would take all the time.
 const MIN_TIME: Nanos = Nanos(10_000);
@@ -148,9 +149,11 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
         }
     }
     let mut eevdf = Discipline::eevdf(cpus);
-    if let (Some(table), Discipline::Eevdf { base_slice, reweight }) =
-        (table.table("eevdf", &EEVDF_KEYS)?, &mut eevdf)
-    {
+    if let Some(table) = table.table("eevdf", &EEVDF_KEYS)? {
+        eevdf = eevdf_release(&table, cpus)?;
+        let Discipline::Eevdf { base_slice, reweight, .. } = &mut eevdf else {
+            return Ok(eevdf);
+        };
         *base_slice = table.or("base_slice", *base_slice, |field| {
             field.time(Nanos(100_000), Nanos::from_millis(100))
         })?;
@@ -160,6 +163,21 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
         SchedulerName::Cfs => cfs,
         SchedulerName::Eevdf | SchedulerName::Credit => eevdf,
     })
+}
+
+/// Reads the release in `[….eevdf]`, and the meaning of group weights, which can be selected since Linux 7.3.
+fn eevdf_release(table: &Table<'_>, cpus: u32) -> Result<Discipline, LoadError> {
+    let is_flat = |field: &Field<'_>| field.choice(&[("6.12", false), ("7.3", true)]);
+    if table.or("as_of", false, is_flat)? {
+        let mode = table.or("cgroup_mode", CgroupMode::Concur, Field::parse)?;
+        return Ok(Discipline::eevdf_flat(cpus, mode));
+    }
+    let older = |field: &Field<'_>| {
+        field.parse::<CgroupMode>()?;
+        Err(field
+            .wrong("needs as_of = \"7.3\": earlier releases have one meaning of group weights"))
+    };
+    table.or("cgroup_mode", Discipline::eevdf(cpus), older)
 }
 
 /// Reads `[host.credit]`; the defaults derive from CSCHED_DEFAULT_TSLICE_MS.

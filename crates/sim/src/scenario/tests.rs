@@ -43,6 +43,7 @@ fn omitted_settings_have_defaults() {
     assert_eq!(
         host.scheduler,
         HostScheduler::Linux(Discipline::Eevdf {
+            cgroup_mode: None,
             // 0.75 ms × (1 + log₂ 4)
             base_slice: Nanos(2_250_000),
             reweight: crate::sched::fair::Reweight::Kept

@@ -78,6 +78,7 @@ impl World {
                 idle_total: 0,
                 results: PcpuResults::default(),
                 resched: false,
+                resched_lazy: false,
                 protected_until: 0,
                 next_boost: 0,
                 ganged: false,

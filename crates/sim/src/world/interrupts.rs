@@ -258,6 +258,8 @@ impl World {
     /// Charges the host's time for the timer interrupt on `p` that wakes `v`.
     /// It delays `v` if that runs at once, and otherwise the vCPU that runs on `p`.
     fn timer_interrupts(&mut self, v: u32, p: u32) {
+        // The interrupt is an exit of the vCPU on `p`.
+        self.resched_if_lazy(p);
         let target = self.vcpus[v as usize].pcpu;
         // The pCPU has not rescheduled yet.
         let is_idle = self.pcpus[target as usize].current == NONE;

@@ -213,6 +213,7 @@ impl World {
         }
         self.owe(v, EXITS, cost);
         self.trace_exit(v, reason);
+        self.resched_if_lazy(self.vcpus[v as usize].pcpu);
     }
 
     /// Appends a thread to an object's list of waiters.

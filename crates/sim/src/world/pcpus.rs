@@ -3,6 +3,11 @@
 //! `choose` is the one place where a pCPU's vCPU changes.
 //! Every cause (a wake-up, a tick, a yield, a balancing move) marks the pCPU and puts it on the list of work.
 //!
+//! With lazy preemption (Linux 7.3), a wake-up marks the pCPU, which reschedules at the next exit of its vCPU or at the tick.
+//! KVM's loop reschedules before it enters the guest again (XFER_TO_GUEST_MODE_WORK contains _TIF_NEED_RESCHED_LAZY since 6.13).
+//! The mark sends no interrupt to a remote pCPU (__resched_curr).
+//! The cost of that exit is paid when the vCPU runs again, and posted interrupts are no exits.
+//!
 //! A vCPU that comes onto a pCPU pays for the switch if another vCPU ran there since, and for its data lost from the cache (see `caches`).
 
 use tandem_kpolicy::Cause;
@@ -15,7 +20,7 @@ use crate::trace::VcpuState;
 use super::calendar::Event;
 use super::pause_loop::Happened;
 use super::simulation::World;
-use super::state::{Doing, NONE, PcpuState, SWITCH, Work};
+use super::state::{Doing, EXITS, NONE, PcpuState, SWITCH, Work};
 
 impl World {
     /// Starts a VM: queues its threads and wakes their vCPUs.
@@ -93,7 +98,11 @@ impl World {
             self.work.push(Work::Pcpu(p));
         } else if self.now >= self.pcpus[p as usize].protected_until {
             if self.host.preempts(v, p, self.now) {
-                self.reschedule(p);
+                if self.host.preempts_lazily() && self.is_in_guest(current) {
+                    self.pcpus[p as usize].resched_lazy = true;
+                } else {
+                    self.reschedule(p);
+                }
             } else if let Some(rest) = self.host.looks_again_after(p) {
                 self.calendar.set(Event::SecondLook, p, self.now + rest);
             }
@@ -116,6 +125,21 @@ impl World {
     pub(crate) fn reschedule(&mut self, p: u32) {
         self.pcpus[p as usize].resched = true;
         self.work.push(Work::Pcpu(p));
+    }
+
+    /// Whether a running vCPU is between a VM entry and an exit: it has paid for its last switch and its last exit.
+    fn is_in_guest(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let in_host = vcpu.owed[SWITCH] + vcpu.owed[EXITS];
+        in_host == 0 || self.owed(v) <= self.now - vcpu.synced
+    }
+
+    /// A running vCPU exits or its pCPU's tick fires: reschedules if the pCPU is marked lazily.
+    #[inline]
+    pub(crate) fn resched_if_lazy(&mut self, p: u32) {
+        if self.pcpus[p as usize].resched_lazy {
+            self.reschedule(p);
+        }
     }
 
     /// Sends an interrupt that makes another pCPU reschedule.
@@ -156,7 +180,8 @@ impl World {
                 self.host.put_back(current, p, self.now);
             }
         }
-        self.pcpus[p as usize].resched = false;
+        let pcpu = &mut self.pcpus[p as usize];
+        (pcpu.resched, pcpu.resched_lazy) = (false, false);
         let mut next = self.host.pick(p, self.now);
         if next.is_none()
             && let Some(pulled) = self.host.pull(p, self.now)
@@ -363,6 +388,7 @@ impl World {
         if is_over && self.now >= self.pcpus[p as usize].protected_until {
             self.reschedule(p);
         }
+        self.resched_if_lazy(p);
         if let Some(moved) = self.host.balance(p, self.now)
             && self.carry_out(moved)
         {

@@ -56,6 +56,8 @@ pub(crate) struct Pcpu {
     pub results: PcpuResults,
     /// Marked to reschedule.
     pub resched: bool,
+    /// Marked to reschedule at the next VM exit of its vCPU or at the tick (TIF_NEED_RESCHED_LAZY).
+    pub resched_lazy: bool,
     /// The current vCPU is protected from preemption until this time (demand-based scheduling).
     pub protected_until: u64,
     /// Earliest time of the next boost of a woken vCPU (fast reactivation).

@@ -36,7 +36,12 @@ fn step() -> impl Strategy<Value = String> {
 fn world() -> impl Strategy<Value = (String, Vec<String>)> {
     let program = prop::collection::vec(step(), 1..6).prop_map(|steps| steps.join(", "));
     let settings = (
-        prop_oneof![Just("cfs"), Just("eevdf"), Just("credit")],
+        prop_oneof![
+            Just(("cfs", "6.12")),
+            Just(("eevdf", "6.12")),
+            Just(("eevdf", "7.3")),
+            Just(("credit", "6.12"))
+        ],
         prop_oneof![Just("load-balancing"), Just("pin")],
         prop_oneof![Just("no"), Just("gang"), Just("demand")],
         any::<bool>(),
@@ -47,7 +52,8 @@ fn world() -> impl Strategy<Value = (String, Vec<String>)> {
     )
         .prop_map(|(scheduler, placement, together, cap, pause, idle, tlb, flexw)| {
             [
-                format!("host.scheduler={scheduler}"),
+                format!("host.scheduler={}", scheduler.0),
+                format!("host.eevdf.as_of={}", scheduler.1),
                 format!("host.placement={placement}"),
                 format!("host.together={together}"),
                 format!("host.cap={cap}"),

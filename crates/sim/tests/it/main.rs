@@ -12,6 +12,7 @@ mod every;
 mod fair_queue;
 mod gleaner;
 mod invariants;
+mod linux_7;
 mod policies;
 mod recorded;
 mod scenario_files;

@@ -125,6 +125,46 @@ fn core_scheduling_alternates_vms_of_a_core() {
     assert_eq!((results.vms[0].work, results.pcpus[0].forced_idle), (1240, Nanos(0)));
 }
 
+/// Both run queues of EEVDF: with groups, and flat.
+const RELEASES: [&str; 2] = ["host.eevdf.as_of=6.12", "host.eevdf.as_of=7.3"];
+
+#[test]
+fn core_scheduling_matches_waiting_vcpus() {
+    // Each thread of the core has a vCPU of both VMs.
+    let both = |name: &str| {
+        format!("[[vm]]\nname = \"{name}\"\nvcpus = 2\nworkload = \"hog\"\npins = [\"0\", \"1\"]\n")
+    };
+    let text = host(1, FREE) + &both("a") + &both("b");
+    for release in RELEASES {
+        let results = run(&text, &[release, "host.core_scheduling=vm"]);
+        let forced: Nanos = results.pcpus.iter().map(|pcpu| pcpu.forced_idle).sum();
+        assert!(forced.0 < results.measured.0 / 100, "{release}: {forced:?}");
+        for vm in &results.vms {
+            assert!((600..=640).contains(&vm.work), "{release}: {}", vm.work);
+        }
+    }
+}
+
+#[test]
+fn vcpus_of_a_full_socket_spread_to_the_other() {
+    let vms = [0, 4, 1, 5].map(|pcpu| vm_on(&format!("vm{pcpu}"), "hog", pcpu)).concat();
+    let text = host(4, FREE) + &vms;
+    for release in RELEASES {
+        let results = run(&text, &[release]);
+        assert_eq!(results.vms.iter().map(|vm| vm.counts.vcpu_migrations).sum::<u64>(), 2);
+        // After more than three intervals of 8 ms, each has a core.
+        for vm in &results.vms {
+            assert!((970..1000).contains(&vm.work), "{release}: {}", vm.work);
+        }
+        // Four more VMs use the second threads, and four after these wait.
+        let crowd =
+            format!("{text}[[vm]]\nname = \"crowd\"\ncount = 4\nvcpus = 2\nworkload = \"hog\"\n");
+        let results = run(&crowd, &[release]);
+        let work: u64 = results.vms.iter().map(|vm| vm.work).sum();
+        assert!((4900..=4960).contains(&work), "{release}: {work}");
+    }
+}
+
 #[test]
 fn remote_memory_costs_more() {
     // One of two vCPUs with working sets of 128 KiB moves to the other socket after 100 ms; its memory stays.

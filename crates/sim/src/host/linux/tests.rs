@@ -361,8 +361,11 @@ fn delayed_vcpu_counts_and_wakes_in_place() {
 /// VM 2 has run far ahead; of the other two, VM 1 has the earlier deadline.
 /// Returns the vCPU picked after vCPU 1 has left, to sleep or not.
 fn next_after_dequeue(sleeps: bool) -> Option<u32> {
-    let discipline =
-        Discipline::Eevdf { base_slice: tandem_model::Nanos(1_500_000), reweight: Reweight::Kept };
+    let discipline = Discipline::Eevdf {
+        cgroup_mode: None,
+        base_slice: tandem_model::Nanos(1_500_000),
+        reweight: Reweight::Kept,
+    };
     let mut host = LinuxHost::new(discipline, shape(1, &[0, 0, 1, 2]));
     for v in 0..4 {
         host.enqueue(v, 0, Enqueue::New, 0);
