@@ -49,7 +49,12 @@ pub struct LinuxHost {
     touched: Vec<u64>,
     /// Number of enqueues and picks so far.
     touches: u64,
+    /// Per pCPU: the last end of a yielder's slice protection, ns.
+    forced: Vec<Option<u64>>,
 }
+
+/// Minimum time between two ends of slice protection on a pCPU by a credited yield, ns.
+const FORCE_INTERVAL: u64 = 6_000_000;
 
 impl LinuxHost {
     /// A host with empty run queues.
@@ -68,6 +73,7 @@ impl LinuxHost {
             own_groups: BTreeMap::new(),
             touched: vec![0; shape.vm_of.len()],
             touches: 0,
+            forced: vec![None; pcpus],
             discipline,
             shape,
         }
@@ -207,6 +213,15 @@ impl Scheduler for LinuxHost {
             return false;
         }
         self.fair.yield_to(QueueId(p), QueueId(q), EntityId(to))
+    }
+
+    fn credit_lag(&mut self, to: u32, p: u32, now: u64) {
+        self.fair.credit_lag(EntityId(to));
+        let last = &mut self.forced[p as usize];
+        if last.is_none_or(|last| now - last >= FORCE_INTERVAL) {
+            *last = Some(now);
+            self.fair.cancel_protection(QueueId(p));
+        }
     }
 
     fn boost(&mut self, v: u32, p: u32, _now: u64) {
