@@ -149,7 +149,7 @@ fn invalid_replacements_name_the_option() {
         ("host.eevdf.reweight=[6.13]", "one of \"6.13\""),
         ("policies.flexs={ choices = 0 }", "policies.flexs.choices = 0 is not possible: 1 … 64"),
         ("workload.w.branches={ tight = 1 }", "0 … 0.9"),
-        ("vm.a.preferred={ interval = \"10ms\" }", "100 ms … 60 s"),
+        ("vm.a.preferred={ interval = \"10ms\" }", "100ms … 60s"),
         ("vm.a.preferred={ low = 0.1 }", "high"),
         ("vm.a.preferred=2", "a table"),
         ("seed=-1", "0 … "),
