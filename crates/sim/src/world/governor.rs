@@ -126,6 +126,7 @@ impl World {
 mod tests {
     use super::*;
     use crate::scenario::load;
+    use crate::world::state::Idle;
 
     const MS: u64 = 1_000_000;
 
@@ -213,6 +214,7 @@ mod tests {
         world.set_preferred(0, 2);
         world.run_until(Nanos::from_millis(20));
         assert!(world.threads.iter().all(|thread| thread.vcpu < 2));
+        assert!((2..4).all(|v| world.vcpus[v].idle == Idle::Halted), "their timers woke others");
     }
 
     #[test]
