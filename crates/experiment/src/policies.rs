@@ -27,7 +27,7 @@ const POLICIES: [(&str, &[(&str, &str)]); 35] = [
     ("cch", &[("host.pause_loop.candidate", "cch")]),
     ("in-kernel", &[("host.pause_loop.candidate", "in-kernel")]),
     ("ipi-aware", &[("host.pause_loop.candidate", "ipi-aware")]),
-    ("lag-credit", &[("host.scheduler", "eevdf"), ("host.pause_loop.lag_credit", "true")]),
+    ("lag-credit", &[("host.scheduler", "eevdf"), ("host.pause_loop.lag_credit", "100us")]),
     ("apples", &[("host.pause_loop.policy", "aple"), ("host.pause_loop.candidate", "hvs")]),
     // The paper's name for the weights of `fair`.
     ("flexw", &[("policies.fair", "true")]),

@@ -230,9 +230,9 @@ pub struct HostConfig {
     pub pause_filter: bool,
     /// Candidate selection.
     pub candidate: Candidate,
-    /// Whether a directed yield credits lag to its target (EEVDF).
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub lag_credit: bool,
+    /// Lag that a directed yield credits to its target for each queued entity (EEVDF); `None`: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_credit: Option<Nanos>,
     /// Maximum time of halt polling (`halt_poll_ns`, 200 µs); zero: none.
     pub halt_poll: Nanos,
     /// APIC virtualization: interrupts arrive and end without exits.
@@ -326,7 +326,8 @@ pub trait Scheduler {
     fn yield_to(&mut self, from: u32, pcpu: u32, to: u32, to_pcpu: u32, now: u64) -> bool;
 
     /// Credits lag to `to`, to which the current vCPU of the same pCPU has just yielded; others than EEVDF ignore it.
-    fn credit_lag(&mut self, _to: u32, _pcpu: u32, _now: u64) {}
+    /// `margin` is the lag for each queued entity.
+    fn credit_lag(&mut self, _to: u32, _pcpu: u32, _margin: Nanos, _now: u64) {}
 
     /// Makes a queued vCPU the next on its pCPU, for co-scheduling; the caller switches.
     fn boost(&mut self, vcpu: u32, pcpu: u32, now: u64);

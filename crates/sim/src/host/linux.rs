@@ -21,7 +21,7 @@ mod domain;
 
 use std::collections::BTreeMap;
 
-use tandem_model::{PcpuId, PcpuSet};
+use tandem_model::{Nanos, PcpuId, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
 use self::domain::Domain;
@@ -215,8 +215,8 @@ impl Scheduler for LinuxHost {
         self.fair.yield_to(QueueId(p), QueueId(q), EntityId(to))
     }
 
-    fn credit_lag(&mut self, to: u32, p: u32, now: u64) {
-        self.fair.credit_lag(EntityId(to));
+    fn credit_lag(&mut self, to: u32, p: u32, margin: Nanos, now: u64) {
+        self.fair.credit_lag(EntityId(to), margin);
         let last = &mut self.forced[p as usize];
         if last.is_none_or(|last| now - last >= FORCE_INTERVAL) {
             *last = Some(now);

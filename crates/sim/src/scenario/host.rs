@@ -190,11 +190,11 @@ pub(super) const PAUSE_LOOP_KEYS: [&str; 9] =
 fn pause_loop(
     table: &Table<'_>,
     scheduler: SchedulerName,
-) -> Result<(PauseLoop, bool, Candidate, bool), LoadError> {
+) -> Result<(PauseLoop, bool, Candidate, Option<Nanos>), LoadError> {
     let [mut base, mut grow, mut shrink, mut most] = PLE;
     let (mut policy, mut filter, mut candidate) = (Policy::Stock, false, Candidate::Stock);
     let mut aple = AplePolicy::default();
-    let mut lag_credit = false;
+    let mut lag_credit = None;
     if let Some(table) = table.table("pause_loop", &PAUSE_LOOP_KEYS)? {
         policy = table.or("policy", policy, Field::parse)?;
         base = table.or("window", base, |field| field.small(1, u32::MAX))?;
@@ -214,12 +214,15 @@ fn pause_loop(
                 ("cch", Candidate::Ranked(Ranking::Cch)),
             ])
         })?;
-        lag_credit = table.or("lag_credit", false, |field| match field.flag()? {
-            true if scheduler != SchedulerName::Eevdf => {
-                Err(field.wrong("lag is of EEVDF: leave it out, or set host.scheduler = \"eevdf\""))
-            }
-            credits => Ok(credits),
-        })?;
+        lag_credit =
+            table.or("lag_credit", None, |field| match field.time(Nanos::ZERO, MAX_TIME)? {
+                Nanos::ZERO => Ok(None),
+                _ if scheduler != SchedulerName::Eevdf => {
+                    Err(field
+                        .wrong("lag is of EEVDF: leave it out, or set host.scheduler = \"eevdf\""))
+                }
+                margin => Ok(Some(margin)),
+            })?;
         aple = table.or("aple", aple, Field::settings)?;
         if most < base {
             return Err(table.wrong(format!(

@@ -174,7 +174,7 @@ fn invalid_replacements_name_the_option() {
     assert!(error.contains("vCPU 1 may run on the pCPUs 0-1 only"), "{error}");
     let error = with(&["host.placement=no-stacking", "vm.a.vcpus=5"]).unwrap_err();
     assert!(error.contains("5 vCPUs, the machine 4"), "{error}");
-    let error = with(&["host.scheduler=cfs", "host.pause_loop.lag_credit=true"]).unwrap_err();
+    let error = with(&["host.scheduler=cfs", "host.pause_loop.lag_credit=100us"]).unwrap_err();
     assert!(error.contains("set host.scheduler = \"eevdf\""), "{error}");
     let error = with(&["vm.a.gleaner=true", "vm.a.preferred=true"]).unwrap_err();
     assert!(error.contains("leave one of them out"), "{error}");

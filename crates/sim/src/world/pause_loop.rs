@@ -275,8 +275,10 @@ impl World {
         if !taken {
             return false;
         }
-        if self.config.lag_credit && q == p {
-            self.host.credit_lag(c, p, self.now);
+        if let Some(margin) = self.config.lag_credit
+            && q == p
+        {
+            self.host.credit_lag(c, p, margin, self.now);
         }
         self.counts(v).yields += 1;
         if let Some(trace) = &mut self.trace {

@@ -518,7 +518,7 @@ fn credited_yield_ends_protection_once_in_6_ms() {
         }
         assert!(host.fair.is_protected(QueueId(0)));
         assert!(host.yield_to(0, 0, 1, 0, now));
-        host.credit_lag(1, 0, now);
+        host.credit_lag(1, 0, Nanos(100_000), now);
         let is_protected = host.fair.is_protected(QueueId(0));
         host.put_back(0, 0, now);
         is_protected

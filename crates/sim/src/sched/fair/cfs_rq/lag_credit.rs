@@ -9,11 +9,12 @@
 //! The others pay: V moves back, and their lag falls.
 //! The yielding vCPU also forfeits its deadline, as without the credit.
 //!
-//! The margin "scales with runqueue depth and is clamped to entity_lag()'s legal bound".
-//! The description has no formula; assumed is a slice for each queued entity.
-//! On hosts with at least four pCPUs, two entities already reach the bound, which is two slices.
+//! The margin is "small", "scales with runqueue depth and is clamped to entity_lag()'s legal bound"; the description has no formula.
+//! Assumed is a constant time for each queued entity, a setting.
 //!
 //! The yielder's slice protection (RUN_TO_PARITY) ends at all levels, at most once per 6 ms and CPU; the caller keeps that time.
+
+use tandem_model::Nanos;
 
 use crate::sched::entity::{Entities, NIL};
 use crate::sched::fair::{CfsRq, FairClass};
@@ -21,14 +22,14 @@ use crate::sched::ids::{EntityId, QueueId};
 
 impl CfsRq {
     /// Lag that a credited entity gets, scaled by its weight.
-    fn credit_margin(&self, entities: &Entities, id: EntityId) -> i64 {
+    fn credit_margin(&self, entities: &Entities, id: EntityId, margin: Nanos) -> i64 {
         let entity = &entities[id];
         let depth = u64::from(self.nr_queued());
-        entity.scaled(self.slice_of(entity) * depth).min(self.max_lag(entity))
+        entity.scaled(margin.0 * depth).min(self.max_lag(entity))
     }
 
     /// Gives an entity that is not eligible a positive lag (eevdf_credit_entity_vlag).
-    fn credit_lag(&mut self, entities: &mut Entities, id: EntityId) {
+    fn credit_lag(&mut self, entities: &mut Entities, id: EntityId, margin: Nanos) {
         let (moment, load) = self.sums(entities);
         let entity = &entities[id];
         let (weight, before) = (i128::from(entity.weight), entity.vruntime);
@@ -38,7 +39,7 @@ impl CfsRq {
         }
         // V includes the entity, so its lag is the distance to the others' average times others ÷ load.
         let average = (moment - weight * i128::from(before)).div_euclid(others);
-        let margin = i128::from(self.credit_margin(entities, id));
+        let margin = i128::from(self.credit_margin(entities, id, margin));
         let vruntime = (average - margin * load / others) as i64;
         if self.curr == id {
             let entity = &mut entities[id];
@@ -57,12 +58,12 @@ impl CfsRq {
 }
 
 impl FairClass {
-    /// Credits lag to a queued task and to its groups, up to one in the idle class.
-    pub fn credit_lag(&mut self, task: EntityId) {
+    /// Credits lag, `margin` for each queued entity, to a queued task and to its groups, up to one in the idle class.
+    pub fn credit_lag(&mut self, task: EntityId, margin: Nanos) {
         let mut level = Some(task);
         while let Some(se) = level.filter(|&se| !self.entities[se].idle) {
             let rq = self.entities[se].cfs_rq;
-            self.queues[rq].credit_lag(&mut self.entities, se);
+            self.queues[rq].credit_lag(&mut self.entities, se, margin);
             level = self.parent(se);
         }
     }
@@ -95,6 +96,7 @@ mod tests {
     const CPU: QueueId = QueueId(0);
     const TARGET: EntityId = EntityId(1);
     const OTHER: EntityId = EntityId(2);
+    const MARGIN: Nanos = Nanos(100_000);
 
     /// Two vCPUs of one VM and one of another on a CPU; the first VM has just run for a while, mostly its second vCPU.
     /// The first vCPU is current, and neither its VM nor its sibling is eligible.
@@ -120,7 +122,7 @@ mod tests {
         let mut fair = cpu();
         assert!(fair.yield_to(CPU, CPU, TARGET));
         if credit {
-            fair.credit_lag(TARGET);
+            fair.credit_lag(TARGET, MARGIN);
         }
         fair.put_prev_task(CPU);
         (fair.pick_next_task(CPU, 0).unwrap(), fair)
@@ -135,7 +137,7 @@ mod tests {
     #[test]
     fn yielder_and_others_pay() {
         let (before, mut fair) = (cpu(), cpu());
-        fair.credit_lag(TARGET);
+        fair.credit_lag(TARGET, MARGIN);
         assert!(fair.lag(TARGET) > 0 && before.lag(TARGET) < 0);
         assert!(fair.lag(EntityId(0)) < before.lag(EntityId(0)), "the yielding vCPU");
         let group = |fair: &FairClass, task| fair.parent(task).unwrap();
@@ -145,8 +147,8 @@ mod tests {
 
     #[test]
     fn credit_scales_with_queue_depth_up_to_bound() {
-        // Slices of 0.75 ms, and at most a tick of lag.
-        for (tasks, wanted) in [(2, 1_500_000), (4, 3_000_000), (8, 4_000_000)] {
+        // The bound is a tick.
+        for (tasks, wanted) in [(2, 200_000), (8, 800_000), (60, 4_000_000)] {
             let mut fair = FairClass::default();
             fair.add_cpu(Discipline::eevdf(1));
             for _ in 0..tasks {
@@ -157,10 +159,10 @@ mod tests {
             fair.account(CPU, MS);
             fair.put_prev_task(CPU);
             fair.pick_next_task(CPU, 0);
-            fair.credit_lag(target);
+            fair.credit_lag(target, MARGIN);
             let lag = fair.lag(target);
             assert!((wanted - 1..=wanted + 1).contains(&lag), "{tasks} tasks: {lag}");
-            fair.credit_lag(target);
+            fair.credit_lag(target, MARGIN);
             assert_eq!(fair.lag(target), lag, "an eligible entity keeps its lag");
         }
     }
