@@ -1,7 +1,6 @@
 //! Static dispatch over the host schedulers, which the world calls at every switch.
 
-use tandem_model::Nanos;
-use tandem_model::PcpuSet;
+use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
 use super::credit::CreditHost;
@@ -10,6 +9,7 @@ use super::{Enqueue, HostScheduler, Move, Scheduler, Shape};
 
 /// A host scheduler.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a world has one")]
 pub enum AnyScheduler {
     /// Linux.
     Linux(LinuxHost),

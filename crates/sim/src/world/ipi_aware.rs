@@ -67,7 +67,7 @@ impl World {
             || matches!(thread.doing, Doing::Hold | Doing::Spin(_) | Doing::FlushWait)
     }
 
-    /// Whether `v` may yield to `c` by KVM's rule.
+    /// Whether a vCPU may yield to `c` by KVM's rule.
     pub(crate) fn is_kvm_candidate(&self, c: u32) -> bool {
         !self.was_preempted(c) || self.has_pending_interrupt(c) || self.is_in_kernel(c)
     }
