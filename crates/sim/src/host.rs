@@ -151,6 +151,10 @@ pub enum Candidate {
     None,
     /// KVM's round robin from the last boosted vCPU.
     Stock,
+    /// The same, without vCPUs that were preempted in user mode, as since Linux 4.14.
+    InKernel,
+    /// The same, which prefers receivers of recent IPIs.
+    IpiAware,
     /// HVS or one of its variants: the kernel's own code, through `tandem_kpolicy`.
     Ranked(Ranking),
 }
@@ -246,6 +250,9 @@ pub struct HostConfig {
     pub pause_filter: bool,
     /// Candidate selection.
     pub candidate: Candidate,
+    /// Lag that a directed yield credits to its target for each queued entity (EEVDF); `None`: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_credit: Option<Nanos>,
     /// Maximum time of halt polling (`halt_poll_ns`, 200 µs); zero: none.
     pub halt_poll: Nanos,
     /// APIC virtualization: interrupts arrive and end without exits.
@@ -354,6 +361,10 @@ pub trait Scheduler {
     /// Directed yield: `from`, current on `pcpu`, yields to `to`, queued on the same or another pCPU `to_pcpu`.
     /// If the scheduler accepts it, the caller switches out the current vCPU of `to_pcpu`, which may be `from`.
     fn yield_to(&mut self, from: u32, pcpu: u32, to: u32, to_pcpu: u32, now: u64) -> bool;
+
+    /// Credits lag to `to`, to which the current vCPU of the same pCPU has just yielded; others than EEVDF ignore it.
+    /// `margin` is the lag for each queued entity.
+    fn credit_lag(&mut self, _to: u32, _pcpu: u32, _margin: Nanos, _now: u64) {}
 
     /// Makes a queued vCPU the next on its pCPU, for co-scheduling; the caller switches.
     fn boost(&mut self, vcpu: u32, pcpu: u32, now: u64);

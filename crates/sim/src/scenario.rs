@@ -3,6 +3,7 @@
 //! The settings are checked and in the form that the simulator uses; [`load`] reads them from TOML.
 
 mod agent;
+mod governor;
 mod host;
 pub mod load;
 mod machine;
@@ -22,6 +23,7 @@ use crate::sched::fair::Discipline;
 use crate::workload::{SpinKind, Workload};
 
 pub use agent::{Agent, Control, Remedies};
+pub use governor::GovernorConfig;
 
 /// A whole experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -192,6 +194,9 @@ pub struct Guest {
     /// Gleaner, if it runs in the guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
+    /// The kernel's steal governor, if it is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preferred: Option<GovernorConfig>,
 }
 
 fn is_zero(time: &Nanos) -> bool {

@@ -1,6 +1,6 @@
 //! Static dispatch over the host schedulers, which the world calls at every switch.
 
-use tandem_model::PcpuSet;
+use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
 use super::credit::CreditHost;
@@ -56,6 +56,7 @@ dispatch! {
     fn balance(self: &mut Self, pcpu: u32, now: u64) -> Option<Move>;
     fn spread(self: &mut Self, pcpu: u32, idle: &PcpuSet, now: u64) -> Option<u32>;
     fn yield_to(self: &mut Self, from: u32, pcpu: u32, to: u32, to_pcpu: u32, now: u64) -> bool;
+    fn credit_lag(self: &mut Self, to: u32, pcpu: u32, margin: Nanos, now: u64);
     fn boost(self: &mut Self, vcpu: u32, pcpu: u32, now: u64);
     fn prefer(self: &mut Self, vcpu: u32, pcpu: u32);
     fn exchange(self: &mut Self, left: u32, pcpu: u32, queued: u32, other: u32, now: u64);

@@ -24,7 +24,7 @@ mod wake;
 
 use std::collections::BTreeMap;
 
-use tandem_model::{Level, PcpuId, PcpuSet};
+use tandem_model::{Level, Nanos, PcpuId, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
 use self::balance::Attempt;
@@ -63,7 +63,12 @@ pub struct LinuxHost {
     touched: Vec<u64>,
     /// Number of enqueues and picks so far.
     touches: u64,
+    /// Per pCPU: the last end of a yielder's slice protection, ns.
+    forced: Vec<Option<u64>>,
 }
+
+/// Minimum time between two ends of slice protection on a pCPU by a credited yield, ns.
+const FORCE_INTERVAL: u64 = 6_000_000;
 
 impl LinuxHost {
     /// A host with empty run queues.
@@ -88,6 +93,7 @@ impl LinuxHost {
             own_groups: BTreeMap::new(),
             touched: vec![0; shape.vm_of.len()],
             touches: 0,
+            forced: vec![None; pcpus],
             discipline,
             shape,
         }
@@ -257,6 +263,15 @@ impl Scheduler for LinuxHost {
             return false;
         }
         self.fair.yield_to(QueueId(p), QueueId(q), EntityId(to))
+    }
+
+    fn credit_lag(&mut self, to: u32, p: u32, margin: Nanos, now: u64) {
+        self.fair.credit_lag(EntityId(to), margin);
+        let last = &mut self.forced[p as usize];
+        if last.is_none_or(|last| now - last >= FORCE_INTERVAL) {
+            *last = Some(now);
+            self.fair.cancel_protection(QueueId(p));
+        }
     }
 
     fn boost(&mut self, v: u32, p: u32, _now: u64) {

@@ -78,7 +78,7 @@ fn settings(table: &Table<'_>, machine: &Machine) -> Result<HostConfig, LoadErro
     let name = table.or("scheduler", SchedulerName::Eevdf, Field::parse)?;
     let credit = credit(table)?;
     let fair = fair(table, name, machine.pcpus)?;
-    let (pause_loop, pause_filter, candidate) = pause_loop(table)?;
+    let (pause_loop, pause_filter, candidate, lag_credit) = pause_loop(table, name)?;
     Ok(HostConfig {
         scheduler: match name {
             SchedulerName::Credit => HostScheduler::Credit(credit),
@@ -108,6 +108,7 @@ fn settings(table: &Table<'_>, machine: &Machine) -> Result<HostConfig, LoadErro
         pause_loop,
         pause_filter,
         candidate,
+        lag_credit,
         halt_poll: table.or("halt_poll", Nanos(200_000), |field| {
             field.time(Nanos::ZERO, Nanos::from_secs(1))
         })?,
@@ -214,14 +215,18 @@ enum Policy {
     Aple,
 }
 
-pub(super) const PAUSE_LOOP_KEYS: [&str; 8] =
-    ["policy", "window", "grow", "shrink", "most", "filter", "candidate", "aple"];
+pub(super) const PAUSE_LOOP_KEYS: [&str; 9] =
+    ["policy", "window", "grow", "shrink", "most", "filter", "candidate", "lag_credit", "aple"];
 
-/// Reads `[host.pause_loop]`.
-fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadError> {
+/// Reads `[host.pause_loop]` of a host with this scheduler.
+fn pause_loop(
+    table: &Table<'_>,
+    scheduler: SchedulerName,
+) -> Result<(PauseLoop, bool, Candidate, Option<Nanos>), LoadError> {
     let [mut base, mut grow, mut shrink, mut most] = PLE;
     let (mut policy, mut filter, mut candidate) = (Policy::Stock, false, Candidate::Stock);
     let mut aple = AplePolicy::default();
+    let mut lag_credit = None;
     if let Some(table) = table.table("pause_loop", &PAUSE_LOOP_KEYS)? {
         policy = table.or("policy", policy, Field::parse)?;
         base = table.or("window", base, |field| field.small(1, u32::MAX))?;
@@ -233,12 +238,23 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
             field.choice(&[
                 ("none", Candidate::None),
                 ("stock", Candidate::Stock),
+                ("in-kernel", Candidate::InKernel),
+                ("ipi-aware", Candidate::IpiAware),
                 ("hvs", Candidate::Ranked(Ranking::Hvs)),
                 ("cpth-r", Candidate::Ranked(Ranking::CpthR)),
                 ("cpth-l", Candidate::Ranked(Ranking::CpthL)),
                 ("cch", Candidate::Ranked(Ranking::Cch)),
             ])
         })?;
+        lag_credit =
+            table.or("lag_credit", None, |field| match field.time(Nanos::ZERO, MAX_TIME)? {
+                Nanos::ZERO => Ok(None),
+                _ if scheduler != SchedulerName::Eevdf => {
+                    Err(field
+                        .wrong("lag is of EEVDF: leave it out, or set host.scheduler = \"eevdf\""))
+                }
+                margin => Ok(Some(margin)),
+            })?;
         aple = table.or("aple", aple, Field::settings)?;
         if most < base {
             return Err(table.wrong(format!(
@@ -253,5 +269,5 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
         Policy::Stock => PauseLoop::Stock { base, grow, shrink, most },
         Policy::Aple => PauseLoop::Aple(aple),
     };
-    Ok((pause_loop, filter, candidate))
+    Ok((pause_loop, filter, candidate, lag_credit))
 }

@@ -2,9 +2,10 @@
 
 use tandem_model::{Nanos, PolicySet};
 use tandem_policy::host::registry;
+use tandem_policy::settings::Settings;
 
 use super::load::{Setting, Source};
-use super::{IdleLoop, Scenario, load};
+use super::{GovernorConfig, IdleLoop, Scenario, load};
 use crate::host::{HostScheduler, PauseLoop};
 use crate::machine::Costs;
 use crate::sched::fair::{CfsAge, Discipline};
@@ -176,6 +177,9 @@ fn invalid_replacements_name_the_option() {
         ("host.eevdf.reweight=[6.13]", "one of \"6.13\""),
         ("policies.flexs={ choices = 0 }", "policies.flexs.choices = 0 is not possible: 1 … 64"),
         ("workload.w.branches={ tight = 1 }", "0 … 0.9"),
+        ("vm.a.preferred={ interval = \"10ms\" }", "100ms … 60s"),
+        ("vm.a.preferred={ low = 0.1 }", "high"),
+        ("vm.a.preferred=2", "a table"),
         ("seed=-1", "0 … "),
         ("nothing=1", "possible are `name`"),
     ] {
@@ -198,6 +202,13 @@ fn invalid_replacements_name_the_option() {
     assert!(error.contains("vCPU 1 may run on the pCPUs 0-1 only"), "{error}");
     let error = with(&["host.placement=no-stacking", "vm.a.vcpus=5"]).unwrap_err();
     assert!(error.contains("5 vCPUs, the machine 4"), "{error}");
+    let error = with(&["host.scheduler=cfs", "host.pause_loop.lag_credit=100us"]).unwrap_err();
+    assert!(error.contains("set host.scheduler = \"eevdf\""), "{error}");
+    let error = with(&["vm.a.gleaner=true", "vm.a.preferred=true"]).unwrap_err();
+    assert!(error.contains("leave one of them out"), "{error}");
+    let hotplug = "vm.a.hotplug=[{ at = \"10ms\", vcpus = 1 }]";
+    let error = with(&["vm.a.preferred=true", hotplug]).unwrap_err();
+    assert!(error.contains("gleaner, preferred or per_thread"), "{error}");
 }
 
 #[test]
@@ -205,7 +216,7 @@ fn every_key_is_documented() {
     use crate::workload::parse;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/scenarios.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let lists: [&[&str]; 14] = [
+    let lists: [&[&str]; 15] = [
         &load::KEYS,
         &super::machine::KEYS,
         &super::machine::TOPOLOGY_KEYS,
@@ -215,6 +226,7 @@ fn every_key_is_documented() {
         &super::host::EEVDF_KEYS,
         &super::vm::KEYS,
         &super::agent::KEYS,
+        GovernorConfig::KEYS,
         &parse::KEYS,
         &parse::ROLE_KEYS,
         &parse::objects::KEYS,

@@ -24,6 +24,7 @@ use super::agent::SimulatedAgent;
 use super::calendar::{Calendar, Event};
 use super::code::{Instr, compile};
 use super::core_scheduling::CoreScheduling;
+use super::governor::Governor;
 use super::policy_host::Policies;
 use super::rotation::Turns;
 use super::simulation::World;
@@ -130,6 +131,11 @@ impl World {
             if let Some(agent) = agent {
                 let begin = scenario.vms[number].starts.0;
                 calendar.set(Event::Agent, number as u32, begin + agent.period);
+            }
+        }
+        for (number, vm) in scenario.vms.iter().enumerate() {
+            if let Some(governor) = vm.guest.preferred {
+                calendar.set(Event::Governor, number as u32, vm.starts.0 + governor.interval.0);
             }
         }
         let mut world = World {
@@ -350,6 +356,8 @@ impl Parts {
             quota: u64::MAX,
             active: vm.vcpus,
             present: vm.vcpus,
+            preferred: vm.vcpus,
+            governor: vm.guest.preferred.map(|config| Governor::new(config, vm.starts)),
             hotplug: vm.hotplug.clone(),
             retention: 0,
             waited: 0,
@@ -422,6 +430,9 @@ impl Parts {
             in_spin_loop: false,
             dy_eligible: false,
             failed_searches: 0,
+            ipi_receiver: NONE,
+            ipi_at: 0,
+            push_pending: false,
             ple_window: match scenario.host.pause_loop {
                 PauseLoop::Stock { base, .. } => base,
                 _ => 0,
@@ -554,6 +565,6 @@ fn aple(host: &HostConfig) -> Option<Aple> {
 fn hvs(host: &HostConfig, vcpus: u32) -> Option<Hvs> {
     match host.candidate {
         Candidate::Ranked(ranking) => Hvs::new(vcpus as usize, ranking.into()).ok(),
-        Candidate::None | Candidate::Stock => None,
+        Candidate::None | Candidate::Stock | Candidate::InKernel | Candidate::IpiAware => None,
     }
 }

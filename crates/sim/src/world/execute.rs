@@ -137,6 +137,12 @@ impl World {
             NONE => {
                 if self.runnable_threads(v) > 0 || vcpu.need_resched {
                     self.schedule(v);
+                } else if vcpu.idle == Idle::Halted
+                    && vcpu.answers.is_empty()
+                    && !self.is_preferred(v)
+                {
+                    // Its timer woke a thread on a preferred vCPU.
+                    self.begin_halt(v);
                 } else {
                     self.plan(v);
                 }

@@ -38,6 +38,7 @@ impl World {
         }
         self.counts(by).reschedule_ipis += 1;
         self.pay_for_sending(by);
+        self.track_ipi(by, v);
         self.send(Message {
             from: by,
             to: v,
@@ -175,6 +176,7 @@ impl World {
         let sent = std::mem::replace(&mut vcpu.resched_sent, u64::MAX);
         let from = vcpu.resched_from;
         vcpu.need_resched = true;
+        self.ipi_ended(from, v);
         self.ipi_done(from, v, IpiKind::Reschedule, sent);
     }
 

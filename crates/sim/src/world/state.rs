@@ -14,6 +14,8 @@ use crate::scenario::{Guest, MmLock};
 use crate::trace::{IpiKind, ThreadState, VcpuState};
 use crate::workload::{MOST_HELD, MOST_LOOPS, Spin, SpinKind, Wake};
 
+use super::governor::Governor;
+
 /// The null reference.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -110,6 +112,10 @@ pub(crate) struct SimulatedVm {
     pub active: u32,
     /// It has this many of its vCPUs, the first ones; the others are not plugged in.
     pub present: u32,
+    /// This many of its vCPUs, the first ones, are preferred (cpu_preferred_mask).
+    pub preferred: u32,
+    /// The steal governor, if the guest has it.
+    pub governor: Option<Governor>,
     /// Planned changes of `present`: time and number of vCPUs.
     pub hotplug: Vec<(Nanos, u32)>,
     /// Gleaner's retention: time for which an idle active vCPU stays awake, ns.
@@ -205,6 +211,11 @@ pub(crate) struct Vcpu {
     pub ple_window: u32,
     /// Searches without a yield since it was switched in (APLE).
     pub failed_searches: u32,
+    /// Receiver of its last unicast IPI, until that has ended the interrupt ([`NONE`]: none), and the send time.
+    pub ipi_receiver: u32,
+    pub ipi_at: u64,
+    /// A tick found it not preferred: its thread is to be pushed to a preferred vCPU (npc_push_work_pending).
+    pub push_pending: bool,
     /// Next guest tick.
     pub tick_due: u64,
     pub ticks: u32,

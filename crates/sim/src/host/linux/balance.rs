@@ -154,7 +154,7 @@ impl LinuxHost {
         };
         let (domain, q) = self.domains.iter().find_map(|d| Some((d, idle_core(&d)?)))?;
         let since = since.min(now);
-        if now - since > u64::from(MAX_FAILED) * domain.idle_interval {
+        if now - since >= u64::from(MAX_FAILED + 1) * domain.idle_interval {
             return Some(q);
         }
         self.crowded_since[p as usize] = since;

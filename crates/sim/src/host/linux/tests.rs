@@ -506,3 +506,31 @@ fn moving_a_delayed_vcpu_dequeues_it() {
     assert_eq!((host.queued(0), host.queued(1)), (2, 1));
     assert_eq!(host.fair.group_load(GroupId(0)), 2048 * FINE);
 }
+
+/// Source: the rate limit of "sched/fair: Force a local resched on yield_to() so the buddy is picked" (Wanpeng Li, v3, 2026-06-12).
+#[test]
+fn credited_yield_ends_protection_once_in_6_ms() {
+    const MS: u64 = 1_000_000;
+    let mut host = LinuxHost::new(Discipline::eevdf(1), shape(1, &[0, 0, 1]));
+    for v in 0..3 {
+        host.enqueue(v, 0, Enqueue::New, 0);
+    }
+    let is_protected_after_yield = |now| {
+        // The first VM is picked after the other one, so its slice begins.
+        for v in [2, 0] {
+            host.boost(v, 0, now);
+            assert_eq!(host.pick(0, now), Some(v));
+            if v == 2 {
+                host.put_back(v, 0, now);
+            }
+        }
+        assert!(host.fair.is_protected(QueueId(0)));
+        assert!(host.yield_to(0, 0, 1, 0, now));
+        host.credit_lag(1, 0, Nanos(100_000), now);
+        let is_protected = host.fair.is_protected(QueueId(0));
+        host.put_back(0, 0, now);
+        is_protected
+    };
+    let times = [0, MS, 6 * MS - 1, 6 * MS, 7 * MS];
+    assert_eq!(times.map(is_protected_after_yield), [false, true, true, false, true]);
+}

@@ -3,6 +3,8 @@
 //! The functions here concern a single level; `fair` walks the hierarchy.
 //! The queue holds the runnable entities; the current one is out of their order, as in the kernel.
 
+mod lag_credit;
+
 use super::cgroup_mode::QueueTasks;
 use super::load_average::Average;
 use super::{CfsAge, Discipline, Enqueue, Reweight};
