@@ -84,7 +84,7 @@ impl LinuxHost {
             ),
             group_of: shape.vm_of.iter().map(|&vm| GroupId(vm)).collect(),
             overloaded: vec![0; pcpus.div_ceil(64)],
-            attempts: domains.iter().map(Attempt::first).collect::<Vec<_>>().repeat(pcpus),
+            attempts: vec![Attempt::default(); pcpus * domains.len()],
             domains,
             crowded_since: vec![u64::MAX; pcpus],
             wakees: Wakees::new(shape.vm_of.len()),

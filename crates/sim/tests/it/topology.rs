@@ -146,7 +146,7 @@ fn core_scheduling_matches_waiting_vcpus() {
 }
 
 #[test]
-fn vcpus_of_a_full_socket_spread_to_the_other() {
+fn full_socket_spreads_to_other() {
     let vms = [0, 4, 1, 5].map(|pcpu| vm_on(&format!("vm{pcpu}"), "hog", pcpu)).concat();
     let text = host(4, FREE) + &vms;
     for release in RELEASES {

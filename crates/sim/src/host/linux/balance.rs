@@ -1,6 +1,7 @@
 //! Load balancing: an idle or busy pCPU takes a waiting vCPU from another pCPU.
 //!
-//! A busy pCPU compares its load with those of its scheduling domains at their intervals (`domain`).
+//! A busy pCPU compares its load with those of its scheduling domains at their intervals (`domain`),
+//! and one that runs only the idle class at the intervals of idle pCPUs (sched_balance_domains).
 //! If the imbalance exceeds 25 %, it takes one vCPU whose move reduces the larger load.
 //! For Linux 7.3 the imbalance is 17 %, within a core 10 %, as in the kernel (imbalance_pct of sd_init), and failed attempts permit larger moves (nr_balance_failed).
 //!
@@ -22,18 +23,12 @@ use crate::sched::ids::{EntityId, QueueId};
 const MAX_FAILED: u8 = 3;
 
 /// State of a pCPU's balancing within a domain.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Attempt {
-    /// Time of the next comparison of loads, ns.
-    due: u64,
+    /// Time of the last comparison of loads, ns.
+    last: u64,
     /// Failed attempts since the last move (nr_balance_failed).
     failed: u8,
-}
-
-impl Attempt {
-    pub(super) fn first(domain: &Domain) -> Attempt {
-        Attempt { due: domain.interval, failed: 0 }
-    }
 }
 
 impl LinuxHost {
@@ -124,14 +119,15 @@ impl LinuxHost {
 
     /// Compares the loads of the domains whose interval has expired, until one has a move.
     pub(super) fn compare_loads(&mut self, p: u32, now: u64) -> Option<Move> {
+        let is_busy = !(self.only_idle_class(p) && self.fair.has_idle_groups());
         let first = p as usize * self.domains.len();
         for number in 0..self.domains.len() {
-            let Domain { level, interval, .. } = self.domains[number];
+            let Domain { level, interval, idle_interval } = self.domains[number];
             let attempt = &mut self.attempts[first + number];
-            if now < attempt.due {
+            if now < attempt.last + if is_busy { interval } else { idle_interval } {
                 continue;
             }
-            attempt.due = now + interval;
+            attempt.last = now;
             let found = self.balancing_move(p, level, first + number);
             if found.is_some() {
                 return found;

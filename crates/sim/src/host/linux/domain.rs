@@ -26,7 +26,7 @@ pub(super) struct Domain {
     pub level: Level,
     /// Interval between two comparisons of a busy pCPU's load in ns: sd_weight × busy_factor ms (sd_init, get_sd_balance_interval).
     pub interval: u64,
-    /// The same for an idle pCPU: sd_weight ms.
+    /// The same for a pCPU that is idle or runs only the idle class: sd_weight ms.
     pub idle_interval: u64,
 }
 

@@ -325,6 +325,10 @@ fn balance_interval_scales_with_domain_size() {
     let mut host = uneven(2, 2, 16, 1);
     let moved: Vec<u64> = (1..=64).filter(|ms| host.balance(0, ms * 1_000_000).is_some()).collect();
     assert_eq!(moved, [32, 64]);
+    // A pCPU of the idle class alone: no busy_factor.
+    let mut host = uneven(2, 2, 16, 1);
+    host.set_idle(0, true, 0);
+    assert_eq!(first_taken_at(host), Some(2));
     // Already balanced: one vCPU on each pCPU.
     let mut host = uneven(2, 2, 16, 1);
     for v in [2, 3] {
