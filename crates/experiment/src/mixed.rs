@@ -6,6 +6,8 @@
 //! Fair shares result from water-filling over VMs of equal weight, with a demand of the use alone.
 //! Work is assumed to be proportional to CPU time, so co-scheduled or less contended VMs may exceed their deserved work.
 //!
+//! With SMT, a VM alone has whole cores: where all threads are busy, deserved work is at most about `smt_working_percent`.
+//!
 //! A program that ends is compared by its run time.
 //! VMs whose work could not be measured are counted, and excluded from all other figures.
 //!
@@ -18,7 +20,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use tandem_model::averages::geometric_mean;
-use tandem_model::{Nanos, Weight};
+use tandem_model::{Layout, Nanos, Weight};
 use tandem_policy::fair_share::{Claim, fair_shares};
 use tandem_sim::results::{Results, VmResults};
 use tandem_sim::scenario::load::{LoadError, Setting, Source};
@@ -61,6 +63,8 @@ pub struct Request {
     pub mix: Mix,
     /// Numbers of pCPUs.
     pub pcpus: Vec<u32>,
+    /// Topology of hosts with its number of pCPUs; `None`: caches of the mix's size.
+    pub topology: Option<Layout>,
     /// vCPUs per pCPU.
     pub overcommit: Vec<f64>,
     /// Seeds, one host each.
@@ -84,6 +88,9 @@ pub struct Mixed {
     pub seeds: Vec<u64>,
     /// Measured time of each run in ns.
     pub measured: Nanos,
+    /// Topology of the hosts: sockets, nodes, caches, cores and threads, such as `2:1:8:8:2`; absent without SMT and NUMA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<String>,
     /// Each size of host and overcommit.
     pub hosts: Vec<Hosts>,
 }
@@ -279,6 +286,7 @@ impl Plan {
             schema: Mixed::SCHEMA,
             seeds: self.request.seeds.clone(),
             measured: self.request.duration.saturating_sub(self.request.warmup),
+            topology: self.request.topology.map(|layout| layout.to_string()),
             hosts: hosts.collect(),
         })
     }
@@ -372,7 +380,18 @@ impl Request {
             "name = \"mixed-{pcpus}\"\nseed = {seed}\nduration = \"{duration}ns\"\n\
              warmup = \"{warmup}ns\"\n\n[machine]\npcpus = {pcpus}\n"
         );
-        if let Some(shared) = self.mix.pcpus_per_llc {
+        if let Some(layout) = self.topology {
+            let _ = writeln!(
+                text,
+                "\n[machine.topology]\nsockets = {}\nnodes_per_socket = {}\ncaches_per_node = {}\n\
+                 cores_per_cache = {}\nthreads_per_core = {}",
+                layout.sockets,
+                layout.nodes_per_socket,
+                layout.caches_per_node,
+                layout.cores_per_cache,
+                layout.threads_per_core
+            );
+        } else if let Some(shared) = self.mix.pcpus_per_llc {
             let _ = writeln!(text, "pcpus_per_llc = {}", shared.min(pcpus));
         }
         for Drawn { name, program, vcpus, .. } in vms {

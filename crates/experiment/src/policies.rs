@@ -16,7 +16,7 @@ use crate::vary::Combination;
 const AS_IT_IS: &str = "as-it-is";
 
 /// Names and their settings, in addition to those of the registry.
-const POLICIES: [(&str, &[(&str, &str)]); 31] = [
+const POLICIES: [(&str, &[(&str, &str)]); 35] = [
     ("stock", &[("host.pause_loop.policy", "stock"), ("host.pause_loop.candidate", "stock")]),
     ("ple-off", &[("host.pause_loop.policy", "off")]),
     ("fixed", &[("host.pause_loop.policy", "fixed")]),
@@ -25,6 +25,9 @@ const POLICIES: [(&str, &[(&str, &str)]); 31] = [
     ("cpth-r", &[("host.pause_loop.candidate", "cpth-r")]),
     ("cpth-l", &[("host.pause_loop.candidate", "cpth-l")]),
     ("cch", &[("host.pause_loop.candidate", "cch")]),
+    ("in-kernel", &[("host.pause_loop.candidate", "in-kernel")]),
+    ("ipi-aware", &[("host.pause_loop.candidate", "ipi-aware")]),
+    ("lag-credit", &[("host.scheduler", "eevdf"), ("host.pause_loop.lag_credit", "100us")]),
     ("apples", &[("host.pause_loop.policy", "aple"), ("host.pause_loop.candidate", "hvs")]),
     // The paper's name for the weights of `fair`.
     ("flexw", &[("policies.fair", "true")]),
@@ -47,6 +50,8 @@ const POLICIES: [(&str, &[(&str, &str)]); 31] = [
     ("agent", &[("vm.*.gleaner", "{ control = \"agent\" }")]),
     ("consolidate", &[("vm.*.gleaner", "{ retain = false }")]),
     ("retain", &[("vm.*.gleaner", "{ consolidate = false }")]),
+    // The shortest interval of the driver, whose default is 1 s, so that simulations of seconds converge.
+    ("preferred", &[("vm.*.preferred", "{ interval = \"100ms\" }")]),
     ("pv-flush", &[("vm.*.tlb", "paravirtual")]),
     ("hypercall-flush", &[("vm.*.tlb", "hypercall")]),
     ("fast-reactivation", &[("host.fast_reactivation", "true")]),

@@ -1,6 +1,6 @@
 //! Plain data types that the daemon, the agent and the simulator share.
 //!
-//! Units, sets of pCPUs, observations of VMs, decisions of policies, states of vCPUs and the waits between them.
+//! Units, sets of pCPUs, machine topology, observations of VMs, decisions of policies, states of vCPUs and the waits between them.
 //! This crate uses no files, clocks or threads, and contains no policy.
 
 pub mod accounting_group;
@@ -15,6 +15,7 @@ pub mod pcpu_set;
 pub mod policy_set;
 pub mod states;
 pub mod suggestion;
+pub mod topology;
 pub mod units;
 
 pub use decision::{Because, Decision, Knob, Target};
@@ -22,4 +23,5 @@ pub use observation::{VcpuObservation, VcpuSettings, VmObservation, VmSettings};
 pub use pcpu_set::PcpuSet;
 pub use policy_set::{PolicyId, PolicySet};
 pub use states::{State, VcpuTimes};
+pub use topology::{Layout, Level, Topology};
 pub use units::{Nanos, Nice, PcpuId, VcpuId, VmId, Weight};

@@ -11,7 +11,8 @@ use tandem_experiment::mixed::mix::Mix;
 use tandem_experiment::mixed::{Mixed, Plan, Request, VmFigures};
 use tandem_experiment::parameters::{Column, Kind, Value};
 use tandem_experiment::{policies, range};
-use tandem_model::Nanos;
+use tandem_model::topology::LayoutError;
+use tandem_model::{Layout, Nanos};
 use tandem_sim::scenario::load::{Setting, time};
 use tandem_sim_report::mixed;
 
@@ -32,6 +33,9 @@ pub struct MixedArgs {
     /// pCPUs of the hosts, 1 … 1024
     #[arg(long, value_name = "N,…", default_value = "16,64", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pcpus: Vec<u32>,
+    /// Topology of the hosts, which sets --pcpus: epyc-7601, epyc-7763, xeon-8375c, xeon-e5-2690v4, or sockets, nodes per socket, caches per node, cores per cache and threads per core, such as 2:1:1:8:2
+    #[arg(long, value_name = "NAME", conflicts_with = "pcpus", value_parser = topology)]
+    topology: Option<Layout>,
     /// vCPUs per pCPU, above 0 and at most 16
     #[arg(long, value_name = "N,…", default_value = "2", value_delimiter = ',', value_parser = overcommit)]
     overcommit: Vec<f64>,
@@ -75,6 +79,14 @@ pub struct MixedArgs {
     scenarios: Option<PathBuf>,
 }
 
+fn topology(text: &str) -> Result<Layout, String> {
+    let layout: Layout = text.parse().map_err(|error: LayoutError| error.to_string())?;
+    if layout.threads_per_core > 2 {
+        return Err("a core has 1 or 2 threads, the last of the numbers".to_owned());
+    }
+    Ok(layout)
+}
+
 fn overcommit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number <= 16.0 => Ok(number),
@@ -105,7 +117,11 @@ pub fn main(args: &MixedArgs) -> anyhow::Result<()> {
     let settings = args.settings.iter().map(|text| Setting::parse(text));
     let plan = Plan::new(Request {
         mix: Mix::read(args.mix.as_deref())?,
-        pcpus: args.pcpus.clone(),
+        pcpus: match args.topology.and_then(Layout::pcpus) {
+            Some(pcpus) => vec![pcpus],
+            None => args.pcpus.clone(),
+        },
+        topology: args.topology,
         overcommit: args.overcommit.clone(),
         seeds,
         policies: policies::combinations(&args.policies)?,

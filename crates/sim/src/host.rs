@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 use tandem_kpolicy::{ApleConfig, Order};
-use tandem_model::{Nanos, PcpuSet};
+use tandem_model::{Nanos, PcpuSet, Topology};
 use tandem_policy::host::{Knobs, WeightKnob};
 use tandem_policy::settings::settings;
 
@@ -101,6 +101,23 @@ pub enum CoScheduling {
     Demand,
 }
 
+/// Core scheduling (`prctl(PR_SCHED_CORE)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cookies {
+    /// No cookies: any vCPUs share a core.
+    #[default]
+    No,
+    /// A cookie per VM: a core runs vCPUs of one VM at a time.
+    Vm,
+}
+
+impl Cookies {
+    fn is_none(&self) -> bool {
+        *self == Cookies::No
+    }
+}
+
 /// Handling of pause-loop exits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -134,6 +151,10 @@ pub enum Candidate {
     None,
     /// KVM's round robin from the last boosted vCPU.
     Stock,
+    /// The same, without vCPUs that were preempted in user mode, as since Linux 4.14.
+    InKernel,
+    /// The same, which prefers receivers of recent IPIs.
+    IpiAware,
     /// HVS or one of its variants: the kernel's own code, through `tandem_kpolicy`.
     Ranked(Ranking),
 }
@@ -216,6 +237,9 @@ pub struct HostConfig {
     pub busy_factor: u32,
     /// Co-scheduling.
     pub together: CoScheduling,
+    /// Core scheduling.
+    #[serde(skip_serializing_if = "Cookies::is_none")]
+    pub core_scheduling: Cookies,
     /// Whether a VM is throttled for the rest of a `cap_period` after it has used its fair share.
     pub cap: bool,
     /// The period of the cap: 30 ms.
@@ -226,6 +250,9 @@ pub struct HostConfig {
     pub pause_filter: bool,
     /// Candidate selection.
     pub candidate: Candidate,
+    /// Lag that a directed yield credits to its target for each queued entity (EEVDF); `None`: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_credit: Option<Nanos>,
     /// Maximum time of halt polling (`halt_poll_ns`, 200 µs); zero: none.
     pub halt_poll: Nanos,
     /// APIC virtualization: interrupts arrive and end without exits.
@@ -281,6 +308,12 @@ pub trait Scheduler {
     /// Picks the next vCPU for a pCPU without a current one, and makes it current.
     fn pick(&mut self, pcpu: u32, now: u64) -> Option<u32>;
 
+    /// Picks a queued vCPU of a VM for a pCPU without a current one, and makes it current.
+    /// A scheduler without core scheduling finds none.
+    fn pick_of(&mut self, _vm: u32, _pcpu: u32, _now: u64) -> Option<u32> {
+        None
+    }
+
     /// The current vCPU returns to the queue, runnable.
     fn put_back(&mut self, vcpu: u32, pcpu: u32, now: u64);
 
@@ -293,6 +326,11 @@ pub trait Scheduler {
     /// Whether a vCPU that was just enqueued preempts the current one.
     fn preempts(&mut self, woken: u32, pcpu: u32, now: u64) -> bool;
 
+    /// Whether a wake-up only marks the current vCPU, which gives way at its next VM exit or tick (PREEMPT_LAZY).
+    fn preempts_lazily(&self) -> bool {
+        false
+    }
+
     /// Delay of the scheduler's own timer in ns after a vCPU was enqueued and did not preempt; `None`: no timer.
     fn looks_again_after(&self, _pcpu: u32) -> Option<u64> {
         None
@@ -304,8 +342,9 @@ pub trait Scheduler {
     }
 
     /// Selects the pCPU of a vCPU that wakes or starts.
-    /// `idle` holds the pCPUs without a vCPU; the vCPU last ran on `last`.
-    fn select(&mut self, vcpu: u32, last: u32, idle: &PcpuSet, now: u64) -> u32;
+    /// `idle` holds the pCPUs without a vCPU; the vCPU last ran on `last`, and a vCPU on `waker` wakes it.
+    fn select(&mut self, vcpu: u32, last: u32, waker: Option<u32>, idle: &PcpuSet, now: u64)
+    -> u32;
 
     /// Idle balancing: a queued vCPU that an idle pCPU may take from another.
     fn pull(&mut self, pcpu: u32, now: u64) -> Option<Move>;
@@ -314,9 +353,18 @@ pub trait Scheduler {
     /// Called at every tick; the scheduler keeps its own intervals.
     fn balance(&mut self, pcpu: u32, now: u64) -> Option<Move>;
 
+    /// Active balancing at a tick of `pcpu`: the idle pCPU to which its running vCPU moves, or none.
+    fn spread(&mut self, _pcpu: u32, _idle: &PcpuSet, _now: u64) -> Option<u32> {
+        None
+    }
+
     /// Directed yield: `from`, current on `pcpu`, yields to `to`, queued on the same or another pCPU `to_pcpu`.
     /// If the scheduler accepts it, the caller switches out the current vCPU of `to_pcpu`, which may be `from`.
     fn yield_to(&mut self, from: u32, pcpu: u32, to: u32, to_pcpu: u32, now: u64) -> bool;
+
+    /// Credits lag to `to`, to which the current vCPU of the same pCPU has just yielded; others than EEVDF ignore it.
+    /// `margin` is the lag for each queued entity.
+    fn credit_lag(&mut self, _to: u32, _pcpu: u32, _margin: Nanos, _now: u64) {}
 
     /// Makes a queued vCPU the next on its pCPU, for co-scheduling; the caller switches.
     fn boost(&mut self, vcpu: u32, pcpu: u32, now: u64);
@@ -390,8 +438,10 @@ pub trait Scheduler {
 pub struct Shape {
     /// Number of pCPUs.
     pub pcpus: u32,
-    /// pCPUs per last-level cache.
-    pub pcpus_per_llc: u32,
+    /// Places of the pCPUs.
+    pub topology: Topology,
+    /// Whether the Linux scheduler follows all levels of the topology, instead of the last-level caches alone.
+    pub follows_topology: bool,
     /// Per vCPU: its VM.
     pub vm_of: Vec<u32>,
     /// Per VM: its weight.

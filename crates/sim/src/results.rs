@@ -277,6 +277,13 @@ pub struct PcpuResults {
     pub polling: Nanos,
     /// Idle time.
     pub idle: Nanos,
+    /// Idle time in which core scheduling kept waiting vCPUs off the pCPU (`core_sched.force_idle_usec` of cpu.stat).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub forced_idle: Nanos,
+}
+
+fn is_zero(time: &Nanos) -> bool {
+    *time == Nanos::ZERO
 }
 
 /// The vCPUs' time by state and their waits for each other, in the form of a source on a live host.

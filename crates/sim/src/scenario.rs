@@ -3,6 +3,7 @@
 //! The settings are checked and in the form that the simulator uses; [`load`] reads them from TOML.
 
 mod agent;
+mod governor;
 mod host;
 pub mod load;
 mod machine;
@@ -12,7 +13,7 @@ mod tests;
 mod vm;
 
 use serde::{Deserialize, Serialize};
-use tandem_model::{Nanos, PcpuSet, PolicySet, Weight};
+use tandem_model::{Layout, Nanos, PcpuSet, PolicySet, Topology, Weight};
 use tandem_policy::FlexSConfig;
 use tandem_policy::host::{ControllerConfig, WeightKnob};
 
@@ -22,6 +23,7 @@ use crate::sched::fair::Discipline;
 use crate::workload::{SpinKind, Workload};
 
 pub use agent::{Agent, Control, Remedies};
+pub use governor::GovernorConfig;
 
 /// A whole experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -53,6 +55,9 @@ pub struct Machine {
     pub pcpus: u32,
     /// pCPUs that share a last-level cache.
     pub pcpus_per_llc: u32,
+    /// Sockets, nodes, caches, cores and threads; `None`: caches of [`Machine::pcpus_per_llc`] pCPUs, without SMT and NUMA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Layout>,
     /// Whether VMs run under a hypervisor, or the one "VM" is the machine itself.
     pub mode: Mode,
     /// Costs of operations.
@@ -60,6 +65,16 @@ pub struct Machine {
     /// Measured times of the host's work for timers, in place of [`Costs::timer_steal`]; scenario files have no key for it.
     #[serde(skip_serializing_if = "TimerSteals::is_empty")]
     pub timer_steals: TimerSteals,
+}
+
+impl Machine {
+    /// The place of each pCPU.
+    pub fn topology(&self) -> Topology {
+        match self.layout {
+            Some(layout) => layout.topology(),
+            None => Topology::of_caches(self.pcpus, self.pcpus_per_llc),
+        }
+    }
 }
 
 /// With or without a hypervisor.
@@ -179,6 +194,9 @@ pub struct Guest {
     /// Gleaner, if it runs in the guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
+    /// The kernel's steal governor, if it is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preferred: Option<GovernorConfig>,
 }
 
 fn is_zero(time: &Nanos) -> bool {

@@ -14,10 +14,11 @@
 //!
 //! - State: `simulation` is the world as data, made of `state`, `slots`, `code`, `swapper`, `agent`, `policy_host`, `rotation`,
 //!   `trace_recorder`, `wait_recorder` and `state_recorder`. `build` creates it, `run` is the event loop.
-//! - Execution: `execute` accounts the time of vCPUs, `program` interprets the threads' programs, and `alone` handles their local operations.
-//! - Guest: `locks`, `blocking`, `address_space` and `flush` are the primitives; `wake`, `delay` and `idle` are the guest's scheduler;
+//! - Execution: `execute` accounts the time of vCPUs, `smt` slows the threads of a core, `program` interprets the threads' programs, and `alone` handles their local operations.
+//! - Guest: `locks`, `blocking`, `address_space` and `flush` are the primitives; `wake`, `delay`, `idle` and `governor` are the guest's scheduler;
 //!   `interrupts` are IPIs and timers; `caches` refills working sets.
-//! - Host: `pcpus` runs the host's scheduler, `pause_loop` is KVM's handling of spinning, `overlays` are caps and co-scheduling.
+//! - Host: `pcpus` runs the host's scheduler, `pause_loop` and `ipi_aware` are KVM's handling of spinning, `overlays` are caps and co-scheduling,
+//!   `core_scheduling` keeps VMs on cores of their own.
 //! - Tandem's policies: the adapters `policies`, `division`, `turns`, `flexs` and `gleaner`.
 //! - Output: `measure` computes the results, `waits` attributes waits within a VM, `states` attributes the time of vCPUs and pCPU waits,
 //!   `observed` exports both as an interval, `tracing` records traces, `check` verifies the invariants.
@@ -31,13 +32,16 @@ mod caches;
 mod calendar;
 mod check;
 mod code;
+mod core_scheduling;
 mod delay;
 mod execute;
 mod flexs;
 mod flush;
 mod gleaner;
+mod governor;
 mod idle;
 mod interrupts;
+mod ipi_aware;
 mod knobs;
 mod locks;
 mod measure;
@@ -51,6 +55,7 @@ mod program;
 mod rotation;
 mod run;
 mod simulation;
+mod smt;
 mod state;
 mod state_recorder;
 mod states;

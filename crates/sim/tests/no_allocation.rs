@@ -46,7 +46,17 @@ fn steady_state_events_do_not_allocate() {
             { locked = \"mutex[random]\", do = [ { compute = \"2us\" } ] }, { put = \"pipe\" }, { get = \"pipe\" },
             { unmap = \"1us\" }, { sleep = \"exp(50us)\" }, \"work\" ] } ]
         [[vm]]\nname = \"a\"\ncount = 3\nvcpus = 3\nworkload = \"w\"\n";
-    for (scheduler, waits) in [("cfs", false), ("eevdf", false), ("eevdf", true)] {
+    let smt = text.replace(
+        "pcpus = 4\npcpus_per_llc = 2",
+        "topology = { sockets = 2, cores_per_cache = 1, threads_per_core = 2 }",
+    );
+    let cases = [
+        (text, "cfs", false),
+        (text, "eevdf", false),
+        (text, "eevdf", true),
+        (&smt, "eevdf", false),
+    ];
+    for (text, scheduler, waits) in cases {
         let scenario = common::scenario(text, &[&format!("host.scheduler={scheduler}")]);
         let mut world = World::new(&scenario);
         world.without_checks();

@@ -39,6 +39,7 @@ fn request(policies: &[&str]) -> Request {
     Request {
         mix: Mix::read(None).unwrap(),
         pcpus: vec![4],
+        topology: None,
         overcommit: vec![2.0],
         seeds: vec![1, 2],
         policies: policies::combinations(&names).unwrap(),
@@ -79,6 +80,20 @@ fn figures_add_up() {
         }
     }
     assert!(hosts.policies[0].requests.is_none());
+}
+
+#[test]
+fn topology_reaches_hosts_and_vms_alone() {
+    let mut smt = request(&["stock"]);
+    smt.topology = Some("2:1:1:1:2".parse().unwrap());
+    let plan = Plan::new(smt).unwrap();
+    let of_hosts =
+        plan.hosts.iter().flat_map(|(_, _, hosts)| hosts).flat_map(|host| &host.scenarios);
+    for scenario in of_hosts.chain(plan.alone.values()) {
+        assert_eq!(scenario.machine.topology().siblings(tandem_model::PcpuId(1)).to_string(), "3");
+    }
+    let mixed = plan.run(2, &Silent).unwrap();
+    assert_eq!(mixed.topology.as_deref(), Some("2:1:1:1:2"));
 }
 
 #[test]

@@ -127,6 +127,7 @@ pub fn on_hardware(scenario: &Scenario, vm: usize, cpus: u32) -> Option<Scenario
     alone.vms = vec![vm];
     alone.machine.mode = Mode::Native;
     alone.machine.pcpus = cpus;
+    alone.machine.layout = None;
     alone.machine.pcpus_per_llc = alone.machine.pcpus_per_llc.min(cpus);
     alone.policies = tandem_sim::scenario::Policies::default();
     alone.host.cap = false;

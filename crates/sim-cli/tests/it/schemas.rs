@@ -32,6 +32,7 @@ fn run_matches_its_schema() {
         ("shootdown-ipi.toml", &[]),
         ("lock-holder-preemption.toml", &["--set", "host.pause_loop.policy=aple"]),
         ("native-locks.toml", &[]),
+        ("two-sockets.toml", &["--set", "host.core_scheduling=vm"]),
     ] {
         let path = scenario(name);
         let args = ["run", &path, "--duration", "120ms", "--set", "warmup=0"];
@@ -64,8 +65,10 @@ fn scalability_matches_its_schema() {
 
 #[test]
 fn mixed_hosts_match_their_schema() {
-    let args = ["mixed", "--pcpus", "4", "--seeds", "1..2", "--warmup", "50ms"];
-    check("sim-mixed-1", &output(&[&args[..], &["--duration", "150ms"]].concat()));
+    for hosts in [["--pcpus", "4"], ["--topology", "1:1:1:2:2"]] {
+        let args = ["mixed", "--seeds", "1..2", "--warmup", "50ms", "--duration", "150ms"];
+        check("sim-mixed-1", &output(&[&args[..], &hosts].concat()));
+    }
 }
 
 /// The tests above and docs/reference/json.md cover every schema.

@@ -1,6 +1,6 @@
 //! Static dispatch over the host schedulers, which the world calls at every switch.
 
-use tandem_model::PcpuSet;
+use tandem_model::{Nanos, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
 use super::credit::CreditHost;
@@ -9,6 +9,7 @@ use super::{Enqueue, HostScheduler, Move, Scheduler, Shape};
 
 /// A host scheduler.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a world has one")]
 pub enum AnyScheduler {
     /// Linux.
     Linux(LinuxHost),
@@ -42,16 +43,20 @@ dispatch! {
     fn enqueue(self: &mut Self, vcpu: u32, pcpu: u32, how: Enqueue, now: u64);
     fn dequeue(self: &mut Self, vcpu: u32, pcpu: u32, sleeps: bool, now: u64);
     fn pick(self: &mut Self, pcpu: u32, now: u64) -> Option<u32>;
+    fn pick_of(self: &mut Self, vm: u32, pcpu: u32, now: u64) -> Option<u32>;
     fn put_back(self: &mut Self, vcpu: u32, pcpu: u32, now: u64);
     fn account(self: &mut Self, vcpu: u32, pcpu: u32, ran: u64, now: u64);
     fn tick(self: &mut Self, pcpu: u32, now: u64) -> bool;
     fn preempts(self: &mut Self, woken: u32, pcpu: u32, now: u64) -> bool;
+    fn preempts_lazily(self: &Self) -> bool;
     fn looks_again_after(self: &Self, pcpu: u32) -> Option<u64>;
     fn looks_again(self: &mut Self, pcpu: u32) -> bool;
-    fn select(self: &mut Self, vcpu: u32, last: u32, idle: &PcpuSet, now: u64) -> u32;
+    fn select(self: &mut Self, vcpu: u32, last: u32, waker: Option<u32>, idle: &PcpuSet, now: u64) -> u32;
     fn pull(self: &mut Self, pcpu: u32, now: u64) -> Option<Move>;
     fn balance(self: &mut Self, pcpu: u32, now: u64) -> Option<Move>;
+    fn spread(self: &mut Self, pcpu: u32, idle: &PcpuSet, now: u64) -> Option<u32>;
     fn yield_to(self: &mut Self, from: u32, pcpu: u32, to: u32, to_pcpu: u32, now: u64) -> bool;
+    fn credit_lag(self: &mut Self, to: u32, pcpu: u32, margin: Nanos, now: u64);
     fn boost(self: &mut Self, vcpu: u32, pcpu: u32, now: u64);
     fn prefer(self: &mut Self, vcpu: u32, pcpu: u32);
     fn exchange(self: &mut Self, left: u32, pcpu: u32, queued: u32, other: u32, now: u64);

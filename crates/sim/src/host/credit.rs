@@ -359,7 +359,7 @@ impl Scheduler for CreditHost {
         pcpu.tickled && pcpu.waiting() > 0 && pcpu.ran >= self.config.ratelimit.0
     }
 
-    fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
+    fn select(&mut self, v: u32, last: u32, _: Option<u32>, idle: &PcpuSet, _now: u64) -> u32 {
         if idle.contains(PcpuId(last)) && self.may_be_on(v, last) {
             return last;
         }

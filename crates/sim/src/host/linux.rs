@@ -2,13 +2,15 @@
 //!
 //! A VM is a group of the fair class ([`crate::sched::fair`]), and its vCPUs are the tasks.
 //!
-//! Placement: a woken vCPU goes to its last pCPU if that is idle, else to an idle pCPU of the same last-level cache, else to any idle pCPU,
-//! else to its last pCPU (select_idle_sibling).
-//! A pCPU that becomes idle takes a vCPU from the busiest pCPU, first within its own cache.
+//! Placement without a described topology: a woken vCPU goes to its last pCPU if that is idle, else to an idle pCPU of the same
+//! last-level cache, else to any idle pCPU, else to its last pCPU (select_idle_sibling).
+//! With one, `wake` follows the kernel's steps, and a vCPU next to a busy thread moves to an idle core (`balance`).
+//! A pCPU that becomes idle takes a vCPU from the busiest pCPU, first within its innermost domain (sched_balance_newidle).
 //! Busy pCPUs compare loads at intervals (see `balance`).
 //! Cache hotness is not modelled, and searching costs no time.
 //!
 //! The idle class (`cpu.idle`, sched_group_set_idle): a group in it weighs 3, never preempts a normal group, and is preempted by one at once.
+//! In Linux 7.3 the wake-up rules do not consider the class (see `flat` in [`crate::sched::fair`]).
 //! A pCPU that runs only the idle class counts as idle for a vCPU that wakes (sched_idle_cpu).
 //! When a group leaves the class, the change takes effect at the next tick or wake-up.
 //!
@@ -18,13 +20,16 @@
 mod apart;
 mod balance;
 mod domain;
+mod wake;
 
 use std::collections::BTreeMap;
 
-use tandem_model::{PcpuId, PcpuSet};
+use tandem_model::{Level, Nanos, PcpuId, PcpuSet};
 use tandem_policy::host::{Knobs, WeightKnob};
 
+use self::balance::Attempt;
 use self::domain::Domain;
+use self::wake::Wakees;
 use super::{Enqueue, Move, Placement, Scheduler, Shape};
 use crate::bits::set_bit;
 use crate::sched::fair::{Discipline, FairClass, Reweight};
@@ -41,20 +46,35 @@ pub struct LinuxHost {
     group_of: Vec<GroupId>,
     /// pCPUs with more than one runnable vCPU, a bit each.
     overloaded: Vec<u64>,
-    /// Per pCPU and scheduling domain: time of the next comparison of loads, ns.
-    balance_due: Vec<[u64; 2]>,
+    /// Scheduling domains, from the innermost to the outermost.
+    domains: Vec<Domain>,
+    /// Per pCPU and scheduling domain: the comparisons of loads.
+    attempts: Vec<Attempt>,
+    /// Per pCPU: time since which its core has two busy threads while another core is idle; `u64::MAX`: it has not.
+    crowded_since: Vec<u64>,
+    wakees: Wakees,
+    /// Per pCPU: the other thread of its core.
+    siblings: Vec<Option<u32>>,
+    /// pCPUs of a last-level cache (sd_llc_size).
+    cache_size: u32,
     /// Groups of the vCPUs that are or were apart, by vCPU.
     own_groups: BTreeMap<u32, GroupId>,
     /// Per vCPU: the value of `touches` when it was last enqueued or picked.
     touched: Vec<u64>,
     /// Number of enqueues and picks so far.
     touches: u64,
+    /// Per pCPU: the last end of a yielder's slice protection, ns.
+    forced: Vec<Option<u64>>,
 }
+
+/// Minimum time between two ends of slice protection on a pCPU by a credited yield, ns.
+const FORCE_INTERVAL: u64 = 6_000_000;
 
 impl LinuxHost {
     /// A host with empty run queues.
     pub fn new(discipline: Discipline, shape: Shape) -> LinuxHost {
         let pcpus = shape.pcpus as usize;
+        let domains = Domain::all(&shape);
         LinuxHost {
             fair: FairClass::with_groups(
                 discipline,
@@ -64,10 +84,16 @@ impl LinuxHost {
             ),
             group_of: shape.vm_of.iter().map(|&vm| GroupId(vm)).collect(),
             overloaded: vec![0; pcpus.div_ceil(64)],
-            balance_due: vec![Domain::ALL.map(|domain| domain.interval(&shape)); pcpus],
+            attempts: vec![Attempt::default(); pcpus * domains.len()],
+            domains,
+            crowded_since: vec![u64::MAX; pcpus],
+            wakees: Wakees::new(shape.vm_of.len()),
+            siblings: siblings(&shape),
+            cache_size: shape.topology.span(PcpuId(0), Level::Cache).len() as u32,
             own_groups: BTreeMap::new(),
             touched: vec![0; shape.vm_of.len()],
             touches: 0,
+            forced: vec![None; pcpus],
             discipline,
             shape,
         }
@@ -76,8 +102,8 @@ impl LinuxHost {
     /// Whether all runnable groups on a pCPU are in the idle class (sched_idle_cpu).
     fn only_idle_class(&self, p: u32) -> bool {
         let root = QueueId(p);
-        let mut groups = self.fair.queued(root).chain(self.fair.queue(root).curr.get());
-        groups.all(|group| self.fair.entity(group).idle)
+        let mut entities = self.fair.queued(root).chain(self.fair.queue(root).curr.get());
+        entities.all(|se| self.fair.is_sched_idle(se))
     }
 
     fn is_current(&self, v: u32, p: u32) -> bool {
@@ -96,8 +122,9 @@ impl LinuxHost {
         self.touched[v as usize] = self.touches;
     }
 
-    fn llc(&self, p: u32) -> u32 {
-        p / self.shape.pcpus_per_llc.max(1)
+    /// Whether two pCPUs meet at a level of the topology.
+    fn meet(&self, p: u32, q: u32, level: Level) -> bool {
+        self.shape.topology.common(PcpuId(p), PcpuId(q)) <= level
     }
 
     /// Whether a vCPU may be queued on a pCPU.
@@ -125,6 +152,15 @@ impl LinuxHost {
     }
 }
 
+/// The other thread of each pCPU's core, if the scheduler follows the topology.
+fn siblings(shape: &Shape) -> Vec<Option<u32>> {
+    if !shape.follows_topology {
+        return vec![None; shape.pcpus as usize];
+    }
+    let sibling = |p: PcpuId| shape.topology.siblings(p).iter().next().map(|sibling| sibling.0);
+    shape.topology.pcpus().map(sibling).collect()
+}
+
 impl Scheduler for LinuxHost {
     fn enqueue(&mut self, v: u32, p: u32, how: Enqueue, now: u64) {
         self.touch(v);
@@ -144,6 +180,14 @@ impl Scheduler for LinuxHost {
         Some(v)
     }
 
+    fn pick_of(&mut self, vm: u32, p: u32, now: u64) -> Option<u32> {
+        let group = self.fair.group_queue(p, GroupId(vm))?;
+        let rq = if self.discipline.is_flat() { QueueId(p) } else { group };
+        let v = self.fair.queued(rq).find(|&EntityId(v)| self.shape.vm_of[v as usize] == vm)?.0;
+        self.boost(v, p, now);
+        self.pick(p, now)
+    }
+
     fn put_back(&mut self, _v: u32, p: u32, _now: u64) {
         self.fair.put_prev_task(QueueId(p));
     }
@@ -160,7 +204,11 @@ impl Scheduler for LinuxHost {
         self.fair.check_preempt(QueueId(p), EntityId(woken))
     }
 
-    fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
+    fn preempts_lazily(&self) -> bool {
+        self.discipline.is_flat()
+    }
+
+    fn select(&mut self, v: u32, last: u32, waker: Option<u32>, idle: &PcpuSet, now: u64) -> u32 {
         if self.fair.entity(EntityId(v)).sched_delayed && self.may_be_on(v, last) {
             // It is still queued and wakes in place (ttwu_runnable).
             return last;
@@ -173,13 +221,17 @@ impl Scheduler for LinuxHost {
         } else {
             idle
         };
+        if self.shape.follows_topology
+            && let Some(p) = self.select_in_cache(v, last, waker, idle, now)
+        {
+            return p;
+        }
         if idle.contains(PcpuId(last)) && self.may_be_on(v, last) {
             return last;
         }
-        let cache = self.llc(last);
         let mut far = None;
         for p in idle.iter().filter(|p| self.may_be_on(v, p.0)) {
-            if self.llc(p.0) == cache {
+            if self.meet(p.0, last, Level::Cache) {
                 return p.0;
             }
             far = far.or(Some(p.0));
@@ -195,11 +247,15 @@ impl Scheduler for LinuxHost {
     }
 
     fn pull(&mut self, p: u32, _now: u64) -> Option<Move> {
-        self.take_from_busiest(p, true).or_else(|| self.take_from_busiest(p, false))
+        self.domains.iter().find_map(|domain| self.take_from_busiest(p, domain.level))
     }
 
     fn balance(&mut self, p: u32, now: u64) -> Option<Move> {
         self.compare_loads(p, now)
+    }
+
+    fn spread(&mut self, p: u32, idle: &PcpuSet, now: u64) -> Option<u32> {
+        self.move_to_idle_core(p, idle, now)
     }
 
     fn yield_to(&mut self, from: u32, p: u32, to: u32, q: u32, _now: u64) -> bool {
@@ -207,6 +263,15 @@ impl Scheduler for LinuxHost {
             return false;
         }
         self.fair.yield_to(QueueId(p), QueueId(q), EntityId(to))
+    }
+
+    fn credit_lag(&mut self, to: u32, p: u32, margin: Nanos, now: u64) {
+        self.fair.credit_lag(EntityId(to), margin);
+        let last = &mut self.forced[p as usize];
+        if last.is_none_or(|last| now - last >= FORCE_INTERVAL) {
+            *last = Some(now);
+            self.fair.cancel_protection(QueueId(p));
+        }
     }
 
     fn boost(&mut self, v: u32, p: u32, _now: u64) {

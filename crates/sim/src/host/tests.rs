@@ -7,6 +7,7 @@
 use tandem_model::PcpuId;
 
 use super::*;
+use crate::sched::fair::CgroupMode;
 
 const MS: u64 = 1_000_000;
 
@@ -36,8 +37,12 @@ fn credit_of(age: CreditAge) -> HostScheduler {
     HostScheduler::Credit(CreditConfig::of(age))
 }
 
-fn all() -> [HostScheduler; 3] {
-    [linux(Discipline::cfs(2)), linux(Discipline::eevdf(2)), credit()]
+fn flat(cpus: u32) -> Discipline {
+    Discipline::eevdf_flat(cpus, CgroupMode::Smp)
+}
+
+fn all() -> [HostScheduler; 4] {
+    [linux(Discipline::cfs(2)), linux(Discipline::eevdf(2)), linux(flat(2)), credit()]
 }
 
 impl TestHost {
@@ -48,7 +53,8 @@ impl TestHost {
         let vm_of: Vec<u32> = vcpus().map(|(vm, _)| vm as u32).collect();
         let shape = Shape {
             pcpus,
-            pcpus_per_llc: pcpus,
+            topology: Topology::of_caches(pcpus, pcpus),
+            follows_topology: false,
             vm_of: vm_of.clone(),
             weights: vms.iter().map(|&(weight, _)| weight).collect(),
             vcpu_weights: vcpus().map(|_| 1024).collect(),
@@ -211,7 +217,7 @@ fn idle_pcpu_pulls_an_allowed_vcpu() {
 #[test]
 fn spread_vcpus_split_group_weight() {
     // One VM on all four pCPUs competes with one VM on each: 256 against 1024.
-    for discipline in [Discipline::cfs(4), Discipline::eevdf(4)] {
+    for discipline in [Discipline::cfs(4), Discipline::eevdf(4), flat(4)] {
         let mut host = TestHost::new(
             &linux(discipline),
             4,
@@ -309,10 +315,11 @@ fn directed_yield_needs_a_waiting_candidate() {
 
 #[test]
 fn wakeup_prefers_last_then_near_then_far() {
-    for scheduler in [linux(Discipline::cfs(4)), linux(Discipline::eevdf(4))] {
+    for scheduler in [linux(Discipline::cfs(4)), linux(Discipline::eevdf(4)), linux(flat(4))] {
         let shape = Shape {
             pcpus: 4,
-            pcpus_per_llc: 2,
+            topology: Topology::of_caches(4, 2),
+            follows_topology: false,
             vm_of: vec![0],
             weights: vec![1024.0],
             vcpu_weights: vec![1024],
@@ -324,7 +331,7 @@ fn wakeup_prefers_last_then_near_then_far() {
         for (idle, wanted) in
             [(&[1u32, 2, 3][..], 2), (&[0, 1, 2], 2), (&[0, 3], 3), (&[0, 1], 0), (&[], 2)]
         {
-            assert_eq!(host.select(0, 2, &set(idle), 0), wanted, "idle: {idle:?}");
+            assert_eq!(host.select(0, 2, None, &set(idle), 0), wanted, "idle: {idle:?}");
         }
     }
 }

@@ -98,6 +98,12 @@ pub struct Costs {
     pub refill_kernel_per_kib: u64,
     /// Refill of a thread's data after a move to another last-level cache, per KiB.
     pub refill_far_per_kib: u64,
+    /// Cost of a refill from the memory of another NUMA node, percent of `refill_far_per_kib`.
+    pub remote_memory_percent: u64,
+    /// Speed of a thread whose core's other thread works, percent of its speed alone on the core.
+    pub smt_working_percent: u64,
+    /// Speed of a thread whose core's other thread spins or polls with PAUSE, percent.
+    pub smt_pausing_percent: u64,
     /// Private cache of a pCPU, KiB.
     pub cache_kib: u64,
     /// Cache footprint of a switch or wake-up in the host's kernel and in each VM's, KiB.

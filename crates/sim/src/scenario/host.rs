@@ -12,12 +12,15 @@ use tandem_model::Nanos;
 use crate::document::place::LoadError;
 use crate::document::read::{Field, Table};
 use crate::host::{
-    AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, CreditConfig, HostConfig, HostScheduler,
-    PauseLoop, Placement, Ranking, Ticks,
+    AplePolicy, BUSY_FACTOR, Candidate, CoScheduling, Cookies, CreditConfig, HostConfig,
+    HostScheduler, PauseLoop, Placement, Ranking, Ticks,
 };
+use crate::sched::fair::CgroupMode;
 use crate::sched::fair::Discipline;
 
-pub(super) const KEYS: [&str; 15] = [
+use super::{Machine, Mode};
+
+pub(super) const KEYS: [&str; 16] = [
     "scheduler",
     "cfs",
     "eevdf",
@@ -27,6 +30,7 @@ pub(super) const KEYS: [&str; 15] = [
     "placement",
     "busy_factor",
     "together",
+    "core_scheduling",
     "cap",
     "cap_period",
     "pause_loop",
@@ -35,7 +39,7 @@ pub(super) const KEYS: [&str; 15] = [
     "fast_reactivation",
 ];
 
-pub(super) const EEVDF_KEYS: [&str; 2] = ["base_slice", "reweight"];
+pub(super) const EEVDF_KEYS: [&str; 4] = ["as_of", "cgroup_mode", "base_slice", "reweight"];
 
 /// Minimum of a scheduler's times: below it, switching would take all the time.
 const MIN_TIME: Nanos = Nanos(10_000);
@@ -61,20 +65,20 @@ pub enum SchedulerName {
     Credit,
 }
 
-/// Reads `[host]` for a machine with `pcpus` pCPUs.
-pub fn read(document: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
+/// Reads `[host]` of a machine.
+pub fn read(document: &Table<'_>, machine: &Machine) -> Result<HostConfig, LoadError> {
     let Some(table) = document.table("host", &KEYS)? else {
         let empty = crate::document::tree::Node::empty(document.place().clone());
-        return settings(&Table::document(&empty, &KEYS)?, pcpus);
+        return settings(&Table::document(&empty, &KEYS)?, machine);
     };
-    settings(&table, pcpus)
+    settings(&table, machine)
 }
 
-fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
+fn settings(table: &Table<'_>, machine: &Machine) -> Result<HostConfig, LoadError> {
     let name = table.or("scheduler", SchedulerName::Eevdf, Field::parse)?;
     let credit = credit(table)?;
-    let fair = fair(table, name, pcpus)?;
-    let (pause_loop, pause_filter, candidate) = pause_loop(table)?;
+    let fair = fair(table, name, machine.pcpus)?;
+    let (pause_loop, pause_filter, candidate, lag_credit) = pause_loop(table, name)?;
     Ok(HostConfig {
         scheduler: match name {
             SchedulerName::Credit => HostScheduler::Credit(credit),
@@ -86,6 +90,17 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
         busy_factor: table
             .or("busy_factor", BUSY_FACTOR, |field| field.small(1, MAX_BUSY_FACTOR))?,
         together: table.or("together", CoScheduling::No, Field::parse)?,
+        core_scheduling: table.or("core_scheduling", Cookies::No, |field| {
+            let cookies = field.parse()?;
+            let has_smt = machine.layout.is_some_and(|layout| layout.threads_per_core > 1);
+            let is_possible =
+                has_smt && machine.mode == Mode::Virtual && name != SchedulerName::Credit;
+            if cookies == Cookies::No || is_possible {
+                return Ok(cookies);
+            }
+            Err(field
+                .wrong("it needs machine.topology.threads_per_core = 2, VMs, and cfs or eevdf"))
+        })?,
         cap: table.or("cap", false, Field::flag)?,
         cap_period: table.or("cap_period", Nanos::from_millis(30), |field| {
             field.time(Nanos::from_millis(1), MAX_TIME)
@@ -93,6 +108,7 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
         pause_loop,
         pause_filter,
         candidate,
+        lag_credit,
         halt_poll: table.or("halt_poll", Nanos(200_000), |field| {
             field.time(Nanos::ZERO, Nanos::from_secs(1))
         })?,
@@ -134,9 +150,11 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
         }
     }
     let mut eevdf = Discipline::eevdf(cpus);
-    if let (Some(table), Discipline::Eevdf { base_slice, reweight }) =
-        (table.table("eevdf", &EEVDF_KEYS)?, &mut eevdf)
-    {
+    if let Some(table) = table.table("eevdf", &EEVDF_KEYS)? {
+        eevdf = eevdf_release(&table, cpus)?;
+        let Discipline::Eevdf { base_slice, reweight, .. } = &mut eevdf else {
+            return Ok(eevdf);
+        };
         *base_slice = table.or("base_slice", *base_slice, |field| {
             field.time(Nanos(100_000), Nanos::from_millis(100))
         })?;
@@ -146,6 +164,21 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
         SchedulerName::Cfs => cfs,
         SchedulerName::Eevdf | SchedulerName::Credit => eevdf,
     })
+}
+
+/// Reads the release in `[….eevdf]`, and the meaning of group weights, which can be selected since Linux 7.3.
+fn eevdf_release(table: &Table<'_>, cpus: u32) -> Result<Discipline, LoadError> {
+    let is_flat = |field: &Field<'_>| field.choice(&[("6.12", false), ("7.3", true)]);
+    if table.or("as_of", false, is_flat)? {
+        let mode = table.or("cgroup_mode", CgroupMode::Concur, Field::parse)?;
+        return Ok(Discipline::eevdf_flat(cpus, mode));
+    }
+    let older = |field: &Field<'_>| {
+        field.parse::<CgroupMode>()?;
+        Err(field
+            .wrong("needs as_of = \"7.3\": earlier releases have one meaning of group weights"))
+    };
+    table.or("cgroup_mode", Discipline::eevdf(cpus), older)
 }
 
 /// Reads `[host.credit]`; the defaults derive from CSCHED_DEFAULT_TSLICE_MS.
@@ -182,14 +215,18 @@ enum Policy {
     Aple,
 }
 
-pub(super) const PAUSE_LOOP_KEYS: [&str; 8] =
-    ["policy", "window", "grow", "shrink", "most", "filter", "candidate", "aple"];
+pub(super) const PAUSE_LOOP_KEYS: [&str; 9] =
+    ["policy", "window", "grow", "shrink", "most", "filter", "candidate", "lag_credit", "aple"];
 
-/// Reads `[host.pause_loop]`.
-fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadError> {
+/// Reads `[host.pause_loop]` of a host with this scheduler.
+fn pause_loop(
+    table: &Table<'_>,
+    scheduler: SchedulerName,
+) -> Result<(PauseLoop, bool, Candidate, Option<Nanos>), LoadError> {
     let [mut base, mut grow, mut shrink, mut most] = PLE;
     let (mut policy, mut filter, mut candidate) = (Policy::Stock, false, Candidate::Stock);
     let mut aple = AplePolicy::default();
+    let mut lag_credit = None;
     if let Some(table) = table.table("pause_loop", &PAUSE_LOOP_KEYS)? {
         policy = table.or("policy", policy, Field::parse)?;
         base = table.or("window", base, |field| field.small(1, u32::MAX))?;
@@ -201,12 +238,23 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
             field.choice(&[
                 ("none", Candidate::None),
                 ("stock", Candidate::Stock),
+                ("in-kernel", Candidate::InKernel),
+                ("ipi-aware", Candidate::IpiAware),
                 ("hvs", Candidate::Ranked(Ranking::Hvs)),
                 ("cpth-r", Candidate::Ranked(Ranking::CpthR)),
                 ("cpth-l", Candidate::Ranked(Ranking::CpthL)),
                 ("cch", Candidate::Ranked(Ranking::Cch)),
             ])
         })?;
+        lag_credit =
+            table.or("lag_credit", None, |field| match field.time(Nanos::ZERO, MAX_TIME)? {
+                Nanos::ZERO => Ok(None),
+                _ if scheduler != SchedulerName::Eevdf => {
+                    Err(field
+                        .wrong("lag is of EEVDF: leave it out, or set host.scheduler = \"eevdf\""))
+                }
+                margin => Ok(Some(margin)),
+            })?;
         aple = table.or("aple", aple, Field::settings)?;
         if most < base {
             return Err(table.wrong(format!(
@@ -221,5 +269,5 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
         Policy::Stock => PauseLoop::Stock { base, grow, shrink, most },
         Policy::Aple => PauseLoop::Aple(aple),
     };
-    Ok((pause_loop, filter, candidate))
+    Ok((pause_loop, filter, candidate, lag_credit))
 }

@@ -116,7 +116,7 @@ impl Source {
             }
         })?;
         let machine = machine::read(&document)?;
-        let host = host::read(&document, machine.pcpus)?;
+        let host = host::read(&document, &machine)?;
         let policies = policies::read(&document, &host.scheduler)?;
         let workloads = workloads(&document)?;
         let context = vm::VmContext {

@@ -122,7 +122,7 @@ pub fn spell_out(root: &mut Node) {
 }
 
 /// Reads `NAME = true`, or a table of the policy's settings; returns whether it acts.
-fn acts<'a, T: Settings + Deserialize<'a>>(
+pub(super) fn acts<'a, T: Settings + Deserialize<'a>>(
     table: &Table<'a>,
     name: &str,
     settings: &mut T,

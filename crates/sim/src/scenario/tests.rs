@@ -2,9 +2,10 @@
 
 use tandem_model::{Nanos, PolicySet};
 use tandem_policy::host::registry;
+use tandem_policy::settings::Settings;
 
 use super::load::{Setting, Source};
-use super::{IdleLoop, Scenario, load};
+use super::{GovernorConfig, IdleLoop, Scenario, load};
 use crate::host::{HostScheduler, PauseLoop};
 use crate::machine::Costs;
 use crate::sched::fair::{CfsAge, Discipline};
@@ -43,6 +44,7 @@ fn omitted_settings_have_defaults() {
     assert_eq!(
         host.scheduler,
         HostScheduler::Linux(Discipline::Eevdf {
+            cgroup_mode: None,
             // 0.75 ms × (1 + log₂ 4)
             base_slice: Nanos(2_250_000),
             reweight: crate::sched::fair::Reweight::Kept
@@ -53,6 +55,18 @@ fn omitted_settings_have_defaults() {
     let vm = &scenario.vms[0];
     assert_eq!((vm.weight.value(), vm.pins.len()), (1024.0, 0));
     assert_eq!(vm.guest.idle, IdleLoop::Halt);
+}
+
+#[test]
+fn topology_sets_pcpus_and_caches() {
+    let text = SMALL.replace("pcpus = 4", "topology = { like = \"epyc-7763\", sockets = 1 }");
+    let read = |text: &str| load::from_text("s.toml", text);
+    let machine = read(&text).unwrap().machine;
+    assert_eq!((machine.pcpus, machine.pcpus_per_llc), (128, 16));
+    assert_eq!(machine.topology().len(), 128);
+    let text = text.replace("[machine]", "[machine]\npcpus = 128\npcpus_per_llc = 16");
+    let error = read(&text).unwrap_err().to_string();
+    assert!(error.contains("s.toml:4") && error.contains("leave it out"), "{error}");
 }
 
 #[test]
@@ -105,6 +119,20 @@ fn invalid_replacements_name_the_option() {
         ("machine.costs.cycles_per_us=0", "1 … "),
         ("machine.pcpus=0", "1 … 4096"),
         ("machine.pcpus_per_llc=8", "1 … 4"),
+        ("machine.topology={}", "has no `cores_per_cache`"),
+        (
+            "machine.topology={ cores_per_cache = 3 }",
+            "machine.pcpus = 4 is not possible: machine.topology sets it to 3",
+        ),
+        ("machine.topology={ cores_per_cache = 2, threads_per_core = 4 }", "1 … 2"),
+        ("machine.topology={ like = \"epyc-7736\" }", "did you mean \"epyc-7763\"?"),
+        (
+            "machine.topology={ like = \"epyc-7763\", sockets = 64 }",
+            "64:1:8:8:2 are too many pCPUs",
+        ),
+        ("machine.topology={ llcs = 2 }", "`cores_per_cache`"),
+        ("machine.costs.smt_working_percent=0", "1 … 100"),
+        ("machine.costs.remote_memory_percent=99", "100 … "),
         ("machine.mode=native", "leave it out or write 4"),
         ("warmup=1s", "over before"),
         ("warmup=1", "with its unit"),
@@ -116,6 +144,7 @@ fn invalid_replacements_name_the_option() {
         ("vm.a.pins=\"3-1\"", "backwards"),
         ("vm.a.begins_on=[0]", "1 pCPUs for the 2 vCPUs of `a`"),
         ("vm.a.begins_on=[0, 4]", "0 … 3"),
+        ("host.core_scheduling=vm", "needs machine.topology.threads_per_core = 2"),
         ("host.ticks=together", "\"spread\", \"in-step\""),
         ("vm.a.weight=0", "1 … 262144"),
         ("vm.a.workload=v", "add a [[workload]]"),
@@ -148,6 +177,9 @@ fn invalid_replacements_name_the_option() {
         ("host.eevdf.reweight=[6.13]", "one of \"6.13\""),
         ("policies.flexs={ choices = 0 }", "policies.flexs.choices = 0 is not possible: 1 … 64"),
         ("workload.w.branches={ tight = 1 }", "0 … 0.9"),
+        ("vm.a.preferred={ interval = \"10ms\" }", "100ms … 60s"),
+        ("vm.a.preferred={ low = 0.1 }", "high"),
+        ("vm.a.preferred=2", "a table"),
         ("seed=-1", "0 … "),
         ("nothing=1", "possible are `name`"),
     ] {
@@ -170,6 +202,13 @@ fn invalid_replacements_name_the_option() {
     assert!(error.contains("vCPU 1 may run on the pCPUs 0-1 only"), "{error}");
     let error = with(&["host.placement=no-stacking", "vm.a.vcpus=5"]).unwrap_err();
     assert!(error.contains("5 vCPUs, the machine 4"), "{error}");
+    let error = with(&["host.scheduler=cfs", "host.pause_loop.lag_credit=100us"]).unwrap_err();
+    assert!(error.contains("set host.scheduler = \"eevdf\""), "{error}");
+    let error = with(&["vm.a.gleaner=true", "vm.a.preferred=true"]).unwrap_err();
+    assert!(error.contains("leave one of them out"), "{error}");
+    let hotplug = "vm.a.hotplug=[{ at = \"10ms\", vcpus = 1 }]";
+    let error = with(&["vm.a.preferred=true", hotplug]).unwrap_err();
+    assert!(error.contains("gleaner, preferred or per_thread"), "{error}");
 }
 
 #[test]
@@ -177,15 +216,17 @@ fn every_key_is_documented() {
     use crate::workload::parse;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/scenarios.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let lists: [&[&str]; 13] = [
+    let lists: [&[&str]; 15] = [
         &load::KEYS,
         &super::machine::KEYS,
+        &super::machine::TOPOLOGY_KEYS,
         &super::host::KEYS,
         &super::host::PAUSE_LOOP_KEYS,
         &super::host::CFS_KEYS,
         &super::host::EEVDF_KEYS,
         &super::vm::KEYS,
         &super::agent::KEYS,
+        GovernorConfig::KEYS,
         &parse::KEYS,
         &parse::ROLE_KEYS,
         &parse::objects::KEYS,

@@ -9,7 +9,8 @@ use tandem_kpolicy::MAX_VCPUS as MAX_RANKED;
 use tandem_model::{Nanos, PcpuId, PcpuSet, Weight};
 
 use super::{
-    Apic, Guest, IdleLoop, IdleTlb, Machine, MmLock, Mode, TlbFlush, Vm, agent, host, policies,
+    Apic, Guest, IdleLoop, IdleTlb, Machine, MmLock, Mode, TlbFlush, Vm, agent, governor, host,
+    policies,
 };
 use crate::document::place::LoadError;
 use crate::document::read::{Field, Table};
@@ -35,7 +36,7 @@ const MAX_STEPS: u64 = 4_000_000;
 /// Maximum number of changes of a VM's vCPU count.
 const MAX_HOTPLUG_CHANGES: usize = 1_000;
 
-pub(super) const KEYS: [&str; 28] = [
+pub(super) const KEYS: [&str; 29] = [
     "name",
     "count",
     "vcpus",
@@ -61,6 +62,7 @@ pub(super) const KEYS: [&str; 28] = [
     "steal_clock",
     "balance",
     "gleaner",
+    "preferred",
     "wake_delay",
     "per_thread",
     "sized_for",
@@ -207,9 +209,11 @@ fn hotplug(
     let Some(field) = table.get("hotplug") else {
         return Ok(Vec::new());
     };
-    if context.machine.mode == Mode::Native || guest.agent.is_some() || guest.per_thread {
+    let keeps = guest.agent.is_some() || guest.preferred.is_some() || guest.per_thread;
+    if context.machine.mode == Mode::Native || keeps {
         return Err(field.wrong(
-            "the machine itself, and VMs with gleaner or per_thread, keep their vCPUs: leave it out",
+            "the machine itself, and VMs with gleaner, preferred or per_thread, keep their vCPUs: leave \
+             it out",
         ));
     }
     let list = field.list()?;
@@ -378,6 +382,7 @@ fn guest(table: &Table<'_>, vcpus: u32, mode: Mode) -> Result<Guest, LoadError> 
         per_thread: table.or("per_thread", false, Field::flag)?,
         wake_delay: wake_delay(table, vcpus)?,
         agent: agent::read(table)?,
+        preferred: governor::read(table)?,
     })
 }
 

@@ -33,8 +33,10 @@ pub const FINE: u64 = 1024;
 /// A scheduling entity.
 #[derive(Clone, Debug)]
 pub struct Entity {
-    /// Its weight, in parts of 1 ÷ [`FINE`].
+    /// Its weight within its group, in parts of 1 ÷ [`FINE`].
     pub weight: u64,
+    /// Its weight in the queue in which it competes (h_load): its `weight`, unless the class is flat.
+    pub(crate) h_load: u64,
     pub(crate) vruntime: i64,
     pub(crate) deadline: i64,
     pub(crate) links: Links,
@@ -63,6 +65,7 @@ impl Entity {
     pub fn new(weight: u32) -> Entity {
         Entity {
             weight: u64::from(weight.max(2)) * FINE,
+            h_load: u64::from(weight.max(2)) * FINE,
             vruntime: 0,
             deadline: 0,
             links: Links::default(),
@@ -81,13 +84,13 @@ impl Entity {
     /// Virtual time of a run time (calc_delta_fair).
     #[inline]
     pub(super) fn scaled(&self, time: u64) -> i64 {
-        if self.weight == 1024 * FINE {
+        if self.h_load == 1024 * FINE {
             // The default weight needs no division.
             return time as i64;
         }
         match time.checked_mul(1024 * FINE) {
-            Some(product) => (product / self.weight) as i64,
-            None => (u128::from(time) * u128::from(1024 * FINE) / u128::from(self.weight)) as i64,
+            Some(product) => (product / self.h_load) as i64,
+            None => (u128::from(time) * u128::from(1024 * FINE) / u128::from(self.h_load)) as i64,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The fair class: CFS as of Linux 3.15 … 6.1 (see [`CfsAge`]) or EEVDF as of 6.12.
+//! The fair class: CFS as of Linux 3.15 … 6.1 (see [`CfsAge`]) or EEVDF as of 6.12, or of 7.3 (see `flat`, `cgroup_mode`).
 //! The host uses it for VMs and vCPUs, the guest for threads.
 //!
 //! Source: kernel/sched/fair.c of those versions, whose names the functions have.
@@ -31,13 +31,16 @@
 //! (`research/docs/kernel-comparison.md`).
 
 mod cfs_rq;
+mod cgroup_mode;
 mod discipline;
+mod flat;
 mod group;
 mod load_average;
 
 use super::entity::{Entities, Entity, NIL};
 use super::ids::{EntityId, GroupId, QueueId, Table};
 pub use cfs_rq::{Buddy, CfsRq};
+pub use cgroup_mode::CgroupMode;
 pub use discipline::{CfsAge, Discipline, Reweight};
 use group::Groups;
 
@@ -60,6 +63,8 @@ pub struct FairClass {
     groups: Groups,
     /// Whether any task ever had a custom slice.
     has_slices: bool,
+    /// The tasks of all groups compete in the CPU's own queue (see `flat`).
+    is_flat: bool,
 }
 
 impl FairClass {
@@ -92,7 +97,7 @@ impl FairClass {
 
     /// Lag of an entity that is queued or current, V − v: the service that it is owed, scaled by its weight.
     pub fn lag(&self, se: EntityId) -> i64 {
-        self.queues[self.entities[se].cfs_rq].lag(&self.entities, se)
+        self.queues[self.rq_of(se)].lag(&self.entities, se)
     }
 
     /// Number of runnable tasks of a CPU, the current one included.
@@ -124,7 +129,13 @@ impl FairClass {
         Some(curr)
     }
 
-    /// Takes a step for an entity and then for each of its groups, up to the CPU's own queue.
+    /// The entity that competes for this one in the queue above, or none.
+    #[inline]
+    fn above(&self, se: EntityId) -> Option<EntityId> {
+        if self.is_flat { None } else { self.parent(se) }
+    }
+
+    /// Takes a step for an entity and then for each of its groups that competes, up to the CPU's own queue.
     #[inline]
     fn for_each_sched_entity(
         &mut self,
@@ -133,7 +144,7 @@ impl FairClass {
     ) {
         while let Some(se) = level {
             step(self, se);
-            level = self.parent(se);
+            level = self.above(se);
         }
     }
 
@@ -155,12 +166,13 @@ impl FairClass {
         for &role in roles {
             let mut level = Some(se);
             while let Some(se) = level {
-                let buddy = &mut self.queues[self.entities[se].cfs_rq].buddies[role as usize];
+                let rq = self.rq_of(se);
+                let buddy = &mut self.queues[rq].buddies[role as usize];
                 if *buddy != se {
                     break;
                 }
                 *buddy = NIL;
-                level = self.parent(se);
+                level = self.above(se);
             }
         }
     }
@@ -169,8 +181,9 @@ impl FairClass {
     fn set_buddy(&mut self, se: EntityId, role: Buddy) {
         let mut level = Some(se);
         while let Some(se) = level.filter(|&se| !self.entities[se].idle) {
-            self.queues[self.entities[se].cfs_rq].buddies[role as usize] = se;
-            level = self.parent(se);
+            let rq = self.rq_of(se);
+            self.queues[rq].buddies[role as usize] = se;
+            level = self.above(se);
         }
     }
 
@@ -182,7 +195,8 @@ impl FairClass {
     /// Makes a queued task the next of its CPU, regardless of fairness; its run time counts as usual.
     pub fn set_first(&mut self, task: EntityId) {
         self.for_each_sched_entity(Some(task), |fair, se| {
-            let queue = &mut fair.queues[fair.entities[se].cfs_rq];
+            let rq = fair.rq_of(se);
+            let queue = &mut fair.queues[rq];
             let mut before = std::mem::replace(queue.first(), se);
             while before != se
                 && let Some(my_q) = before.get().and_then(|before| fair.entities[before].my_q.get())
@@ -238,6 +252,10 @@ impl FairClass {
 
     /// Enqueues a task that starts, wakes or migrates, in a CPU's own queue or in that of a group (enqueue_task_fair).
     pub fn enqueue_task(&mut self, task: EntityId, rq: QueueId, how: Enqueue, now: u64) {
+        if self.is_flat {
+            self.enqueue_flat(task, rq, how, now);
+            return;
+        }
         let entity = &self.entities[task];
         if entity.sched_delayed && entity.cfs_rq == rq {
             // Its load never left the group (ENQUEUE_DELAYED).
@@ -276,12 +294,16 @@ impl FairClass {
         let is_home = cfs_rq == rq || cfs_rq == QueueId::NIL;
         self.entities[se].cfs_rq = rq;
         self.queues[rq].enqueue_entity(&mut self.entities, se, how, is_home, slice);
-        self.add_load(se, true);
+        self.account_entity(se, true);
     }
 
     /// Dequeues a task, queued or current, that sleeps or migrates (dequeue_entities).
     /// With EEVDF a sleeper may stay queued; a delayed task or group is finally dequeued.
     pub fn dequeue_task(&mut self, task: EntityId, sleeps: bool, now: u64) {
+        if self.is_flat {
+            self.dequeue_flat(task, sleeps, now);
+            return;
+        }
         let rq = self.entities[task].cfs_rq;
         let was_runnable = !self.entities[task].sched_delayed;
         let was_current = self.queues[rq].curr == task;
@@ -289,7 +311,7 @@ impl FairClass {
         while self.dequeue_entity(se, sleeps, now)
             && let Some(parent) = self.parent(se)
         {
-            if self.queues[self.entities[se].cfs_rq].nr_queued() > 0 {
+            if self.queues[self.entities[se].cfs_rq].load > 0 {
                 self.update_slice(se);
                 if sleeps {
                     // The sleeper has not used up its group's slice ("bias pick_next" since 3.0).
@@ -323,7 +345,7 @@ impl FairClass {
         }
         let is_gone = self.queues[rq].dequeue_entity(&mut self.entities, se, sleeps);
         if is_gone {
-            self.add_load(se, false);
+            self.account_entity(se, false);
         }
         is_gone
     }
@@ -351,11 +373,14 @@ impl FairClass {
             }
         };
         self.for_each_sched_entity(Some(task), FairClass::set_next_entity);
+        if self.is_flat {
+            self.reweight_eevdf(task);
+        }
         Some(task)
     }
 
     fn set_next_entity(&mut self, se: EntityId) {
-        let rq = self.entities[se].cfs_rq;
+        let rq = self.rq_of(se);
         let mut kept = self.queues[rq].kept;
         // A buddy that is not picked keeps its role.
         if kept != se || !self.queues[rq].discipline.keeps_buddies() {
@@ -376,7 +401,7 @@ impl FairClass {
     }
 
     fn put_prev_entity(&mut self, se: EntityId) {
-        let rq = self.entities[se].cfs_rq;
+        let rq = self.rq_of(se);
         if self.queues[rq].curr == se {
             self.update_curr(rq);
             self.queues[rq].put_prev_entity(&mut self.entities);
@@ -386,6 +411,9 @@ impl FairClass {
     /// Whether a clock tick preempts the current task of a CPU (task_tick_fair).
     pub fn task_tick(&mut self, cpu: QueueId, now: u64) -> bool {
         let task = self.current(cpu);
+        if self.is_flat {
+            return task.is_some_and(|task| self.tick_flat(task, now));
+        }
         self.for_each_sched_entity(task, |fair, se| fair.update_cfs_group(se, now));
         let mut preempts = false;
         self.for_each_sched_entity(task, |fair, se| preempts |= fair.entity_tick(se));
@@ -393,7 +421,7 @@ impl FairClass {
     }
 
     fn entity_tick(&mut self, se: EntityId) -> bool {
-        let rq = self.entities[se].cfs_rq;
+        let rq = self.rq_of(se);
         self.update_curr(rq);
         if self.queues[rq].order.len() == 0 {
             return false;
@@ -421,12 +449,12 @@ impl FairClass {
         }
         // Only the queues of the current task and its groups have a current entity (find_matching_se).
         let mut pse = woken;
-        while self.queues[self.entities[pse].cfs_rq].curr == NIL
-            && let Some(parent) = self.parent(pse)
+        while self.queues[self.rq_of(pse)].curr == NIL
+            && let Some(above) = self.above(pse)
         {
-            pse = parent;
+            pse = above;
         }
-        let rq = self.entities[pse].cfs_rq;
+        let rq = self.rq_of(pse);
         let se = self.queues[rq].curr;
         let of_current = self.entities[se].idle;
         if of_current != self.entities[pse].idle {
@@ -461,7 +489,7 @@ impl FairClass {
             return;
         }
         self.clear_buddies(task, &Buddy::OF_KERNEL);
-        let rq = self.entities[task].cfs_rq;
+        let rq = self.rq_of(task);
         self.update_curr(rq);
         if self.queues[rq].is_eevdf() {
             self.queues[rq].postpone(&mut self.entities);
@@ -506,7 +534,7 @@ impl FairClass {
     /// Under CFS, in the prototype with wake-up granularities, it is the slice of this entity.
     fn update_slice(&mut self, se: EntityId) {
         let rq = self.entities[se].cfs_rq;
-        if !self.has_slices || rq == QueueId::NIL {
+        if !self.has_slices || self.is_flat || rq == QueueId::NIL {
             return;
         }
         let queue = &self.queues[rq];

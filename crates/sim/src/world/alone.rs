@@ -56,6 +56,7 @@ impl World {
                         let is_only_this = vcpu.state == VcpuState::Running
                             && !vcpu.cold
                             && vcpu.search == NONE
+                            && self.smt.is_none()
                             && vcpu.answers.is_empty();
                         if !is_only_this {
                             return RowEnd::Busy;

@@ -9,7 +9,7 @@ use tandem_policy::FlexS;
 use tandem_policy::host::{Controller, ControllerConfig};
 
 use crate::host::{
-    Candidate, HostConfig, HostScheduler, PauseLoop, Placement, Shape, Starts, starts,
+    Candidate, Cookies, HostConfig, HostScheduler, PauseLoop, Placement, Shape, Starts, starts,
 };
 use crate::machine::Cache;
 use crate::random::Stream;
@@ -23,9 +23,12 @@ use crate::{host, scenario};
 use super::agent::SimulatedAgent;
 use super::calendar::{Calendar, Event};
 use super::code::{Instr, compile};
+use super::core_scheduling::CoreScheduling;
+use super::governor::Governor;
 use super::policy_host::Policies;
 use super::rotation::Turns;
 use super::simulation::World;
+use super::smt::{FULL_SPEED, Smt};
 use super::state::{
     Doing, Idle, MmWait, NONE, Object, ObjectKind, Pcpu, PcpuState, Phase, SimulatedVm, Thread,
     Vcpu, Waiters,
@@ -59,17 +62,24 @@ impl World {
             parts.add_vm(scenario, number);
         }
         parts.apply_xen_starts(scenario);
-        let pcpus = (0..machine.pcpus)
-            .map(|p| Pcpu {
+        let topology = machine.topology();
+        let costs = if native { machine.costs.native() } else { machine.costs };
+        let pcpus = topology
+            .places()
+            .zip(0..)
+            .map(|(place, p)| Pcpu {
                 current: if native { p } else { NONE },
                 yielded_over: NONE,
                 warm: if native { p } else { NONE },
                 cache: Cache::default(),
+                llc: place.cache,
+                node: place.node,
                 state: PcpuState::Idle,
                 since: 0,
                 idle_total: 0,
                 results: PcpuResults::default(),
                 resched: false,
+                resched_lazy: false,
                 protected_until: 0,
                 next_boost: 0,
                 ganged: false,
@@ -78,13 +88,14 @@ impl World {
         let weights: Vec<f64> = scenario.vms.iter().map(|vm| vm.weight.value()).collect();
         let shape = Shape {
             pcpus: machine.pcpus,
-            pcpus_per_llc: machine.pcpus_per_llc,
+            follows_topology: machine.layout.is_some(),
             vm_of: parts.vcpus.iter().map(|vcpu| vcpu.vm).collect(),
             weights: weights.clone(),
             vcpu_weights: vcpu_weights(scenario),
             allowed: parts.allowed.clone(),
             placement: scenario.host.placement,
             busy_factor: scenario.host.busy_factor,
+            topology,
         };
         let Parts { vms, vcpus, threads, .. } = &parts;
         let mut calendar = Calendar::new(vms.len(), vcpus.len(), threads.len(), pcpus.len());
@@ -122,6 +133,11 @@ impl World {
                 calendar.set(Event::Agent, number as u32, begin + agent.period);
             }
         }
+        for (number, vm) in scenario.vms.iter().enumerate() {
+            if let Some(governor) = vm.guest.preferred {
+                calendar.set(Event::Governor, number as u32, vm.starts.0 + governor.interval.0);
+            }
+        }
         let mut world = World {
             name: scenario.name.clone(),
             seed: scenario.seed,
@@ -132,8 +148,10 @@ impl World {
             events: 0,
             finished: parts.threads.is_empty(),
             native,
-            pcpus_per_llc: machine.pcpus_per_llc.max(1),
-            costs: if native { machine.costs.native() } else { machine.costs },
+            smt: Smt::new(&shape.topology, &costs),
+            core_scheduling: (scenario.host.core_scheduling == Cookies::Vm)
+                .then(|| CoreScheduling::new(pcpus.len())),
+            costs,
             timer_steals: machine.timer_steals.clone(),
             steal_random: Stream::new(scenario.seed, "timer steals", 0),
             config: scenario.host.clone(),
@@ -270,6 +288,7 @@ impl Parts {
                     pin,
                     working_set: u64::from(role.working_set_kib),
                     data_at: NONE,
+                    home: None,
                     pc,
                     doing: Doing::Go,
                     phase: Phase::Start,
@@ -337,6 +356,8 @@ impl Parts {
             quota: u64::MAX,
             active: vm.vcpus,
             present: vm.vcpus,
+            preferred: vm.vcpus,
+            governor: vm.guest.preferred.map(|config| Governor::new(config, vm.starts)),
             hotplug: vm.hotplug.clone(),
             retention: 0,
             waited: 0,
@@ -388,10 +409,12 @@ impl Parts {
             slower_percent: slower_percent(scenario, vm.vcpus),
             owed: [0; 4],
             thread: NONE,
+            speed: FULL_SPEED,
+            begun: 0,
             warm_thread: NONE,
             cold: false,
             fetches: NONE,
-            fetches_far: false,
+            fetch_per_kib: 0,
             idle: Idle::Halted,
             poll_until: u64::MAX,
             need_resched: false,
@@ -407,6 +430,9 @@ impl Parts {
             in_spin_loop: false,
             dy_eligible: false,
             failed_searches: 0,
+            ipi_receiver: NONE,
+            ipi_at: 0,
+            push_pending: false,
             ple_window: match scenario.host.pause_loop {
                 PauseLoop::Stock { base, .. } => base,
                 _ => 0,
@@ -539,6 +565,6 @@ fn aple(host: &HostConfig) -> Option<Aple> {
 fn hvs(host: &HostConfig, vcpus: u32) -> Option<Hvs> {
     match host.candidate {
         Candidate::Ranked(ranking) => Hvs::new(vcpus as usize, ranking.into()).ok(),
-        Candidate::None | Candidate::Stock => None,
+        Candidate::None | Candidate::Stock | Candidate::InKernel | Candidate::IpiAware => None,
     }
 }

@@ -1,7 +1,9 @@
 //! Refills of private caches: the working sets that kernels and threads lose on a pCPU.
 //!
 //! A kernel's working set comes from the last-level cache, which always holds its text.
-//! A thread's comes from there too, or from a remote one if the thread last ran beneath another last-level cache.
+//! A thread's comes from there too, or from memory or a remote cache if the thread last ran beneath another last-level cache.
+//! Memory of another NUMA node costs more; a thread's memory is on the node where it first ran, and stays there (first touch, mm/mempolicy.c).
+//! Non-goals: memory traffic of a thread whose data is in its last-level cache, automatic NUMA balancing.
 //! A thread that spins or holds a lock needs neither, so both are fetched when it next works outside critical sections.
 //! Data that a vCPU had no time to fetch before it lost its pCPU is missing the next time.
 
@@ -35,8 +37,16 @@ impl World {
         vcpu.fetches = t;
         let thread = &mut self.threads[t as usize];
         let was_at = std::mem::replace(&mut thread.data_at, p);
-        let far = was_at != NONE && self.llc(was_at) != self.llc(p);
-        self.vcpus[v as usize].fetches_far = far;
+        let (costs, pcpu) = (&self.costs, &self.pcpus[p as usize]);
+        let is_local = *thread.home.get_or_insert(pcpu.node) == pcpu.node;
+        let per_kib = if was_at == NONE || self.pcpus[was_at as usize].llc == pcpu.llc {
+            costs.refill_per_kib
+        } else if is_local {
+            costs.refill_far_per_kib
+        } else {
+            costs.refill_far_per_kib * costs.remote_memory_percent / 100
+        };
+        self.vcpus[v as usize].fetch_per_kib = per_kib;
         for (_, kib, per_kib) in self.missing(v) {
             self.owe(v, CACHE, kib * per_kib);
         }
@@ -65,11 +75,9 @@ impl World {
         let kernel = Owner::Kernel(vcpu.vm);
         let thread = Owner::Thread(vcpu.fetches);
         let working_set = self.threads[vcpu.fetches as usize].working_set;
-        let per_kib =
-            if vcpu.fetches_far { costs.refill_far_per_kib } else { costs.refill_per_kib };
         [
             (kernel, missing(kernel, costs.kernel_kib), costs.refill_kernel_per_kib),
-            (thread, missing(thread, working_set), per_kib),
+            (thread, missing(thread, working_set), vcpu.fetch_per_kib),
         ]
     }
 

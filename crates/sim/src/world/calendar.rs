@@ -49,6 +49,8 @@ events! {
     FlexS,
     /// End of a period of a VM's agent.
     Agent,
+    /// Sample of a VM's steal governor.
+    Governor,
     /// Arrival of a pCPU's rescheduling interrupt.
     Reschedule,
     /// End of a vCPU's wake-up delay.
@@ -77,7 +79,8 @@ impl Calendar {
                 Event::Timer => threads,
                 Event::HostTick | Event::PollEnd | Event::FlexS => pcpus,
                 Event::Reschedule | Event::SecondLook => pcpus,
-                Event::Start | Event::Quota | Event::Hotplug | Event::Agent => vms,
+                Event::Start | Event::Quota | Event::Hotplug => vms,
+                Event::Agent | Event::Governor => vms,
                 Event::CapPeriod | Event::Policies | Event::Turn => 1,
                 Event::Message => 0,
             };
@@ -164,6 +167,7 @@ impl World {
             Event::Hotplug => self.plug(number),
             Event::FlexS => self.flexs_tick(number),
             Event::Agent => self.agent(number),
+            Event::Governor => self.governor(number),
             Event::Reschedule => self.host_resched_arrived(number),
             Event::DelayEnd => self.delay_over(number),
             Event::SecondLook => self.second_look(number),

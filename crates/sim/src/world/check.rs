@@ -1,6 +1,7 @@
 //! Invariants, checked while debug builds run and by property tests.
 //!
 //! - A pCPU's current vCPU is on no other pCPU.
+//! - Under core scheduling, a core runs vCPUs of one VM.
 //! - A thread is in exactly one place: current or queued on its vCPU, in one object's list, asleep or ended.
 //! - A spin lock or mutex has at most one holder, which is a thread of its VM.
 //! - CPU time is conserved: the vCPUs' run times sum to the pCPUs' busy times, and each pCPU's times to the elapsed time.
@@ -39,6 +40,9 @@ impl World {
     }
 
     fn check_pcpus(&self) -> Result<(), String> {
+        if let Some((p, q)) = self.mixed_core() {
+            return Err(format!("pCPUs {p} and {q}, of one core, run two VMs"));
+        }
         let mut on = vec![NONE; self.vcpus.len()];
         for (p, pcpu) in self.pcpus.iter().enumerate() {
             let v = pcpu.current;

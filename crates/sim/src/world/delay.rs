@@ -16,7 +16,7 @@ use crate::trace::VcpuState;
 
 use super::calendar::Event;
 use super::simulation::World;
-use super::state::Idle;
+use super::state::{Idle, NONE};
 
 impl World {
     /// Maximum delay in the VM of a vCPU, ns.
@@ -47,6 +47,6 @@ impl World {
 
     /// The first held interrupt has reached the maximum delay.
     pub(crate) fn delay_over(&mut self, v: u32) {
-        self.wake_vcpu(v);
+        self.wake_vcpu(v, NONE);
     }
 }

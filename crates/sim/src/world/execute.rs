@@ -8,10 +8,12 @@
 //! A vCPU that spins for ever without hardware detection has no event of its own.
 
 use crate::bits::set_bit;
+use crate::results::VcpuTime;
 use crate::trace::{ThreadState, TraceEvent, VcpuState};
 
 use super::calendar::Event;
 use super::simulation::World;
+use super::smt::FULL_SPEED;
 use super::state::{CACHE, Doing, EXITS, Idle, KERNEL, NONE, Phase, SWITCH, Thread, Vcpu, Work};
 
 impl World {
@@ -21,9 +23,11 @@ impl World {
         self.vcpus[v as usize].owed[what] += time;
     }
 
+    /// Time until the vCPU has paid what it owes, if it keeps its pCPU and speed.
     #[inline]
     pub(crate) fn owed(&self, v: u32) -> u64 {
-        self.vcpus[v as usize].owed()
+        let vcpu = &self.vcpus[v as usize];
+        vcpu.lasts(vcpu.owed())
     }
 
     /// Accounts a running vCPU's time since the last call.
@@ -41,6 +45,7 @@ impl World {
         if vcpu.cold && self.works(v) {
             self.refill(v);
         }
+        self.note_activity(v);
         let free = self.now + self.owed(v);
         let vcpu = &self.vcpus[v as usize];
         if vcpu.search != NONE || !vcpu.answers.is_empty() {
@@ -56,7 +61,9 @@ impl World {
             t => {
                 let Thread { doing, remaining, .. } = self.threads[t as usize];
                 match doing {
-                    Doing::Compute | Doing::Hold => Some(free + remaining),
+                    Doing::Compute | Doing::Hold => {
+                        Some(self.now + vcpu.lasts(vcpu.owed() + remaining))
+                    }
                     Doing::Spin(lock) => self.spin_ends(v, lock, free),
                     // It waits in the hypervisor, so no pause loop can exit.
                     Doing::FlushWait if self.flushes_by_hypercall(v) => None,
@@ -130,6 +137,12 @@ impl World {
             NONE => {
                 if self.runnable_threads(v) > 0 || vcpu.need_resched {
                     self.schedule(v);
+                } else if vcpu.idle == Idle::Halted
+                    && vcpu.answers.is_empty()
+                    && !self.is_preferred(v)
+                {
+                    // Its timer woke a thread on a preferred vCPU.
+                    self.begin_halt(v);
                 } else {
                     self.plan(v);
                 }
@@ -265,6 +278,10 @@ impl Vcpu {
         }
         vcpu.synced = now;
         vcpu.ran_total += left;
+        if vcpu.speed != FULL_SPEED {
+            vcpu.count_slowed(threads, left);
+            return;
+        }
         let ran = &mut vcpu.results.ran;
         let owed = &mut vcpu.owed;
         let sum: u64 = owed.iter().sum();
@@ -296,28 +313,36 @@ impl Vcpu {
             ran.idle_poll.0 += left;
             return;
         }
-        let thread = &mut threads[t as usize];
+        threads[t as usize].count(ran, left, left);
+    }
+}
+
+impl Thread {
+    /// Accounts `time` ns in which the current thread does `work` ns of its activity.
+    #[inline(always)]
+    pub(super) fn count(&mut self, ran: &mut VcpuTime, work: u64, time: u64) {
+        let thread = self;
         match thread.doing {
             Doing::Compute => {
-                debug_assert!(left <= thread.remaining, "computed too much");
-                thread.remaining -= left.min(thread.remaining);
-                thread.computed += left;
-                ran.useful.0 += left;
+                debug_assert!(work <= thread.remaining, "computed too much");
+                thread.remaining -= work.min(thread.remaining);
+                thread.computed += time;
+                ran.useful.0 += time;
             }
             Doing::Hold => {
-                thread.remaining -= left.min(thread.remaining);
-                ran.guest_kernel.0 += left;
+                thread.remaining -= work.min(thread.remaining);
+                ran.guest_kernel.0 += time;
             }
-            Doing::Spin(_) => ran.spin_kernel.0 += left,
+            Doing::Spin(_) => ran.spin_kernel.0 += time,
             Doing::SpinUser(_) => {
                 if thread.remaining != u64::MAX {
-                    thread.remaining -= left.min(thread.remaining);
+                    thread.remaining -= time.min(thread.remaining);
                 }
-                ran.spin_user.0 += left;
+                ran.spin_user.0 += time;
             }
-            Doing::FlushWait => ran.shootdown_wait.0 += left,
+            Doing::FlushWait => ran.shootdown_wait.0 += time,
             // In the hypervisor, or about to continue.
-            Doing::Go | Doing::Blocked | Doing::Ended => ran.exits.0 += left,
+            Doing::Go | Doing::Blocked | Doing::Ended => ran.exits.0 += time,
         }
     }
 }

@@ -36,7 +36,7 @@ impl World {
         if how == TlbFlush::Hypercall {
             self.exit(v, ExitReason::Hypercall, self.costs.vm_exit);
         }
-        let mut asked = 0;
+        let (mut asked, mut last) = (0, NONE);
         for to in first..first + size {
             let vcpu = &mut self.vcpus[to as usize];
             if to == v || (vcpu.thread == NONE && !(asks_idle && vcpu.has_tlb)) {
@@ -54,9 +54,14 @@ impl World {
                 }
             }
             asked += 1;
+            last = to;
             self.counts(v).shootdown_ipis += 1;
             self.flush_asked(v, to);
             self.send(Message { from: v, to, kind: IpiKind::Shootdown, sent: self.now, thread: t });
+        }
+        if how != TlbFlush::Hypercall && (at_once == 1 || asked % at_once == 1) && last != NONE {
+            // The last write reached a single vCPU.
+            self.track_ipi(v, last);
         }
         let thread = &mut self.threads[t as usize];
         thread.phase = Phase::Done;
@@ -80,6 +85,7 @@ impl World {
     /// A running vCPU begins a flush for a waiting thread, and answers when it has paid for it.
     pub(crate) fn begin_flush(&mut self, v: u32, thread: u32, sent: u64) {
         self.owe(v, KERNEL, self.costs.tlb_flush);
+        self.ipi_ended(self.threads[thread as usize].vcpu, v);
         self.vcpus[v as usize].answers.push((thread, sent));
     }
 

@@ -15,6 +15,7 @@ use crate::trace::{ExitReason, VcpuState};
 
 use super::calendar::Event;
 use super::simulation::World;
+use super::smt::Activity;
 use super::state::{EXITS, Idle, KERNEL, NONE, PcpuState, Work};
 
 /// First step of the host's halt polling, ns (halt_poll_ns_grow_start).
@@ -129,8 +130,8 @@ impl World {
         self.work.push(Work::Pcpu(p));
     }
 
-    /// Wakes a halted vCPU; does nothing in other states.
-    pub(crate) fn wake_vcpu(&mut self, v: u32) {
+    /// Wakes a halted vCPU; does nothing in other states. vCPU `by`, if any, is the waker.
+    pub(crate) fn wake_vcpu(&mut self, v: u32, by: u32) {
         let state = self.vcpus[v as usize].state;
         if !matches!(state, VcpuState::Halted | VcpuState::HaltPolling) {
             return;
@@ -162,7 +163,7 @@ impl World {
         self.owe(v, EXITS, cost);
         self.vcpus[v as usize].halting_total += cost;
         self.vcpu_state(v, VcpuState::Ready);
-        self.enter_host(v);
+        self.enter_host(v, by);
     }
 
     /// Resumes a vCPU that never left its pCPU.
@@ -231,6 +232,12 @@ impl World {
         match state {
             PcpuState::Idle => self.idle_pcpus.insert(PcpuId(p)),
             PcpuState::Busy | PcpuState::Polling => self.idle_pcpus.remove(PcpuId(p)),
+        }
+        match state {
+            PcpuState::Idle => self.set_activity(p, Activity::Idle),
+            PcpuState::Polling => self.set_activity(p, Activity::Pausing),
+            // The vCPU's plan sets it.
+            PcpuState::Busy => {}
         }
     }
 }

@@ -38,6 +38,7 @@ impl World {
         }
         self.counts(by).reschedule_ipis += 1;
         self.pay_for_sending(by);
+        self.track_ipi(by, v);
         self.send(Message {
             from: by,
             to: v,
@@ -123,7 +124,7 @@ impl World {
             self.ipi_for_preempted(v);
         } else {
             self.halt_ends(v, by);
-            self.wake_vcpu(v);
+            self.wake_vcpu(v, by);
         }
     }
 
@@ -175,6 +176,7 @@ impl World {
         let sent = std::mem::replace(&mut vcpu.resched_sent, u64::MAX);
         let from = vcpu.resched_from;
         vcpu.need_resched = true;
+        self.ipi_ended(from, v);
         self.ipi_done(from, v, IpiKind::Reschedule, sent);
     }
 
@@ -249,7 +251,7 @@ impl World {
             VcpuState::Ready => {}
             VcpuState::Halted | VcpuState::HaltPolling => {
                 let p = self.vcpus[v as usize].pcpu;
-                self.wake_vcpu(v);
+                self.wake_vcpu(v, NONE);
                 self.timer_interrupts(v, p);
             }
         }
@@ -258,6 +260,8 @@ impl World {
     /// Charges the host's time for the timer interrupt on `p` that wakes `v`.
     /// It delays `v` if that runs at once, and otherwise the vCPU that runs on `p`.
     fn timer_interrupts(&mut self, v: u32, p: u32) {
+        // The interrupt is an exit of the vCPU on `p`.
+        self.resched_if_lazy(p);
         let target = self.vcpus[v as usize].pcpu;
         // The pCPU has not rescheduled yet.
         let is_idle = self.pcpus[target as usize].current == NONE;

@@ -91,7 +91,7 @@ impl World {
                     self.grant(lock, head);
                 } else if self.vcpus[on as usize].pv_halted {
                     self.exit(v, ExitReason::Hypercall, self.costs.kick_hypercall);
-                    self.wake_vcpu(on);
+                    self.wake_vcpu(on, v);
                 }
             }
         }
@@ -213,6 +213,7 @@ impl World {
         }
         self.owe(v, EXITS, cost);
         self.trace_exit(v, reason);
+        self.resched_if_lazy(self.vcpus[v as usize].pcpu);
     }
 
     /// Appends a thread to an object's list of waiters.

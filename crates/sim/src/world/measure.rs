@@ -22,6 +22,7 @@ impl World {
             let state = self.pcpus[p as usize].state;
             self.pcpu_state(p, state);
         }
+        self.count_forced_idle();
         if self.trace.is_some() {
             for t in 0..self.threads.len() as u32 {
                 // A thread of a VM that has not started has no state.

@@ -128,7 +128,7 @@ impl World {
             for v in first..first + size {
                 let vcpu = &self.vcpus[v as usize];
                 if vcpu.state == VcpuState::Ready && !vcpu.queued {
-                    self.enter_host(v);
+                    self.enter_host(v, NONE);
                 }
             }
             self.watch_cap(vm as u32);
@@ -183,10 +183,7 @@ impl World {
             let p = self.vcpus[v as usize].pcpu;
             match self.vcpus[v as usize].state {
                 VcpuState::Running => {
-                    self.switch_out(v, p, true);
-                    // Not a sleep: throttling leaves no delayed entity queued (DEQUEUE_THROTTLE).
-                    self.leave_host(v, p, false);
-                    self.work.push(Work::Pcpu(p));
+                    self.stop_running(v, p);
                 }
                 VcpuState::Ready if self.vcpus[v as usize].queued => {
                     self.host.dequeue(v, p, false, self.now);

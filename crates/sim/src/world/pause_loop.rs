@@ -115,12 +115,18 @@ impl World {
         let start = self.vcpus[v as usize].search;
         self.vcpus[v as usize].search = NONE;
         let p = self.vcpus[v as usize].pcpu;
+        let mut tries = TRIES;
         let yielded = match self.config.candidate {
             Candidate::None => {
                 self.reschedule(p);
                 true
             }
-            Candidate::Stock => self.stock_candidate(v, p, start),
+            Candidate::Stock => self.circle(v, p, start, &mut tries, |_, _| true),
+            Candidate::InKernel => self.circle(v, p, start, &mut tries, World::is_kvm_candidate),
+            Candidate::IpiAware => {
+                self.circle(v, p, start, &mut tries, |world, c| world.is_good_candidate(v, c))
+                    || self.circle(v, p, start, &mut tries, World::was_preempted)
+            }
             Candidate::Ranked(_) => self.ranked_candidate(v, p),
         };
         self.handled(v, yielded);
@@ -142,14 +148,20 @@ impl World {
         }
     }
 
-    /// KVM's circle, from the vCPU after the last one boosted.
-    fn stock_candidate(&mut self, v: u32, p: u32, start: u32) -> bool {
+    /// KVM's circle, from the vCPU after the last one boosted, with the remaining number of failed yields.
+    fn circle(
+        &mut self,
+        v: u32,
+        p: u32,
+        start: u32,
+        tries: &mut u32,
+        accepts: impl Fn(&World, u32) -> bool,
+    ) -> bool {
         let vm = self.vcpus[v as usize].vm;
         let (first, size) = {
             let vm = &self.vms[vm as usize];
             (vm.first_vcpu, vm.vcpus)
         };
-        let mut tries = TRIES;
         let mut last = 0;
         while let Some(index) = {
             let ready = &self.vms[vm as usize].ready;
@@ -160,10 +172,14 @@ impl World {
                 .inspect(|&index| last = step(index))
         } {
             let c = first + index;
-            let candidate = &mut self.vcpus[c as usize];
+            let candidate = &self.vcpus[c as usize];
             if c == v || candidate.state != VcpuState::Ready || !candidate.queued {
                 continue;
             }
+            if !accepts(self, c) {
+                continue;
+            }
+            let candidate = &mut self.vcpus[c as usize];
             let is_eligible = !candidate.in_spin_loop || candidate.dy_eligible;
             if candidate.in_spin_loop {
                 candidate.dy_eligible = !candidate.dy_eligible;
@@ -175,8 +191,8 @@ impl World {
                 self.vms[vm as usize].last_boosted = index;
                 return true;
             }
-            tries -= 1;
-            if tries == 0 {
+            *tries -= 1;
+            if *tries == 0 {
                 break;
             }
         }
@@ -258,6 +274,11 @@ impl World {
         self.yielded(v, c, taken);
         if !taken {
             return false;
+        }
+        if let Some(margin) = self.config.lag_credit
+            && q == p
+        {
+            self.host.credit_lag(c, p, margin, self.now);
         }
         self.counts(v).yields += 1;
         if let Some(trace) = &mut self.trace {

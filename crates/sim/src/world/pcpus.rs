@@ -3,9 +3,15 @@
 //! `choose` is the one place where a pCPU's vCPU changes.
 //! Every cause (a wake-up, a tick, a yield, a balancing move) marks the pCPU and puts it on the list of work.
 //!
+//! With lazy preemption (Linux 7.3), a wake-up marks the pCPU, which reschedules at the next exit of its vCPU or at the tick.
+//! KVM's loop reschedules before it enters the guest again (XFER_TO_GUEST_MODE_WORK contains _TIF_NEED_RESCHED_LAZY since 6.13).
+//! The mark sends no interrupt to a remote pCPU (__resched_curr).
+//! The cost of that exit is paid when the vCPU runs again, and posted interrupts are no exits.
+//!
 //! A vCPU that comes onto a pCPU pays for the switch if another vCPU ran there since, and for its data lost from the cache (see `caches`).
 
 use tandem_kpolicy::Cause;
+use tandem_model::PcpuId;
 
 use crate::host::{Move, PauseLoop, Scheduler, Ticks};
 use crate::sched::fair::Enqueue;
@@ -14,7 +20,7 @@ use crate::trace::VcpuState;
 use super::calendar::Event;
 use super::pause_loop::Happened;
 use super::simulation::World;
-use super::state::{Doing, NONE, PcpuState, SWITCH, Work};
+use super::state::{Doing, EXITS, NONE, PcpuState, SWITCH, Work};
 
 impl World {
     /// Starts a VM: queues its threads and wakes their vCPUs.
@@ -34,7 +40,7 @@ impl World {
         for v in first..first + count {
             if self.runnable_threads(v) > 0 {
                 self.vcpus[v as usize].need_resched = true;
-                self.wake_vcpu(v);
+                self.wake_vcpu(v, NONE);
             }
         }
     }
@@ -59,8 +65,8 @@ impl World {
         }
     }
 
-    /// Queues a runnable vCPU on the host, unless its VM is throttled.
-    pub(crate) fn enter_host(&mut self, v: u32) {
+    /// Queues a runnable vCPU on the host, unless its VM is throttled; vCPU `by`, if any, wakes it.
+    pub(crate) fn enter_host(&mut self, v: u32, by: u32) {
         let vcpu = &self.vcpus[v as usize];
         if self.vms[vcpu.vm as usize].throttled {
             return;
@@ -70,7 +76,9 @@ impl World {
         let p = if vm.is_placed && vm.started == self.now && vcpu.ran_on == NONE {
             last
         } else {
-            self.host.select(v, last, &self.idle_pcpus, self.now)
+            let runs = by != NONE && self.vcpus[by as usize].state == VcpuState::Running;
+            let waker = runs.then(|| self.vcpus[by as usize].pcpu);
+            self.host.select(v, last, waker, &self.idle_pcpus, self.now)
         };
         self.vcpus[v as usize].pcpu = p;
         self.vcpus[v as usize].queued = true;
@@ -90,7 +98,11 @@ impl World {
             self.work.push(Work::Pcpu(p));
         } else if self.now >= self.pcpus[p as usize].protected_until {
             if self.host.preempts(v, p, self.now) {
-                self.reschedule(p);
+                if self.host.preempts_lazily() && self.is_in_guest(current) {
+                    self.pcpus[p as usize].resched_lazy = true;
+                } else {
+                    self.reschedule(p);
+                }
             } else if let Some(rest) = self.host.looks_again_after(p) {
                 self.calendar.set(Event::SecondLook, p, self.now + rest);
             }
@@ -115,6 +127,21 @@ impl World {
         self.work.push(Work::Pcpu(p));
     }
 
+    /// Whether a running vCPU is between a VM entry and an exit: it has paid for its last switch and its last exit.
+    fn is_in_guest(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let in_host = vcpu.owed[SWITCH] + vcpu.owed[EXITS];
+        in_host == 0 || self.owed(v) <= self.now - vcpu.synced
+    }
+
+    /// A running vCPU exits or its pCPU's tick fires: reschedules if the pCPU is marked lazily.
+    #[inline]
+    pub(crate) fn resched_if_lazy(&mut self, p: u32) {
+        if self.pcpus[p as usize].resched_lazy {
+            self.reschedule(p);
+        }
+    }
+
     /// Sends an interrupt that makes another pCPU reschedule.
     /// It arrives after a switch in progress, during which that pCPU holds its run queue's lock.
     pub(crate) fn send_host_resched(&mut self, q: u32) {
@@ -124,7 +151,7 @@ impl World {
         } else if !self.calendar.is_set(Event::Reschedule, q) {
             let vcpu = &self.vcpus[current as usize];
             let paid = self.now - vcpu.synced;
-            let switching = vcpu.owed[SWITCH].saturating_sub(paid);
+            let switching = vcpu.lasts(vcpu.owed[SWITCH]).saturating_sub(paid);
             let at = self.now + switching + self.costs.ipi_flight;
             self.calendar.set(Event::Reschedule, q, at);
         }
@@ -153,7 +180,8 @@ impl World {
                 self.host.put_back(current, p, self.now);
             }
         }
-        self.pcpus[p as usize].resched = false;
+        let pcpu = &mut self.pcpus[p as usize];
+        (pcpu.resched, pcpu.resched_lazy) = (false, false);
         let mut next = self.host.pick(p, self.now);
         if next.is_none()
             && let Some(pulled) = self.host.pull(p, self.now)
@@ -161,6 +189,7 @@ impl World {
         {
             next = self.host.pick(p, self.now);
         }
+        next = self.match_core(p, next);
         if current != NONE {
             if next == Some(current) {
                 self.pcpus[p as usize].yielded_over = NONE;
@@ -177,9 +206,13 @@ impl World {
             Some(v) => self.switch_in(v, p),
             None => {
                 self.pcpu_state(p, PcpuState::Idle);
+                if self.is_forced_idle(p) {
+                    self.idle_pcpus.remove(PcpuId(p));
+                }
                 self.calendar.cancel(Event::HostTick, p);
             }
         }
+        self.wake_forced_idle(p);
     }
 
     /// Moves a queued vCPU between pCPUs; returns false if it is no longer queued there.
@@ -210,6 +243,25 @@ impl World {
         self.end_pcpu_wait(v);
         self.charge_pcpu_waits(p);
         self.pcpus[p as usize].current = NONE;
+    }
+
+    /// Takes a running vCPU off its pCPU and out of the host's queues, to migrate or throttle it.
+    pub(crate) fn stop_running(&mut self, v: u32, p: u32) {
+        self.switch_out(v, p, true);
+        // Not a sleep: no delayed entity stays queued (DEQUEUE_THROTTLE).
+        self.leave_host(v, p, false);
+        self.work.push(Work::Pcpu(p));
+    }
+
+    /// Queues a runnable vCPU, which is in no queue, on another pCPU.
+    pub(crate) fn migrate(&mut self, v: u32, to: u32) {
+        self.vcpus[v as usize].pcpu = to;
+        self.vcpus[v as usize].queued = true;
+        self.begin_pcpu_wait(v, to);
+        self.host.enqueue(v, to, Enqueue::Migrated, self.now);
+        if self.pcpus[to as usize].current == NONE {
+            self.work.push(Work::Pcpu(to));
+        }
     }
 
     /// Takes a running vCPU off its pCPU, still runnable.
@@ -268,6 +320,9 @@ impl World {
         self.pcpu_state(p, PcpuState::Busy);
         self.vcpu_state(v, VcpuState::Running);
         let ran_on = std::mem::replace(&mut self.vcpus[v as usize].ran_on, p);
+        if let Some(smt) = &self.smt {
+            self.vcpus[v as usize].speed = smt.speed(p);
+        }
         self.skip_stolen_time(v);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.pcpu = p;
@@ -327,11 +382,13 @@ impl World {
             return;
         }
         self.calendar.set(Event::HostTick, p, self.now + self.config.tick.0);
+        self.wake_forced_idle(p);
         self.host_account(v);
         let is_over = self.host.tick(p, self.now);
         if is_over && self.now >= self.pcpus[p as usize].protected_until {
             self.reschedule(p);
         }
+        self.resched_if_lazy(p);
         if let Some(moved) = self.host.balance(p, self.now)
             && self.carry_out(moved)
         {
@@ -341,6 +398,12 @@ impl World {
             && let Some(idle) = self.idle_pcpus.iter().next()
         {
             self.work.push(Work::Pcpu(idle.0));
+        } else if self.smt.is_some()
+            && self.vcpus[v as usize].state == VcpuState::Running
+            && let Some(to) = self.host.spread(p, &self.idle_pcpus, self.now)
+        {
+            self.stop_running(v, p);
+            self.migrate(v, to);
         }
     }
 }

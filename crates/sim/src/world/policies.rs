@@ -14,7 +14,6 @@ use tandem_policy::turns::Rotation;
 use tandem_policy::vm_cpu::steps;
 
 use crate::host::Scheduler;
-use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
 
 use super::calendar::Event;
@@ -173,9 +172,7 @@ impl World {
             return;
         }
         if state == VcpuState::Running {
-            self.switch_out(v, from, true);
-            self.leave_host(v, from, false);
-            self.work.push(Work::Pcpu(from));
+            self.stop_running(v, from);
         } else if state == VcpuState::Ready {
             self.host.dequeue(v, from, false, self.now);
             self.vcpus[v as usize].queued = false;
@@ -183,14 +180,8 @@ impl World {
         } else {
             return;
         }
-        let to = self.host.select(v, from, &self.idle_pcpus, self.now);
-        self.vcpus[v as usize].pcpu = to;
-        self.vcpus[v as usize].queued = true;
-        self.begin_pcpu_wait(v, to);
-        self.host.enqueue(v, to, Enqueue::Migrated, self.now);
-        if self.pcpus[to as usize].current == NONE {
-            self.work.push(Work::Pcpu(to));
-        }
+        let to = self.host.select(v, from, None, &self.idle_pcpus, self.now);
+        self.migrate(v, to);
     }
 
     /// Changes a VM's number of plugged vCPUs as its hot-plug plan says.

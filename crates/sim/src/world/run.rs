@@ -106,14 +106,10 @@ impl World {
                 Work::Go(thread) => self.go_on(thread),
                 Work::Guest(vcpu) => self.guest_may_schedule(vcpu),
                 Work::Pcpu(pcpu) => self.choose(pcpu),
+                Work::Speed(pcpu) => self.change_speed(pcpu),
             }
         }
         self.work.clear();
         self.work_done = 0;
-    }
-
-    #[inline]
-    pub(super) fn llc(&self, pcpu: u32) -> u32 {
-        pcpu / self.pcpus_per_llc
     }
 }

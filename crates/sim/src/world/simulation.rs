@@ -13,8 +13,10 @@ use crate::sched::fair::FairClass;
 use super::agent::SimulatedAgent;
 use super::calendar::Calendar;
 use super::code::Instr;
+use super::core_scheduling::CoreScheduling;
 use super::policy_host::Policies;
 use super::rotation::Turns;
+use super::smt::Smt;
 use super::state::{Message, Object, Pcpu, SimulatedVm, Thread, Vcpu, Work};
 use super::swapper::Swapper;
 use super::trace_recorder::TraceRecorder;
@@ -31,7 +33,6 @@ pub struct World {
     pub(super) events: u64,
     pub(super) finished: bool,
     pub(super) native: bool,
-    pub(super) pcpus_per_llc: u32,
     pub(super) costs: Costs,
     pub(super) timer_steals: TimerSteals,
     pub(super) steal_random: Stream,
@@ -42,6 +43,9 @@ pub struct World {
     pub(super) host: AnyScheduler,
     pub(super) idle_pcpus: PcpuSet,
     pub(super) pcpus: Vec<Pcpu>,
+    /// On machines with SMT.
+    pub(super) smt: Option<Smt>,
+    pub(super) core_scheduling: Option<CoreScheduling>,
     pub(super) vms: Vec<SimulatedVm>,
     pub(super) vcpus: Vec<Vcpu>,
     pub(super) threads: Vec<Thread>,

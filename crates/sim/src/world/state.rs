@@ -5,6 +5,7 @@
 
 use tandem_kpolicy::{Aple, Hvs};
 use tandem_model::Nanos;
+use tandem_model::topology::{CacheId, NodeId};
 
 use crate::machine::Cache;
 use crate::random::Stream;
@@ -12,6 +13,8 @@ use crate::results::{Counts, Histogram, PcpuResults, VcpuResults};
 use crate::scenario::{Guest, MmLock};
 use crate::trace::{IpiKind, ThreadState, VcpuState};
 use crate::workload::{MOST_HELD, MOST_LOOPS, Spin, SpinKind, Wake};
+
+use super::governor::Governor;
 
 /// The null reference.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -42,6 +45,9 @@ pub(crate) struct Pcpu {
     pub warm: u32,
     /// Its private cache.
     pub cache: Cache,
+    /// Its last-level cache and NUMA node.
+    pub llc: CacheId,
+    pub node: NodeId,
     /// The vCPU that ran here when a directed yield chose another vCPU of this pCPU.
     pub yielded_over: u32,
     pub state: PcpuState,
@@ -52,6 +58,8 @@ pub(crate) struct Pcpu {
     pub results: PcpuResults,
     /// Marked to reschedule.
     pub resched: bool,
+    /// Marked to reschedule at the next VM exit of its vCPU or at the tick (TIF_NEED_RESCHED_LAZY).
+    pub resched_lazy: bool,
     /// The current vCPU is protected from preemption until this time (demand-based scheduling).
     pub protected_until: u64,
     /// Earliest time of the next boost of a woken vCPU (fast reactivation).
@@ -104,6 +112,10 @@ pub(crate) struct SimulatedVm {
     pub active: u32,
     /// It has this many of its vCPUs, the first ones; the others are not plugged in.
     pub present: u32,
+    /// This many of its vCPUs, the first ones, are preferred (cpu_preferred_mask).
+    pub preferred: u32,
+    /// The steal governor, if the guest has it.
+    pub governor: Option<Governor>,
     /// Planned changes of `present`: time and number of vCPUs.
     pub hotplug: Vec<(Nanos, u32)>,
     /// Gleaner's retention: time for which an idle active vCPU stays awake, ns.
@@ -151,6 +163,8 @@ pub(crate) struct Vcpu {
     /// Whether the guest's scheduler subtracts steal time.
     pub steal_clock: bool,
     pub idle: Idle,
+    /// Progress of its work per time, percent; below 100 while its core's other thread is busy.
+    pub speed: u8,
     pub vm: u32,
     /// Time on pCPUs since boot, halt-polling included, for policies.
     pub ran_total: u64,
@@ -169,14 +183,16 @@ pub(crate) struct Vcpu {
     pub results: VcpuResults,
     /// Slowdown of computation relative to bare metal, percent.
     pub slower_percent: u64,
+    /// Work done that has not filled a ns, hundredths of a ns.
+    pub begun: u8,
     /// The thread that ran on it last.
     pub warm_thread: u32,
     /// Others may have used its pCPU's cache since its thread last computed.
     pub cold: bool,
     /// The thread whose data is or was fetched since the vCPU or the thread was switched in,
-    /// and whether it comes from another last-level cache.
+    /// and the cost of fetching it, ns per KiB.
     pub fetches: u32,
-    pub fetches_far: bool,
+    pub fetch_per_kib: u64,
     pub poll_until: u64,
     /// Send time and sender of the rescheduling IPI in flight or pending.
     pub resched_sent: u64,
@@ -195,6 +211,11 @@ pub(crate) struct Vcpu {
     pub ple_window: u32,
     /// Searches without a yield since it was switched in (APLE).
     pub failed_searches: u32,
+    /// Receiver of its last unicast IPI, until that has ended the interrupt ([`NONE`]: none), and the send time.
+    pub ipi_receiver: u32,
+    pub ipi_at: u64,
+    /// A tick found it not preferred: its thread is to be pushed to a preferred vCPU (npc_push_work_pending).
+    pub push_pending: bool,
     /// Next guest tick.
     pub tick_due: u64,
     pub ticks: u32,
@@ -223,7 +244,7 @@ pub(crate) struct Vcpu {
 }
 
 impl Vcpu {
-    /// Total time owed before the thread continues, ns.
+    /// Total time owed before the thread continues, ns at full speed.
     #[inline]
     pub fn owed(&self) -> u64 {
         self.owed.iter().sum()
@@ -304,6 +325,8 @@ pub(crate) struct Thread {
     pub working_set: u64,
     /// The pCPU that last fetched its working set.
     pub data_at: u32,
+    /// The NUMA node of its memory: where it first fetched its working set.
+    pub home: Option<NodeId>,
     /// The mutex to take again after a condition.
     pub relock: u32,
     pub loops: [u32; MOST_LOOPS],
@@ -415,4 +438,6 @@ pub(crate) enum Work {
     Guest(u32),
     /// The pCPU should choose again.
     Pcpu(u32),
+    /// The pCPU's speed changes.
+    Speed(u32),
 }

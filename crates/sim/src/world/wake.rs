@@ -7,7 +7,8 @@
 //!
 //! Load balancing:
 //! - A vCPU that would become idle takes a thread from one that has more than one (new-idle).
-//! - At every eighth tick, a vCPU takes a thread from another that has at least two more.
+//! - At every eighth tick, a vCPU with one thread takes one from another that has at least two more.
+//!   In a guest with a steal governor, a vCPU with several threads does so, too.
 //! - A vCPU with waiting threads wakes an idle one at its tick (the kernel's "nohz kick").
 
 use crate::bits::{has_bit, next_bit, set_bit};
@@ -47,12 +48,13 @@ impl World {
         self.fair.queued(QueueId(v)).map(|EntityId(t)| t)
     }
 
-    /// Updates the VM's set of vCPUs with more than one thread.
+    /// Updates the VM's set of preferred vCPUs with more than one thread.
     #[inline]
-    fn note_load(&mut self, v: u32) {
+    pub(crate) fn note_load(&mut self, v: u32) {
         let running = self.runnable_threads(v);
         let vm = &mut self.vms[self.vcpus[v as usize].vm as usize];
-        set_bit(&mut vm.overloaded, v - vm.first_vcpu, running > 1);
+        let index = v - vm.first_vcpu;
+        set_bit(&mut vm.overloaded, index, running > 1 && index < vm.preferred);
     }
 
     pub(crate) fn note_idle(&mut self, v: u32, idle: bool) {
@@ -135,9 +137,9 @@ impl World {
         let before =
             if before - first < vm.active { before } else { first + (before - first) % vm.active };
         if has_bit(&vm.idle, before - first) {
-            return before;
+            return self.fallback(before);
         }
-        match next_bit(&vm.idle, before - first, vm.vcpus) {
+        let chosen = match next_bit(&vm.idle, before - first, vm.vcpus) {
             Some(idle) => first + idle,
             // No vCPU is idle: the waker's vCPU if that has fewer threads (wake_affine).
             None if by - first < vm.active
@@ -146,7 +148,8 @@ impl World {
                 by
             }
             None => before,
-        }
+        };
+        self.fallback(chosen)
     }
 
     /// A thread has been queued on `v` by vCPU `by`: makes `v` reschedule if necessary.
@@ -195,6 +198,7 @@ impl World {
         self.guest_account(v);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.need_resched = false;
+        let pushes = std::mem::take(&mut vcpu.push_pending);
         let before = vcpu.thread;
         self.guest_switches(v, before);
         let vcpu = &mut self.vcpus[v as usize];
@@ -204,6 +208,9 @@ impl World {
             if let Some(to) = self.instead_of(v) {
                 self.thread_state(before, ThreadState::Ready);
                 self.leave_inactive(v, to);
+            }
+            if pushes {
+                self.push(before, v);
             }
         }
         let mut next = self.fair.pick_next_task(QueueId(v), self.now);
@@ -270,7 +277,7 @@ impl World {
     /// Takes a thread from another vCPU of the VM that has at least `least` more than `v`; returns whether it found one.
     fn take_thread(&mut self, v: u32, least: u32) -> bool {
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
-        if !vm.guest.balance || v - vm.first_vcpu >= vm.active {
+        if !vm.guest.balance || v - vm.first_vcpu >= vm.active.min(vm.preferred) {
             return false;
         }
         let (first, size) = (vm.first_vcpu, vm.vcpus);
@@ -344,6 +351,8 @@ impl World {
         if vcpu.thread == NONE {
             return;
         }
+        self.begin_push(v);
+        let vcpu = &mut self.vcpus[v as usize];
         if self.fair.task_tick(QueueId(v), self.now) {
             vcpu.need_resched = true;
         }
@@ -352,11 +361,23 @@ impl World {
         }
         if self.fair.nr_running(QueueId(v)) > 1 {
             let vm = &self.vms[vm as usize];
-            if let Some(idle) = next_bit(&vm.idle, v - vm.first_vcpu, vm.vcpus) {
+            // The preferred vCPUs are the first ones, so an idle one is found from here on or from the first one on.
+            let idle =
+                |from| next_bit(&vm.idle, from, vm.vcpus).filter(|&idle| idle < vm.preferred);
+            let index = v - vm.first_vcpu;
+            // Pushes leave the first vCPU with many threads, and the others with several.
+            let balances_busy = vm.governor.is_some();
+            if index < vm.preferred
+                && let Some(idle) = idle(index).or_else(|| idle(0))
+            {
                 let target = vm.first_vcpu + idle;
                 self.kick_idle(v, target);
             }
-        } else if ticks.is_multiple_of(BALANCE_TICKS) && self.take_thread(v, 2) {
+            if !balances_busy {
+                return;
+            }
+        }
+        if ticks.is_multiple_of(BALANCE_TICKS) && self.take_thread(v, 2) {
             self.note_load(v);
         }
     }

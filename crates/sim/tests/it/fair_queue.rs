@@ -222,7 +222,8 @@ fn woken_sleeper_preempts_only_under_cfs() {
 /// Returns the number of runnable entities during the sleep, and the lag of number 0 at its wake-up.
 fn wake_after_sleep_ahead(ran_first: u64, ticks_after: Option<u64>) -> (u32, i64) {
     let slice = 100 * MS;
-    let discipline = Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept };
+    let discipline =
+        Discipline::Eevdf { cgroup_mode: None, base_slice: Nanos(slice), reweight: Reweight::Kept };
     let mut cpu = Cpu::started(discipline, &[1024, 1024]);
     cpu.pick();
     cpu.account(ran_first);
@@ -276,7 +277,8 @@ fn picked_delayed_entity_leaves_without_lag() {
 /// Number 0 runs for a little longer than its first slice, with `others` waiting entities, and then number 2 wakes.
 /// Returns the CPU, and whether number 2's wake-up has set need_resched.
 fn after_a_deadline(reweight: Reweight, others: u32) -> (Cpu, bool) {
-    let discipline = Discipline::Eevdf { base_slice: Nanos(3 * MS / 2), reweight };
+    let discipline =
+        Discipline::Eevdf { cgroup_mode: None, base_slice: Nanos(3 * MS / 2), reweight };
     let mut cpu = Cpu::new(discipline, &[1024, 1024, 1024]);
     for id in 0..=others {
         cpu.start(id, Enqueue::New);
@@ -497,7 +499,11 @@ fn queue_of_sleepers_is_empty() {
 #[test]
 fn shorter_slice_preempts_under_eevdf() {
     let mut cpu = Cpu::new(
-        Discipline::Eevdf { base_slice: Nanos(3 * MS), reweight: Reweight::Kept },
+        Discipline::Eevdf {
+            cgroup_mode: None,
+            base_slice: Nanos(3 * MS),
+            reweight: Reweight::Kept,
+        },
         &[1024, 1024],
     );
     cpu.fair.set_slice(EntityId(1), 100_000);
@@ -556,7 +562,7 @@ fn weight_change_bounds_lag_and_changes_shares() {
 /// Returns the lag of `id` in µs: at first, after its weight is halved, and after it is doubled again.
 fn lag_after_reweighting(reweight: Reweight, id: u32) -> [i64; 3] {
     let base_slice = Nanos(3 * MS);
-    let discipline = Discipline::Eevdf { base_slice, reweight };
+    let discipline = Discipline::Eevdf { cgroup_mode: None, base_slice, reweight };
     let mut cpu = Cpu::started(discipline, &[1024, 1024]);
     cpu.tick(MS);
     assert_eq!(cpu.current(), Some(0));
@@ -588,7 +594,11 @@ fn linux_6_13_inflates_current_lag() {
 
 #[test]
 fn linux_6_13_lag_inflation_is_bounded() {
-    let discipline = Discipline::Eevdf { base_slice: Nanos(3 * MS), reweight: Reweight::Placed };
+    let discipline = Discipline::Eevdf {
+        cgroup_mode: None,
+        base_slice: Nanos(3 * MS),
+        reweight: Reweight::Placed,
+    };
     let mut cpu = Cpu::new(discipline, &[1024, 1024]);
     cpu.start(0, Enqueue::New);
     cpu.tick(MS);
@@ -614,7 +624,7 @@ proptest! {
     ) {
         const STEP: u64 = 50_000;
         let slice = slice_ms * MS;
-        let mut cpu = Cpu::started(Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept }, &weights);
+        let mut cpu = Cpu::started(Discipline::Eevdf { cgroup_mode: None, base_slice: Nanos(slice), reweight: Reweight::Kept }, &weights);
         for _ in 0..4000 {
             cpu.tick(STEP);
             for id in 0..weights.len() as u32 {

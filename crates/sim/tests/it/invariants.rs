@@ -36,7 +36,12 @@ fn step() -> impl Strategy<Value = String> {
 fn world() -> impl Strategy<Value = (String, Vec<String>)> {
     let program = prop::collection::vec(step(), 1..6).prop_map(|steps| steps.join(", "));
     let settings = (
-        prop_oneof![Just("cfs"), Just("eevdf"), Just("credit")],
+        prop_oneof![
+            Just(("cfs", "6.12")),
+            Just(("eevdf", "6.12")),
+            Just(("eevdf", "7.3")),
+            Just(("credit", "6.12"))
+        ],
         prop_oneof![Just("load-balancing"), Just("pin")],
         prop_oneof![Just("no"), Just("gang"), Just("demand")],
         any::<bool>(),
@@ -47,7 +52,8 @@ fn world() -> impl Strategy<Value = (String, Vec<String>)> {
     )
         .prop_map(|(scheduler, placement, together, cap, pause, idle, tlb, flexw)| {
             [
-                format!("host.scheduler={scheduler}"),
+                format!("host.scheduler={}", scheduler.0),
+                format!("host.eevdf.as_of={}", scheduler.1),
                 format!("host.placement={placement}"),
                 format!("host.together={together}"),
                 format!("host.cap={cap}"),
@@ -58,10 +64,23 @@ fn world() -> impl Strategy<Value = (String, Vec<String>)> {
             ]
             .to_vec()
         });
-    (1u32..4, 1u32..4, 1u32..5, program, settings, any::<u32>()).prop_map(
-        |(pcpus, vms, vcpus, program, settings, seed)| {
+    let smt = |(sockets, cores): (u32, u32)| {
+        format!(
+            "topology = {{ sockets = {sockets}, cores_per_cache = {cores}, threads_per_core = 2 }}"
+        )
+    };
+    let machine = prop_oneof![
+        (1u32..4).prop_map(|pcpus| format!("pcpus = {pcpus}")),
+        (1u32..3, 1u32..3).prop_map(smt),
+    ];
+    (machine, 1u32..4, 1u32..5, program, settings, any::<u32>()).prop_map(
+        |(machine, vms, vcpus, program, mut settings, seed)| {
+            let is_credit = settings.iter().any(|setting| setting.ends_with("credit"));
+            if machine.starts_with("topology") && !is_credit && seed % 2 == 0 {
+                settings.push("host.core_scheduling=vm".to_owned());
+            }
             let text = format!(
-                "seed = {seed}\nduration = \"60ms\"\n[machine]\npcpus = {pcpus}\n
+                "seed = {seed}\nduration = \"60ms\"\n[machine]\n{machine}\n
                 [[workload]]\nname = \"w\"
                 [workload.objects]
                 spin = {{ kind = \"spin\", lock = \"ticket\", count = 2 }}

@@ -1,11 +1,14 @@
 //! Group weights on a pCPU while sibling vCPUs on other pCPUs sleep, wake, migrate or are apart.
 
+use tandem_model::Topology;
+
 use super::*;
 use crate::host::BUSY_FACTOR;
 use crate::sched::entity::{Entity, FINE};
 use crate::sched::fair::{Buddy, Reweight};
 
 mod buddies;
+mod topology;
 
 /// Half-life of a load average, ns.
 const HALF_LIFE: u64 = 1 << 25;
@@ -16,7 +19,8 @@ pub(super) fn shape(pcpus: u32, vm_of: &[u32]) -> Shape {
     let vms = vm_of.iter().max().map_or(0, |&vm| vm as usize + 1);
     Shape {
         pcpus,
-        pcpus_per_llc: pcpus,
+        topology: Topology::of_caches(pcpus, pcpus),
+        follows_topology: false,
         vm_of: vm_of.to_vec(),
         weights: vec![1024.0; vms],
         vcpu_weights: vec![1024; vm_of.len()],
@@ -229,18 +233,19 @@ fn no_stacking_counts_siblings_apart() {
     host.dequeue(0, 0, true, 0);
     // The only runnable vCPU runs on pCPU 1.
     let none = PcpuSet::default();
-    assert_eq!(host.select(3, 1, &none, 0), 0);
+    assert_eq!(host.select(3, 1, None, &none, 0), 0);
     host.set_own_group(1, Some(512.0), 0);
-    assert_eq!(host.select(3, 1, &none, 0), 0);
+    assert_eq!(host.select(3, 1, None, &none, 0), 0);
     // A vCPU that is apart is not stacked on its siblings, either.
     host.set_own_group(3, Some(512.0), 0);
     host.set_own_group(1, None, 0);
-    assert_eq!(host.select(3, 1, &none, 0), 0);
+    assert_eq!(host.select(3, 1, None, &none, 0), 0);
 }
 
 /// Four VMs of one vCPU each: the first on pCPU 0, the others on pCPU `crowded`.
 fn uneven(pcpus: u32, pcpus_per_llc: u32, busy_factor: u32, crowded: u32) -> LinuxHost {
-    let shape = Shape { pcpus_per_llc, busy_factor, ..shape(pcpus, &[0, 1, 2, 3]) };
+    let topology = Topology::of_caches(pcpus, pcpus_per_llc);
+    let shape = Shape { topology, busy_factor, ..shape(pcpus, &[0, 1, 2, 3]) };
     let mut host = LinuxHost::new(Discipline::cfs(pcpus), shape);
     for v in 0..4 {
         let p = if v == 0 { 0 } else { crowded };
@@ -320,6 +325,10 @@ fn balance_interval_scales_with_domain_size() {
     let mut host = uneven(2, 2, 16, 1);
     let moved: Vec<u64> = (1..=64).filter(|ms| host.balance(0, ms * 1_000_000).is_some()).collect();
     assert_eq!(moved, [32, 64]);
+    // A pCPU of the idle class alone: no busy_factor.
+    let mut host = uneven(2, 2, 16, 1);
+    host.set_idle(0, true, 0);
+    assert_eq!(first_taken_at(host), Some(2));
     // Already balanced: one vCPU on each pCPU.
     let mut host = uneven(2, 2, 16, 1);
     for v in [2, 3] {
@@ -347,7 +356,7 @@ fn delayed_vcpu_counts_and_wakes_in_place() {
     let idle: PcpuSet = "1".parse().unwrap();
     assert!(host.is_delayed(0));
     assert_eq!((host.queued(0), host.fair.group_load(GroupId(0))), (2, 2048 * FINE));
-    assert_eq!(host.select(0, 0, &idle, 1_100_000), 0, "still queued");
+    assert_eq!(host.select(0, 0, None, &idle, 1_100_000), 0, "still queued");
     host.enqueue(0, 0, Enqueue::Wakeup, 1_100_000);
     assert_eq!((host.queued(0), host.fair.group_load(GroupId(0))), (3, 2048 * FINE));
 }
@@ -356,8 +365,11 @@ fn delayed_vcpu_counts_and_wakes_in_place() {
 /// VM 2 has run far ahead; of the other two, VM 1 has the earlier deadline.
 /// Returns the vCPU picked after vCPU 1 has left, to sleep or not.
 fn next_after_dequeue(sleeps: bool) -> Option<u32> {
-    let discipline =
-        Discipline::Eevdf { base_slice: tandem_model::Nanos(1_500_000), reweight: Reweight::Kept };
+    let discipline = Discipline::Eevdf {
+        cgroup_mode: None,
+        base_slice: tandem_model::Nanos(1_500_000),
+        reweight: Reweight::Kept,
+    };
     let mut host = LinuxHost::new(discipline, shape(1, &[0, 0, 1, 2]));
     for v in 0..4 {
         host.enqueue(v, 0, Enqueue::New, 0);
@@ -480,7 +492,7 @@ fn group_of_sleepers_leaves_at_pick() {
     assert!(!host.is_delayed(0));
     assert_eq!((host.fair.queue(QueueId(0)).nr_queued(), host.fair.group_load(GroupId(0))), (1, 0));
     let idle: PcpuSet = "1".parse().unwrap();
-    assert_eq!(host.select(0, 0, &idle, now), 1, "it wakes on the idle pCPU");
+    assert_eq!(host.select(0, 0, None, &idle, now), 1, "it wakes on the idle pCPU");
 }
 
 #[test]
@@ -492,9 +504,37 @@ fn moving_a_delayed_vcpu_dequeues_it() {
     assert_eq!(host.fair.queue(before).load, 1024 * FINE);
     let mut host = ahead_and_asleep();
     host.set_affinity(0, &"1".parse().unwrap());
-    assert_eq!(host.select(0, 0, &"1".parse().unwrap(), 1_100_000), 1);
+    assert_eq!(host.select(0, 0, None, &"1".parse().unwrap(), 1_100_000), 1);
     host.enqueue(0, 1, Enqueue::Wakeup, 1_100_000);
     assert!(!host.is_delayed(0));
     assert_eq!((host.queued(0), host.queued(1)), (2, 1));
     assert_eq!(host.fair.group_load(GroupId(0)), 2048 * FINE);
+}
+
+/// Source: the rate limit of "sched/fair: Force a local resched on yield_to() so the buddy is picked" (Wanpeng Li, v3, 2026-06-12).
+#[test]
+fn credited_yield_ends_protection_once_in_6_ms() {
+    const MS: u64 = 1_000_000;
+    let mut host = LinuxHost::new(Discipline::eevdf(1), shape(1, &[0, 0, 1]));
+    for v in 0..3 {
+        host.enqueue(v, 0, Enqueue::New, 0);
+    }
+    let is_protected_after_yield = |now| {
+        // The first VM is picked after the other one, so its slice begins.
+        for v in [2, 0] {
+            host.boost(v, 0, now);
+            assert_eq!(host.pick(0, now), Some(v));
+            if v == 2 {
+                host.put_back(v, 0, now);
+            }
+        }
+        assert!(host.fair.is_protected(QueueId(0)));
+        assert!(host.yield_to(0, 0, 1, 0, now));
+        host.credit_lag(1, 0, Nanos(100_000), now);
+        let is_protected = host.fair.is_protected(QueueId(0));
+        host.put_back(0, 0, now);
+        is_protected
+    };
+    let times = [0, MS, 6 * MS - 1, 6 * MS, 7 * MS];
+    assert_eq!(times.map(is_protected_after_yield), [false, true, true, false, true]);
 }

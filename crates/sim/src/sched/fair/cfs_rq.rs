@@ -3,6 +3,9 @@
 //! The functions here concern a single level; `fair` walks the hierarchy.
 //! The queue holds the runnable entities; the current one is out of their order, as in the kernel.
 
+mod lag_credit;
+
+use super::cgroup_mode::QueueTasks;
 use super::load_average::Average;
 use super::{CfsAge, Discipline, Enqueue, Reweight};
 use crate::sched::entity::{Entities, Entity, NIL};
@@ -42,7 +45,8 @@ pub struct CfsRq {
     pub(super) order: Order,
     /// The current entity.
     pub curr: EntityId,
-    /// Sum of the weights of all entities that are queued, the current one and those that sleep included.
+    /// Sum of the weights of all entities accounted here (load), the current one and those that sleep included.
+    /// Only in a queue of a flat class does it differ from the weights of the entities that compete here.
     pub load: u64,
     /// Sum of weight × virtual time of the queued entities, the current one not included.
     moment: i128,
@@ -74,6 +78,8 @@ pub struct CfsRq {
     pub(super) average: Average,
     /// Assumed load on the other CPUs, in whole units of weight (EEVDF).
     pub(super) elsewhere: u64,
+    /// Its part of the group's runnable tasks (of a group's queue of a flat class).
+    pub(super) tasks: QueueTasks,
 }
 
 impl CfsRq {
@@ -101,6 +107,7 @@ impl CfsRq {
             group,
             average: Average::ZERO,
             elsewhere: 0,
+            tasks: QueueTasks::default(),
         }
     }
 
@@ -141,8 +148,8 @@ impl CfsRq {
         let (mut moment, mut load) = (self.moment, i128::from(self.queued_load));
         if self.curr != NIL {
             let curr = &entities[self.curr];
-            moment += i128::from(curr.weight) * i128::from(curr.vruntime);
-            load += i128::from(curr.weight);
+            moment += i128::from(curr.h_load) * i128::from(curr.vruntime);
+            load += i128::from(curr.h_load);
         }
         (moment, load)
     }
@@ -184,16 +191,16 @@ impl CfsRq {
 
     fn link(&mut self, entities: &mut Entities, id: EntityId) {
         let entity = &entities[id];
-        self.moment += i128::from(entity.weight) * i128::from(entity.vruntime);
-        self.queued_load += entity.weight;
+        self.moment += i128::from(entity.h_load) * i128::from(entity.vruntime);
+        self.queued_load += entity.h_load;
         self.order.insert(entities, id);
     }
 
     fn unlink(&mut self, entities: &mut Entities, id: EntityId) {
         self.order.remove(entities, id);
         let entity = &entities[id];
-        self.moment -= i128::from(entity.weight) * i128::from(entity.vruntime);
-        self.queued_load -= entity.weight;
+        self.moment -= i128::from(entity.h_load) * i128::from(entity.vruntime);
+        self.queued_load -= entity.h_load;
     }
 
     /// EEVDF uses the minimum only for an empty queue, where any value will do.
@@ -258,7 +265,6 @@ impl CfsRq {
         self.place_entity(entities, id, how, is_home, slice);
         let entity = &mut entities[id];
         entity.on_rq = true;
-        self.load += entity.weight;
         self.link(entities, id);
         self.update_min_vruntime(entities);
     }
@@ -285,10 +291,11 @@ impl CfsRq {
             return;
         }
         let average = self.avg_vruntime(entities);
+        let (_, load) = self.sums(entities);
         let entity = &mut entities[id];
         let mut lag = 0;
-        if self.load > 0 && how != Enqueue::New {
-            let (load, weight) = (i128::from(self.load), i128::from(entity.weight));
+        if load > 0 && how != Enqueue::New {
+            let weight = i128::from(entity.h_load);
             lag = (i128::from(entity.lag) * (load + weight) / load) as i64;
         }
         entity.vruntime = average - lag;
@@ -335,7 +342,6 @@ impl CfsRq {
             self.unlink(entities, id);
         }
         let entity = &mut entities[id];
-        self.load -= entity.weight;
         entity.lag = lag;
         entity.offset = entity.vruntime - self.min_vruntime;
         entity.distance = entity.deadline - entity.vruntime;
@@ -357,13 +363,13 @@ impl CfsRq {
     pub(super) fn requeue_delayed_entity(&mut self, entities: &mut Entities, id: EntityId) {
         let entity = &mut entities[id];
         entity.sched_delayed = false;
-        let (vruntime, weight) = (entity.vruntime, i128::from(entity.weight));
+        let (vruntime, weight) = (entity.vruntime, i128::from(entity.h_load));
         let (mut moment, mut load) = self.sums(entities);
         if self.curr != NIL {
             // As of the last update_curr.
             let curr = &entities[self.curr];
             let since = curr.vruntime - self.seen;
-            moment -= i128::from(curr.weight) * i128::from(since);
+            moment -= i128::from(curr.h_load) * i128::from(since);
         }
         if i128::from(vruntime) * load >= moment {
             return;
@@ -551,13 +557,13 @@ impl CfsRq {
         }
     }
 
-    /// Changes the weight of an entity of this queue, in parts of 1 ÷ `FINE`.
+    /// Changes the weight of an entity that competes in this queue (h_load), in parts of 1 ÷ `FINE`.
     ///
     /// Lag in time is kept, so its virtual time is rescaled; with [`Reweight::Placed`] it is inflated.
     /// Under CFS the virtual time stays.
     pub(super) fn reweight_entity(&mut self, entities: &mut Entities, id: EntityId, weight: u64) {
         let entity = &entities[id];
-        let (before, on_rq) = (entity.weight, entity.on_rq);
+        let (before, on_rq) = (entity.h_load, entity.on_rq);
         let (average, limit) = if self.is_eevdf() {
             (self.avg_vruntime(entities), self.max_lag(entity))
         } else {
@@ -567,13 +573,10 @@ impl CfsRq {
         if queued {
             self.unlink(entities, id);
         }
-        if on_rq {
-            self.load = self.load - before + weight;
-        }
         let rescaled =
             |time: i64| (i128::from(time) * i128::from(before) / i128::from(weight)) as i64;
         let entity = &mut entities[id];
-        entity.weight = weight;
+        entity.h_load = weight;
         if let Discipline::Eevdf { reweight, .. } = self.discipline {
             entity.lag = rescaled(entity.lag);
             entity.distance = rescaled(entity.distance);
@@ -605,9 +608,9 @@ impl CfsRq {
     /// The current entity already is in V and W, with its new weight.
     /// It is therefore counted twice, and its lag grows by w ÷ W each time.
     fn placed_vruntime(&self, entities: &Entities, id: EntityId, lag: i64) -> i64 {
-        let Entity { weight, vruntime, .. } = entities[id];
+        let Entity { h_load: weight, vruntime, .. } = entities[id];
         // A lone entity, current or not, has no lag.
-        let is_alone = self.load <= weight;
+        let is_alone = self.order.len() == 0 && (self.curr == NIL || self.curr == id);
         let (mut moment, mut load) = self.sums(entities);
         let weight = i128::from(weight);
         if self.kept == id {

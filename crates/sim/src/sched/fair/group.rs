@@ -7,9 +7,12 @@
 //! As in the kernel, a group's weight on a CPU is updated by changes there and at the tick.
 //! With EEVDF, loads are integers and remote load has a resolution of one part in 64, so a group whose tasks always run keeps its weight.
 //!
+//! Since Linux 7.3, `cgroup_mode` multiplies the weight that is divided (see `cgroup_mode`).
+//!
 //! A group may be in another.
 //! Load averages of entities outside groups are not kept.
 
+use super::cgroup_mode::GroupTasks;
 use super::load_average::{Average, Decay};
 use super::{CfsRq, Discipline, Enqueue, FairClass};
 use crate::sched::entity::{Entity, FINE};
@@ -35,19 +38,23 @@ struct TaskGroup {
     load: u64,
     /// Average of all its load.
     average: Average,
+    tasks: GroupTasks,
 }
 
 /// Load average of a member of a group, which is a task or another group.
 #[derive(Clone, Copy, Debug)]
-struct MemberLoad {
+pub(super) struct MemberLoad {
     average: Average,
+    /// Average of its being runnable (a task of a flat class), see `cgroup_mode`.
+    pub(super) runnable: Average,
     /// The queue whose average it is part of.
     home: QueueId,
 }
 
 impl MemberLoad {
     /// Load of a member that was never queued.
-    const NEW: MemberLoad = MemberLoad { average: Average::ZERO, home: QueueId::NIL };
+    const NEW: MemberLoad =
+        MemberLoad { average: Average::ZERO, runnable: Average::ZERO, home: QueueId::NIL };
 }
 
 /// The groups of a [`FairClass`].
@@ -58,8 +65,15 @@ pub(super) struct Groups {
     queues: Vec<QueueId>,
     /// Number of CPUs.
     cpus: u32,
-    members: Table<EntityId, MemberLoad>,
-    decay: Decay,
+    pub(super) members: Table<EntityId, MemberLoad>,
+    pub(super) decay: Decay,
+}
+
+impl Groups {
+    /// The runnable tasks of a group, and the decay of averages.
+    pub(super) fn tasks(&mut self, group: GroupId) -> (&mut GroupTasks, &Decay) {
+        (&mut self.groups[group].tasks, &self.decay)
+    }
 }
 
 impl FairClass {
@@ -70,7 +84,7 @@ impl FairClass {
         tasks: &[u32],
         weights: &[f64],
     ) -> FairClass {
-        let mut class = FairClass::default();
+        let mut class = FairClass { is_flat: discipline.is_flat(), ..FairClass::default() };
         for _ in 0..cpus {
             class.add_cpu(discipline);
         }
@@ -90,8 +104,8 @@ impl FairClass {
     pub fn add_group(&mut self, weight: f64, parent: GroupId) -> GroupId {
         let groups = &mut self.groups;
         groups.queues.resize(groups.queues.len() + groups.cpus as usize, QueueId::NIL);
-        let average = Average::ZERO;
-        groups.groups.push(TaskGroup { parent, weight, idle: false, load: 0, average })
+        let (average, tasks) = (Average::ZERO, GroupTasks::default());
+        groups.groups.push(TaskGroup { parent, weight, idle: false, load: 0, average, tasks })
     }
 
     /// A group's queue on a CPU, if it was ever used.
@@ -139,6 +153,7 @@ impl FairClass {
 
     /// calc_group_shares: the weight of a group on the CPU of a queue.
     fn calc_group_shares(&mut self, rq: QueueId, now: u64) -> u64 {
+        let tasks = if self.is_flat { self.update_tg_load_avg(rq, now) } else { 1 };
         let queue = &mut self.queues[rq];
         let decay = &self.groups.decay;
         let group = &mut self.groups.groups[queue.group];
@@ -158,7 +173,7 @@ impl FairClass {
         };
         let part = here / (here + elsewhere).max(1.0);
         let weight = if group.idle { f64::from(IDLE_WEIGHT) } else { group.weight };
-        (weight * FINE as f64 * part) as u64
+        queue.discipline.cgroup_mode().shares(weight * FINE as f64, part, tasks, self.groups.cpus)
     }
 
     /// Updates the weight of a group on its CPU; no effect on tasks.
@@ -171,7 +186,7 @@ impl FairClass {
         }
     }
 
-    /// Sets the weight of an entity in a queue, in parts of 1 ÷ [`FINE`].
+    /// Sets the weight of an entity within its group, in parts of 1 ÷ [`FINE`].
     pub fn reweight_entity(&mut self, se: EntityId, rq: QueueId, weight: u64) {
         let weight = weight.max(2 * FINE);
         let Entity { weight: before, on_rq, .. } = self.entities[se];
@@ -179,12 +194,17 @@ impl FairClass {
             return;
         }
         if on_rq {
-            self.update_curr(rq);
-            self.add_load(se, false);
+            if !self.is_flat {
+                self.update_curr(rq);
+            }
+            self.account_entity(se, false);
         }
-        self.queues[rq].reweight_entity(&mut self.entities, se, weight);
+        if !self.is_flat {
+            self.queues[rq].reweight_entity(&mut self.entities, se, weight);
+        }
+        self.entities[se].weight = weight;
         if on_rq {
-            self.add_load(se, true);
+            self.account_entity(se, true);
         }
     }
 
@@ -203,13 +223,17 @@ impl FairClass {
         self.groups.members[se].average.advance(decay, load, now);
     }
 
-    /// Adds the weight of a member to its group's load, or removes it.
+    /// Adds the weight of an entity to the load of its queue and its group, or removes it (account_entity_enqueue, _dequeue).
     #[inline]
-    pub(super) fn add_load(&mut self, se: EntityId, add: bool) {
+    pub(super) fn account_entity(&mut self, se: EntityId, add: bool) {
         let entity = &self.entities[se];
-        if let Some(group) = self.queues[entity.cfs_rq].group.get() {
-            let load = &mut self.groups.groups[group].load;
+        let change = |load: &mut u64| {
             *load = if add { *load + entity.weight } else { *load - entity.weight };
+        };
+        let queue = &mut self.queues[entity.cfs_rq];
+        change(&mut queue.load);
+        if let Some(group) = queue.group.get() {
+            change(&mut self.groups.groups[group].load);
         }
     }
 
@@ -240,6 +264,9 @@ impl FairClass {
             let before = &mut self.queues[before];
             before.average.advance(decay, before.load, now);
             before.average.add(-average);
+        }
+        if self.is_flat {
+            self.move_runnable(se, before, rq, now);
         }
     }
 
@@ -273,7 +300,7 @@ impl FairClass {
     pub fn update_group(&mut self, group: GroupId, now: u64) {
         for cpu in 0..self.groups.cpus {
             if let Some(rq) = self.group_queue(cpu, group)
-                && self.queues[rq].nr_queued() > 0
+                && self.queues[rq].load > 0
             {
                 self.update_cfs_group(self.queues[rq].owner, now);
             }
@@ -313,6 +340,9 @@ impl FairClass {
         self.reweight_entity(task, home, weight);
         if self.entities[task].on_rq {
             self.update_group(self.queues[home].group, now);
+            if self.is_flat {
+                self.reweight_eevdf(task);
+            }
         }
     }
 }

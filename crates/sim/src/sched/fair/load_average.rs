@@ -49,7 +49,7 @@ impl Decay {
 }
 
 /// A load average.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Average {
     value: f64,
     /// Time up to which it is advanced, ns.

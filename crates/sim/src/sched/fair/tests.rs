@@ -3,6 +3,7 @@
 use tandem_model::Nanos;
 
 use super::*;
+use crate::sched::entity::FINE;
 
 const MS: u64 = 1_000_000;
 
@@ -141,9 +142,64 @@ fn idle_class_entities_are_no_buddies() {
     assert_eq!(fair.queue(CPU).buddies, [NIL; 4]);
 }
 
+/// The first tasks that a CPU picks; each runs for its slice, or for 3 ms.
+fn picks(fair: &mut FairClass, count: usize) -> Vec<u32> {
+    let mut picked = Vec::new();
+    for n in 0..count as u64 {
+        let task = fair.pick_next_task(CPU, n * MS).unwrap();
+        picked.push(task.0);
+        fair.account(CPU, 3 * MS);
+        fair.task_tick(CPU, n * MS);
+        fair.put_prev_task(CPU);
+    }
+    picked
+}
+
+#[test]
+fn flat_pick_compares_tasks_of_all_groups() {
+    let weights = [1024.0; 2];
+    // Two tasks of half the weight have later deadlines than the other group's task.
+    let mut flat = groups(Discipline::eevdf_flat(1, CgroupMode::Smp), &[0, 0, 1], &weights);
+    let loads = [0, 1, 2].map(|task| flat.entity(EntityId(task)).h_load / FINE);
+    assert_eq!(loads, [1024, 512, 1024], "waiting tasks keep their weight");
+    assert_eq!(picks(&mut flat, 4), [0, 2, 1, 2]);
+    let loads = [0, 1, 2].map(|task| flat.entity(EntityId(task)).h_load / FINE);
+    assert_eq!(loads, [512, 512, 1024]);
+    assert_eq!(flat.queue(CPU).nr_queued(), 3, "tasks, not groups");
+}
+
+#[test]
+fn flat_weight_multiplies_shares_of_all_levels() {
+    let mut fair = FairClass::with_groups(
+        Discipline::eevdf_flat(1, CgroupMode::Smp),
+        1,
+        &[1024; 3],
+        &[2048.0],
+    );
+    let nested = fair.add_group(1024.0, GroupId(0));
+    for (id, group) in (0..).map(EntityId).zip([GroupId(0), nested, nested]) {
+        let rq = fair.group_queue_or_new(0, group);
+        fair.enqueue_task(id, rq, Enqueue::Wakeup, 0);
+    }
+    // 2048 is divided between task 0 and the nested group, whose half is divided again.
+    let load = |fair: &FairClass, task| fair.entity(EntityId(task)).h_load / FINE;
+    assert_eq!(load(&fair, 2), 512);
+    for task in [0, 1] {
+        fair.set_first(EntityId(task));
+        fair.pick_next_task(CPU, 0);
+        fair.put_prev_task(CPU);
+    }
+    assert_eq!([0, 1, 2].map(|task| load(&fair, task)), [1024, 512, 512]);
+    fair.dequeue_task(EntityId(2), false, 0);
+    fair.set_first(EntityId(1));
+    fair.pick_next_task(CPU, 0);
+    assert_eq!(load(&fair, 1), 1024);
+}
+
 #[test]
 fn nested_groups_divide_their_parents_time() {
-    for discipline in [Discipline::cfs(1), Discipline::eevdf(1)] {
+    let flat = Discipline::eevdf_flat(1, CgroupMode::Concur);
+    for discipline in [Discipline::cfs(1), Discipline::eevdf(1), flat] {
         // Group 1 contains task 1 and group 2.
         let mut fair = FairClass::with_groups(discipline, 1, &[1024; 3], &[1024.0; 2]);
         let nested = fair.add_group(1024.0, GroupId(1));
