@@ -18,8 +18,8 @@ mod hot_plug;
 mod panics;
 #[path = "live_fleet/quotas.rs"]
 mod quotas;
-#[path = "live_fleet/roaming.rs"]
-mod roaming;
+#[path = "live_fleet/slots.rs"]
+mod slots;
 #[path = "live_fleet/subject.rs"]
 mod subject;
 #[path = "live_fleet/tenants.rs"]
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     match helper::role().as_deref() {
         Some("vm") => helper::be_a_vm(),
         Some("daemon") => turns_daemon::be_a_daemon(),
-        Some(roaming::DAEMON) => roaming::be_a_daemon(),
+        Some(slots::DAEMON) => slots::be_a_daemon(),
         Some("watchdog") => turns_daemon::be_a_watchdog(),
         Some(other) => panic!("no helper is called '{other}'"),
         None => harness::run(
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
                 tenants::ALL,
                 turns::ALL,
                 panics::ALL,
-                roaming::ALL,
+                slots::ALL,
             ]
             .concat(),
         ),

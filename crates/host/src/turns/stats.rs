@@ -25,7 +25,7 @@ pub struct TurnStats {
     pub took: Nanos,
     /// Writes to cgroups.
     pub writes: u64,
-    /// Slots given to roaming VMs.
+    /// Moves of vCPUs to the pCPUs of their slots.
     #[serde(default)]
     pub moves: u64,
 }

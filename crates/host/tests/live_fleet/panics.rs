@@ -16,14 +16,14 @@ use crate::harness::{Skip, Test};
 use crate::helper::wait_until;
 use crate::hooked::{Change, Hooked};
 use crate::host::{LiveHost, controller};
-use crate::roaming;
+use crate::slots;
 use crate::subject::{OWNER, SHARED, Subject, set_weight, whole};
 use crate::turns_daemon::both;
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
     ("nobody_stays_in_the_idle_class_of_a_thread_that_panics", vms),
-    ("a_vcpu_that_roams_is_let_go_by_a_thread_that_panics", roamer),
+    ("panic_in_slot_restores_affinity", in_slot),
 ];
 
 const SAID: &str = "a test has no use for turns";
@@ -130,11 +130,11 @@ fn vms() -> Result<(), Skip> {
     Ok(())
 }
 
-fn roamer() -> Result<(), Skip> {
-    let (live_host, pcpus) = roaming::live_host()?;
+fn in_slot() -> Result<(), Skip> {
+    let (live_host, pcpus) = slots::live_host()?;
     let (mut subject, fuse) = subject(live_host)?;
     let thread = subject.thread(SHARED, 0);
-    let rotations = roaming::rotations(&pcpus);
+    let rotations = slots::rotations(&pcpus);
     // The last rotation, in which the two take turns.
     let rotation = rotations.last().expect("there are some");
     let now = || affinity(thread.tid).expect("it lives");

@@ -15,7 +15,7 @@ use crate::thread::{StartTime, ThreadRef};
 /// The weight of a VM that takes turns alternates between the kernel's default and its own.
 pub const KEPT: usize = 3;
 
-/// Number of written affinities that are kept per thread: a roaming thread may be on any of its pCPUs.
+/// Number of written affinities that are kept per thread: a vCPU in turns may be on the pCPU of any of its slots.
 pub const KEPT_AFFINITIES: usize = 18;
 
 /// Range to which the kernel clamps a thread's slice.

@@ -208,8 +208,8 @@ mod tests {
         let affinity = |pcpus: PcpuSet| Record::Affinity { thread, original: pcpus };
         let all = (0..128).map(PcpuId).collect();
         let one = [PcpuId(127)].into_iter().collect();
-        let roams = [(affinity(all), 2), (affinity(one), KEPT_AFFINITIES - 1)];
-        let of_libvirt = [capacity(&[weighed]), capacity(&roams)];
+        let slots = [(affinity(all), 2), (affinity(one), KEPT_AFFINITIES - 1)];
+        let of_libvirt = [capacity(&[weighed]), capacity(&slots)];
         assert_eq!((many, of_libvirt), ([60_900, 19_000], [17_700, 5_700]));
     }
 }

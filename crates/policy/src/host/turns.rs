@@ -248,9 +248,10 @@ impl Turns {
         let without = candidates.iter().filter(|c| self.rotation.member(c.vm).is_none());
         let residents = next_to.due + without.map(|candidate| candidate.due).sum::<f64>();
         let has_residents = residents > RESIDENTS * self.rotation.pcpus().len() as f64;
-        let raise = match has_residents {
-            true => raise.max(SLOT_WEIGHT * member.vcpus().count() as f64),
-            false => raise,
+        let raise = if has_residents {
+            raise.max(SLOT_WEIGHT * member.vcpus().count() as f64)
+        } else {
+            raise
         };
         Some(set(vm.weight.times(raise), Because::TakesTurns { raise }))
     }

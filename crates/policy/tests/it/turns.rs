@@ -63,7 +63,7 @@ fn slots_follow_weights_of_three_to_one() {
 }
 
 #[test]
-fn two_small_vms_share_the_time_of_wide_vm() {
+fn small_vms_share_time_of_wide_vm() {
     // 4, 2 and 2 vCPUs on 4 pCPUs, with fair shares of 4/3: a third, two thirds and two thirds of the rotation.
     let due = 4.0 / 3.0;
     let rotation = rotation(&[vm(1, 4, due, 4), vm(2, 2, due, 4), vm(3, 2, due, 4)]);
@@ -101,7 +101,7 @@ fn mixed_sizes_fill_eight_pcpus() {
 }
 
 #[test]
-fn three_small_vms_wrap_around_next_to_wide_vm() {
+fn small_vms_wrap_around_next_to_wide_vm() {
     // Each has a fair share of half a pCPU of two: a quarter of the rotation, and half of it.
     let vms = [vm(1, 2, 0.5, 2), vm(2, 1, 0.5, 2), vm(3, 1, 0.5, 2), vm(4, 1, 0.5, 2)];
     let rotation = rotation(&vms);

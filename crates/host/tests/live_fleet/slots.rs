@@ -40,7 +40,7 @@ pub const ALL: &[(&str, Test)] = &[
 ];
 
 /// Role of the daemon of these tests.
-pub const DAEMON: &str = "roaming-daemon";
+pub const DAEMON: &str = "slots-daemon";
 
 /// A VM with one slot from a quarter of the rotation to another.
 fn member(vm: VmId, (from, to): (u64, u64), pcpus: &[PcpuId]) -> Member {
@@ -223,7 +223,7 @@ fn kills() -> Result<(), Skip> {
         let daemon = Helper::start(DAEMON, &[state, &pids[0], &pids[1]]);
         if kill == 0 {
             let begin = Instant::now();
-            wait_until("it has a seat", || now(thread) != pcpus);
+            wait_until("it has a slot", || now(thread) != pcpus);
             window = (begin.elapsed() * 2).max(Duration::from_millis(100));
         } else {
             std::thread::sleep(window.mul_f64(f64::from(random.next_u32()) / f64::from(u32::MAX)));
@@ -237,7 +237,7 @@ fn kills() -> Result<(), Skip> {
         assert_eq!(live_host.snapshot(), before, "kill {kill}");
         is_narrowed
     });
-    println!("killed {kills} times: {narrowed} left a vCPU with a seat");
+    println!("killed {kills} times: {narrowed} left a vCPU in a slot");
     Ok(())
 }
 
@@ -300,7 +300,7 @@ fn decide() -> Result<(), Skip> {
     });
     let stats = fleet.turn_stats().expect("they take turns");
     println!(
-        "{} seats given in {} turns, of {} on average; received {received:?}; seats seen {seats:?}",
+        "{} moves in {} turns, of {} on average; received {received:?}; pCPUs seen {seats:?}",
         stats.moves,
         stats.turns,
         Nanos(stats.took.0 / stats.turns.max(1)),
