@@ -478,7 +478,9 @@ impl Rhythm {
         }
         for player in step.off.iter().filter_map(|vm| self.players.get(vm)) {
             self.writer.off(player);
-            player.threads().for_each(|thread| self.movers.leave(thread));
+            if step.frees {
+                player.threads().for_each(|thread| self.movers.leave(thread));
+            }
         }
     }
 
@@ -590,8 +592,11 @@ mod tests {
             switch: IdleSwitch::journaled(path(vm), Weight::constant(100.0)),
             vcpus: Vec::new(),
         };
-        let rotation =
-            Rotation { length: Nanos::from_millis(10), members: [1, 2].map(member).into() };
+        let rotation = Rotation {
+            length: Nanos::from_millis(10),
+            members: [1, 2].map(member).into(),
+            next_to_residents: false,
+        };
         (rotation, [1, 2].map(player).into())
     }
 

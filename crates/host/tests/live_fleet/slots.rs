@@ -61,7 +61,11 @@ pub fn rotations(pcpus: &PcpuSet) -> Vec<Rotation> {
         [member(SHARED, (0, 4), first), member(OWNER, (0, 4), second)],
         [member(SHARED, (0, 2), first), member(OWNER, (2, 4), &both)],
     ]
-    .map(|members| Rotation { length: Nanos::from_millis(40), members: members.into() })
+    .map(|members| Rotation {
+        length: Nanos::from_millis(40),
+        members: members.into(),
+        next_to_residents: true,
+    })
     .into()
 }
 

@@ -41,7 +41,7 @@ pub fn both_for(ms: u64) -> Rotation {
         moves: false,
     };
     let members = (0..).zip([SHARED, OWNER]).map(member).collect();
-    Rotation { length: Nanos::from_millis(2 * ms), members }
+    Rotation { length: Nanos::from_millis(2 * ms), members, next_to_residents: false }
 }
 
 /// File in the state folder for the daemon's errors with turns, and the PIDs of later watchdogs.

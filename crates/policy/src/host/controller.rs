@@ -54,7 +54,7 @@ pub trait Host {
     /// Makes the changes, in order, and replaces the rotation, if there is one.
     ///
     /// A change that fails is skipped; the next observation shows the current settings.
-    /// The host keeps the rhythm of turns on its own ([`crate::turns::Rotor`]), and removes a VM that begins to sleep.
+    /// The host keeps the rhythm of turns on its own ([`crate::turns::Sequence`]), and removes a VM that begins to sleep.
     fn apply(&mut self, decisions: &[Decision], rotation: Option<&Rotation>) -> Self::Applied;
 }
 

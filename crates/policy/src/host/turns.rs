@@ -5,10 +5,10 @@
 //! A member's part is its fair share, corrected by a slow integral of what it received.
 //! VMs that sleep run at all times, and `fair` holds them to their share.
 //!
-//! Next to such VMs a member weighs [`SLOT_WEIGHT`] per vCPU in its slots: other VMs run on other pCPUs and in the
+//! Next to such VMs a member weighs four times its weight per vCPU in its slots: other VMs run on other pCPUs and in the
 //! rest of the rotation.
-//! If containers, services or unselected VMs compete, members weigh more as well
-//! ([`raise`]), so that the rotation has the pCPU time that its members would have without turns.
+//! If containers, services or unselected VMs compete, members weigh more as well,
+//! so that the rotation has the pCPU time that its members would have without turns.
 //!
 //! Needs the idle class. Without affinities, only VMs whose vCPUs already have a pCPU each take turns.
 
@@ -45,8 +45,6 @@ const MAX_CORRECTION: f64 = 1.5;
 /// Weight per vCPU of a member in its slots next to resident VMs, relative to its configured weight.
 /// A larger one delays resident VMs that wake up on its pCPUs; a smaller one leaves spinning vCPUs without their siblings.
 const SLOT_WEIGHT: f64 = 4.0;
-/// Fraction of the rotation's pCPUs to which resident VMs are entitled, from which members weigh more.
-const RESIDENTS: f64 = 0.05;
 /// Tasks that no policy controls count once they take this fraction of the rotation's pCPUs ...
 const OTHERS: f64 = 0.05;
 /// ... until they take less than this fraction.
@@ -244,11 +242,8 @@ impl Turns {
             return self.stays.leave(vm).map(|weight| set(weight, Because::LeftTurns));
         };
         self.stays.join(vm);
-        let (candidates, next_to) = &self.made_of;
-        let without = candidates.iter().filter(|c| self.rotation.member(c.vm).is_none());
-        let residents = next_to.due + without.map(|candidate| candidate.due).sum::<f64>();
-        let has_residents = residents > RESIDENTS * self.rotation.pcpus().len() as f64;
-        let raise = if has_residents {
+        // A candidate without slots has the weight that `fair` gives it, which is high if its fair share is a whole pCPU.
+        let raise = if self.rotation.next_to_residents {
             raise.max(SLOT_WEIGHT * member.vcpus().count() as f64)
         } else {
             raise

@@ -2,7 +2,8 @@
 //!
 //! A VM with a fair share of x pCPUs on n of them has the part x ÷ n of each rotation, in which all of its vCPUs run.
 //! Slots are laid out by wrap-around ([`super::blocks`]), so every member gets its part exactly.
-//! Between its slots a member is in the idle class, on any of its pCPUs.
+//! Between its slots a member is in the idle class: on any of its pCPUs next to resident VMs, which leave some idle, and
+//! otherwise on those of its slot, where it is when the next one begins.
 //! The time that slots leave belongs to resident VMs, in proportion to their fair shares.
 //! If tasks that no policy controls take that time, the parts are extended until they fill it.
 //!
@@ -31,6 +32,9 @@ const SHARES: f64 = 0.95;
 /// Parts are cut to this fraction so that all VMs have slots.
 const MAX_CUT: f64 = 0.97;
 
+/// Fraction of the pCPUs to which resident VMs are entitled, from which members make way for them.
+const MIN_RESIDENTS: f64 = 0.05;
+
 /// Demand of resident VMs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Residents {
@@ -47,6 +51,10 @@ pub struct Rotation {
     pub length: Nanos,
     /// The members, sorted by VM.
     pub members: Vec<Member>,
+    /// Whether resident VMs have a considerable fair share of the pCPUs.
+    /// Members then weigh more in their slots, and leave the pCPUs of these in between.
+    #[serde(default)]
+    pub next_to_residents: bool,
 }
 
 impl Rotation {
@@ -139,7 +147,8 @@ impl Rotation {
             }
         }
         let members = members.into_values().filter(|member| !member.slots.is_empty()).collect();
-        Rotation { length, members }
+        let next_to_residents = residents.due > MIN_RESIDENTS * domain.len() as f64;
+        Rotation { length, members, next_to_residents }
     }
 }
 

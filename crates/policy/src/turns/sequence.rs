@@ -35,8 +35,11 @@ pub struct Step {
     pub left: Vec<VmId>,
     /// VMs that leave the idle class or change pCPUs, and the pCPUs of their vCPUs.
     pub on: Vec<(VmId, BTreeMap<VcpuId, PcpuId>)>,
-    /// VMs that enter the idle class; their vCPUs may run anywhere.
+    /// VMs that enter the idle class.
+    /// [`Step::frees`] tells whether their vCPUs may leave the pCPUs of the slot.
     pub off: Vec<VmId>,
+    /// Whether vCPUs of VMs in the idle class may run on all of their pCPUs.
+    pub frees: bool,
 }
 
 impl Sequence {
@@ -77,7 +80,7 @@ impl Sequence {
     }
 
     fn state_at(&self, time: Nanos) -> Step {
-        let mut step = Step::default();
+        let mut step = Step { frees: self.rotation.next_to_residents, ..Step::default() };
         for member in &self.rotation.members {
             match member.slot_at(time) {
                 Some(slot) => step.on.push((member.vm, slot.pcpus.clone())),
@@ -128,20 +131,23 @@ mod tests {
     use super::*;
     use crate::turns::{Member, Slot};
 
-    /// A rotation of 60 ms by VM: its slots as (begin, end, pCPUs) in ms.
-    fn rotation<const N: usize>(vms: [(u64, &[(u64, u64, &[u32])]); N]) -> Rotation {
+    /// A VM, and its slots as (begin, end, pCPUs) in ms.
+    type Vm<'a> = (u64, &'a [(u64, u64, &'a [u32])]);
+
+    /// A rotation of 60 ms.
+    fn rotation<const N: usize>(vms: [Vm<'_>; N]) -> Rotation {
         let slot = |(from, to, pcpus): &(u64, u64, &[u32])| Slot {
             from: Nanos::from_millis(*from),
             to: Nanos::from_millis(*to),
             pcpus: (0u32..).map(VcpuId).zip(pcpus.iter().copied().map(PcpuId)).collect(),
         };
-        let member = |(vm, slots): (u64, &[(u64, u64, &[u32])])| Member {
+        let member = |(vm, slots): Vm<'_>| Member {
             vm: VmId(vm),
             slots: slots.iter().map(slot).collect(),
             moves: true,
         };
         let members = vms.into_iter().map(member).collect();
-        Rotation { length: Nanos::from_millis(60), members }
+        Rotation { length: Nanos::from_millis(60), members, next_to_residents: true }
     }
 
     /// Begins a turn: VMs that left, VMs on with their pCPUs, VMs off, length in ms.

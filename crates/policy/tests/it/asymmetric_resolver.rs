@@ -82,7 +82,11 @@ fn with_move(vm: u64, vcpu: u32, to: &str) -> Round {
 fn with_turns(vm: u64) -> Round {
     let member = Member { vm: VmId(vm), slots: Vec::new(), moves: false };
     Round {
-        rotation: Some(Rotation { length: Nanos::from_millis(40), members: vec![member] }),
+        rotation: Some(Rotation {
+            length: Nanos::from_millis(40),
+            members: vec![member],
+            ..Rotation::default()
+        }),
         ..Round::default()
     }
 }

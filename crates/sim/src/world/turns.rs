@@ -130,7 +130,8 @@ impl World {
         }
         for vm in step.off {
             self.set_vm_idle(vm.0 as u32, true);
-            for v in self.slotted(vm) {
+            let freed = if step.frees { self.slotted(vm) } else { Vec::new() };
+            for v in freed {
                 let home = self.turns.homes[&v].clone();
                 self.set_vcpu_affinity(v, &home);
             }
