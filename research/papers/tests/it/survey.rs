@@ -26,7 +26,8 @@ fn turns_gain_for_spinning_threads_and_keep_shares() {
         assert_eq!(stock.worst_by_due, Some(1.0));
         let throughput = |entry: &Entry| entry.throughput.unwrap();
         assert!(throughput(with) > 1.5 * throughput(without), "{entries:?}");
-        assert!(with.worst_by_due.unwrap() > 0.9, "{entries:?}");
+        // Ticks are spread, so on 64 pCPUs the last of 64 vCPUs starts a tick after the first.
+        assert!(with.worst_by_due.unwrap() > 0.75, "{entries:?}");
         assert!(entries.iter().all(|entry| entry.pcpus == pcpus));
     }
 }
