@@ -463,19 +463,15 @@ impl Rhythm {
     }
 
     fn write(&mut self, step: Step) {
+        let on = step.on.iter();
+        let on: Vec<_> = on.filter_map(|(vm, slot)| Some((self.players.get(vm)?, slot))).collect();
         // First, so that no turn begins on another VM's pCPU.
-        for (player, slot) in
-            step.on.iter().filter_map(|(vm, slot)| Some((self.players.get(vm)?, slot)))
-        {
-            for vcpu in &player.vcpus {
-                if let Some(pcpu) = slot.get(&vcpu.id) {
-                    self.movers.sit(&vcpu.thread, *pcpu);
-                }
+        for (player, slot) in &on {
+            for (vcpu, pcpu) in player.vcpus.iter().filter_map(|v| Some((v, slot.get(&v.id)?))) {
+                self.movers.sit(&vcpu.thread, *pcpu);
             }
         }
-        for player in step.on.iter().filter_map(|(vm, _)| self.players.get(vm)) {
-            self.writer.on(player);
-        }
+        on.iter().for_each(|(player, _)| self.writer.on(player));
         for player in step.off.iter().filter_map(|vm| self.players.get(vm)) {
             self.writer.off(player);
             if step.frees {
