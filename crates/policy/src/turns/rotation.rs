@@ -8,6 +8,8 @@
 //! If tasks that no policy controls take that time, the parts are extended until they fill it.
 //!
 //! A VM for which no block has sufficient time is resident.
+//! If slots leave it too little, as those of two vCPUs on two pCPUs do for a vCPU with a fair share of a whole pCPU, the
+//! widest VM on its pCPUs has none.
 //! The rotation is empty if no VM of two vCPUs shares its pCPUs with others.
 //! Its length gives the smallest part a turn, within [`TurnsConfig::longest_wait`]; boundaries are whole ms.
 
@@ -31,6 +33,9 @@ const SHARES: f64 = 0.95;
 
 /// Parts are cut to this fraction so that all VMs have slots.
 const MAX_CUT: f64 = 0.97;
+
+/// Maximum part of a pCPU that slots take from the fair share of a VM without slots.
+const MAX_SHORT: f64 = 0.3;
 
 /// Fraction of the pCPUs to which resident VMs are entitled, from which members make way for them.
 const MIN_RESIDENTS: f64 = 0.05;
@@ -110,15 +115,22 @@ impl Rotation {
             candidates.iter().map(|candidate| candidate.due * candidate.correction).sum();
         let rest = (domain.len() as f64 - residents.due) / due.max(f64::MIN_POSITIVE);
         // Fair shares are measured, so they may exceed the pCPUs by a little.
-        let factors = [rest.max(MAX_CUT), 1.0, MAX_CUT];
-        let layouts = factors.into_iter().map(of);
-        let best =
-            layouts.reduce(
-                |best, next| {
-                    if next.0.without.len() < best.0.without.len() { next } else { best }
-                },
-            );
-        let Some((layout, mut requests)) = best else { return Rotation::default() };
+        let mut best = of(rest.max(MAX_CUT));
+        if !best.0.without.is_empty() {
+            best = of(1.0);
+            let cut = of(MAX_CUT);
+            if cut.0.without.len() < best.0.without.len() {
+                best = cut;
+            }
+        }
+        let (layout, mut requests) = best;
+        if let Some(widest) = conflict(candidates, &layout) {
+            let (gone, rest): (Vec<Candidate>, Vec<Candidate>) =
+                candidates.iter().cloned().partition(|candidate| candidate.vm == widest);
+            let due = residents.due + gone.iter().map(|candidate| candidate.due).sum::<f64>();
+            let pinned = residents.pinned.clone();
+            return Rotation::of(config, &rest, &Residents { due, pinned });
+        }
         let slotted: BTreeSet<VmId> = layout.slots.iter().map(|slot| slot.vm).collect();
         requests.retain(|request| slotted.contains(&request.vm));
         let is_of_use = |request: &Request| {
@@ -152,6 +164,31 @@ impl Rotation {
     }
 }
 
+/// Returns the widest VM with a slot on the pCPUs of a VM without one that has too little time.
+fn conflict(candidates: &[Candidate], layout: &blocks::Layout) -> Option<VmId> {
+    let mut used: BTreeMap<PcpuId, f64> = BTreeMap::new();
+    for slot in &layout.slots {
+        for pcpu in &slot.pcpus {
+            *used.entry(*pcpu).or_default() += (slot.to - slot.from) as f64 / WHOLE as f64;
+        }
+    }
+    let is_short = |candidate: &&Candidate| {
+        // The pCPU with the most time of those that it would have at a time.
+        let mut loads: Vec<f64> =
+            candidate.pcpus().iter().map(|p| used.get(&p).copied().unwrap_or(0.0)).collect();
+        loads.sort_by(f64::total_cmp);
+        let width = candidate.vcpus.len().min(loads.len());
+        let part = candidate.due / width.max(1) as f64;
+        loads.get(width.saturating_sub(1)).is_some_and(|load| part + load - 1.0 > MAX_SHORT)
+    };
+    let without = candidates.iter().filter(|candidate| layout.without.contains(&candidate.vm));
+    let short = without.filter(is_short).map(Candidate::pcpus).next()?;
+    let meets = |slot: &&blocks::Slot| slot.pcpus.iter().any(|pcpu| short.contains(*pcpu));
+    let widest =
+        layout.slots.iter().filter(meets).max_by_key(|slot| (slot.pcpus.len(), slot.vm))?;
+    Some(widest.vm)
+}
+
 /// A fraction of a rotation in units of [`blocks`].
 fn units(part: f64) -> u64 {
     (part.clamp(0.0, 1.0) * WHOLE as f64) as u64
@@ -167,6 +204,13 @@ fn length(config: &TurnsConfig, parts: impl Iterator<Item = u64>) -> Nanos {
 }
 
 impl Candidate {
+    /// All pCPUs where its vCPUs may run.
+    fn pcpus(&self) -> PcpuSet {
+        let mut pcpus = PcpuSet::default();
+        self.vcpus.iter().for_each(|(_, set)| pcpus.extend(set));
+        pcpus
+    }
+
     /// Its pCPUs at a time; `None` if a vCPU may run nowhere.
     fn place(&self) -> Option<Place> {
         let (_, first) = self.vcpus.first()?;

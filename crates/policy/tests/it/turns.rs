@@ -145,6 +145,18 @@ fn nothing_rotates_without_need() {
 }
 
 #[test]
+fn always_running_vcpu_prevents_slots_next_to_it() {
+    // A vCPU with a fair share of one of two pCPUs always runs, so the other VM's two vCPUs can never run together.
+    assert!(rotation(&[vm(1, 2, 1.0, 2), vm(2, 1, 1.0, 2)]).is_empty());
+    let single = [2, 3, 4].map(|id| vm(id, 1, 1.0, 4));
+    let vms = [&[vm(1, 4, 1.0, 4)], &single[..]].concat();
+    assert_eq!(members(&rotation(&vms)), [1], "each lacks a quarter");
+    // Two narrower VMs still take turns on the other pCPUs.
+    let vms = [vm(1, 4, 1.6, 4), vm(2, 1, 1.0, 4), vm(3, 2, 0.7, 4), vm(4, 2, 0.7, 4)];
+    assert_eq!(members(&rotation(&vms)), [2, 3, 4], "it would lack two fifths");
+}
+
+#[test]
 fn residents_keep_the_rest_of_the_rotation() {
     let vms = [vm(1, 2, 0.5, 2), vm(2, 2, 0.5, 2)];
     assert_eq!(slots(&next_to(&vms, 1.0)), ["1 on 0-1 0-20", "2 on 0-1 20-40"]);
