@@ -232,12 +232,10 @@ pub enum Because {
     Configured,
     /// The VM takes turns, which determine its CPU time.
     TakesTurns {
-        /// Its weight relative to the configured one; above 1 if unmanaged processes or VMs compete.
+        /// Its weight relative to the configured one; above 1 next to VMs that sleep, VMs without turns or processes.
         #[serde(default)]
         raise: f64,
     },
-    /// The vCPU's VM takes turns, and this pCPU is its slot.
-    Seat,
     /// The VM no longer takes turns, or the vCPU sleeps during them.
     LeftTurns,
     /// The VM sleeps at times and wants more than it gets.
@@ -349,7 +347,6 @@ impl fmt::Display for Because {
                  (processes, VMs that are not selected), and the VMs whose turn it is weigh for those that wait for theirs, too"
             ),
             Because::TakesTurns { .. } => f.write_str("its configured weight while it takes turns"),
-            Because::Seat => f.write_str("its pCPU while its VM takes turns"),
             Because::LeftTurns => f.write_str("takes no turns: as it was out of them"),
             Because::WantsMore { backlogged, waited } => write!(
                 f,

@@ -269,7 +269,7 @@ impl FlexW {
             };
             // Steps too small for the knob add up. Otherwise a current weight other than the requested one counts.
             if vm.in_force.rotating {
-                // In its rows it may weigh more, on behalf of members whose rows they are not.
+                // In its slots it may weigh more, on behalf of members that wait.
                 state.real_time = vm.weight.value();
             } else if knob.written(vm, Weight::saturating(state.real_time)) != vm.in_force.weight {
                 state.real_time = vm.in_force.weight.value();

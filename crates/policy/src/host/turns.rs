@@ -38,7 +38,7 @@ pub const ENTRY: Registered = Registered {
     build: |config| Box::new(Turns::new(config)),
 };
 
-/// Fraction of its lag by which a period corrects a member's share of all rows.
+/// Fraction of its lag by which a period corrects a member's part of the rotation.
 const CORRECTION: f64 = 0.02;
 /// Maximum total correction, either way.
 const MAX_CORRECTION: f64 = 1.5;
@@ -120,9 +120,7 @@ impl Turns {
         accounts: &BTreeMap<VmId, Assessment>,
         candidates: &[Candidate],
     ) -> Residents {
-        let mut pcpus = PcpuSet::default();
-        let sets = candidates.iter().flat_map(|candidate| &candidate.vcpus);
-        sets.for_each(|(_, set)| pcpus.extend(set));
+        let pcpus = Candidate::all_pcpus(candidates);
         let is_resident = |vm: &&VmObservation| {
             scope.includes(vm)
                 && !vm.in_force.idle
@@ -181,7 +179,7 @@ impl Turns {
         (!vcpus.is_empty() && due > 0.0).then_some(Candidate { vm: vm.vm, due, correction, vcpus })
     }
 
-    /// Moves each member's share of all rows towards its fair share.
+    /// Moves each member's part of the rotation towards its fair share.
     fn correct(&mut self, accounts: &BTreeMap<VmId, Assessment>) {
         for member in &self.rotation.members {
             let Some(account) = accounts.get(&member.vm) else {

@@ -13,7 +13,7 @@
 //! The rotation is empty if no VM of two vCPUs shares its pCPUs with others.
 //! Its length gives the smallest part a turn, within [`TurnsConfig::longest_wait`]; boundaries are whole ms.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +21,8 @@ use super::TurnsConfig;
 use super::blocks::{self, Place, Request, WHOLE, lay_out};
 pub use super::candidate::Candidate;
 use super::member::{Member, Slot};
-use super::seats::seat;
 use tandem_model::pcpu_set::PcpuSet;
-use tandem_model::units::{Nanos, PcpuId, VcpuId, VmId};
+use tandem_model::units::{Nanos, PcpuId, VmId};
 
 /// Boundaries between slots are multiples of this.
 const GRID: u64 = Nanos::from_millis(1).0;
@@ -94,10 +93,7 @@ impl Rotation {
 
     /// Lays out these VMs next to resident VMs.
     pub fn of(config: &TurnsConfig, candidates: &[Candidate], residents: &Residents) -> Rotation {
-        let mut all = PcpuSet::default();
-        let sets = candidates.iter().flat_map(|c| c.vcpus.iter().map(|(_, pcpus)| pcpus));
-        sets.for_each(|pcpus| all.extend(pcpus));
-        let domain: Vec<PcpuId> = all.iter().collect();
+        let domain: Vec<PcpuId> = Candidate::all_pcpus(candidates).iter().collect();
         let places: Vec<Option<Place>> = candidates.iter().map(Candidate::place).collect();
         let reserved: BTreeMap<PcpuId, u64> =
             residents.pinned.iter().map(|(pcpu, part)| (*pcpu, units(*part))).collect();
@@ -131,8 +127,7 @@ impl Rotation {
             let pinned = residents.pinned.clone();
             return Rotation::of(config, &rest, &Residents { due, pinned });
         }
-        let slotted: BTreeSet<VmId> = layout.slots.iter().map(|slot| slot.vm).collect();
-        requests.retain(|request| slotted.contains(&request.vm));
+        requests.retain(|request| !layout.without.contains(&request.vm));
         let is_of_use = |request: &Request| {
             request.place.width() > 1 && (request.part as f64) < SHARES * WHOLE as f64
         };
@@ -155,7 +150,7 @@ impl Rotation {
             };
             let (from, to) = (at(slot.from), at(slot.to));
             if from < to {
-                member.slots.push(Slot { from, to, pcpus: candidate.seats(slot) });
+                member.slots.push(Slot { from, to, pcpus: candidate.pcpus_in(slot) });
             }
         }
         let members = members.into_values().filter(|member| !member.slots.is_empty()).collect();
@@ -201,32 +196,4 @@ fn length(config: &TurnsConfig, parts: impl Iterator<Item = u64>) -> Nanos {
     let most = (config.longest_wait + config.turn).0 as f64;
     let length = for_turn(config.turn.0).min(most).max(for_turn(config.turn.0 / 2));
     Nanos((length / GRID as f64).round() as u64 * GRID)
-}
-
-impl Candidate {
-    /// All pCPUs where its vCPUs may run.
-    fn pcpus(&self) -> PcpuSet {
-        let mut pcpus = PcpuSet::default();
-        self.vcpus.iter().for_each(|(_, set)| pcpus.extend(set));
-        pcpus
-    }
-
-    /// Its pCPUs at a time; `None` if a vCPU may run nowhere.
-    fn place(&self) -> Option<Place> {
-        let (_, first) = self.vcpus.first()?;
-        let are_alike = self.vcpus.iter().all(|(_, pcpus)| pcpus == first);
-        if are_alike && self.vcpus.len() <= first.len() && first.len() > 1 {
-            return Some(Place::Block(self.vcpus.len(), first.clone()));
-        }
-        Some(Place::Fixed(seat(&self.vcpus)?.into_values().collect()))
-    }
-
-    /// The pCPU of each vCPU in a slot.
-    fn seats(&self, slot: &blocks::Slot) -> BTreeMap<VcpuId, PcpuId> {
-        let on_slot = |(id, pcpus): &(VcpuId, PcpuSet)| {
-            (*id, pcpus.iter().filter(|pcpu| slot.pcpus.contains(pcpu)).collect())
-        };
-        let vcpus: Vec<(VcpuId, PcpuSet)> = self.vcpus.iter().map(on_slot).collect();
-        seat(&vcpus).unwrap_or_default()
-    }
 }

@@ -28,7 +28,7 @@ pub struct Sequence {
 }
 
 /// Changes of a turn, each list sorted by VM.
-/// Applied in this order, the VMs of two rows are active for a moment, and never of none.
+/// Applied in this order, the VMs of two turns are active for a moment, and never of none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     /// VMs that slept and leave the rotation.

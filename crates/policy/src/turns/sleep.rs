@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn sleep_between_turns_is_detected() {
-        // 15 ms of 40: after four rows the gap exceeds any wait since the third.
+        // 15 ms of 40: after four samples the gap exceeds any wait since the third.
         assert_eq!(seen_asleep(40, (0..9).map(|look| 25 * look), true), Some(4));
         assert_eq!(seen_asleep(40, (0..9).map(|look| 29 * look), true), Some(6));
         assert_eq!(seen_asleep(40, (0..400).map(|look| 38 * look), true), None);

@@ -1,6 +1,6 @@
 //! How long VMs stay in turns and out of them, so that going in and out gains nothing.
 //!
-//! A VM out of turns with its configured weight has half of every row until [`crate::flexw`] has found the right weight.
+//! A VM out of turns with its configured weight has half of the rotation until [`crate::flexw`] has found the right weight.
 //! A VM that sleeps for 15 ms whenever it takes turns, and spins otherwise, would live on these periods. So:
 //!
 //! - a VM leaves turns with the weight that it had when it was last out of them;

@@ -1,6 +1,7 @@
 //! Wakefulness: detects VMs whose vCPUs ran or waited to run all the time.
 //!
-//! Over a window of some periods, each vCPU of a VM must have been runnable for [`NEVER_SLEEPS`] of the time.
+//! Over a window of some periods, the vCPUs of a VM must have been runnable for [`NEVER_SLEEPS`] of the time on average:
+//! those of an operating system sleep for moments.
 //! vCPUs that slept throughout are ignored: a VM with one busy and three sleeping vCPUs is awake,
 //! and only the busy one takes part.
 //! A kernel counts a wait when it ends, so a single period shows too little or too much; a window
@@ -12,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tandem_model::observation::{VcpuObservation, VmObservation};
 use tandem_model::units::{Nanos, VcpuId, VmId};
 
-/// Fraction of a window for which a vCPU must have been runnable.
+/// Fraction of a window for which a VM's vCPUs must have been runnable on average.
 pub const NEVER_SLEEPS: f64 = 0.95;
-/// A VM that was awake stays so until a vCPU was runnable for less than this fraction of a window.
+/// A VM that was awake stays so until its vCPUs were runnable for less than this fraction of a window.
 /// Waits of whole rotations, and of resident VMs with small weights, count in the period in which they end.
 /// So much less than [`NEVER_SLEEPS`] is no sleep yet; sleep of a member is detected at the end
 /// of its turn ([`super::sleep`]).
@@ -73,7 +74,6 @@ impl Wakefulness {
         let limit = if was_awake { STILL_AWAKE } else { NEVER_SLEEPS };
         let length = period.0 as f64 * window.len() as f64;
         let mut awake = Vec::new();
-        // Time is that of all vCPUs: guests with an operating system sleep for moments.
         let mut all = 0.0;
         for vcpu in newest.keys() {
             let seen = window.iter().map(|period| period.get(vcpu));
