@@ -343,8 +343,7 @@ impl fmt::Display for Because {
             Because::Configured => f.write_str("its configured weight"),
             Because::TakesTurns { raise } if *raise > 1.0 => write!(
                 f,
-                "raised to {raise:.2} of its configured weight while it takes turns: others compete for these pCPUs that no policy holds \
-                 (processes, VMs that are not selected), and the VMs whose turn it is weigh for those that wait for theirs, too"
+                "raised to {raise:.2} of its configured weight in its slots: VMs without slots or other processes compete for these pCPUs"
             ),
             Because::TakesTurns { .. } => f.write_str("its configured weight while it takes turns"),
             Because::LeftTurns => f.write_str("takes no turns: as it was out of them"),
